@@ -12,7 +12,7 @@ from msgspec import Struct, field
 
 from benchmarks import agent_machine
 from benchmarks.agent_process import children, command, read
-from hpctl.detection.kmsg import format_record
+from hpctl.detection.kmsg import format_kmsg_record
 from hpctl.engine.clock import SystemClock
 from hpctl.engine.node_health import NodeHealthStore
 from hpctl.service.intake.app import make_intake_app
@@ -46,7 +46,7 @@ class Bed(Struct):
         """Let the machine live: EFA devices keep alive, the kernel says what means nothing."""
         self._seq += 1
         agent_machine.keep_alive(self.root, self._seq)
-        os.write(self.kmsg, format_record(NOISE.format(self._seq), self._seq, priority=6))
+        os.write(self.kmsg, format_kmsg_record(NOISE.format(self._seq), self._seq, priority=6))
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from hpctl.detection.check import (
     ExpectedHardware,
     UnknownResultError,
 )
-from hpctl.detection.machine import build_machine
+from hpctl.detection.machine import build_checked_machine
 from hpctl.detection.nvml.client import NvmlClient
 from hpctl.detection.runner import ABSENT_FACTOR, LoadedCheck, load_check
 from hpctl.faults.table import CHECKS
@@ -54,7 +54,7 @@ def looks(root: Path, env: Mapping[str, str]) -> Looks:
     ahead_s = 0.0
     try:
         client.wait(20.0)
-        seen = build_machine(root, ExpectedHardware())
+        seen = build_checked_machine(root, ExpectedHardware())
         seen = replace(seen, nvml=client.newest, monotonic=lambda: time.monotonic() + ahead_s)
         checks = [load_check(spec) for spec in CHECKS]
         taken: dict[str, list[float]] = {check.spec.name: [] for check in checks}

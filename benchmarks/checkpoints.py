@@ -39,7 +39,7 @@ def run() -> Outcome:
         directory = Path(temporary)
         size = _write(directory, with_torch=FileSystemReader is not None) / 1e6
         work: dict[str, Callable[[], object]] = {
-            "ours": lambda: torch_files.prove_dcp(directory),
+            "ours": lambda: torch_files.verify_dcp_directory(directory),
             "metadata": lambda: _metadata(directory),
             "genops": lambda: _genops(directory),
         }

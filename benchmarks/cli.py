@@ -22,7 +22,7 @@ from benchmarks.table import Outcome, Row, median
 from benchmarks.world import CLOCK, World, node_name
 from hpctl.engine.journal.events import GateBlocked
 from hpctl.engine.journal.rows import DaemonIdentity
-from hpctl.engine.journal.store import Store
+from hpctl.engine.journal.store import JournalStore
 from hpctl.vocabulary.identity import NodeName, RuleId
 
 RUNS, HELP_RUNS = 7, 20
@@ -146,13 +146,15 @@ def lay_out(folder: Path, nodes: int) -> str:
         f"state_dir: {folder}\ncluster: {{name: bench, region: us-east-1}}\n"
         f"slurm: {{bin: {binaries}, adapter: cli}}\n"
     )
-    store, now = Store(f"sqlite:///{folder}/journal.db"), CLOCK.now()
+    store, now = JournalStore(f"sqlite:///{folder}/journal.db"), CLOCK.now()
     store.take_lease(DaemonIdentity("bench", 1, "0", "own", ""), None, now, 3600)
     store.append(
         [GateBlocked(now, SICK, "paused", "an operator paused hpctl", RuleId("kernel.xid/31"))]
     )
     store.record(list(world.health().values()))
-    store.note_heard(dict.fromkeys(map(NodeName, world.slurm.nodes), now + timedelta(hours=9)))
+    store.store_last_heard_times(
+        dict.fromkeys(map(NodeName, world.slurm.nodes), now + timedelta(hours=9))
+    )
     store.close()
     return str(path)
 

@@ -7,7 +7,7 @@ serves until it is terminated.
 import signal
 import threading
 
-from hpctl.sandbox.emulator import Emulator, NullMachines
+from hpctl.sandbox.emulator import HyperPodEmulator, NullMachineBackend
 
 CLUSTER, REGION = "thousand", "us-west-2"
 NODES = 1000
@@ -17,7 +17,9 @@ _ROLE = "arn:aws:iam::000000000000:role/hyperpod"
 
 def main() -> None:
     """Make the cluster, then slow every call down."""
-    emulator = Emulator(NullMachines(), region=REGION, boot_time_s=0.0, parallel_boots=32)
+    emulator = HyperPodEmulator(
+        NullMachineBackend(), region=REGION, boot_time_s=0.0, parallel_boots=32
+    )
     emulator.start()
     compute = {"NodeType": "Compute", "PartitionNames": ["dev"]}
     emulator.create(
@@ -31,7 +33,7 @@ def main() -> None:
             ],
         }
     )
-    emulator.wait_in_service(CLUSTER, 120)
+    emulator.wait_until_in_service(CLUSTER, 120)
     emulator.faults.add("latency", seconds=LATENCY_S)
     print(emulator.endpoint_url, flush=True)
     done = threading.Event()

@@ -18,19 +18,19 @@ from benchmarks import scontrol_text
 from benchmarks.table import median, seconds_of
 from benchmarks.world import CAREFUL, CLOCK, GENEROUS, World, WorldProvider, WorldScheduler
 from hpctl.daemon.kinds import KINDS
-from hpctl.engine.cloud_watch import CloudWatch
+from hpctl.engine.cloud_watch import CloudPoller
 from hpctl.engine.config import Config
-from hpctl.engine.execute import Executor, ExecutorPorts
+from hpctl.engine.execute import ExecutorPorts, StepExecutor
 from hpctl.engine.journal.rows import DaemonIdentity
-from hpctl.engine.journal.store import Store
+from hpctl.engine.journal.store import JournalStore
 from hpctl.engine.journaled_state import JournaledState
 from hpctl.engine.live_config import LiveConfig
-from hpctl.engine.loop import Loop
+from hpctl.engine.loop import RecoveryLoop
 from hpctl.engine.loop_port import LoopPort
 from hpctl.engine.node_health import NodeHealthStore
-from hpctl.engine.observe import Observer, ObserverSources
-from hpctl.engine.request_intake import RequestHandler
-from hpctl.faults.catalogue import build_rules
+from hpctl.engine.observe import ClusterObserver, ObserverSources
+from hpctl.engine.request_intake import OperatorRequestHandler
+from hpctl.faults.catalogue import build_fault_rules
 from hpctl.jobs.report_intake import JobReportHandler
 from hpctl.sagemaker.provider import SageMakerProvider
 from hpctl.slurm.read import SlurmCommandReader
@@ -43,7 +43,7 @@ QUIET_RUNS = 41
 SICK_RUNS = 9
 LOADS_RUNS = READ_RUNS = 7
 SICK = 100
-RULES = build_rules()
+RULES = build_fault_rules()
 
 
 def _nothing(_: Sequence[NodeHealth] = ()) -> None:
@@ -55,23 +55,23 @@ class Bench:
 
     def __init__(self, world: World, directory: Path, sick: int = 0) -> None:
         clock = CLOCK
-        self.store = Store(f"sqlite:///{directory}/journal.db")
+        self.store = JournalStore(f"sqlite:///{directory}/journal.db")
         self.store.take_lease(
             DaemonIdentity("bench", 1, "0", "own", ""), self.store.daemon(), clock.now(), 3600
         )
         self.scheduler, provider = WorldScheduler(world), WorldProvider(world)
         self.health = NodeHealthStore(world.health(sick), Rows(), _nothing, clock)
-        cloud = CloudWatch(provider, _nothing, 30)
+        cloud = CloudPoller(provider, _nothing, 30)
         cloud.read()
         live = LiveConfig(Config(kill_switch=directory / "STOP"))
         sources = ObserverSources(self.scheduler, cloud, self.health)
-        watch = Observer(sources, live, clock)
+        watch = ClusterObserver(sources, live, clock)
         self.memory = memory = JournaledState(self.store)
-        executor = Executor(ExecutorPorts(self.scheduler, provider), memory, clock)
+        executor = StepExecutor(ExecutorPorts(self.scheduler, provider), memory, clock)
         port = LoopPort(watch, memory, clock, _nothing)
-        requests = RequestHandler(self.store, port, live)
+        requests = OperatorRequestHandler(self.store, port, live)
         jobs = JobReportHandler(self.store, port, live)
-        self.loop = Loop(memory, executor, watch, requests, clock, KINDS, jobs)
+        self.loop = RecoveryLoop(memory, executor, watch, requests, clock, KINDS, jobs)
 
     def cycle(self, policy: RecoveryPolicy) -> float:
         gc.collect()

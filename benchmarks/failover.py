@@ -12,9 +12,9 @@ from collections.abc import Callable
 from contextlib import closing
 
 from benchmarks.table import Outcome, Row, median, p99
-from hpctl.engine.adapters import open_reader
+from hpctl.engine.adapters import open_journal_reader
 from hpctl.engine.config import read_config_file
-from hpctl.engine.journal.store import Store
+from hpctl.engine.journal.store import JournalStore
 from hpctl.sandbox.api import Sandbox
 
 ROUNDS = 8
@@ -40,7 +40,7 @@ def run() -> Outcome:
 def _leader_ends(sandbox: Sandbox, how: str) -> float:
     """Seconds until the other one leads; it stands by again afterwards."""
     _until(lambda: _standby_is_ready(sandbox), "a standby")
-    with closing(open_reader(read_config_file(sandbox.config_path))) as store:
+    with closing(open_journal_reader(read_config_file(sandbox.config_path))) as store:
         epoch, service = _led(store)
         sandbox.signal_service(service, how)
         begun = time.monotonic()
@@ -53,7 +53,7 @@ def _leader_ends(sandbox: Sandbox, how: str) -> float:
     return took
 
 
-def _led(store: Store) -> tuple[int, str]:
+def _led(store: JournalStore) -> tuple[int, str]:
     """The epoch, and the service that leads."""
     info = store.daemon()
     if info is None:

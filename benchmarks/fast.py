@@ -23,7 +23,7 @@ from pathlib import Path
 
 from benchmarks.table import Outcome, Row, median
 from hpctl.checkpoints.fast import peer as peers
-from hpctl.checkpoints.fast.peer import TransferLimit
+from hpctl.checkpoints.fast.peer import TransferRateLimiter
 from tests.checkpoints.checkpoint_files import dcp_metadata, pickle_of
 from tests.checkpoints.fast import cluster
 from tests.checkpoints.fast.cluster import Nodes, children
@@ -34,7 +34,7 @@ STRANGERS = 256
 DRIP_S = 0.05
 SLOWED = """
 from hpctl.checkpoints.fast import peer
-pace, pull = peer.TransferLimit({rate}), peer.PeerConnection.receive_file
+pace, pull = peer.TransferRateLimiter({rate}), peer.PeerConnection.receive_file
 def slow(self, write, p, what, **given):
     return pull(self, write, lambda n: (p(n), pace(n)), what, **given)
 peer.PeerConnection.receive_file = slow
@@ -242,7 +242,7 @@ def restored() -> tuple[float, float]:
             begun = time.perf_counter()
             assert nodes.resume().found is not None, nodes.said
             ours = time.perf_counter() - begun
-        pace, begun = TransferLimit(NETWORK // 10), time.perf_counter()
+        pace, begun = TransferRateLimiter(NETWORK // 10), time.perf_counter()
         for _ in range(4):
             for raw in made.values():
                 for at in range(0, len(raw), MB):

@@ -91,7 +91,7 @@ class Member:
         """Connect, and send the first report with a credential, which opens the session."""
         await self.connect()
         body = wire.encode_report(self._report(), open_session=True)
-        ack = wire.decode_ack(await self.line.ask(self._with_credential(body)))
+        ack = wire.decode_report_ack(await self.line.ask(self._with_credential(body)))
         assert ack.session is not None, "the intake opened no session"
         self._session = ack.session.id
         self._secret = munge.decode_credential(ack.session.key, self._munge).payload
@@ -220,7 +220,7 @@ def munged(directory: Path, name: str, key: Path) -> Iterator[tuple[Path, int]]:
     socket = directory / f"{name}.socket"
     files = {"pid-file": "pid", "seed-file": "seed", "log-file": "log"}
     command = [
-        packages.find_programs("")["munged"],
+        packages.find_sandbox_programs("")["munged"],
         *("--foreground", "--force", "--origin=127.0.0.1"),
         *(f"--key-file={key}", f"--socket={socket}"),
         *(f"--{option}={directory / name}.{suffix}" for option, suffix in files.items()),

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.table import Outcome, Row
-from hpctl.jobs.hangs.flight_files import MANY_FILES, read_dumps_verdict
+from hpctl.jobs.hangs.flight_files import MANY_FILES, align_flight_dumps_in_subprocess
 from hpctl.jobs.hangs.flight_recorder import (
-    FlightDump,
-    FlightEntry,
-    FlightProcessGroup,
+    FlightRecorderDump,
+    FlightRecorderEntry,
+    FlightRecorderProcessGroup,
     align_rank_collectives,
 )
 
@@ -81,15 +81,15 @@ def write_dumps(prefix: str) -> int:
     return len(waits)
 
 
-def make_parsed() -> list[FlightDump]:
+def make_parsed() -> list[FlightRecorderDump]:
     """Return what the reader keeps of a large job whose rank 617 is late."""
-    group = FlightProcessGroup("0", "default_pg", tuple(range(LARGE)))
+    group = FlightRecorderProcessGroup("0", "default_pg", tuple(range(LARGE)))
     return [
-        FlightDump(
+        FlightRecorderDump(
             rank,
             (group,),
             tuple(
-                FlightEntry("0", seq, "all_reduce", (65536,), ("Float",), seq < ENTRIES)
+                FlightRecorderEntry("0", seq, "all_reduce", (65536,), ("Float",), seq < ENTRIES)
                 for seq in range(ENTRIES - KEPT, ENTRIES + (rank != 617))
             ),
         )
@@ -124,7 +124,7 @@ def run() -> Outcome:
         size = write_dumps(prefix)
         found: list[tuple[int, ...]] = []
         wall, cpu = wall_and_cpu_s(
-            lambda: found.append(read_dumps_verdict(prefix, 0.0, read_s=600).ranks)
+            lambda: found.append(align_flight_dumps_in_subprocess(prefix, 0.0, read_s=600).ranks)
         )
         # Of the largest child so far, which is one of the readers.
         peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024

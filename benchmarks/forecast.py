@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from benchmarks.table import Outcome, Row
-from hpctl.insight.forecast.decide import HORIZONS, PRIORS, ForecastInstance, learn_failure_model
+from hpctl.insight.forecast.decide import HORIZONS, PRIORS, ForecastInstance, fit_failure_model
 from tests.insight.forecast import trace
 
 SEEDS = range(101, 106)
@@ -59,7 +59,7 @@ def _once() -> float:
         :BROKEN
     ]
     begun = time.perf_counter()
-    model = learn_failure_model(units, (NODES - len(units)) * now, now, PRIORS)
+    model = fit_failure_model(units, (NODES - len(units)) * now, now, PRIORS)
     for unit in units:
         for days in HORIZONS:
             model.chance(unit, days)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 
 from benchmarks.table import Outcome, Row, median
-from hpctl.engine.journal.state import State, replay_events
+from hpctl.engine.journal.state import EngineState, replay_events
 from hpctl.insight.forecast.history import forecast_nodes
 from hpctl.insight.grey import decide
 from hpctl.insight.grey.daemon import PeerGaugeWindows
@@ -198,7 +198,7 @@ def _lemons() -> list[Row]:
     ]  # fmt: skip
 
 
-def _thrice(state: State, now: datetime) -> set[str]:
+def _thrice(state: EngineState, now: datetime) -> set[str]:
     """The plain rule: an instance with three recoveries in thirty days."""
     since = now - timedelta(days=30)
     seen = Counter(r.opened_for.instance for r in state.nodes.values() if r.opened > since)

@@ -22,7 +22,7 @@ from msgspec import Struct, field
 from benchmarks.heal import EAGER, SITE
 from benchmarks.lab import Lab, NotSeen
 from benchmarks.table import Outcome, Row, median
-from hpctl.engine.journal.state import State
+from hpctl.engine.journal.state import EngineState
 from hpctl.sandbox.api import Sandbox
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.identity import JobId, NodeName
@@ -142,7 +142,7 @@ class _Stage:
         self.lab = Lab(sandbox)
         self.faults = faults
         self._open: list[Fault] = []
-        self._state = State()
+        self._state = EngineState()
         self._sandbox = sandbox
         self._account = account
         self._chance = random.Random(seed)

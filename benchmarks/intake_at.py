@@ -19,19 +19,19 @@ from benchmarks import scontrol_text
 from benchmarks.fleet import name_of
 from benchmarks.world import CAREFUL, CLOCK, World, WorldProvider, WorldScheduler
 from hpctl.daemon.kinds import KINDS
-from hpctl.engine.cloud_watch import CloudWatch
+from hpctl.engine.cloud_watch import CloudPoller
 from hpctl.engine.config import Config
-from hpctl.engine.execute import Executor, ExecutorPorts
+from hpctl.engine.execute import ExecutorPorts, StepExecutor
 from hpctl.engine.journal.rows import DaemonIdentity
-from hpctl.engine.journal.store import Store
+from hpctl.engine.journal.store import JournalStore
 from hpctl.engine.journaled_state import JournaledState
 from hpctl.engine.live_config import LiveConfig
-from hpctl.engine.loop import Loop
+from hpctl.engine.loop import RecoveryLoop
 from hpctl.engine.loop_port import LoopPort
 from hpctl.engine.node_health import NodeHealthStore
-from hpctl.engine.observe import Observer, ObserverSources
-from hpctl.engine.request_intake import RequestHandler
-from hpctl.faults.catalogue import build_rules
+from hpctl.engine.observe import ClusterObserver, ObserverSources
+from hpctl.engine.request_intake import OperatorRequestHandler
+from hpctl.faults.catalogue import build_fault_rules
 from hpctl.insight.grey.daemon import GreyFailureDetector, GreyFailureFindings
 from hpctl.jobs.hangs.daemon import HangDetector
 from hpctl.jobs.report_intake import JobReportHandler
@@ -65,7 +65,7 @@ def _nothing() -> None:
 
 def serve(directory: Path, munge_socket: Path, nodes: int, mode: str) -> None:
     """Serve until standard input ends."""
-    store = Store(f"sqlite:///{directory}/journal.db")
+    store = JournalStore(f"sqlite:///{directory}/journal.db")
     store.take_lease(DaemonIdentity("bench", 1, "0", "own", ""), store.daemon(), CLOCK.now(), 3600)
     book = NodeHealthStore({}, store, _nothing, CLOCK)
     loop = _loop(directory, store, book, nodes) if nodes else None
@@ -85,7 +85,7 @@ def serve(directory: Path, munge_socket: Path, nodes: int, mode: str) -> None:
             book.flush()
             next_flush += FLUSH_S
         if loop is not None and now >= next_cycle:
-            loop.cycle(CAREFUL, build_rules())
+            loop.cycle(CAREFUL, build_fault_rules())
             next_cycle += 0.0 if mode == "busy" else CYCLE_S
             if mode == "busy":
                 print(time.monotonic() - now, flush=True)
@@ -110,23 +110,25 @@ def _intake(munge_socket: Path, book: NodeHealthStore, line: IntakeConnection) -
     return IntakeProcess(setup, "127.0.0.1:0", backend, line)
 
 
-def _loop(directory: Path, store: Store, book: NodeHealthStore, nodes: int) -> Loop:
+def _loop(directory: Path, store: JournalStore, book: NodeHealthStore, nodes: int) -> RecoveryLoop:
     world = World(nodes, nodes // 10)
     scheduler = WorldScheduler(world)
     reader = SlurmCommandReader(
         SlurmRunner(bin_dir=scontrol_text.install(world, directory)), CLOCK.now
     )
     scheduler.view = reader.view  # type: ignore[method-assign]
-    cloud = CloudWatch(WorldProvider(world), _nothing, 30)
+    cloud = CloudPoller(WorldProvider(world), _nothing, 30)
     cloud.read()
     live = LiveConfig(Config(kill_switch=directory / "STOP"))
-    watch = Observer(ObserverSources(scheduler, cloud, book, hangs=HangDetector()), live, CLOCK)
+    watch = ClusterObserver(
+        ObserverSources(scheduler, cloud, book, hangs=HangDetector()), live, CLOCK
+    )
     memory = JournaledState(store)
-    executor = Executor(ExecutorPorts(scheduler, WorldProvider(world)), memory, CLOCK)
+    executor = StepExecutor(ExecutorPorts(scheduler, WorldProvider(world)), memory, CLOCK)
     port = LoopPort(watch, memory, CLOCK, _nothing)
-    requests = RequestHandler(store, port, live)
+    requests = OperatorRequestHandler(store, port, live)
     jobs = JobReportHandler(store, port, live)
-    return Loop(memory, executor, watch, requests, CLOCK, KINDS, jobs)
+    return RecoveryLoop(memory, executor, watch, requests, CLOCK, KINDS, jobs)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from pathlib import Path
 from benchmarks.table import Outcome, Row, median, p99, seconds_of
 from hpctl.engine.journal.events import Event, SignalSeen, StepResolved, StepStarted
 from hpctl.engine.journal.rows import DaemonIdentity, encode_event
-from hpctl.engine.journal.store import Store
+from hpctl.engine.journal.store import JournalStore
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.identity import RecoveryId
 from hpctl.vocabulary.outcome import Outcome as StepOutcome
@@ -27,7 +27,7 @@ BATCH: tuple[Event, ...] = (
 def run() -> Outcome:
     """The Store with its lease against the bare module with the same rows and pragmas."""
     with tempfile.TemporaryDirectory(prefix="hpctl-bench-") as directory:
-        store = Store(f"sqlite:///{directory}/journal.db")
+        store = JournalStore(f"sqlite:///{directory}/journal.db")
         store.take_lease(DaemonIdentity("bench", 1, "0", "own", ""), store.daemon(), NOW, 3600)
         bare = _Bare(Path(directory) / "bare.db")
         ours: list[float] = []

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from hpctl.engine.adapters import make_scheduler, open_reader
+from hpctl.engine.adapters import make_scheduler, open_journal_reader
 from hpctl.engine.config import read_config_file
-from hpctl.engine.journal.state import State, replay_events
-from hpctl.engine.journal.store import Store
+from hpctl.engine.journal.state import EngineState, replay_events
+from hpctl.engine.journal.store import JournalStore
 from hpctl.sandbox.api import Sandbox
 from hpctl.sandbox.faults import append_kmsg, format_xid_line
 from hpctl.vocabulary.identity import JobId, NodeName
@@ -151,14 +151,14 @@ class Lab:
                 raise NotSeen(f"not within {timeout_s:g} s: {what}")
             time.sleep(0.2)
 
-    def state(self) -> State:
+    def state(self) -> EngineState:
         """What the journal amounts to now."""
         return self._ask(lambda store: replay_events(store.events()))
 
-    def follow(self, state: State) -> None:
+    def follow(self, state: EngineState) -> None:
         """Fold into `state` what the journal has got since the last time."""
 
-        def fold(store: Store) -> None:
+        def fold(store: JournalStore) -> None:
             for event in store.events(state.events):
                 state.fold(event)
 
@@ -180,8 +180,8 @@ class Lab:
         nodes = self.view().nodes
         return all(nodes[n].responding and nodes[n].in_service for n in self.sandbox.nodes)
 
-    def _ask(self, question: Callable[[Store], T]) -> T:
-        store = open_reader(self._config)
+    def _ask(self, question: Callable[[JournalStore], T]) -> T:
+        store = open_journal_reader(self._config)
         try:
             return question(store)
         finally:

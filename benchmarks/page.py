@@ -29,15 +29,15 @@ from benchmarks.world import CLOCK, World, instance_id, node_name, xid
 from hpctl.engine.config import ClusterSection, Config
 from hpctl.engine.journal.events import Event, NodeRecoveryOpened
 from hpctl.engine.journal.rows import DaemonIdentity
-from hpctl.engine.journal.store import Store
+from hpctl.engine.journal.store import JournalStore
 from hpctl.engine.journaled_state import JournaledState
 from hpctl.engine.leadership import Leadership, LeaseTerms
 from hpctl.engine.loop import CycleResult
-from hpctl.engine.view import View
+from hpctl.engine.view import PlanningView
 from hpctl.engine.world_server import WorldServer
 from hpctl.vocabulary.assessment import Remedy, Urgency
 from hpctl.vocabulary.identity import BootId, NodeGeneration, RecoveryId, RuleId
-from hpctl.vocabulary.policy import Mode, RecoveryPolicy
+from hpctl.vocabulary.policy import OperatingMode, RecoveryPolicy
 
 NODES, JOBS, VIEWERS, DAYS = 2000, 200, 10, 30
 RUNS, WATCH_S, EVERY_S, CYCLE_S = 5, 60.0, 5.0, 10.0
@@ -114,14 +114,14 @@ class Daemon:
 
     def _offer(self) -> None:
         now = CLOCK.now()
-        view = View(
+        view = PlanningView(
             scheduler=replace(self._world.slurm, as_of=now),
             provider=self._world.cloud,
             health=self._world.health(),
             assessments={},
             state=self._state,
         )
-        self._server.offer(CycleResult(now, view, RecoveryPolicy(mode=Mode.ASSIST)))
+        self._server.offer(CycleResult(now, view, RecoveryPolicy(mode=OperatingMode.ASSIST)))
 
     def append(self, event: Event) -> None:
         """Write an event down and offer the world with it."""
@@ -162,7 +162,7 @@ def _busy(page: Page, pid: int, daemon: Daemon) -> tuple[list[tuple[float, float
     return updates, 100 * (_spent_s(pid) - before) / (time.monotonic() - begun)
 
 
-def _filled(folder: Path, world: World) -> Store:
+def _filled(folder: Path, world: World) -> JournalStore:
     past, now = Past(NODES), CLOCK.now()
     scontrol_text.install(world, folder)
     leaves = []
@@ -173,7 +173,7 @@ def _filled(folder: Path, world: World) -> Store:
     (folder / "hpctl.yaml").write_text(
         f"mode: assist\nstate_dir: {folder}\nslurm: {{bin: {folder}, adapter: cli}}\n"
     )
-    store = Store(f"sqlite:///{folder}/journal.db")
+    store = JournalStore(f"sqlite:///{folder}/journal.db")
     store.take_lease(DaemonIdentity("bench", 1, "0", "assist", ""), None, now, 3600)
     for day in range(DAYS, 0, -1):
         store.append(list(past.day(now - timedelta(days=day))))

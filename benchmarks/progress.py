@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.table import Outcome, Row, median
-from hpctl.jobs.run.progress_notes import open_note_listener, parse_progress_note
+from hpctl.jobs.run.progress_notes import open_progress_note_listener, parse_progress_note
 
 RUNS = 5
 CALLS = 2_000
@@ -33,7 +33,7 @@ print(taken[len(taken) // 2] * 1e6, taken[int(len(taken) * 0.99)] * 1e6)
 # The limit on lines a second is lifted, or most of the calls would send nothing.
 PROGRESS = (
     "from hpctl import progress\nimport hpctl.progress as p\np.BURST = p.RATE = 1e12\n"
-    "r = p._current()\nr._rate = r._credit = 1e12"
+    "r = p._get_reporter()\nr._rate = r._credit = 1e12"
 )
 OURS = "progress.step(n, loss=0.25, lr=0.001)"
 PLAIN = "f = open(sys.argv[1] + '/plain', 'ab', buffering=0)"
@@ -48,7 +48,10 @@ def run() -> Outcome:
         off, _ = _cost(PROGRESS, OURS, "", directory)
         rows = [Row("nobody listens", off, "µs", "logging.info", logged, OFF_BAR)]
         notes = []
-        with open_note_listener() as unix, open_note_listener(["localhost"]) as udp:
+        with (
+            open_progress_note_listener() as unix,
+            open_progress_note_listener(["localhost"]) as udp,
+        ):
             places = {"unix": unix.address, "udp": udp.address, "file": f"file:{directory}/p"}
             for name, address in places.items():
                 on, p99 = _cost(PROGRESS, OURS, address, directory)

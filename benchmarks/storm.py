@@ -14,7 +14,7 @@ from pathlib import Path
 from benchmarks.table import Outcome, Row, median
 from hpctl.detection.findings import FindingStore
 from hpctl.detection.kernel.log import KernelLineJudge
-from hpctl.detection.kmsg import KmsgFileFollower, format_record, parse_record
+from hpctl.detection.kmsg import KmsgFileFollower, format_kmsg_record, parse_kmsg_record
 from tests.detection.kernel_cases import PATTERNS
 
 LINES = 30_000
@@ -41,7 +41,7 @@ def run() -> Outcome:
         work: dict[str, Callable[[], object]] = {
             "ours": lambda: _ours(path, KernelLineJudge(lambda _pid, _at: "")),
             "patterns": lambda: _patterns(whole, PATTERNS),
-            "headers": lambda: [parse_record(line) for line in whole],
+            "headers": lambda: [parse_kmsg_record(line) for line in whole],
         }
         for _ in range(RUNS):
             for name, one in work.items():
@@ -71,7 +71,7 @@ def run() -> Outcome:
 
 def _record(n: int) -> bytes:
     text = _NOISE[n % len(_NOISE)] if n % 5 < 2 else _STORM
-    return format_record(text.format(n=n, pid=1000 + n % 8), n)
+    return format_kmsg_record(text.format(n=n, pid=1000 + n % 8), n)
 
 
 def _ours(path: Path, kernel: KernelLineJudge) -> None:
@@ -86,7 +86,7 @@ def _ours(path: Path, kernel: KernelLineJudge) -> None:
 
 def _patterns(whole: Sequence[bytes], patterns: Sequence[re.Pattern[str]]) -> None:
     for raw in whole:
-        record = parse_record(raw)
+        record = parse_kmsg_record(raw)
         assert record is not None
         any(shape.search(record.text) for shape in patterns)
 

@@ -18,9 +18,9 @@ from pathlib import Path
 from benchmarks.agent_rivals import NHC, find
 from benchmarks.table import Outcome, Row, median, seconds_of
 from hpctl.detection.outside.local_server import AgentSocketServer
-from hpctl.detection.outside.node_verdict import NodeVerdict, judge_node
+from hpctl.detection.outside.node_verdict import NodeVerdict, compute_node_verdict
 from hpctl.detection.outside.reported import ReportTable
-from hpctl.faults.catalogue import build_rules
+from hpctl.faults.catalogue import build_fault_rules
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.identity import BootId, InstanceId, NodeGeneration, NodeName
 
@@ -77,7 +77,7 @@ def run() -> Outcome:
 
 def _judge_node() -> NodeVerdict:
     now = datetime.now(UTC)
-    return judge_node(NODE, (), now, build_rules(), now)
+    return compute_node_verdict(NODE, (), now, build_fault_rules(), now)
 
 
 def _prepare(directory: Path, outcome: Outcome) -> dict[str, list[str]]:

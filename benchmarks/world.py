@@ -18,7 +18,7 @@ from hpctl.vocabulary.identity import (
 )
 from hpctl.vocabulary.model import DeviceVerdict, Finding, NodeHealth
 from hpctl.vocabulary.outcome import Outcome
-from hpctl.vocabulary.policy import Mode, RecoveryPolicy, TreatmentBudgets
+from hpctl.vocabulary.policy import OperatingMode, RecoveryPolicy, TreatmentBudgets
 from hpctl.vocabulary.preemption_order import PreemptionOrder
 from hpctl.vocabulary.slurm_facts import Reservation, SchedulerView, SlurmJob, SlurmNode
 
@@ -26,10 +26,10 @@ JOB_NODES = 8
 NODES_OF_YEARS = 1000
 """Of the cluster whose journal is made up by `past.py`."""
 CLOCK = SystemClock()
-CAREFUL = RecoveryPolicy(mode=Mode.OWN)
+CAREFUL = RecoveryPolicy(mode=OperatingMode.OWN)
 """The shipped budgets: of a hundred sick nodes nearly all are held."""
 GENEROUS = RecoveryPolicy(
-    mode=Mode.OWN,
+    mode=OperatingMode.OWN,
     budgets=TreatmentBudgets(
         open_min=1000, partition_min=1000, per_hour=1000, correlated_min=100_000
     ),
@@ -148,7 +148,7 @@ class WorldScheduler:
     def down(self, nodes: Mapping[NodeName, str]) -> Mapping[NodeName, Outcome]:
         return dict.fromkeys(nodes, Outcome.accepted())
 
-    def give_back(self, nodes: Mapping[NodeName, RecoveryId]) -> Mapping[NodeName, Outcome]:
+    def resume_nodes(self, nodes: Mapping[NodeName, RecoveryId]) -> Mapping[NodeName, Outcome]:
         return dict.fromkeys(nodes, Outcome.accepted())
 
     def signal(self, attempt: JobAttempt, signal: str) -> Outcome:
@@ -157,7 +157,7 @@ class WorldScheduler:
     def requeue(self, attempt: JobAttempt) -> Outcome:
         return Outcome.accepted()
 
-    def start_now(
+    def start_pending_job(
         self, job: JobId, exclude: Sequence[NodeName], forgive: Sequence[NodeName] = ()
     ) -> Outcome:
         return Outcome.accepted()
@@ -168,7 +168,7 @@ class WorldScheduler:
     def lift(self, job: JobId, nodes: Collection[NodeName]) -> Outcome:
         return Outcome.accepted()
 
-    def give_up(self, attempt: JobAttempt, why: str) -> Outcome:
+    def cancel_attempt(self, attempt: JobAttempt, why: str) -> Outcome:
         return Outcome.accepted()
 
     def note(self, attempt: JobAttempt, why: str) -> Outcome:

@@ -16,7 +16,7 @@ from benchmarks.past import Past
 from benchmarks.table import Outcome, Row, median, seconds_of
 from benchmarks.world import CLOCK, NODES_OF_YEARS, World
 from hpctl.engine.journal.events import NodeRecoveryOpened
-from hpctl.engine.journal.store import Store
+from hpctl.engine.journal.store import JournalStore
 
 DAYS = 365
 STATUS_RUNS = 3
@@ -78,7 +78,7 @@ def _fill(folder: Path, days: int, nodes: int = NODES_OF_YEARS) -> str:
     (folder / "hpctl.yaml").write_text(
         f"state_dir: {folder}\ncluster: {{provider: none}}\nslurm: {{bin: {slurm}, adapter: cli}}\n"
     )
-    store = Store(f"sqlite:///{folder}/journal.db")
+    store = JournalStore(f"sqlite:///{folder}/journal.db")
     now, past, newest = CLOCK.now(), Past(nodes), ""
     for day in range(days, 0, -1):
         events = list(past.day(now - timedelta(days=day)))

@@ -16,9 +16,9 @@ from benchmarks.world import CAREFUL, CLOCK, NODES_OF_YEARS, World
 from hpctl.engine.journal.events import NodeRecoveryOpened
 from hpctl.engine.journal.rows import DaemonIdentity
 from hpctl.engine.journal.state import replay_events
-from hpctl.engine.journal.store import Store
-from hpctl.engine.retire import compute_lookback_s, find_retired
-from hpctl.faults.catalogue import build_rules
+from hpctl.engine.journal.store import JournalStore
+from hpctl.engine.retire import compute_lookback_s, find_retired_records
+from hpctl.faults.catalogue import build_fault_rules
 from hpctl.vocabulary.policy import RecoveryPolicy
 
 CYCLES = 9
@@ -38,7 +38,7 @@ def measure(folder: Path) -> dict[str, Any]:
 def retire_all(folder: Path) -> dict[str, Any]:
     """Retire what is past, as a daemon does that meets such a journal for the first time; and a
     day's, as every day. `oldest`: the id of a recovery that is past."""
-    store = Store(f"sqlite:///{folder}/journal.db")
+    store = JournalStore(f"sqlite:///{folder}/journal.db")
     store.take_lease(DaemonIdentity("bench", 1, "0", "own", ""), store.daemon(), CLOCK.now(), 3600)
     # What has a day of its own stays for the second time.
     first_s = _retire(store, timedelta(days=1))
@@ -47,15 +47,15 @@ def retire_all(folder: Path) -> dict[str, Any]:
     return {"first_s": first_s, "daily_s": daily_s, "oldest": next(opened).recovery}
 
 
-def _retire(store: Store, earlier: timedelta) -> float:
+def _retire(store: JournalStore, earlier: timedelta) -> float:
     state = replay_events(store.events())
     known = time.perf_counter()
     before = (
         CLOCK.now()
         - earlier
-        - timedelta(seconds=compute_lookback_s(RecoveryPolicy(), build_rules()))
+        - timedelta(seconds=compute_lookback_s(RecoveryPolicy(), build_fault_rules()))
     )
-    assert store.retire(find_retired(state, before, ()).over)
+    assert store.retire(find_retired_records(state, before, ()).over)
     replay_events(store.events())
     # The daemon knows its state already when it begins.
     return time.perf_counter() - known

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from hpctl.detection.budget import CPU_PERCENT, MEMORY_MB
-from hpctl.faults.table import BENIGN_LINES, KERNEL_CHECKS, TIMED, CheckSpec, list_check_rows
+from hpctl.faults.table import BENIGN_LINES, KERNEL_CHECKS, TIMED, CheckSpec, list_check_fault_rows
 from hpctl.vocabulary.model import ClearCondition
 
 HEAD = f"""# What the agent checks
@@ -80,7 +80,7 @@ def _kernel_head() -> str:
     gone = [
         f"`{row.code}` of `{spec.name}`"
         for spec in KERNEL_CHECKS
-        for row in list_check_rows(spec.name)
+        for row in list_check_fault_rows(spec.name)
         if row.clears is ClearCondition.GONE
     ]
     also = f", {' and '.join(gone)} also with the line that ends it" if gone else ""

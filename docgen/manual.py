@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import click
 
 from hpctl import __version__
-from hpctl.cli.help_command import list_leaf_commands, make_context
+from hpctl.cli.help_command import list_leaf_commands, make_command_context
 from hpctl.cli.main import COMMANDS, EXTRAS, RARE, SECTIONS, START, cli
 
 EXITS = """\
@@ -40,7 +40,7 @@ def list_pages() -> Mapping[str, str]:
     for name in names:
         command = cli.get_command(root, name)
         assert command is not None
-        context = make_context(root, name, command)
+        context = make_command_context(root, name, command)
         found[f"hpctl-{name}.1"] = "\n".join(_describe_page(context)) + "\n"
     return found
 

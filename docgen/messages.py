@@ -52,7 +52,7 @@ REASONS: Final = {
         "Nothing to do: hpctl resumes from the newest complete checkpoint.",
     ),
     "UnfinishedSaveError": ("CHECKPOINT not complete: ", _WAIT_OR_OLDER),
-    "UnprovableCheckpointError": (
+    "UnverifiableCheckpointError": (
         "CHECKPOINT unreadable: ",
         "hpctl cannot check this checkpoint and does not choose it. Check it with the program that"
         " saved it; `hpctl resume JOB --from-step N` resumes from an older one.",
@@ -70,6 +70,7 @@ file can be incomplete because a save still runs, or because its node failed dur
 WORDS: Final = {
     "DETAIL": "REASON",
     "ERROR": "REASON",
+    "FORMAT_AWS_ERROR": "REASON",
     "FORMAT_ERROR": "REASON",
     "EXPLAIN_STACK_REFUSAL": "REASON",
     "JOIN": "LIST",
@@ -220,7 +221,7 @@ class Message(Struct, frozen=True, order=True):
     action: str
 
 
-ANSWERS: Final = {"name_steps": "There are steps LIST."}
+ANSWERS: Final = {"describe_available_steps": "There are steps LIST."}
 """What functions return that write a part of a message."""
 
 SPECIAL_REASONS: Final = {

@@ -43,7 +43,7 @@ class Reporter:
         self._lost = 0
         self._lines = TokenBucket(BURST, RATE)
         self._pid, self._who = 0, ""
-        self._whose = _identity(environ)
+        self._whose = _format_sender_identity(environ)
         self._head = ""
         self._write: Callable[[bytes], object] | None = None
         self._close: Callable[[], None] | None = None
@@ -73,9 +73,9 @@ class Reporter:
             self._write = lambda line: os.write(fd, line)
             self._close = lambda: os.close(fd)
         elif kind in ("unix", "udp") and where:
-            self._write = self._datagrams(kind, where)
+            self._write = self._open_datagram_sender(kind, where)
 
-    def _datagrams(self, kind: str, where: str) -> Callable[[bytes], object]:
+    def _open_datagram_sender(self, kind: str, where: str) -> Callable[[bytes], object]:
         # Only where it is needed: it takes a millisecond, and most programs import it anyway.
         import socket
 
@@ -176,7 +176,7 @@ _off = False
 _SAVING = Saving()
 
 
-def _current() -> Reporter:
+def _get_reporter() -> Reporter:
     global _reporter, _off
     if _reporter is None:
         _reporter = Reporter(os.environ)
@@ -197,17 +197,17 @@ def step(
     tensor on a GPU waits for the GPU.
     """
     if not _off:
-        _tell(Reporter.step, n, loss, tokens, numbers)
+        _call_reporter(Reporter.step, n, loss, tokens, numbers)
 
 
 def checkpoint(path: str | os.PathLike[str], step: int, seconds: float | None = None) -> None:
     """A checkpoint of `step` is finished at `path`; saving it took `seconds`."""
-    _tell(Reporter.checkpoint, path, step, seconds)
+    _call_reporter(Reporter.checkpoint, path, step, seconds)
 
 
 def saving(on: bool = True) -> Saving:
     """A save begins (or ends): no steps are awaited meanwhile. `with progress.saving(): ...`."""
-    _tell(Reporter.say, f"saving={int(bool(on))}")
+    _call_reporter(Reporter.say, f"saving={int(bool(on))}")
     return _SAVING
 
 
@@ -217,23 +217,23 @@ def phase(name: str) -> None:
     A phase without steps in it, such as an evaluation, gets as much time as its own past explains.
     In a hang, the rank that is in another phase than the others is named.
     """
-    _tell(Reporter.phase, name)
+    _call_reporter(Reporter.phase, name)
 
 
 def done() -> None:
     """The run has reached its end: exit code 0 is a success."""
     for _ in range(3):  # Datagrams get lost, and no later one would say it.
-        _tell(Reporter.say, "done=1")
+        _call_reporter(Reporter.say, "done=1")
 
 
 def restarting() -> None:
     """For launchers: all ranks are about to be started again inside the same step."""
-    _tell(Reporter.say, "restart=1")
+    _call_reporter(Reporter.say, "restart=1")
 
 
-def _tell(method: Callable[..., None], *arguments: object) -> None:
+def _call_reporter(method: Callable[..., None], *arguments: object) -> None:
     try:
-        method(_reporter or _current(), *arguments)
+        method(_reporter or _get_reporter(), *arguments)
     # Whatever a caller's tensor type raises, a training run must not end by telling of itself.
     except Exception:  # noqa: BLE001
         if _reporter is not None:
@@ -242,7 +242,7 @@ def _tell(method: Callable[..., None], *arguments: object) -> None:
 
 def dropped() -> int:
     """How many lines of this process did not go out."""
-    return _current().dropped
+    return _get_reporter().dropped
 
 
 def quoted(text: str) -> str:
@@ -250,23 +250,23 @@ def quoted(text: str) -> str:
     if text.isprintable() and " " not in text and "%" not in text:
         return text
     return "".join(
-        char if char.isprintable() and char not in " %" else _escape(char) for char in text
+        char if char.isprintable() and char not in " %" else _percent_encode(char) for char in text
     )
 
 
-def _escape(char: str) -> str:
+def _percent_encode(char: str) -> str:
     return "".join(f"%{byte:02X}" for byte in char.encode(errors="replace"))
 
 
-def _identity(environ: Mapping[str, str]) -> str:
+def _format_sender_identity(environ: Mapping[str, str]) -> str:
     """Who says it, as the end of every line: rank, node, and the GPU where the job says which."""
     found = ""
-    rank = _first(environ, _VARIABLES_RANK)
+    rank = _find_first_variable(environ, _VARIABLES_RANK)
     if rank.isdigit():
         found += f" rank={rank}"
     found += f" node={quoted(environ.get('SLURMD_NODENAME') or os.uname().nodename)}"
-    local = _first(environ, _VARIABLES_LOCAL)
-    gpus = _first(environ, _VARIABLES_GPU).split(",")
+    local = _find_first_variable(environ, _VARIABLES_LOCAL)
+    gpus = _find_first_variable(environ, _VARIABLES_GPU).split(",")
     if local.isdigit() and gpus != [""]:
         # One GPU visible: it is this rank's. Several: the local rank's, as launchers have it.
         at = 0 if len(gpus) == 1 else int(local)
@@ -275,13 +275,13 @@ def _identity(environ: Mapping[str, str]) -> str:
     return found
 
 
-def _first(environ: Mapping[str, str], names: tuple[str, ...]) -> str:
+def _find_first_variable(environ: Mapping[str, str], names: tuple[str, ...]) -> str:
     return next((environ[name] for name in names if environ.get(name)), "")
 
 
 def main(arguments: list[str]) -> int:
     """`python -m hpctl.progress step=12 loss=0.3`: one line, for shells. 1 without a listener."""
-    reporter = _current()
+    reporter = _get_reporter()
     reporter.say(" ".join(word for word in arguments if "=" in word))
     return 0 if reporter.on and not reporter.dropped else 1
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from hpctl.detection.kmsg import format_record
+from hpctl.detection.kmsg import format_kmsg_record
 from hpctl.faults.table import CHECKS
 from tests.waiting import PATIENCE_S, until
 
@@ -61,7 +61,7 @@ class AgentProcess:
         records = []
         for text in texts:
             self._seq += 1
-            records.append(format_record(text, self._seq, priority))
+            records.append(format_kmsg_record(text, self._seq, priority))
         with self.kmsg.open("ab") as file:
             file.write(b"".join(records))
 

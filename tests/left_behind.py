@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from hpctl.engine.adapters import open_reader
+from hpctl.engine.adapters import open_journal_reader
 from hpctl.sandbox.api import Sandbox
 from tests.live import Live
 
@@ -28,7 +28,7 @@ def left_behind(cluster: Live | Sandbox) -> dict[str, str]:
 
 
 def _journal(live: Live) -> str:
-    store = open_reader(live.config)
+    store = open_journal_reader(live.config)
     try:
         return "\n".join([str(event) for event in store.events()][-LINES:])
     finally:

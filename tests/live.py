@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hpctl.engine.adapters import make_scheduler, open_reader
+from hpctl.engine.adapters import make_scheduler, open_journal_reader
 from hpctl.engine.config import read_config_file
-from hpctl.engine.journal.state import State, replay_events
+from hpctl.engine.journal.state import EngineState, replay_events
 from hpctl.sandbox.api import Sandbox
 from hpctl.toolkit.errors import Unavailable
 from hpctl.vocabulary.job_recovery import JobRecovery
@@ -41,9 +41,9 @@ class Live:
         # Scripts of any user say there that they have begun.
         self._marks.chmod(0o1777)
 
-    def state(self) -> State:
+    def state(self) -> EngineState:
         """What the journal amounts to now."""
-        store = open_reader(self.config)
+        store = open_journal_reader(self.config)
         try:
             return replay_events(store.events())
         finally:

@@ -33,5 +33,5 @@ class Rows:
     def record(self, rows: Sequence[NodeHealth]) -> None:
         """Forget them."""
 
-    def note_heard(self, heard: Mapping[str, datetime]) -> None:
+    def store_last_heard_times(self, heard: Mapping[str, datetime]) -> None:
         """Forget it."""

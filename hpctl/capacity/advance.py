@@ -14,17 +14,17 @@ from datetime import datetime
 from typing import Final
 
 from hpctl.capacity.burn_in import begin_burn_in, end_burn_in, watch_burn_in
-from hpctl.capacity.change_facts import ChangeCase, ChangeFacts
-from hpctl.capacity.group_growth import await_arrival, order_growth
-from hpctl.capacity.spares import set_reservation
+from hpctl.capacity.change_facts import CapacityChangeFacts, ChangeCase
+from hpctl.capacity.group_growth import request_instances, wait_for_registration
+from hpctl.capacity.spares import set_spare_reservation
 from hpctl.engine.change_deadlines import find_change_deadline
 from hpctl.vocabulary.change import ChangeKind, ChangePhase, ChangeSignal, ClusterChange
 from hpctl.vocabulary.policy import RecoveryPolicy
 from hpctl.vocabulary.recovery import Next, RecoveryCase, RepeatRule, extend_deadline
 
 
-def advance_change(
-    change: ClusterChange, facts: ChangeFacts, policy: RecoveryPolicy, now: datetime
+def advance_capacity_change(
+    change: ClusterChange, facts: CapacityChangeFacts, policy: RecoveryPolicy, now: datetime
 ) -> Next:
     """Return what the facts make of a change: a move, a step, or waiting. Total over open
     phases."""
@@ -35,13 +35,13 @@ def advance_change(
     repeat = RepeatRule(node.step_retry_s, node.step_attempts, node.doubt_window_s)
     c = RecoveryCase(change, facts, policy, now, deadline, repeat)
     answer = _PHASES[change.opened.kind, change.phase](c)
-    return c.limit_wait(answer, ChangeSignal.DEADLINE)
+    return c.enforce_deadline(answer, ChangeSignal.DEADLINE)
 
 
 _PHASES: Final[Mapping[tuple[ChangeKind, ChangePhase], Callable[[ChangeCase], Next]]] = {
-    (ChangeKind.ADD, ChangePhase.OPEN): order_growth,
-    (ChangeKind.ADD, ChangePhase.ARRIVING): await_arrival,
-    (ChangeKind.SPARES, ChangePhase.OPEN): set_reservation,
+    (ChangeKind.ADD, ChangePhase.OPEN): request_instances,
+    (ChangeKind.ADD, ChangePhase.ARRIVING): wait_for_registration,
+    (ChangeKind.SPARES, ChangePhase.OPEN): set_spare_reservation,
     (ChangeKind.BURN_IN, ChangePhase.OPEN): begin_burn_in,
     (ChangeKind.BURN_IN, ChangePhase.TESTING): watch_burn_in,
     (ChangeKind.BURN_IN, ChangePhase.LEAVING): end_burn_in,

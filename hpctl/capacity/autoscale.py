@@ -80,8 +80,8 @@ class NodePool:
         A job that needs more nodes than the group's `size`, whatever ends, has it made large
         enough, at least; not where that is None.
         """
-        count, need = self._compute_share(job)
-        found = self._find_nodes(count, need)
+        count, need = self._compute_node_share(job)
+        found = self._find_free_nodes(count, need)
         short = count - len(found)
         if size is not None and short > most and count > size:
             short = count - size
@@ -97,7 +97,7 @@ class NodePool:
         gres = dict(tres.gres)
         return (tres.cpus, tres.memory, *(gres.get(name, 0) for name in self._names))
 
-    def _compute_share(self, job: JobDemand) -> tuple[int, _Counts | None]:
+    def _compute_node_share(self, job: JobDemand) -> tuple[int, _Counts | None]:
         """Return on how many nodes it will be, and what it takes of each; None: all of it."""
         each, total = self._count_resources(job.each), self._count_resources(job.total)
         parts = (
@@ -111,7 +111,7 @@ class NodePool:
             return count, None
         return count, tuple(max(e, -(-t // count)) for e, t in zip(each, total, strict=True))
 
-    def _find_nodes(self, count: int, need: _Counts | None) -> list[_ScalableNode]:
+    def _find_free_nodes(self, count: int, need: _Counts | None) -> list[_ScalableNode]:
         """Return up to `count` nodes with room. Nodes only fill up: what had none needs no other
         look."""
         found: list[_ScalableNode] = []
@@ -190,7 +190,7 @@ class ScalingDirection(StrEnum):
     DOWN = "down"
 
 
-class PastScaling(Struct, frozen=True):
+class PastScalingChange(Struct, frozen=True):
     """A change of a group that was decided before. `ended` None: it is under way.
 
     `count`: how many instances it brought or took, 0 where the service refused it. `failed`: it
@@ -211,7 +211,7 @@ class ScalingInput(Struct, frozen=True):
 
     groups: Mapping[str, ScaledGroup]
     waiting: Sequence[UnplacedJob] = ()
-    history: Sequence[PastScaling] = ()
+    history: Sequence[PastScalingChange] = ()
     stopped: str = ""
 
 
@@ -244,7 +244,7 @@ class ScalingHold(Struct, frozen=True):
 Decision = ScaleUp | ScaleDown | ScalingHold
 
 
-class _JobsLeft(Struct):
+class _RemainingDemand(Struct):
     """What is left for the groups that come next: jobs that nothing there serves, and budget."""
 
     every: Sequence[UnplacedJob]
@@ -268,14 +268,16 @@ def decide_scaling(
         return tuple(ScalingHold(name, "stopped", view.stopped) for name in policy.groups)
     jobs = sorted(view.waiting, key=lambda w: (w.since, w.job))
     ripe = [w for w in jobs if w.grows and now >= add_seconds(w.since, policy.up_after_s)]
-    left = _JobsLeft(jobs, ripe, *compute_budget_left(view.history, policy, now, view.groups))
+    left = _RemainingDemand(
+        jobs, ripe, *compute_remaining_budget(view.history, policy, now, view.groups)
+    )
     known = [view.groups[name] for name in policy.groups if name in view.groups]
     # In any group: no nodes are ordered for a job that finds its nodes in another group.
     for group in known:
         coming = 0 if group.late else group.arriving
         pool = NodePool(group.like, [i.has for i in group.idle] + [group.like] * coming)
         left.pools[group.name] = pool
-        left.seated[group.name] = _serve_jobs(group, left, 0, None)[0]
+        left.seated[group.name] = _place_jobs(group, left, 0, None)[0]
     answers: list[Decision] = []
     for name in policy.groups:
         if name in view.groups:
@@ -289,8 +291,8 @@ def decide_scaling(
 
 def _decide_group_scaling(
     group: ScaledGroup,
-    history: Sequence[PastScaling],
-    left: _JobsLeft,
+    history: Sequence[PastScalingChange],
+    left: _RemainingDemand,
     policy: AutoscalePolicy,
     now: datetime,
 ) -> Decision:
@@ -298,13 +300,13 @@ def _decide_group_scaling(
     mine = [p for p in history if p.group == group.name]
     wanted = [w for w in left.every if set(w.partitions) & set(group.partitions)]
     before = left.jobs
-    answer: Decision = _scale_up(group, limits, left, policy)
+    answer: Decision = _decide_scale_up(group, limits, left, policy)
     if isinstance(answer, ScalingHold) and not wanted:
-        answer = _scale_down(group, limits, policy, now)
+        answer = _decide_scale_down(group, limits, policy, now)
         others = [w for w in left.every if set(w.partitions) & set(group.nodes_in)]
         if isinstance(answer, ScaleDown) and others:
             answer = ScalingHold(
-                group.name, "wanted", f"{_format_jobs(others)} where its idle nodes are"
+                group.name, "wanted", f"{_format_waiting_jobs(others)} where its idle nodes are"
             )
     elif isinstance(answer, ScalingHold) and now < add_seconds(
         oldest := wanted[0].since, policy.up_after_s
@@ -312,11 +314,14 @@ def _decide_group_scaling(
         answer = ScalingHold(
             group.name,
             "young",
-            f"{_format_jobs(wanted)} since {oldest:%H:%M:%S}: not for {policy.up_after_s:g} s yet",
+            f"{_format_waiting_jobs(wanted)} since {oldest:%H:%M:%S}:"
+            f" not for {policy.up_after_s:g} s yet",
         )
     if isinstance(answer, ScalingHold):
         return answer
-    held = _check_under_way(group, mine) or _check_cooldown(group, answer, mine, policy, now)
+    held = _make_in_progress_hold(group, mine) or _make_cooldown_hold(
+        group, answer, mine, policy, now
+    )
     if held is None and isinstance(answer, ScaleUp):
         left.adds -= answer.count
         left.hours = None if left.hours is None else left.hours - answer.count
@@ -325,18 +330,18 @@ def _decide_group_scaling(
     return held or answer
 
 
-def _scale_up(
-    group: ScaledGroup, limits: GroupLimits, left: _JobsLeft, policy: AutoscalePolicy
+def _decide_scale_up(
+    group: ScaledGroup, limits: GroupLimits, left: _RemainingDemand, policy: AutoscalePolicy
 ) -> ScaleUp | ScalingHold:
     """Return the instances for the jobs that this group can serve; those are removed from the
     list."""
     ripe = [w for w in left.jobs if set(w.partitions) & set(group.partitions)]
     size, pool = max(group.target, group.alive), left.pools[group.name]
-    room, bound = _compute_room(size, limits, left) if not group.late else (0, "late")
-    served, missing = _serve_jobs(group, left, room, size)
+    room, bound = _compute_growth_limit(size, limits, left) if not group.late else (0, "late")
+    served, missing = _place_jobs(group, left, room, size)
     if missing:
         count = min(missing, policy.step)
-        waiting = _format_jobs(
+        waiting = _format_waiting_jobs(
             sorted({*left.seated[group.name], *served}, key=lambda w: (w.since, w.job))
         )
         why = f"{waiting} for {pool.busy_count} node(s), {missing} too few"
@@ -344,14 +349,18 @@ def _scale_up(
     here = left.seated[group.name]
     if here:
         return ScalingHold(
-            group.name, "enough", f"{_format_jobs(here)}: what is idle or arriving serves it"
+            group.name,
+            "enough",
+            f"{_format_waiting_jobs(here)}: what is idle or arriving serves it",
         )
     if not ripe:
         return ScalingHold(group.name, "no_demand", "no job waits for more nodes of this group")
-    fit = [job for job in ripe if _may_serve(group, job.demand, pool)]
+    fit = [job for job in ripe if _can_group_serve_job(group, job.demand, pool)]
     if not fit:
         return ScalingHold(
-            group.name, "no_fit", f"{_format_jobs(ripe)} for what this group's nodes are not"
+            group.name,
+            "no_fit",
+            f"{_format_waiting_jobs(ripe)} for what this group's nodes are not",
         )
     if group.late:
         why = f"{group.target - group.alive} instance(s) that were ordered long ago are not there"
@@ -362,8 +371,8 @@ def _scale_up(
     )
 
 
-def _serve_jobs(
-    group: ScaledGroup, left: _JobsLeft, room: int, size: int | None
+def _place_jobs(
+    group: ScaledGroup, left: _RemainingDemand, room: int, size: int | None
 ) -> tuple[list[UnplacedJob], int]:
     """Return the jobs that find nodes in the group's pool, and how many new nodes that takes.
 
@@ -373,18 +382,22 @@ def _serve_jobs(
     partitions = set(group.partitions)
     for job in left.jobs:
         tasks = 0
-        if not partitions.isdisjoint(job.partitions) and _may_serve(group, job.demand, pool):
-            tasks, new = _place_tasks(job.demand, pool, room - missing, size)
+        if not partitions.isdisjoint(job.partitions) and _can_group_serve_job(
+            group, job.demand, pool
+        ):
+            tasks, new = _place_array_tasks(job.demand, pool, room - missing, size)
             missing += new
         if tasks:
             served.append(job)
         if tasks < job.demand.tasks:
-            stay.append(_remove_tasks(job, tasks) if tasks else job)
+            stay.append(_remove_array_tasks(job, tasks) if tasks else job)
     left.jobs = stay
     return served, missing
 
 
-def _place_tasks(job: JobDemand, pool: NodePool, room: int, size: int | None) -> tuple[int, int]:
+def _place_array_tasks(
+    job: JobDemand, pool: NodePool, room: int, size: int | None
+) -> tuple[int, int]:
     """Return how many tasks of a job find nodes, and how many new nodes that takes."""
     new = 0
     for done in range(job.tasks):
@@ -395,13 +408,13 @@ def _place_tasks(job: JobDemand, pool: NodePool, room: int, size: int | None) ->
     return job.tasks, new
 
 
-def _remove_tasks(job: UnplacedJob, tasks: int) -> UnplacedJob:
+def _remove_array_tasks(job: UnplacedJob, tasks: int) -> UnplacedJob:
     """Return the tasks of an array that are left."""
     rest = replace(job.demand, tasks=job.demand.tasks - tasks)
     return replace(job, nodes=rest.nodes * rest.tasks, asks=rest)
 
 
-def _may_serve(group: ScaledGroup, job: JobDemand, pool: NodePool) -> bool:
+def _can_group_serve_job(group: ScaledGroup, job: JobDemand, pool: NodePool) -> bool:
     """Return whether another node of the group could be what a job waits for."""
     if job.named or not pool.fits(job):
         return False
@@ -412,7 +425,9 @@ def _may_serve(group: ScaledGroup, job: JobDemand, pool: NodePool) -> bool:
     return group.features.issuperset(job.features.split("&"))
 
 
-def _compute_room(size: int, limits: GroupLimits, left: _JobsLeft) -> tuple[int, str]:
+def _compute_growth_limit(
+    size: int, limits: GroupLimits, left: _RemainingDemand
+) -> tuple[int, str]:
     """Return how many instances may be added at most, and what bounds it."""
     room, bound = limits.max_count - size, "max_count"
     if left.adds < room:
@@ -423,7 +438,7 @@ def _compute_room(size: int, limits: GroupLimits, left: _JobsLeft) -> tuple[int,
     return max(room, 0), bound
 
 
-def _scale_down(
+def _decide_scale_down(
     group: ScaledGroup, limits: GroupLimits, policy: AutoscalePolicy, now: datetime
 ) -> ScaleDown | ScalingHold:
     old = [
@@ -446,7 +461,9 @@ def _scale_down(
     return ScaleDown(group.name, nodes, f"idle for over {policy.down_after_s:g} s, no job waits")
 
 
-def _check_under_way(group: ScaledGroup, mine: Sequence[PastScaling]) -> ScalingHold | None:
+def _make_in_progress_hold(
+    group: ScaledGroup, mine: Sequence[PastScalingChange]
+) -> ScalingHold | None:
     if group.blocked:
         return ScalingHold(group.name, "blocked", group.blocked)
     busy = [p for p in mine if p.ended is None]
@@ -457,10 +474,10 @@ def _check_under_way(group: ScaledGroup, mine: Sequence[PastScaling]) -> Scaling
     return None
 
 
-def _check_cooldown(
+def _make_cooldown_hold(
     group: ScaledGroup,
     answer: ScaleUp | ScaleDown,
-    mine: Sequence[PastScaling],
+    mine: Sequence[PastScalingChange],
     policy: AutoscalePolicy,
     now: datetime,
 ) -> ScalingHold | None:
@@ -481,8 +498,8 @@ def _check_cooldown(
     return None
 
 
-def compute_budget_left(
-    history: Sequence[PastScaling],
+def compute_remaining_budget(
+    history: Sequence[PastScalingChange],
     policy: AutoscalePolicy,
     now: datetime,
     groups: Mapping[str, ScaledGroup],
@@ -504,19 +521,21 @@ def compute_budget_left(
             living += [past.at] * past.count
         elif past.ended is not None:
             for _ in range(min(past.count, len(living))):
-                hours += _count_hours(living.pop(0), past.ended, now)
+                hours += _count_recent_hours(living.pop(0), past.ended, now)
     for name, living in begun.items():
         there = max(groups[name].target, groups[name].alive) if name in groups else len(living)
-        hours += sum(_count_hours(at, now, now) for at in living[max(0, len(living) - there) :])
+        hours += sum(
+            _count_recent_hours(at, now, now) for at in living[max(0, len(living) - there) :]
+        )
     return policy.adds_per_day - adds, policy.hours_per_day - hours
 
 
-def _count_hours(begun: datetime, ended: datetime, now: datetime) -> float:
+def _count_recent_hours(begun: datetime, ended: datetime, now: datetime) -> float:
     """Return the part of a stretch that lies within the last 24 hours."""
     return max(0.0, (ended - max(begun, now - DAY)) / timedelta(hours=1))
 
 
-def _format_jobs(jobs: Sequence[UnplacedJob]) -> str:
+def _format_waiting_jobs(jobs: Sequence[UnplacedJob]) -> str:
     named = ", ".join(str(w.job) for w in jobs[:3])
     more = f" and {len(jobs) - 3} more" if len(jobs) > 3 else ""
     return f"job {named}{more} waits" if len(jobs) == 1 else f"jobs {named}{more} wait"

@@ -10,7 +10,7 @@ from hpctl.toolkit.bounds import add_seconds, parse_count
 from hpctl.vocabulary.change import ChangeSignal, ClusterChange
 from hpctl.vocabulary.identity import JobId
 from hpctl.vocabulary.model import TEST, TEST_SUMMARY, DeviceVerdict
-from hpctl.vocabulary.recovery import Next, PhaseMove, RequeueInterval, StartStep, StepKind
+from hpctl.vocabulary.recovery import Next, PhaseMove, RecheckInterval, StartStep, StepKind
 from hpctl.vocabulary.slurm_facts import ENDED
 
 TEST_NAME: Final = "hpctl-burn-in-"
@@ -20,7 +20,7 @@ TEST_NAME: Final = "hpctl-burn-in-"
 _SHOWN: Final = 3
 
 
-def find_test_job(change: ClusterChange) -> JobId | None:
+def find_burn_in_job(change: ClusterChange) -> JobId | None:
     """Return the id of a burn-in's job, None until slurmctld has reported it."""
     step = next((s for s in reversed(change.steps) if s.kind is StepKind.TEST), None)
     if step is None or step.outcome is None or not step.accepted:
@@ -32,7 +32,7 @@ def begin_burn_in(c: ChangeCase) -> Next:
     """Return the step that submits the test, or the move once it was taken."""
     about, idle = c.rec.opened, c.policy.idle
     if was_step_accepted(c, StepKind.TEST):
-        return PhaseMove(ChangeSignal.ORDER_TAKEN, f"job {find_test_job(c.rec)}")
+        return PhaseMove(ChangeSignal.ORDER_TAKEN, f"job {find_burn_in_job(c.rec)}")
     if c.facts.unwanted:
         return PhaseMove(ChangeSignal.IN_USE, c.facts.unwanted)
     return c.take(
@@ -61,15 +61,15 @@ def watch_burn_in(c: ChangeCase) -> Next:
         return PhaseMove(ChangeSignal.TESTED, f"failed: {'; '.join(texts)}", failed)
     forgotten = job is None and c.now >= add_seconds(since, c.policy.node.step_retry_s)
     if forgotten or (job is not None and job.state in ENDED):
-        return _handle_job_end(c, since)
+        return _handle_burn_in_job_end(c, since)
     if c.facts.unwanted:
         return PhaseMove(ChangeSignal.IN_USE, c.facts.unwanted)
     return c.wait(
-        f"job {find_test_job(c.rec)} {job.state if job else ''}".strip(), RequeueInterval.OFTEN
+        f"job {find_burn_in_job(c.rec)} {job.state if job else ''}".strip(), RecheckInterval.OFTEN
     )
 
 
-def _handle_job_end(c: ChangeCase, since: datetime) -> Next:
+def _handle_burn_in_job_end(c: ChangeCase, since: datetime) -> Next:
     """Handle the end of its job: its result may be on its way. A command of the site's may report
     none."""
     job = c.facts.job
@@ -80,7 +80,7 @@ def _handle_job_end(c: ChangeCase, since: datetime) -> Next:
         return PhaseMove(ChangeSignal.REFUSED, how)
     end = max(since, job.end) if job is not None and job.end is not None else since
     if c.now < add_seconds(end, c.policy.acceptance.result_s):
-        return c.wait(f"{how}; its node's agent has reported no result", RequeueInterval.SLOWLY)
+        return c.wait(f"{how}; its node's agent has reported no result", RecheckInterval.SLOWLY)
     done = job is not None and job.state == "COMPLETED"
     signal = ChangeSignal.TESTED if done else ChangeSignal.REFUSED
     return PhaseMove(signal, f"{how}, and its node's agent reported no result")
@@ -95,5 +95,5 @@ def end_burn_in(c: ChangeCase) -> Next:
     if ended is None:
         return StartStep(StepKind.END_TEST, name, 1)
     if c.now < add_seconds(ended.resolved or ended.started, 1.0):
-        return c.wait("its job to end", RequeueInterval.SOON)
+        return c.wait("its job to end", RecheckInterval.SOON)
     return StartStep(StepKind.END_TEST, name, ended.attempt + 1)

@@ -14,14 +14,14 @@ from hpctl.vocabulary.recovery import RecoveryCase, StepKind
 from hpctl.vocabulary.slurm_facts import SlurmJob
 
 
-class ChangeFacts(Struct, frozen=True):
+class CapacityChangeFacts(Struct, frozen=True):
     """What is known now of what a change is about.
 
     `cloud_at`: when the provider was read. `cloud_fresh`: that is young enough to act on.
     `instances`: those of the group. `unregistered`: nodes of running ones that Slurm does not serve
     yet. `busy`: why a node cannot be reserved, empty where it can. `unwanted`: why the change is no
     longer wanted. `reserved`: what the reservation holds. `job`: that of its test, and `results`
-    what the node's agent reports of it, once it has reported all. `able_since`: see `View`.
+    what the node's agent reports of it, once it has reported all. `able_since`: see `PlanningView`.
     """
 
     cloud_at: datetime
@@ -37,7 +37,7 @@ class ChangeFacts(Struct, frozen=True):
     able_since: datetime | None = None
 
 
-ChangeCase = RecoveryCase[ClusterChange, ChangeFacts]
+ChangeCase = RecoveryCase[ClusterChange, CapacityChangeFacts]
 
 
 def was_step_accepted(c: ChangeCase, kind: StepKind) -> bool:

@@ -20,7 +20,7 @@ from hpctl.toolkit.declared_view import (
     Layout,
     RowTable,
     TextLine,
-    number_column,
+    make_number_column,
 )
 from hpctl.toolkit.errors import Unavailable
 from hpctl.toolkit.output import ExitCode
@@ -55,11 +55,11 @@ class GroupScaleView(Struct, frozen=True):
     columns: ClassVar[Columns] = (
         Column("GROUP", "group"),
         Column("LIMITS", "{min_count}-{max_count}"),
-        number_column("TARGET", "target"),
-        number_column("RUNNING", "running", wide=True),
-        number_column("IDLE", "idle", wide=True),
-        number_column("COMING", "arriving", wide=True),
-        number_column("SPARES", "spares", wide=True),
+        make_number_column("TARGET", "target"),
+        make_number_column("RUNNING", "running", wide=True),
+        make_number_column("IDLE", "idle", wide=True),
+        make_number_column("COMING", "arriving", wide=True),
+        make_number_column("SPARES", "spares", wide=True),
         Column("ANSWER", lambda row: f"{row.answer} {row.count}" if row.count else row.answer),
         Column("WHY", lambda row: f"{row.rule}: {row.why}" if row.rule else row.why, fold=True),
     )
@@ -76,7 +76,7 @@ class WaitingView(Struct, frozen=True):
     columns: ClassVar[Columns] = (
         Column("JOB", "job"),
         Column("PARTITION", lambda row: ",".join(row.partitions)),
-        number_column("NODES", "nodes"),
+        make_number_column("NODES", "nodes"),
         Column("SINCE", "since"),
     )
 
@@ -127,7 +127,7 @@ def autoscale() -> None:
 @output.json_option
 def status(config: str, as_json: bool) -> None:
     """Each group, what is decided for it now, and the changes under way."""
-    _show_groups(config, as_json, explain=False)
+    _show_autoscaled_groups(config, as_json, explain=False)
 
 
 @autoscale.command(short_help="Why each group grows, shrinks or stays.")
@@ -135,12 +135,12 @@ def status(config: str, as_json: bool) -> None:
 @output.json_option
 def explain(config: str, as_json: bool) -> None:
     """Why each group grows, shrinks or stays: the jobs that wait, and the changes before."""
-    _show_groups(config, as_json, explain=True)
+    _show_autoscaled_groups(config, as_json, explain=True)
 
 
-def _show_groups(config: str, as_json: bool, *, explain: bool) -> None:
+def _show_autoscaled_groups(config: str, as_json: bool, *, explain: bool) -> None:
     from hpctl.engine.adapters import make_scheduler
-    from hpctl.engine.world_offline import try_to_read
+    from hpctl.engine.world_offline import read_if_requested
     from hpctl.engine.world_reader import WorldReader
 
     loaded = config_loading.load_config(config)
@@ -156,13 +156,13 @@ def _show_groups(config: str, as_json: bool, *, explain: bool) -> None:
     world = WorldReader(loaded).read(output.now(), slurm=True, cloud=True, placement=True)
     reservations, why = world.reservations, ""
     if reservations is None:
-        found, why = try_to_read(True, make_scheduler(loaded).reservations)
+        found, why = read_if_requested(True, make_scheduler(loaded).reservations)
         reservations = map_reserved_nodes(found or {})
     view = make_autoscale_view(loaded, world, reservations or {}, explain=explain)
     if why:
         view = replace(view, unknown=(*view.unknown, f"Slurm's reservations: {why}"))
     output.show_view("autoscale", view, as_json)
-    output.exit_with(ExitCode.CANNOT_TELL if view.unknown else ExitCode.FINE)
+    output.exit_with_code(ExitCode.CANNOT_TELL if view.unknown else ExitCode.FINE)
 
 
 def make_autoscale_view(
@@ -173,7 +173,7 @@ def make_autoscale_view(
     explain: bool = False,
 ) -> AutoscaleView:
     """Repeat the daemon's decision with what can be read here."""
-    from hpctl.capacity.autoscale import compute_budget_left
+    from hpctl.capacity.autoscale import compute_remaining_budget
     from hpctl.capacity.facts import make_scaling_input
     from hpctl.capacity.plan import decide_all_scaling
 
@@ -183,7 +183,7 @@ def make_autoscale_view(
     # Where the world cannot be read whole, no answer is made up from the part that can.
     decided = decide_all_scaling(seen, policy, w.now) if w.slurm and w.cloud else ()
     answers = {decision.group: decision for decision in decided}
-    adds, hours = compute_budget_left(scale.history, policy.autoscale, w.now, scale.groups)
+    adds, hours = compute_remaining_budget(scale.history, policy.autoscale, w.now, scale.groups)
     unread = [f"Slurm: {w.slurm_error}"] * (w.slurm is None)
     unread += [f"the cloud: {w.cloud_error}"] * (w.cloud is None)
     changes = list_capacity_changes(w.state)[::-1]

@@ -7,11 +7,11 @@ from itertools import chain
 from typing import Final
 
 from hpctl.capacity.autoscale import IdleNode, ScaledGroup, ScalingInput, UnplacedJob
-from hpctl.capacity.burn_in import find_test_job
-from hpctl.capacity.change_facts import ChangeFacts
-from hpctl.capacity.history import find_removals, read_history
-from hpctl.engine.test_results import ReadResults, read_no_results
-from hpctl.engine.view import View, group_jobs_by_node, is_fresh
+from hpctl.capacity.burn_in import find_burn_in_job
+from hpctl.capacity.change_facts import CapacityChangeFacts
+from hpctl.capacity.history import find_removal_recoveries, read_scaling_history
+from hpctl.engine.test_results import ReadResults, return_no_test_results
+from hpctl.engine.view import PlanningView, group_jobs_by_node, is_fresh
 from hpctl.toolkit.bounds import add_seconds
 from hpctl.vocabulary.assessment import NodeCondition
 from hpctl.vocabulary.change import ChangeKind, ChangeSignal, ClusterChange
@@ -19,7 +19,7 @@ from hpctl.vocabulary.cloud_facts import LEAVING, Instance, InstanceStatus
 from hpctl.vocabulary.demand import NOTHING_KNOWN, Tres
 from hpctl.vocabulary.identity import JobId, NodeName
 from hpctl.vocabulary.pause import find_cluster_pause
-from hpctl.vocabulary.policy import GroupLimits, Mode, RecoveryPolicy
+from hpctl.vocabulary.policy import GroupLimits, OperatingMode, RecoveryPolicy
 from hpctl.vocabulary.reason import parse_reason_owner
 from hpctl.vocabulary.slurm_facts import SlurmJob, SlurmNode
 from hpctl.vocabulary.spares_reservation import RESERVATION
@@ -55,7 +55,7 @@ _COMING: Final = (
 """What may serve jobs soon. An unknown state counts, so that hpctl asks for no further instance."""
 
 
-def is_idle(node: SlurmNode, view: View, *, reserved: bool = False) -> bool:
+def is_node_idle(node: SlurmNode, view: PlanningView, *, reserved: bool = False) -> bool:
     """Return whether a job could have a node now, and nothing is known against it.
 
     With `reserved` it may be held by a reservation.
@@ -70,7 +70,7 @@ def is_idle(node: SlurmNode, view: View, *, reserved: bool = False) -> bool:
     )
 
 
-def list_group_nodes(group: str, view: View) -> Iterator[tuple[SlurmNode, Instance | None]]:
+def list_group_nodes(group: str, view: PlanningView) -> Iterator[tuple[SlurmNode, Instance | None]]:
     """Yield the Slurm nodes of an instance group; of a partition, where there is no provider."""
     for node in view.scheduler.nodes.values():
         instance = view.instances.get(node.name)
@@ -80,13 +80,13 @@ def list_group_nodes(group: str, view: View) -> Iterator[tuple[SlurmNode, Instan
             yield node, None
 
 
-def list_group_partitions(group: str, view: View) -> tuple[str, ...]:
+def list_group_partitions(group: str, view: PlanningView) -> tuple[str, ...]:
     """Return the partitions that a group's living nodes are in."""
     found = chain.from_iterable(node.partitions for node, _ in list_group_nodes(group, view))
     return tuple(sorted(set(found)))
 
 
-def list_waiting_jobs(view: View, now: datetime) -> tuple[UnplacedJob, ...]:
+def list_waiting_jobs(view: PlanningView, now: datetime) -> tuple[UnplacedJob, ...]:
     """Return the jobs that wait for nodes: not those held, delayed, limited or dependent.
 
     And, not to grow for, those of which Slurm has not said yet why they wait.
@@ -100,16 +100,16 @@ def list_waiting_jobs(view: View, now: datetime) -> tuple[UnplacedJob, ...]:
             job.id, tuple(job.partition.split(",")), max(job.wants, 1), since, job.asks, grows
         )
         for job in view.scheduler.jobs.values()
-        if ((grows := _lacks_nodes(job, sizes)) or _has_just_arrived(job))
+        if ((grows := _is_waiting_for_nodes(job, sizes)) or _is_newly_submitted_job(job))
         and (since := job.eligible or job.submit) <= now
     )
 
 
-def _has_just_arrived(job: SlurmJob) -> bool:
+def _is_newly_submitted_job(job: SlurmJob) -> bool:
     return job.state == "PENDING" and not job.completing and job.reason in ("", "None")
 
 
-def _lacks_nodes(job: SlurmJob, sizes: Mapping[str, int]) -> bool:
+def _is_waiting_for_nodes(job: SlurmJob, sizes: Mapping[str, int]) -> bool:
     if job.state != "PENDING":
         return False
     if job.reason in _TOO_LARGE:
@@ -118,32 +118,32 @@ def _lacks_nodes(job: SlurmJob, sizes: Mapping[str, int]) -> bool:
     return job.reason in _WAITS or job.reason.startswith(_WAITS_PREFIXES)
 
 
-def make_scaling_input(view: View, policy: RecoveryPolicy, now: datetime) -> ScalingInput:
+def make_scaling_input(view: PlanningView, policy: RecoveryPolicy, now: datetime) -> ScalingInput:
     """Return what autoscaling decides from."""
     limits = policy.autoscale.groups
-    known = {name: _build_group(name, limits[name], view, policy, now) for name in limits}
+    known = {name: _build_scaled_group(name, limits[name], view, policy, now) for name in limits}
     return ScalingInput(
         groups={name: group for name, group in known.items() if group is not None},
         waiting=list_waiting_jobs(view, now),
-        history=read_history(view.state),
-        stopped=explain_stop(view, policy, now),
+        history=read_scaling_history(view.state),
+        stopped=explain_scaling_stop(view, policy, now),
     )
 
 
-def explain_stop(view: View, policy: RecoveryPolicy, now: datetime) -> str:
+def explain_scaling_stop(view: PlanningView, policy: RecoveryPolicy, now: datetime) -> str:
     """Return why nothing at all may be begun; empty where it may."""
     if view.stopped:
         return view.stopped
     pause = find_cluster_pause(view.state.pauses, now)
     if pause is not None:
         return pause.text
-    if not view.current or not is_fresh(view.scheduler.known_at, policy.ages.scheduler_s, now):
-        return f"Slurm was last read at {view.scheduler.known_at:%H:%M:%S}"
+    if not view.current or not is_fresh(view.scheduler.valid_at, policy.ages.scheduler_s, now):
+        return f"Slurm was last read at {view.scheduler.valid_at:%H:%M:%S}"
     return ""
 
 
-def _build_group(
-    name: str, limits: GroupLimits, view: View, policy: RecoveryPolicy, now: datetime
+def _build_scaled_group(
+    name: str, limits: GroupLimits, view: PlanningView, policy: RecoveryPolicy, now: datetime
 ) -> ScaledGroup | None:
     known = view.provider.groups.get(name)
     if known is None:
@@ -152,7 +152,7 @@ def _build_group(
     mine = [i for i in view.provider.instances.values() if i.group == name]
     here = [i for i in mine if i.status not in LEAVING]
     coming = sum(i.status in _COMING for i in here) + len(
-        list_unregistered(mine, view, policy, now)
+        list_unregistered_nodes(mine, view, policy, now)
     )
     found = list(list_group_nodes(name, view))
     running = sum(i.status is InstanceStatus.RUNNING for i in here)
@@ -162,7 +162,7 @@ def _build_group(
     for node, instance in found:
         if instance is None or instance.status is not InstanceStatus.RUNNING:
             continue
-        if is_idle(node, view) and node.name not in reserved:
+        if is_node_idle(node, view) and node.name not in reserved:
             idle.append(IdleNode(node.name, instance.id, node.last_busy, node.has))
     features = frozenset(chain.from_iterable(node.features for node, _ in found))
     return ScaledGroup(
@@ -173,32 +173,32 @@ def _build_group(
         arriving=coming + max(0, known.target - len(here)),
         idle=tuple(idle),
         spares=spares,
-        blocked=_explain_block(partitions, view, policy, now),
+        blocked=_explain_scaling_block(partitions, view, policy, now),
         nodes_in=list_group_partitions(name, view),
-        like=_find_resources(name, [node for node, _ in found], view),
+        like=_find_node_resources(name, [node for node, _ in found], view),
         features=features if found else None,
-        late=_is_late(name, view) and known.target > running,
+        late=_is_last_addition_overdue(name, view) and known.target > running,
     )
 
 
-def _is_late(group: str, view: View) -> bool:
+def _is_last_addition_overdue(group: str, view: PlanningView) -> bool:
     """Return whether the group's last addition waited for its instances in vain."""
     adds = (c for c in view.state.changes.values() if c.opened.kind is ChangeKind.ADD)
     last = next((c for c in reversed([*adds]) if c.opened.group == group), None)
     return last is not None and bool(last.trail) and last.trail[-1].signal == ChangeSignal.DEADLINE
 
 
-def _find_resources(group: str, here: Sequence[SlurmNode], view: View) -> Tres:
+def _find_node_resources(group: str, here: Sequence[SlurmNode], view: PlanningView) -> Tres:
     """Return what a node of the group has; of an empty group, what those had that have left it."""
-    gone = (rec.node for rec in find_removals(view.state) if rec.group == group)
+    gone = (rec.node for rec in find_removal_recoveries(view.state) if rec.group == group)
     left = (view.scheduler.nodes.get(name) for name in gone)
     kept = here or [node for node in left if node is not None]
     seen = Counter(node.has for node in kept if node.has != NOTHING_KNOWN)
     return max(seen, key=lambda has: (seen[has], has.cpus), default=NOTHING_KNOWN)
 
 
-def _explain_block(
-    partitions: tuple[str, ...], view: View, policy: RecoveryPolicy, now: datetime
+def _explain_scaling_block(
+    partitions: tuple[str, ...], view: PlanningView, policy: RecoveryPolicy, now: datetime
 ) -> str:
     cloud = view.provider
     if not is_fresh(cloud.as_of, policy.ages.provider_s, now):
@@ -210,8 +210,8 @@ def _explain_block(
     return ""
 
 
-def list_unregistered(
-    instances: list[Instance], view: View, policy: RecoveryPolicy, now: datetime
+def list_unregistered_nodes(
+    instances: list[Instance], view: PlanningView, policy: RecoveryPolicy, now: datetime
 ) -> tuple[NodeName, ...]:
     """Return the nodes of running instances that Slurm does not serve yet.
 
@@ -229,13 +229,13 @@ def list_unregistered(
         ):
             continue
         node = view.scheduler.nodes.get(name)
-        if view.state.is_treated(name):
+        if view.state.is_node_in_recovery(name):
             continue
         if node is not None and node.closed:
             # Closed for the removal of the machine before it, and about to be given back.
             owner = parse_reason_owner(node.reason)
             closed_by = view.state.nodes.get(owner) if owner is not None else None
-            if closed_by is not None and closed_by.of_capacity:
+            if closed_by is not None and closed_by.is_for_capacity_change:
                 found.append(name)
             continue
         if node is None or not node.responding or node.state in ("DOWN", "FUTURE", "UNKNOWN"):
@@ -245,45 +245,48 @@ def list_unregistered(
 
 def collect_change_facts(
     change: ClusterChange,
-    view: View,
+    view: PlanningView,
     policy: RecoveryPolicy,
     now: datetime,
-    read_results: ReadResults = read_no_results,
-) -> ChangeFacts:
+    read_results: ReadResults = return_no_test_results,
+) -> CapacityChangeFacts:
     """Return what is known now of what a change is about. `read_results`: of a burn-in."""
     about, cloud = change.opened, view.provider
     if about.kind is ChangeKind.BURN_IN:
-        job = find_test_job(change)
-        return ChangeFacts(
+        job = find_burn_in_job(change)
+        return CapacityChangeFacts(
             cloud_at=cloud.as_of,
             results=read_results(change.id, about.node, view, policy) if about.node else (),
             job=view.scheduler.jobs.get(job) if job is not None else None,
-            unwanted=explain_other_use(about.node, job, view, now) or _explain_off(policy),
+            unwanted=explain_test_conflict(about.node, job, view, now)
+            or _explain_disabled_tests(policy),
             able_since=view.able_since,
         )
     if about.kind is ChangeKind.SPARES:
         held = view.reservations.get(RESERVATION + about.group, ())
         new = (view.scheduler.nodes.get(n) for n in about.nodes if n not in held)
         busy = next((n.name for n in new if n and n.state in ("ALLOCATED", "MIXED")), None)
-        return ChangeFacts(
+        return CapacityChangeFacts(
             cloud_at=cloud.as_of,
             busy=f"{busy} got a job" if busy else "",
             reserved=frozenset(held),
             able_since=view.able_since,
         )
     mine = [i for i in cloud.instances.values() if i.group == about.group]
-    return ChangeFacts(
+    return CapacityChangeFacts(
         cloud_at=cloud.as_of,
         cloud_fresh=is_fresh(cloud.as_of, policy.ages.provider_s, now),
         group=cloud.groups.get(about.group),
         instances=tuple(mine),
-        unregistered=list_unregistered(mine, view, policy, now),
+        unregistered=list_unregistered_nodes(mine, view, policy, now),
         unwanted=explain_unwanted_size(about.group, policy),
         able_since=view.able_since,
     )
 
 
-def explain_other_use(name: NodeName | None, ours: JobId | None, view: View, now: datetime) -> str:
+def explain_test_conflict(
+    name: NodeName | None, ours: JobId | None, view: PlanningView, now: datetime
+) -> str:
     """Return why a node is not to be tested while it is idle: a job that could use it, or a
     recovery."""
     node = view.scheduler.nodes.get(name) if name is not None else None
@@ -297,21 +300,21 @@ def explain_other_use(name: NodeName | None, ours: JobId | None, view: View, now
     return ""
 
 
-def _explain_off(policy: RecoveryPolicy) -> str:
-    off = policy.idle.every_s <= 0 or policy.mode is Mode.OBSERVE
+def _explain_disabled_tests(policy: RecoveryPolicy) -> str:
+    off = policy.idle.every_s <= 0 or policy.mode is OperatingMode.OBSERVE
     return "idle nodes are no longer tested" if off else ""
 
 
 def explain_unwanted_size(group: str, policy: RecoveryPolicy) -> str:
     """Return in words why a decided change of a group's size is no longer wanted."""
-    if policy.mode is Mode.OBSERVE:
+    if policy.mode is OperatingMode.OBSERVE:
         return "mode observe: nothing is done"
     if not policy.autoscale.enabled or group not in policy.autoscale.groups:
         return f"group {group} is no longer autoscaled"
     return ""
 
 
-def explain_node_use(node: SlurmNode, view: View) -> str:
+def explain_node_use(node: SlurmNode, view: PlanningView) -> str:
     """Return why a node is not idle, in words; whether it is drained does not matter."""
     for job in group_jobs_by_node([node.name], view.scheduler.jobs)[node.name]:
         if job.running or job.completing:

@@ -6,10 +6,10 @@ from hpctl.capacity.change_facts import ChangeCase, was_step_accepted
 from hpctl.toolkit.bounds import add_seconds
 from hpctl.vocabulary.change import ChangeSignal
 from hpctl.vocabulary.cloud_facts import InstanceStatus
-from hpctl.vocabulary.recovery import Next, PhaseMove, RequeueInterval, StepKind, WaitUntil
+from hpctl.vocabulary.recovery import Next, PhaseMove, RecheckInterval, StepKind, WaitUntil
 
 
-def order_growth(c: ChangeCase) -> Next:
+def request_instances(c: ChangeCase) -> Next:
     """Return the step that asks the service for more instances, or the move once it was taken."""
     about = c.rec.opened
     if was_step_accepted(c, StepKind.ADD):
@@ -19,16 +19,16 @@ def order_growth(c: ChangeCase) -> Next:
     if c.facts.unwanted:
         return PhaseMove(ChangeSignal.REFUSED, c.facts.unwanted)
     if not c.facts.cloud_fresh:
-        return c.wait("the cloud's view is too old to act on", RequeueInterval.SLOWLY)
+        return c.wait("the cloud's view is too old to act on", RecheckInterval.SLOWLY)
     cannot, size = f"cannot add to {about.group}", {"count": about.count, "size": about.size}
     return c.take(StepKind.ADD, about.group, ChangeSignal.REFUSED, cannot, about.why, **size)
 
 
-def await_arrival(c: ChangeCase) -> Next:
+def wait_for_registration(c: ChangeCase) -> Next:
     """Wait until the new instances are registered in Slurm."""
     about, group = c.rec.opened, c.facts.group
     if c.facts.cloud_at <= c.rec.since or group is None:
-        return c.wait("the cloud was not read since", RequeueInterval.SLOWLY)
+        return c.wait("the cloud was not read since", RecheckInterval.SLOWLY)
     if group.target < about.size:
         # Not ordered yet; or the service accepted only a part, or another user reverted it. That is
         # not to be ordered again at once.
@@ -37,15 +37,15 @@ def await_arrival(c: ChangeCase) -> Next:
         return (
             PhaseMove(ChangeSignal.REFUSED, why)
             if c.now >= settled
-            else WaitUntil(settled, why, RequeueInterval.SLOWLY)
+            else WaitUntil(settled, why, RecheckInterval.SLOWLY)
         )
     running = [i for i in c.facts.instances if i.status is InstanceStatus.RUNNING]
     if len(running) < about.size:
         waits = [i for i in c.facts.instances if i.status is not InstanceStatus.RUNNING]
         message = next((i.message for i in waits if i.message), "")
         why = f"{len(running)} of {about.size} instances of {about.group} run. {message}"
-        return c.wait(why.strip(), RequeueInterval.SLOWLY)
+        return c.wait(why.strip(), RecheckInterval.SLOWLY)
     if c.facts.unregistered:
         names = ",".join(c.facts.unregistered)
-        return c.wait(f"{names} not in Slurm yet", RequeueInterval.SLOWLY)
+        return c.wait(f"{names} not in Slurm yet", RecheckInterval.SLOWLY)
     return PhaseMove(ChangeSignal.ARRIVED, f"{len(running)} instances of {about.group} run")

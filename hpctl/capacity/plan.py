@@ -18,36 +18,36 @@ from typing import Final
 
 from hpctl.capacity.autoscale import Decision, ScaleDown, ScaleUp, decide_scaling
 from hpctl.capacity.facts import (
-    explain_other_use,
-    explain_stop,
-    is_idle,
+    explain_scaling_stop,
+    explain_test_conflict,
+    is_node_idle,
     list_group_nodes,
     list_group_partitions,
     make_scaling_input,
 )
-from hpctl.capacity.removals import open_removal
+from hpctl.capacity.removals import open_node_removal
 from hpctl.engine.journal.events import NodeRecoveryOpened
 from hpctl.engine.restart_time import find_restart_time
 from hpctl.engine.test_reservation import choose_test_level
-from hpctl.engine.view import View, is_fresh
+from hpctl.engine.view import PlanningView, is_fresh
 from hpctl.toolkit.bounds import EARLIEST, add_seconds
-from hpctl.toolkit.hostlist import sort_by_nearest_leaf
+from hpctl.toolkit.hostlist import sort_nodes_by_leaf_proximity
 from hpctl.vocabulary.change import ChangeKind, ChangeOpened, ChangePhase, ClusterChange
 from hpctl.vocabulary.identity import NodeName
-from hpctl.vocabulary.isolation import InconsistentState, isolate_each
+from hpctl.vocabulary.isolation import InconsistentState, isolate_each_call
 from hpctl.vocabulary.job_recovery import JobPhase, JobRecovery
 from hpctl.vocabulary.node_recovery import NodePhase
-from hpctl.vocabulary.policy import Mode, RecoveryPolicy
+from hpctl.vocabulary.policy import OperatingMode, RecoveryPolicy
 from hpctl.vocabulary.recovery import make_recovery_id
 from hpctl.vocabulary.slurm_facts import SlurmNode
 from hpctl.vocabulary.spares_reservation import RESERVATION
 
-RankRisks = Callable[[View, datetime, set[NodeName]], Mapping[NodeName, float]]
+RankRisks = Callable[[PlanningView, datetime, set[NodeName]], Mapping[NodeName, float]]
 """How likely each of some nodes breaks within a week, where that is known."""
 
 
-def rank_no_risks(
-    view: View,  # noqa: ARG001
+def make_empty_risks(
+    view: PlanningView,  # noqa: ARG001
     now: datetime,  # noqa: ARG001
     nodes: set[NodeName],  # noqa: ARG001
 ) -> Mapping[NodeName, float]:
@@ -61,7 +61,9 @@ REFUSED_S: Final = 30.0
 _ABOUT_TO_START: Final = (JobPhase.RELEASED, JobPhase.STARTING)
 
 
-def plan_spare_changes(view: View, policy: RecoveryPolicy, now: datetime) -> Iterator[ChangeOpened]:
+def plan_spare_changes(
+    view: PlanningView, policy: RecoveryPolicy, now: datetime
+) -> Iterator[ChangeOpened]:
     """Yield the reservations that should hold other nodes than they do."""
     # What was kept for a group that is no longer in the configuration is dropped.
     ours = [
@@ -70,40 +72,46 @@ def plan_spare_changes(view: View, policy: RecoveryPolicy, now: datetime) -> Ite
     for group, count in {**dict.fromkeys(ours, 0), **policy.spares}.items():
         if f"{ChangeKind.SPARES} {group}" in view.state.open_changes:
             continue
-        change = _plan_change(group, count, view, policy, now)
+        change = _plan_reservation_change(group, count, view, policy, now)
         if change is not None:
             yield change
 
 
-def _plan_change(
-    group: str, count: int, view: View, policy: RecoveryPolicy, now: datetime
+def _plan_reservation_change(
+    group: str, count: int, view: PlanningView, policy: RecoveryPolicy, now: datetime
 ) -> ChangeOpened | None:
     held = view.reservations.get(RESERVATION + group, ())
     nodes = {node.name: node for node, _ in list_group_nodes(group, view)}
-    ready = [n for n in held if n in nodes and is_idle(nodes[n], view, reserved=True)]
-    good = [n for n in held if n in ready or (n in nodes and _is_returning(nodes[n], view, policy))]
-    victim = _find_short_job(group, ready, view, now)
+    ready = [n for n in held if n in nodes and is_node_idle(nodes[n], view, reserved=True)]
+    good = [
+        n
+        for n in held
+        if n in ready or (n in nodes and _is_node_returning_soon(nodes[n], view, policy))
+    ]
+    victim = _find_job_short_of_nodes(group, ready, view, now)
     released: Sequence[NodeName] = ()
     cause = None
     if victim is not None:
         cause, released = victim
-    keep = max(0, count - _count_owed_spares(group, view) - len(released))
+    keep = max(0, count - _count_unused_released_spares(group, view) - len(released))
     stays = [n for n in good if n not in released]
     elsewhere = set(chain.from_iterable(view.reservations.values())) - set(held)
     free = sorted(
         n
         for n, node in nodes.items()
-        if n not in held and n not in elsewhere and is_idle(node, view)
+        if n not in held and n not in elsewhere and is_node_idle(node, view)
     )
     back = sorted(
-        n for n, node in nodes.items() if n not in held and _is_returning(node, view, policy)
+        n
+        for n, node in nodes.items()
+        if n not in held and _is_node_returning_soon(node, view, policy)
     )
     wanted = tuple(sorted([*stays, *free, *back][:keep]))
     if set(wanted) == set(held) or (
         not released and _was_release_refused(group, wanted, view, now)
     ):
         return None
-    why = _explain_change(count, held, wanted, released, cause.attempt.job if cause else None)
+    why = _explain_spare_change(count, held, wanted, released, cause.attempt.job if cause else None)
     return ChangeOpened(
         at=now,
         recovery=make_recovery_id(
@@ -118,7 +126,7 @@ def _plan_change(
     )
 
 
-def _is_returning(node: SlurmNode, view: View, policy: RecoveryPolicy) -> bool:
+def _is_node_returning_soon(node: SlurmNode, view: PlanningView, policy: RecoveryPolicy) -> bool:
     """Return whether a node is about to be given back: reserved now, no job that waits is quicker.
 
     One that is tested before is in the reservation of its test until then.
@@ -130,7 +138,7 @@ def _is_returning(node: SlurmNode, view: View, policy: RecoveryPolicy) -> bool:
     return verifying and node.drained and not node.down
 
 
-def _explain_change(
+def _explain_spare_change(
     count: int,
     held: Sequence[NodeName],
     wanted: Sequence[NodeName],
@@ -145,8 +153,8 @@ def _explain_change(
     return f"{len(wanted)} of {count} kept"
 
 
-def _find_short_job(
-    group: str, good: Sequence[NodeName], view: View, now: datetime
+def _find_job_short_of_nodes(
+    group: str, good: Sequence[NodeName], view: PlanningView, now: datetime
 ) -> tuple[JobRecovery, list[NodeName]] | None:
     """Return the first job that is about to start and short of nodes, and the spares that it
     gets."""
@@ -166,29 +174,29 @@ def _find_short_job(
             continue
         if rec.start_at is not None and now < rec.start_at:
             continue
-        lost = len(set(rec.bad_nodes) | set(rec.exclude)) - _count_released(rec, view)
+        lost = len(set(rec.bad_nodes) | set(rec.exclude)) - _count_released_spares(rec, view)
         barred = {*job.excluded, *rec.bad_nodes, *rec.exclude}
         free = sum(
             n.name not in barred | reserved
             and bool(theirs & set(n.partitions))
-            and is_idle(n, view)
+            and is_node_idle(n, view)
             for n in view.scheduler.nodes.values()
         )
         mine = {*job.nodes, *rec.ran_on, *rec.bad_nodes}
-        fit = sort_by_nearest_leaf((n for n in good if n not in barred), mine, view.leaves)
+        fit = sort_nodes_by_leaf_proximity((n for n in good if n not in barred), mine, view.leaves)
         take = min(lost, max(job.wants, 1) - free, len(fit))
         if take > 0:
             return rec, fit[:take]
     return None
 
 
-def _count_released(rec: JobRecovery, view: View) -> int:
+def _count_released_spares(rec: JobRecovery, view: PlanningView) -> int:
     """Return how many spares this recovery has had already."""
     mine = (c for c in view.state.changes.values() if c.opened.cause == rec.id)
     return sum(len(c.opened.released) for c in mine if c.phase is not ChangePhase.FAILED)
 
 
-def _count_owed_spares(group: str, view: View) -> int:
+def _count_unused_released_spares(group: str, view: PlanningView) -> int:
     """Return the spares that were released to jobs which have not started yet: not to be taken
     back."""
     waiting = {
@@ -205,7 +213,9 @@ def _count_owed_spares(group: str, view: View) -> int:
     )
 
 
-def _was_release_refused(group: str, wanted: Sequence[NodeName], view: View, now: datetime) -> bool:
+def _was_release_refused(
+    group: str, wanted: Sequence[NodeName], view: PlanningView, now: datetime
+) -> bool:
     """Return whether this was refused a moment ago."""
     for change in view.state.changes.values():
         opened = change.opened
@@ -218,11 +228,11 @@ def _was_release_refused(group: str, wanted: Sequence[NodeName], view: View, now
 
 
 def plan_capacity(
-    view: View, policy: RecoveryPolicy, now: datetime, rank_risks: RankRisks
+    view: PlanningView, policy: RecoveryPolicy, now: datetime, rank_risks: RankRisks
 ) -> tuple[tuple[ChangeOpened | NodeRecoveryOpened, ...], tuple[InconsistentState, ...]]:
     """Return what opens now, and what could not be decided. Nothing in mode observe, on old facts,
     or where hpctl is stopped."""
-    if policy.mode is Mode.OBSERVE or explain_stop(view, policy, now):
+    if policy.mode is OperatingMode.OBSERVE or explain_scaling_stop(view, policy, now):
         return (), ()
     taken: set[NodeName] = set()
 
@@ -233,7 +243,9 @@ def plan_capacity(
 
     def plan_scaling() -> list[ChangeOpened | NodeRecoveryOpened]:
         decided = decide_all_scaling(view, policy, now)
-        opens = chain.from_iterable(_open_scaling(one, view, policy, now) for one in decided)
+        opens = chain.from_iterable(
+            _open_scaling_changes(one, view, policy, now) for one in decided
+        )
         return [
             one
             for one in opens
@@ -250,11 +262,13 @@ def plan_capacity(
         "autoscale": plan_scaling,
         "burn-in": plan_tests,
     }
-    opens, flaws = isolate_each("plan", parts, str, lambda part: parts[part]())
+    opens, flaws = isolate_each_call("plan", parts, str, lambda part: parts[part]())
     return tuple(chain.from_iterable(opens)), tuple(flaws)
 
 
-def decide_all_scaling(view: View, policy: RecoveryPolicy, now: datetime) -> tuple[Decision, ...]:
+def decide_all_scaling(
+    view: PlanningView, policy: RecoveryPolicy, now: datetime
+) -> tuple[Decision, ...]:
     """Return what autoscaling answers for each group; what `hpctl cluster autoscale explain`
     prints."""
     if not policy.autoscale.groups:
@@ -262,8 +276,8 @@ def decide_all_scaling(view: View, policy: RecoveryPolicy, now: datetime) -> tup
     return decide_scaling(make_scaling_input(view, policy, now), policy.autoscale, now)
 
 
-def _open_scaling(
-    decision: Decision, view: View, policy: RecoveryPolicy, now: datetime
+def _open_scaling_changes(
+    decision: Decision, view: PlanningView, policy: RecoveryPolicy, now: datetime
 ) -> Iterator[ChangeOpened | NodeRecoveryOpened]:
     if isinstance(decision, ScaleUp):
         up, number = decision, len(view.state.changes)
@@ -280,11 +294,11 @@ def _open_scaling(
         )
     elif isinstance(decision, ScaleDown):
         for one in decision.nodes:
-            yield open_removal(one, decision, view, policy, now)
+            yield open_node_removal(one, decision, view, policy, now)
 
 
 def plan_burn_ins(
-    view: View, policy: RecoveryPolicy, now: datetime, rank_risks: RankRisks
+    view: PlanningView, policy: RecoveryPolicy, now: datetime, rank_risks: RankRisks
 ) -> Iterator[ChangeOpened]:
     """Yield the tests that begin now."""
     state, wanted = view.state, policy.idle
@@ -299,7 +313,7 @@ def plan_burn_ins(
         if node.name not in reserved
         and now >= add_seconds(tried.get(node.name, EARLIEST), wanted.retry_s)
         and now >= add_seconds(tested.get(node.name, EARLIEST), wanted.every_s)
-        and _is_free(node, view, policy, now)
+        and _is_node_testable(node, view, policy, now)
     }
     if not due:
         return
@@ -321,7 +335,9 @@ def plan_burn_ins(
         )
 
 
-def find_last_tests(view: View) -> tuple[dict[NodeName, datetime], dict[NodeName, datetime]]:
+def find_last_tests(
+    view: PlanningView,
+) -> tuple[dict[NodeName, datetime], dict[NodeName, datetime]]:
     """Return when each node was tested to the end, and when that was last tried: its present
     instance."""
     tested: dict[NodeName, datetime] = {}
@@ -331,7 +347,7 @@ def find_last_tests(view: View) -> tuple[dict[NodeName, datetime], dict[NodeName
         if (
             change.opened.kind is ChangeKind.BURN_IN
             and node is not None
-            and _is_same_change(change, view)
+            and _is_instance_unchanged(change, view)
         ):
             tried[node] = max(change.since, tried.get(node, EARLIEST))
             if change.phase is ChangePhase.DONE:
@@ -339,17 +355,19 @@ def find_last_tests(view: View) -> tuple[dict[NodeName, datetime], dict[NodeName
     return tested, tried
 
 
-def _is_same_change(change: ClusterChange, view: View) -> bool:
+def _is_instance_unchanged(change: ClusterChange, view: PlanningView) -> bool:
     health = view.health.get(change.opened.node) if change.opened.node else None
     return health is not None and health.generation.instance == change.opened.instance
 
 
-def _is_free(node: SlurmNode, view: View, policy: RecoveryPolicy, now: datetime) -> bool:
+def _is_node_testable(
+    node: SlurmNode, view: PlanningView, policy: RecoveryPolicy, now: datetime
+) -> bool:
     """Return whether a node is unused, not set apart and not waited for, and its agent reports."""
     health, instance = view.health.get(node.name), view.instance(node.name)
     busy = node.last_busy
     return (
-        is_idle(node, view)
+        is_node_idle(node, view)
         and not view.is_quarantined(node.name)
         and node.name not in policy.node.protected
         and not (instance is not None and instance.protected)
@@ -358,5 +376,5 @@ def _is_free(node: SlurmNode, view: View, policy: RecoveryPolicy, now: datetime)
         and (busy is None or now >= add_seconds(busy, policy.idle.idle_s))
         and health is not None
         and is_fresh(health.last_heard, policy.ages.report_s, now)
-        and not explain_other_use(node.name, None, view, now)
+        and not explain_test_conflict(node.name, None, view, now)
     )

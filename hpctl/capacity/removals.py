@@ -19,19 +19,19 @@ from typing import Final
 from hpctl.capacity.autoscale import IdleNode, ScaleDown
 from hpctl.capacity.facts import (
     explain_node_use,
-    explain_stop,
+    explain_scaling_stop,
     explain_unwanted_size,
     list_waiting_jobs,
 )
 from hpctl.engine.journal.events import NodeRecoveryOpened
 from hpctl.engine.kinds import Withdrawn
 from hpctl.engine.node_history import is_returning, may_have_begun_remedy
-from hpctl.engine.view import Candidate, View
+from hpctl.engine.view import PlanningView, RecoveryCandidate
 from hpctl.toolkit.bounds import add_seconds
 from hpctl.vocabulary.assessment import FaultClass, Remedy, Urgency
 from hpctl.vocabulary.cloud_facts import InstanceStatus
 from hpctl.vocabulary.identity import BootId, NodeGeneration, NodeName
-from hpctl.vocabulary.isolation import isolate_each
+from hpctl.vocabulary.isolation import isolate_each_call
 from hpctl.vocabulary.node_recovery import (
     REMOVAL_OVER,
     SCALE_DOWN,
@@ -39,7 +39,7 @@ from hpctl.vocabulary.node_recovery import (
     NodeRecovery,
     NodeSignal,
 )
-from hpctl.vocabulary.policy import Mode, RecoveryPolicy
+from hpctl.vocabulary.policy import OperatingMode, RecoveryPolicy
 from hpctl.vocabulary.reason import parse_reason_owner
 from hpctl.vocabulary.recovery import extend_deadline, make_recovery_id
 from hpctl.vocabulary.slurm_facts import SlurmNode
@@ -54,8 +54,8 @@ GIVE_BACK: Final = FaultClass(
 _UNDECIDED: Final = (NodePhase.OPEN, NodePhase.CORDONED, NodePhase.VACATED)
 
 
-def open_removal(
-    one: IdleNode, decision: ScaleDown, view: View, policy: RecoveryPolicy, now: datetime
+def open_node_removal(
+    one: IdleNode, decision: ScaleDown, view: PlanningView, policy: RecoveryPolicy, now: datetime
 ) -> NodeRecoveryOpened:
     """Return the opening of a removal that autoscaling has decided on.
 
@@ -80,27 +80,33 @@ def open_removal(
     )
 
 
-def find_withdrawn(view: View, policy: RecoveryPolicy, now: datetime) -> Withdrawn:
+def find_withdrawn_removals(view: PlanningView, policy: RecoveryPolicy, now: datetime) -> Withdrawn:
     """Return the nodes whose open removal is no longer wanted, and why."""
-    removals = _open_removals(view)
+    removals = _list_open_removals(view)
 
-    def find_why(rec: NodeRecovery) -> tuple[NodeName, str]:
+    def pair_node_with_reason(rec: NodeRecovery) -> tuple[NodeName, str]:
         return rec.node, _explain_withdrawal(rec, removals, view, policy, now)
 
-    found, flaws = isolate_each("advance", removals, lambda rec: rec.node, find_why)
+    found, flaws = isolate_each_call(
+        "advance", removals, lambda rec: rec.node, pair_node_with_reason
+    )
     return {node: why for node, why in found if why}, flaws
 
 
-def _open_removals(view: View) -> list[NodeRecovery]:
+def _list_open_removals(view: PlanningView) -> list[NodeRecovery]:
     """Return the open removals, in the order in which they were opened."""
     recs = [view.state.nodes[rid] for rid in view.state.open_nodes.values()]
     return [rec for rec in recs if rec.rule == SCALE_DOWN]
 
 
 def _explain_withdrawal(
-    rec: NodeRecovery, beside: list[NodeRecovery], view: View, policy: RecoveryPolicy, now: datetime
+    rec: NodeRecovery,
+    beside: list[NodeRecovery],
+    view: PlanningView,
+    policy: RecoveryPolicy,
+    now: datetime,
 ) -> str:
-    unwanted = explain_unwanted_size(rec.group, policy) or _is_below_minimum(
+    unwanted = explain_unwanted_size(rec.group, policy) or _explain_minimum_size(
         rec, beside, view, policy
     )
     if may_have_begun_remedy(rec):
@@ -110,12 +116,12 @@ def _explain_withdrawal(
     return (
         used
         or unwanted
-        or _find_claim(node, view, now)
-        or _is_drain_too_long(rec, view, policy, now)
+        or _explain_waiting_job(node, view, now)
+        or _explain_long_drain(rec, view, policy, now)
     )
 
 
-def _find_claim(node: SlurmNode | None, view: View, now: datetime) -> str:
+def _explain_waiting_job(node: SlurmNode | None, view: PlanningView, now: datetime) -> str:
     """Return whether a job waits where the node is."""
     if node is None:
         return ""
@@ -124,15 +130,17 @@ def _find_claim(node: SlurmNode | None, view: View, now: datetime) -> str:
     return f"job {job} waits for nodes by now" if job is not None else ""
 
 
-def _is_drain_too_long(rec: NodeRecovery, view: View, policy: RecoveryPolicy, now: datetime) -> str:
+def _explain_long_drain(
+    rec: NodeRecovery, view: PlanningView, policy: RecoveryPolicy, now: datetime
+) -> str:
     """Return whether the node was drained for so long that its deletion is given up."""
     deadline = add_seconds(rec.since, policy.autoscale.leave_deadline_s)
     late = now >= extend_deadline(deadline, view.able_since, policy.ages.silent_s)
     return "it could not be deleted in time" if rec.phase is NodePhase.VACATED and late else ""
 
 
-def _is_below_minimum(
-    rec: NodeRecovery, open_removals: list[NodeRecovery], view: View, policy: RecoveryPolicy
+def _explain_minimum_size(
+    rec: NodeRecovery, open_removals: list[NodeRecovery], view: PlanningView, policy: RecoveryPolicy
 ) -> str:
     """Return whether too few would be left: others leave as well, or someone has removed some."""
     group, limits = view.provider.groups.get(rec.group), policy.autoscale.groups[rec.group]
@@ -153,15 +161,15 @@ def _is_below_minimum(
     return f"{rec.group} has {size} instances by now, and min_count is {limits.min_count}"
 
 
-def find_left_drained(
-    view: View, policy: RecoveryPolicy, treated: Collection[NodeName], now: datetime
-) -> list[Candidate]:
+def list_undrain_candidates(
+    view: PlanningView, policy: RecoveryPolicy, treated: Collection[NodeName], now: datetime
+) -> list[RecoveryCandidate]:
     """Return the nodes that still have the Reason of a removal that has ended, and that no one
     deletes.
 
     Their instance is another one by now; or it stayed, and could not be resumed at the time.
     """
-    if policy.mode is Mode.OBSERVE or explain_stop(view, policy, now):
+    if policy.mode is OperatingMode.OBSERVE or explain_scaling_stop(view, policy, now):
         return []
     found = []
     for node in view.scheduler.nodes.values():
@@ -170,7 +178,11 @@ def find_left_drained(
         owner = parse_reason_owner(node.reason)
         rec = view.state.nodes.get(owner) if owner is not None else None
         instance, health = view.instance(node.name), view.health.get(node.name)
-        if rec is None or not _was_given_up(rec, policy, now) or view.is_quarantined(node.name):
+        if (
+            rec is None
+            or not _has_removal_ended(rec, policy, now)
+            or view.is_quarantined(node.name)
+        ):
             continue
         if instance is None or instance.status is not InstanceStatus.RUNNING or health is None:
             continue
@@ -182,14 +194,16 @@ def find_left_drained(
         was = f"no longer {rec.generation.instance}" if another else "and stays"
         why = f"{node.name} is {instance.id} by now, {was}"
         generation, group = health.generation, instance.group
-        found.append(Candidate(generation, node, GIVE_BACK, now, why, by="autoscale", group=group))
+        found.append(
+            RecoveryCandidate(generation, node, GIVE_BACK, now, why, by="autoscale", group=group)
+        )
     return found
 
 
-def _was_given_up(rec: NodeRecovery, policy: RecoveryPolicy, now: datetime) -> bool:
+def _has_removal_ended(rec: NodeRecovery, policy: RecoveryPolicy, now: datetime) -> bool:
     """Return whether a removal, or what gives its node back, has ended; and after a failure, some
     time ago."""
-    if not rec.of_capacity or not rec.ended or rec.phase is NodePhase.RETURNED:
+    if not rec.is_for_capacity_change or not rec.ended or rec.phase is NodePhase.RETURNED:
         return False
     if rec.trail and rec.trail[-1].signal == NodeSignal.OPERATOR_CANCELLED:
         return False

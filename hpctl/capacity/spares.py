@@ -9,7 +9,7 @@ from hpctl.vocabulary.change import ChangeSignal
 from hpctl.vocabulary.recovery import Next, PhaseMove, RepeatRule, StepKind
 
 
-def set_reservation(c: ChangeCase) -> Next:
+def set_spare_reservation(c: ChangeCase) -> Next:
     """Return the step that sets the reservation, or the move once it holds the nodes."""
     about = c.rec.opened
     if c.facts.reserved == frozenset(about.nodes):

@@ -17,7 +17,7 @@ from hpctl.checkpoints.save_interval import (
     MeasuredSaves,
     compute_daly_interval,
     compute_effective_ratio,
-    compute_rate,
+    compute_failure_rate,
     find_median,
     measure_saves,
 )
@@ -30,10 +30,10 @@ from hpctl.toolkit.declared_view import (
     BREAK,
     FactRow,
     FactTable,
-    ForEach,
     ItemLines,
     JsonOnly,
     Layout,
+    RepeatedParts,
     TextLine,
 )
 from hpctl.toolkit.durations import format_duration
@@ -42,14 +42,14 @@ from hpctl.vocabulary import job_recovery
 from hpctl.vocabulary.assessment import Urgency
 from hpctl.vocabulary.fast_saves import FastSaveOptions
 from hpctl.vocabulary.identity import JobId
-from hpctl.vocabulary.registration import Registration, read_comment
+from hpctl.vocabulary.registration import Registration, parse_registration_comment
 from hpctl.vocabulary.slurm_facts import SlurmJob
 
 RESTART_S = 300.0
 """The default where no restart was recorded: requeue, start of the program and loading."""
 
 
-class AtView(Struct, frozen=True):
+class SaveIntervalView(Struct, frozen=True):
     """One interval of the table. `ratio`: the effective training time ratio."""
 
     interval_s: float
@@ -87,7 +87,7 @@ class AdviceView(Struct, frozen=True):
     now_s: float | None
     now_steps: int | None
     now_ratio: float | None
-    table: tuple[AtView, ...]
+    table: tuple[SaveIntervalView, ...]
     notes: tuple[str, ...]
 
     layout: ClassVar[Layout] = (
@@ -105,7 +105,7 @@ class AdviceView(Struct, frozen=True):
         ),
         TextLine("            INTERVAL      LOST TIME", gap=True),
         ItemLines("interval_lines"),
-        ForEach("notes", (TextLine("{}", gap=True),)),
+        RepeatedParts("notes", (TextLine("{}", gap=True),)),
     )
     json_only: ClassVar[JsonOnly] = ("failures", "node_days", "failures_per_1000_node_days")
 
@@ -183,7 +183,7 @@ def advise(config: str, as_json: bool, **asked: Any) -> None:
     DIR, or in the directory that JOB was submitted with; failures and restarts from the journal.
     Where nothing is known, published numbers are taken, and the answer says so.
     """
-    view = compute_advice(AdviceRequest(**asked), config, output.now())
+    view = compute_save_advice(AdviceRequest(**asked), config, output.now())
     output.show_view("advise", view, as_json)
 
 
@@ -211,11 +211,13 @@ class NodeFailureHistory(Struct, frozen=True):
     def rate(self, now: datetime) -> FailureRate:
         """Return failures of a node per day. Without a history: the published rate."""
         if self.since is None:
-            return compute_rate(0, 0.0)
-        return compute_rate(self.failures, self.nodes * (now - self.since).total_seconds() / DAY_S)
+            return compute_failure_rate(0, 0.0)
+        return compute_failure_rate(
+            self.failures, self.nodes * (now - self.since).total_seconds() / DAY_S
+        )
 
 
-def compute_advice(asked: AdviceRequest, config: str, now: datetime) -> AdviceView:
+def compute_save_advice(asked: AdviceRequest, config: str, now: datetime) -> AdviceView:
     """Return the advice. Raises HpctlError and click.UsageError where a number is missing; the
     error names the option that gives it."""
     directory, nodes, registered = _resolve_job_directory(asked, config)
@@ -227,12 +229,12 @@ def compute_advice(asked: AdviceRequest, config: str, now: datetime) -> AdviceVi
     mtbf = asked.mtbf_s
     if mtbf is None:
         mtbf = DAY_S / (known.per_node_day * nodes)
-    apart, step_s = saves.apart_s, saves.step_s
+    apart, step_s = saves.save_interval_s, saves.step_s
 
-    def assess_interval(interval_s: float) -> AtView:
+    def assess_interval(interval_s: float) -> SaveIntervalView:
         ratio = compute_effective_ratio(interval_s, save_s, restart_s, mtbf)
         steps = None if step_s is None else max(1, round(interval_s / step_s))
-        return AtView(_round_to_three_digits(interval_s), steps, round(ratio, 5))
+        return SaveIntervalView(_round_to_three_digits(interval_s), steps, round(ratio, 5))
 
     best = compute_daly_interval(save_s, mtbf)
     now_at = None if apart is None else assess_interval(max(apart - save_s, 1e-3))
@@ -245,7 +247,7 @@ def compute_advice(asked: AdviceRequest, config: str, now: datetime) -> AdviceVi
         save_from=save_from,
         restart_s=_round_to_three_digits(restart_s),
         restart_from=restart_from,
-        **_describe_failures(asked, known, history),
+        **_make_failure_fields(asked, known, history),
         mtbf_s=round(mtbf),
         interval_s=_round_to_three_digits(best),
         interval_steps=assess_interval(best).steps,
@@ -271,7 +273,7 @@ def _resolve_job_directory(asked: AdviceRequest, config: str) -> tuple[Path, int
             )
         return Path(asked.target).absolute(), asked.nodes, Registration()
     directory, registered = find_checkpoint_directory(asked.target, config)
-    nodes = asked.nodes or len(_find_advised_job(config, asked.target).nodes)
+    nodes = asked.nodes or len(_find_slurm_job(config, asked.target).nodes)
     if not nodes:
         raise click.UsageError(
             f"cannot advise how often to save: job {asked.target} has no nodes yet; add --nodes N"
@@ -281,7 +283,7 @@ def _resolve_job_directory(asked: AdviceRequest, config: str) -> tuple[Path, int
 
 def find_checkpoint_directory(job: str, config: str) -> tuple[str, Registration]:
     """Return where a job's checkpoints are, and how it was registered. Raises HpctlError."""
-    registered = read_comment(_find_advised_job(config, job).comment)
+    registered = parse_registration_comment(_find_slurm_job(config, job).comment)
     directory = registered.ckpt.replace("{job_id}", job) if registered else ""
     if registered is None or not directory or "{" in directory:
         raise HpctlError(
@@ -292,7 +294,7 @@ def find_checkpoint_directory(job: str, config: str) -> tuple[str, Registration]
     return directory, registered
 
 
-def _find_advised_job(config: str, wanted: str) -> SlurmJob:
+def _find_slurm_job(config: str, wanted: str) -> SlurmJob:
     from hpctl.engine.adapters import make_scheduler
     from hpctl.engine.config import Config
 
@@ -338,12 +340,12 @@ def _choose_save_cost(asked: AdviceRequest, saves: MeasuredSaves) -> tuple[float
 
 
 def _read_failure_history(config: str) -> NodeFailureHistory:
-    from hpctl.engine.adapters import open_reader
+    from hpctl.engine.adapters import open_journal_reader
 
     if not Path(config).exists():
         return NodeFailureHistory(missing=f"this host has no {config}")
     try:
-        with closing(open_reader(config_loading.load_config(config))) as store:
+        with closing(open_journal_reader(config_loading.load_config(config))) as store:
             events, health = list(store.events(past=True)), store.health()
     except HpctlError as error:
         return NodeFailureHistory(missing=str(error).splitlines()[0])
@@ -375,7 +377,7 @@ def _choose_restart_cost(asked: AdviceRequest, history: NodeFailureHistory) -> t
     return seen, f"{how}, without the program's own start and loading"
 
 
-def _describe_failures(
+def _make_failure_fields(
     asked: AdviceRequest, known: FailureRate, history: NodeFailureHistory
 ) -> dict[str, Any]:
     """Return the view's fields about failures. They are empty where the MTBF was given."""

@@ -14,13 +14,13 @@ from msgspec import Struct
 
 from hpctl.checkpoints import files, hpctl_checkpoint, search
 from hpctl.checkpoints.files import Place, RemotePath
-from hpctl.checkpoints.marks import PlacedMark
+from hpctl.checkpoints.marks import CheckpointMarkFile
 from hpctl.checkpoints.patterns import parse_patterns
-from hpctl.checkpoints.remote import open_place
+from hpctl.checkpoints.remote import open_checkpoint_location
 from hpctl.checkpoints.resume import (
     count_tasks,
-    find_newest_whole_checkpoint,
-    read_declared_files,
+    find_newest_complete_checkpoint,
+    read_declared_patterns,
     read_fast_saves,
 )
 from hpctl.checkpoints.search import CompleteCheckpoint, SkippedCheckpoint
@@ -28,7 +28,7 @@ from hpctl.toolkit import output
 from hpctl.toolkit.arguments import complete_file
 from hpctl.toolkit.errors import HpctlError
 from hpctl.toolkit.lazy_commands import LazyGroup
-from hpctl.toolkit.progress_bar import show_transfer
+from hpctl.toolkit.progress_bar import show_transfer_progress
 
 F = TypeVar("F", bound=Callable[..., Any])
 _EXIT_CODES = {"found": 0, "none": 1, "incomplete": 1, "unreadable": 3}
@@ -51,7 +51,7 @@ class StorageOptions(Struct, frozen=True):
         if re.match(r"s3:(/?[^/]|$)", text):
             right = "s3://" + text.removeprefix("s3:").lstrip("/")
             raise click.UsageError(f"{text} is not an S3 URL: did you mean {right}?")
-        return open_place(
+        return open_checkpoint_location(
             text, profile=self.profile, region=self.region, endpoint_url=self.endpoint_url
         )
 
@@ -141,7 +141,7 @@ def ls(
             StorageOptions(**aws).place(place), deep=deep, world_size=world_size, declared=declared
         )
     except OSError as error:
-        _exit_unreadable(place, error, "checkpoint-ls" if as_json else None)
+        _exit_unreadable_place(place, error, "checkpoint-ls" if as_json else None)
     _print_checkpoint_rows("checkpoint-ls", place, rows, as_json, deep, fast)
 
 
@@ -150,7 +150,7 @@ def _list_steps_on_nodes(place: Path, job: str) -> tuple["FastRow", ...]:
     from contextlib import closing
 
     from hpctl.checkpoints.fast import spec as specs
-    from hpctl.checkpoints.fast.lead import list_held_steps
+    from hpctl.checkpoints.fast.lead import list_node_steps
     from hpctl.checkpoints.fast.union import PeerConnections
 
     try:
@@ -159,7 +159,7 @@ def _list_steps_on_nodes(place: Path, job: str) -> tuple["FastRow", ...]:
         output.echo(f"hpctl: its nodes are not asked: {error}", err=True)
         return ()
     with closing(PeerConnections(spec)) as peers:
-        steps, answered = list_held_steps(peers, spec.hosts, 0)
+        steps, answered = list_node_steps(peers, spec.hosts, 0)
     silent = [host for host in spec.hosts if host not in answered]
     if silent:
         output.echo(f"hpctl: no helper answers on {', '.join(silent)}", err=True)
@@ -198,8 +198,8 @@ def verify(path: str, deep: bool, world_size: int | None, as_json: bool, **aws: 
             if place.is_dir():
                 next(place.iterdir(), None)
     except OSError as error:
-        _exit_unreadable(path, error, "checkpoint-verify" if as_json else None)
-    row = search.judge_with_mark(place, deep=deep, world_size=world_size)
+        _exit_unreadable_place(path, error, "checkpoint-verify" if as_json else None)
+    row = search.verify_checkpoint_and_mark(place, deep=deep, world_size=world_size)
     _print_checkpoint_rows("checkpoint-verify", path, [row], as_json, deep)
 
 
@@ -219,7 +219,7 @@ def _print_checkpoint_rows(
         whole, tuple(row for row in rows if isinstance(row, SkippedCheckpoint))
     )
     if as_json:
-        views = tuple(map(make_row_view, rows))
+        views = tuple(map(make_checkpoint_view, rows))
         listed = schema == "checkpoint-ls"
         print_json_document(
             schema, LsView(place, views, "", fast) if listed else VerifyView(place, views)
@@ -232,7 +232,7 @@ def _print_checkpoint_rows(
                 f"{held.path}  step {held.step}  {held.format}  {lost if held.lost else copies}"
             )
         for row in rows:
-            output.echo(format_row_view(row, deep=deep))
+            output.echo(format_checkpoint_row(row, deep=deep))
         if not rows and not fast:
             output.echo(f"hpctl: no checkpoints in {place}", err=True)
         _print_search_remarks(result)
@@ -323,7 +323,7 @@ def last(
         )
     look_in = [*places, *tiers]
     into = fetch or (_find_first_directory(look_in) if export else None)
-    result = find_newest_whole_checkpoint(
+    result = find_newest_complete_checkpoint(
         look_in,
         StorageOptions(**aws).place,
         None if into is None else _make_checkpoint_fetcher(into.absolute(), deep),
@@ -331,7 +331,7 @@ def last(
         fast=read_fast_saves(os.environ) if export else None,
         deep=deep,
         world_size=world_size,
-        declared=patterns or (read_declared_files(os.environ) if export else ()),
+        declared=patterns or (read_declared_patterns(os.environ) if export else ()),
     )
     if not as_json:
         _explain_search_result(result)
@@ -347,13 +347,13 @@ def last(
     elif result.verdict == "none" and not result.unknown_note:
         output.echo(f"hpctl: no checkpoints in {', '.join((*places, *tiers))}", err=True)
     if tell:
-        _print_resume_point(result)
+        _report_resume_point(result)
         if isinstance(into, Path):
             files.record_job_start(into, count_tasks(os.environ))
     sys.exit(_EXIT_CODES[result.verdict])
 
 
-def _print_resume_point(result: search.CheckpointSearchResult) -> None:
+def _report_resume_point(result: search.CheckpointSearchResult) -> None:
     if result.verdict not in ("found", "none"):
         return
     from hpctl.wire.job_report_client import send_start_report
@@ -369,16 +369,18 @@ def _print_resume_point(result: search.CheckpointSearchResult) -> None:
 def _make_checkpoint_fetcher(
     into: Path, deep: bool
 ) -> Callable[[CompleteCheckpoint], CompleteCheckpoint | SkippedCheckpoint]:
-    def fetch_found(found: CompleteCheckpoint) -> CompleteCheckpoint | SkippedCheckpoint:
+    def fetch_remote_checkpoint(
+        found: CompleteCheckpoint,
+    ) -> CompleteCheckpoint | SkippedCheckpoint:
         if not isinstance(found.path, RemotePath):
             return found
         from hpctl.checkpoints.fetch import fetch_checkpoint
 
         output.echo(f"hpctl: fetching {found.path} into {into}", err=True)
-        with show_transfer() as progress:
+        with show_transfer_progress() as progress:
             return fetch_checkpoint(found, into, deep=deep, progress=progress)
 
-    return fetch_found
+    return fetch_remote_checkpoint
 
 
 def _find_first_directory(places: list[str]) -> Path | None:
@@ -423,7 +425,7 @@ def _format_search_result(result: search.CheckpointSearchResult) -> str:
     }[result.verdict]
 
 
-def _exit_unreadable(place: str, error: OSError, schema: str | None) -> NoReturn:
+def _exit_unreadable_place(place: str, error: OSError, schema: str | None) -> NoReturn:
     """Exit with code 3 where a place cannot be read, never with "none". `schema`: print JSON."""
     why = f"cannot read {place}: {error.strerror or error}"
     if schema:
@@ -447,10 +449,10 @@ class RowView(Struct, frozen=True):
     why: str
     fetched_from: str
     unproven: str
-    mark: "MarkView | None" = None
+    mark: "CheckpointMarkView | None" = None
 
 
-class MarkView(Struct, frozen=True):
+class CheckpointMarkView(Struct, frozen=True):
     """The mark by which a checkpoint is passed over: who wrote it, when, why, and its file."""
 
     by: str
@@ -459,7 +461,7 @@ class MarkView(Struct, frozen=True):
     path: str
 
     @classmethod
-    def of(cls, placed: PlacedMark | None) -> "MarkView | None":
+    def of(cls, placed: CheckpointMarkFile | None) -> "CheckpointMarkView | None":
         """Return the view of a checkpoint's mark."""
         if placed is None:
             return None
@@ -503,13 +505,16 @@ class LastView(Struct, frozen=True):
     @classmethod
     def of(cls, result: search.CheckpointSearchResult) -> "LastView":
         """Return the view of a whole search."""
-        found = make_row_view(result.found) if result.found else None
+        found = make_checkpoint_view(result.found) if result.found else None
         return cls(
-            result.verdict, found, tuple(map(make_row_view, result.passed_over)), result.unseen
+            result.verdict,
+            found,
+            tuple(map(make_checkpoint_view, result.passed_over)),
+            result.unseen,
         )
 
 
-def make_row_view(each: CompleteCheckpoint | SkippedCheckpoint) -> RowView:
+def make_checkpoint_view(each: CompleteCheckpoint | SkippedCheckpoint) -> RowView:
     """Return the view of one of them."""
     if isinstance(each, CompleteCheckpoint):
         return RowView(
@@ -523,7 +528,7 @@ def make_row_view(each: CompleteCheckpoint | SkippedCheckpoint) -> RowView:
             why="",
             fetched_from=str(each.origin or ""),
             unproven=each.unproven,
-            mark=MarkView.of(each.mark),
+            mark=CheckpointMarkView.of(each.mark),
         )
     return RowView(
         path=str(each.path),
@@ -536,17 +541,17 @@ def make_row_view(each: CompleteCheckpoint | SkippedCheckpoint) -> RowView:
         why=str(each.why),
         fetched_from="",
         unproven="",
-        mark=MarkView.of(each.mark),
+        mark=CheckpointMarkView.of(each.mark),
     )
 
 
-def format_row_view(each: CompleteCheckpoint | SkippedCheckpoint, *, deep: bool) -> str:
+def format_checkpoint_row(each: CompleteCheckpoint | SkippedCheckpoint, *, deep: bool) -> str:
     """Return a row in one line."""
-    text = _format_row_text(each, deep=deep)
+    text = _format_row_without_mark(each, deep=deep)
     return text if each.mark is None else f"{text}; passed over: {each.mark.text}"
 
 
-def _format_row_text(each: CompleteCheckpoint | SkippedCheckpoint, *, deep: bool) -> str:
+def _format_row_without_mark(each: CompleteCheckpoint | SkippedCheckpoint, *, deep: bool) -> str:
     if isinstance(each, CompleteCheckpoint):
         how = "digests match" if each.deep else "sizes match"
         if deep and not each.deep:

@@ -16,7 +16,12 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from hpctl.checkpoints.files import IncompleteCheckpointError, OpenFile, open_file, read_json_object
+from hpctl.checkpoints.files import (
+    IncompleteCheckpointError,
+    OpenFile,
+    open_file,
+    parse_json_object,
+)
 from hpctl.checkpoints.formats import hf_trainer, torch_files
 from hpctl.checkpoints.formats.pickle_reader import PickleReader
 
@@ -29,7 +34,7 @@ _MOST_PICKLES = 1000
 _NPY = b"\x93NUMPY"
 
 
-class FileContent(Struct, frozen=True):
+class CheckpointFileSummary(Struct, frozen=True):
     """One file. `is_proved`: its container shows that all of its bytes are there. `ranks` is the
     number of ranks that it records."""
 
@@ -40,7 +45,7 @@ class FileContent(Struct, frozen=True):
     ranks: int | None = None
 
 
-def read_file_content(path: Path, *, deep: bool) -> FileContent:
+def inspect_checkpoint_file(path: Path, *, deep: bool) -> CheckpointFileSummary:
     """Return what a file is. Raises IncompleteCheckpointError where it is truncated or damaged,
     OSError.
 
@@ -49,11 +54,11 @@ def read_file_content(path: Path, *, deep: bool) -> FileContent:
     with open_file(path, "") as file:
         if file.size == 0:
             raise IncompleteCheckpointError(f"{file.name} is empty")
-        is_proved, said = _read_container_format(path, file, deep)
-        return FileContent(is_proved, said.step, file.size, file.modified_ns, said.ranks)
+        is_proved, said = _inspect_container(path, file, deep)
+        return CheckpointFileSummary(is_proved, said.step, file.size, file.modified_ns, said.ranks)
 
 
-def are_unproven_files_stable(files: Sequence[tuple[Path, FileContent]]) -> None:
+def check_unverified_files_stable(files: Sequence[tuple[Path, CheckpointFileSummary]]) -> None:
     """Look again at files of which nothing is proved and that changed lately.
 
     Raises IncompleteCheckpointError where one has changed. Blocks for LOOK_AGAIN_S at most.
@@ -69,7 +74,7 @@ def are_unproven_files_stable(files: Sequence[tuple[Path, FileContent]]) -> None
             raise IncompleteCheckpointError(f"{path.name} is still being written")
 
 
-def _read_container_format(
+def _inspect_container(
     path: Path, file: OpenFile, deep: bool
 ) -> tuple[bool, torch_files.RecordedNumbers]:
     """Return whether the container is proved, and what it records."""
@@ -81,12 +86,12 @@ def _read_container_format(
         _read_pickle_sequence(file)
         return True, nothing
     if file.name.endswith(".safetensors"):
-        hf_trainer.prove_safetensors(path, "")
+        hf_trainer.verify_safetensors_file(path, "")
         return True, nothing
     if head[:6] == _NPY:
-        return _read_numpy_array(file), nothing
+        return _verify_numpy_array_size(file), nothing
     if file.name.endswith(".json") and file.size <= _MAX_JSON:
-        read_json_object(file.read(0, file.size), file.name)
+        parse_json_object(file.read(0, file.size), file.name)
         return True, nothing
     tail = file.read(max(0, file.size - _TAIL), min(_TAIL, file.size))
     if not any(tail):
@@ -99,7 +104,9 @@ def _read_container_format(
 def _read_zip_archive(file: OpenFile, deep: bool) -> torch_files.RecordedNumbers:
     nothing = torch_files.RecordedNumbers()
     if torch_files.is_legacy_torch_file(file):
-        return torch_files.read_numbers(torch_files.read_legacy_torch_file(file).load_fields())
+        return torch_files.read_recorded_numbers(
+            torch_files.read_legacy_torch_file(file).load_fields()
+        )
     if file.read(0, min(2, file.size)) in (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"):
         _read_pickle_sequence(file)
         return nothing
@@ -125,7 +132,7 @@ def _read_pickle_sequence(file: OpenFile) -> None:
     )
 
 
-def _read_numpy_array(file: OpenFile) -> bool:
+def _verify_numpy_array_size(file: OpenFile) -> bool:
     """Compare the size of numpy's array with its header. False for a type of no fixed size."""
     wide = 2 if file.read(6, 1) == b"\1" else 4
     length = int.from_bytes(file.read(8, wide), "little")

@@ -27,20 +27,24 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from hpctl.checkpoints.contents import FileContent, are_unproven_files_stable, read_file_content
+from hpctl.checkpoints.contents import (
+    CheckpointFileSummary,
+    check_unverified_files_stable,
+    inspect_checkpoint_file,
+)
 from hpctl.checkpoints.files import (
     MAX_ENTRIES,
     TEMPORARY,
     CheckpointClaim,
     IncompleteCheckpointError,
     RecordedJobStart,
-    UnprovenContent,
+    UnverifiedContent,
     check_single_job_start,
     find_untrusted_owner,
     read_recorded_starts,
 )
 from hpctl.checkpoints.formats import torch_files
-from hpctl.checkpoints.patterns import FilePattern, generalize_name, parse_patterns
+from hpctl.checkpoints.patterns import FilePattern, make_pattern_from_name, parse_patterns
 
 _COMPOSER = re.compile(r".*ep\d+-ba\d+.*rank0\.pt|latest-rank0\.pt")
 _COUNTED = re.compile(r"(?:rank|part|shard|proc|process|worker|[tpdm]p)[-_=]?$", re.IGNORECASE)
@@ -100,7 +104,7 @@ def find_file_sets(
     if patterns:
         found.add(patterns)
     loose = [name for name in ranks if name not in found.names]
-    for implied in parse_patterns(sorted({generalize_name(name) for name in loose})):
+    for implied in parse_patterns(sorted({make_pattern_from_name(name) for name in loose})):
         found.add([implied])
     return FileSetSearchResult(tuple(found.claims), frozenset(found.names))
 
@@ -128,11 +132,11 @@ class _FileSetCollector:
             if names <= taken:
                 continue
             self.names |= names
-            proof = _FileSetProof(
+            proof = _FileSetVerifier(
                 self.root, each, patterns, self.starts, older=accepted, newer=newer
             )
             self.claims.append((each.place(self.root), proof.claim()))
-            if proof.can_be_compared_with():
+            if proof.is_reference_set():
                 accepted = each
 
 
@@ -207,7 +211,7 @@ def _read_recorded_step(files: CheckpointFileSet) -> int | None:
     """Return the step that a file without one in its name records; None where none does."""
     for file in files.files:
         try:
-            step = read_file_content(file.path, deep=False).step
+            step = inspect_checkpoint_file(file.path, deep=False).step
         except IncompleteCheckpointError:
             continue  # the proof reports it
         if step is not None:
@@ -227,7 +231,7 @@ def _describe_missing_files(
     return ""
 
 
-class _FileSetProof(Struct, frozen=True):
+class _FileSetVerifier(Struct, frozen=True):
     """The proof of one set. `older` is the newest set before it that was complete, `newer` the set
     after it, whatever it is."""
 
@@ -244,30 +248,37 @@ class _FileSetProof(Struct, frozen=True):
         step = _read_recorded_step(files) if files.step is None else files.step
         return CheckpointClaim(step, None, self.prove, digests=False)
 
-    def can_be_compared_with(self) -> bool:
+    def is_reference_set(self) -> bool:
         """Return whether newer sets need as many files as this one, by what its names and the
         starts show."""
         if self.older is not None:
             return not _describe_missing_files(self.files, self.patterns, self.older)
         count = self._count_ranks()
         try:
-            return not count or count >= self._count_tasks(self.files) or self._has_next_set()
+            return (
+                not count
+                or count >= self._count_tasks(self.files)
+                or self._has_later_set_of_start()
+            )
         except FileNotFoundError:
             return False  # removed since it was listed
 
-    def prove(self, deep: bool) -> UnprovenContent | None:
+    def prove(self, deep: bool) -> UnverifiedContent | None:
         """Return what is unproven, None for nothing. Raises IncompleteCheckpointError, OSError."""
-        self._check_for_gaps()
+        self._check_for_missing_files()
         contents = [(file, self._read_set_file(file, deep)) for file in self.files.files]
         check_single_job_start(self.root / "set", [content.modified_ns for _, content in contents])
-        self._check_for_mixed_starts([content.step for _, content in contents])
+        self._check_for_mixed_steps([content.step for _, content in contents])
         is_counted = self._has_all_ranks([content.ranks for _, content in contents])
         unknown = [(file, each) for file, each in contents if not each.is_proved]
-        are_unproven_files_stable([(file.path, each) for file, each in unknown])
-        reasons = [*self._list_unproven_names(is_counted), *_describe_unproven_contents(unknown)]
-        return UnprovenContent("; ".join(reasons)) if reasons else None
+        check_unverified_files_stable([(file.path, each) for file, each in unknown])
+        reasons = [
+            *self._list_unverified_properties(is_counted),
+            *_describe_unverified_contents(unknown),
+        ]
+        return UnverifiedContent("; ".join(reasons)) if reasons else None
 
-    def _check_for_gaps(self) -> None:
+    def _check_for_missing_files(self) -> None:
         for number, pattern in enumerate(self.patterns):
             files = self.files.of(number)
             if not files:
@@ -283,13 +294,13 @@ class _FileSetProof(Struct, frozen=True):
         if missing:
             raise IncompleteCheckpointError(missing)
 
-    def _read_set_file(self, file: MatchedFile, deep: bool) -> FileContent:
+    def _read_set_file(self, file: MatchedFile, deep: bool) -> CheckpointFileSummary:
         owner = find_untrusted_owner(file.path)
         if owner is not None:
             raise IncompleteCheckpointError(
                 f"{file.path.name} belongs to another user, {owner}, so hpctl does not trust it"
             )
-        content = read_file_content(file.path, deep=deep)
+        content = inspect_checkpoint_file(file.path, deep=deep)
         before = self._find_previous_size(file) if not content.is_proved else 0
         if content.size < 0.9 * before:
             raise IncompleteCheckpointError(
@@ -308,7 +319,7 @@ class _FileSetProof(Struct, frozen=True):
                     return 0
         return 0
 
-    def _check_for_mixed_starts(self, steps: list[int | None]) -> None:
+    def _check_for_mixed_steps(self, steps: list[int | None]) -> None:
         known = sorted({step for step in steps if step is not None})
         if len(known) > 1:
             raise IncompleteCheckpointError(
@@ -328,7 +339,9 @@ class _FileSetProof(Struct, frozen=True):
         if not count or not expected:
             return False
         known = (
-            self._has_next_set() or self._matches_previous_set(expected) or self._is_of_first_rank()
+            self._has_later_set_of_start()
+            or self._has_same_rank_count_as_previous_set(expected)
+            or self._has_only_first_rank()
         )
         if count < expected and not known:
             raise IncompleteCheckpointError(
@@ -341,7 +354,7 @@ class _FileSetProof(Struct, frozen=True):
         shows it."""
         return min(map(len, self._find_rank_numbers()), default=0)
 
-    def _is_of_first_rank(self) -> bool:
+    def _has_only_first_rank(self) -> bool:
         """Return whether no rank but rank 0 has files: it may save for all."""
         return all(numbers == {0} for numbers in self._find_rank_numbers())
 
@@ -349,7 +362,7 @@ class _FileSetProof(Struct, frozen=True):
         """Return the ranks that have files, for each place of the patterns that names a rank."""
         ranks = []
         for number, pattern in enumerate(self.patterns):
-            for before, _, numbers in _parse_numbers(pattern, self.files.of(number)):
+            for before, _, numbers in _parse_file_numbers(pattern, self.files.of(number)):
                 if _RANK.search(before) and not _RANK_OF_SOME.search(before):
                     ranks.append(numbers)
         return ranks
@@ -363,7 +376,7 @@ class _FileSetProof(Struct, frozen=True):
         before = [start for start in self.starts if start.at_ns <= first_ns]
         return max(before, key=lambda start: start.at_ns).tasks if before else 0
 
-    def _has_next_set(self) -> bool:
+    def _has_later_set_of_start(self) -> bool:
         """Return whether the start that wrote this set continued and saved the one after it."""
         if self.newer is None:
             return False
@@ -373,24 +386,26 @@ class _FileSetProof(Struct, frozen=True):
         is_noted = any(at_ns <= first_ns for at_ns in starts)
         return is_noted and last_ns <= next_ns and not any(last_ns < s <= next_ns for s in starts)
 
-    def _matches_previous_set(self, expected: int) -> bool:
+    def _has_same_rank_count_as_previous_set(self, expected: int) -> bool:
         """Return whether the set before is of a run of `expected` ranks, too."""
         if self.older is None:
             return False
-        recorded = read_file_content(self.older.files[0].path, deep=False).ranks
+        recorded = inspect_checkpoint_file(self.older.files[0].path, deep=False).ranks
         return (recorded or self._count_tasks(self.older)) == expected
 
-    def _list_unproven_names(self, is_counted: bool) -> Iterator[str]:
-        several = self.files.files[1:] or not all(each.is_one_file for each in self.patterns)
-        if several and self.older is None and not is_counted and not self._has_next_set():
+    def _list_unverified_properties(self, is_counted: bool) -> Iterator[str]:
+        several = self.files.files[1:] or not all(
+            each.is_single_file_pattern for each in self.patterns
+        )
+        if several and self.older is None and not is_counted and not self._has_later_set_of_start():
             count = len(self.files.files)
             yield f"whether a step has more than {count} file{'s' * (count != 1)}"
         if self.files.step is None and self.files.files[1:]:
             yield "whether its files are of one save"
 
 
-def _describe_unproven_contents(
-    unknown: Sequence[tuple[MatchedFile, FileContent]],
+def _describe_unverified_contents(
+    unknown: Sequence[tuple[MatchedFile, CheckpointFileSummary]],
 ) -> Iterator[str]:
     if unknown:
         others = f" and {len(unknown) - 1} more" if unknown[1:] else ""
@@ -401,7 +416,7 @@ _Numbers = tuple[str, str, set[int]]
 """The numbers that a wildcard matched, with the text before and after them."""
 
 
-def _parse_numbers(pattern: FilePattern, files: Sequence[MatchedFile]) -> Iterator[_Numbers]:
+def _parse_file_numbers(pattern: FilePattern, files: Sequence[MatchedFile]) -> Iterator[_Numbers]:
     """Yield the numbers of ranks or parts in the names of files."""
     roles = [file.role for file in files]
     for number, column in enumerate(zip(*roles, strict=False)):
@@ -417,7 +432,7 @@ def _parse_numbers(pattern: FilePattern, files: Sequence[MatchedFile]) -> Iterat
 
 def _find_missing_number(pattern: FilePattern, files: Sequence[MatchedFile]) -> str:
     """Return which rank or part is missing where wildcards matched their numbers; "" for none."""
-    for before, after, numbers in _parse_numbers(pattern, files):
+    for before, after, numbers in _parse_file_numbers(pattern, files):
         expected = range(min(*numbers, 1), max(numbers))
         gap = next((each for each in expected if each not in numbers), None)
         if gap is not None:
@@ -437,6 +452,8 @@ def is_rank_file(path: Path) -> bool:
 
     Composer's rank 0 saves everything, under a name like that.
     """
-    if not (path.name.endswith(torch_files.SUFFIXES) and torch_files.is_of_one_rank(path.name)):
+    if not (
+        path.name.endswith(torch_files.SUFFIXES) and torch_files.is_single_rank_file(path.name)
+    ):
         return False
     return _COMPOSER.fullmatch(path.name) is None

@@ -29,9 +29,9 @@ from hpctl.checkpoints.hpctl_checkpoint import sync_directory
 from hpctl.checkpoints.search import (
     CompleteCheckpoint,
     SkippedCheckpoint,
-    claim_place,
+    detect_checkpoint_candidate,
     format_storage_error,
-    prove_candidate,
+    verify_checkpoint_candidate,
 )
 from hpctl.toolkit.compat import UTC
 
@@ -68,7 +68,7 @@ def fetch_checkpoint(
     if not isinstance(found.path, RemotePath):
         return found
     try:
-        return _fetch_to_directory(
+        return _fetch_checkpoint_to_directory(
             found, found.path.take_snapshot(), into, deep, progress or (lambda *_: None)
         )
     except OSError as error:
@@ -79,7 +79,7 @@ def fetch_checkpoint(
         return SkippedCheckpoint(found.path, f"not fetched: {defect}", format=found.format)
 
 
-def _fetch_to_directory(
+def _fetch_checkpoint_to_directory(
     found: CompleteCheckpoint,
     source: RemotePath,
     into: Path,
@@ -94,11 +94,11 @@ def _fetch_to_directory(
     with _make_temporary_directory(into) as room:
         copy = room / source.name
         _copy_objects(source, objects, copy, lambda done: progress(done, total))
-        candidate = claim_place(copy)
+        candidate = detect_checkpoint_candidate(copy)
         row = (
             candidate
             if isinstance(candidate, SkippedCheckpoint)
-            else prove_candidate(candidate, deep=deep)
+            else verify_checkpoint_candidate(candidate, deep=deep)
         )
         if isinstance(row, SkippedCheckpoint):
             raise IncompleteCheckpointError(
@@ -127,7 +127,7 @@ def _copy_objects(
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("xb") as file:
             file.truncate(listed.size)
-    sizes = run_for_each_item(source, objects, lambda pair: source.objects.part_bytes(pair[1]))
+    sizes = run_for_each_item(source, objects, lambda pair: source.objects.get_part_size(pair[1]))
     parts = []
     for (name, listed), size in zip(objects, sizes, strict=True):
         for at in range(0, listed.size, size):
@@ -144,7 +144,7 @@ def _copy_objects(
         digests[part.name].append(digest)
         when[part.name] = when[part.name] if noted_ns is None else noted_ns
 
-    def finish_part(pair: tuple[str, ObjectInfo]) -> None:
+    def verify_and_sync_file(pair: tuple[str, ObjectInfo]) -> None:
         name, listed = pair
         if source.objects.matches(listed, digests[name]) is False:
             raise IncompleteCheckpointError(
@@ -155,7 +155,7 @@ def _copy_objects(
         with path.open("rb") as file:
             os.fsync(file.fileno())
 
-    run_for_each_item(source, objects, finish_part)
+    run_for_each_item(source, objects, verify_and_sync_file)
     for directory, _, _ in os.walk(copy):
         sync_directory(Path(directory))
 

@@ -43,7 +43,7 @@ class CheckpointDefect(str):
     __slots__ = ()
 
 
-class UnprovenContent(str):
+class UnverifiedContent(str):
     """What of a checkpoint nothing proves that may be resumed from, in words for a person."""
 
     __slots__ = ()
@@ -61,11 +61,11 @@ class UnfinishedSaveError(IncompleteCheckpointError):
     """What the writer writes last is not there: the save has not ended, or never did."""
 
 
-class UnprovableCheckpointError(IncompleteCheckpointError):
+class UnverifiableCheckpointError(IncompleteCheckpointError):
     """It may be whole, and nothing that hpctl reads proves it: it counts as unreadable."""
 
 
-class FileTooLargeError(UnprovableCheckpointError):
+class FileTooLargeError(UnverifiableCheckpointError):
     """A file is larger than hpctl reads."""
 
 
@@ -116,10 +116,10 @@ class ObjectBucket(Protocol):
         """Return at most `length` bytes of that very version, and the file time that the uploader
         noted with it (FSx for Lustre, DataSync, rclone), in ns since the epoch."""
 
-    def noted_ns(self, listed: ObjectInfo) -> int | None:
+    def read_original_mtime_ns(self, listed: ObjectInfo) -> int | None:
         """That file time alone."""
 
-    def part_bytes(self, listed: ObjectInfo) -> int:
+    def get_part_size(self, listed: ObjectInfo) -> int:
         """Return how long the stretches are whose digests the store keeps: all of them but the
         last. At least 1."""
 
@@ -135,7 +135,7 @@ class ObjectSnapshot:
     listed: Mapping[str, ObjectInfo]
 
     @cached_property
-    def _below(self) -> dict[str, set[str]]:
+    def _names_by_parent(self) -> dict[str, set[str]]:
         found: dict[str, set[str]] = {}
         for key in self.listed:
             parent, name = _split_key(key)
@@ -146,7 +146,7 @@ class ObjectSnapshot:
 
     def names(self, key: str) -> frozenset[str] | None:
         """Return what lies directly below a key; None where nothing does."""
-        below = self._below.get(key)
+        below = self._names_by_parent.get(key)
         return None if below is None else frozenset(below)
 
 
@@ -276,7 +276,7 @@ class RemoteFile:
     def modified_ns(self) -> int:
         """Return when the file was written: as the uploader noted it, else when it was uploaded."""
         if not self._asked:
-            self._noted_ns, self._asked = self._objects.noted_ns(self._listed), True
+            self._noted_ns, self._asked = self._objects.read_original_mtime_ns(self._listed), True
         return self._listed.modified_ns if self._noted_ns is None else self._noted_ns
 
     def ahead(self, offset: int, length: int) -> None:
@@ -427,7 +427,7 @@ MOST_JSON_PARTS = 6_000_000
 memory; the index of a model of a million tensors has 5 million parts."""
 
 
-def read_json_object(raw: bytes, name: str) -> dict[str, object]:
+def parse_json_object(raw: bytes, name: str) -> dict[str, object]:
     """Return a JSON file's object. Raises IncompleteCheckpointError where its bytes are none,
     FileTooLargeError where it would take too much memory."""
     parts = sum(raw.count(mark) for mark in (b"{", b"[", b","))
@@ -448,7 +448,7 @@ def read_json_object(raw: bytes, name: str) -> dict[str, object]:
     return document
 
 
-def read_size(root: Place, name: str) -> int:
+def read_file_size(root: Place, name: str) -> int:
     """Return a file's size, without opening it. Raises IncompleteCheckpointError, OSError."""
     if isinstance(root, RemotePath):
         listed = root.find(name)
@@ -465,7 +465,7 @@ def read_size(root: Place, name: str) -> int:
     return found.st_size
 
 
-def modified_ns(root: Place, name: str) -> int:
+def read_modified_ns(root: Place, name: str) -> int:
     """Return when a file was last written, asked of the server by opening it. Raises as
     open_file."""
     with open_file(root, name) as file:
@@ -493,7 +493,7 @@ def check_last_file_exists(root: Place, name: str) -> None:
         )
 
 
-def find_overwritten_file(name: str, since: str) -> IncompleteCheckpointError:
+def make_overwritten_file_error(name: str, since: str) -> IncompleteCheckpointError:
     """Return a file that is written before another is newer than that one."""
     return IncompleteCheckpointError(
         f"{name} is newer than {since}: a later save overwrote it, or it was copied without its "
@@ -501,7 +501,7 @@ def find_overwritten_file(name: str, since: str) -> IncompleteCheckpointError:
     )
 
 
-def names_in(root: Place) -> frozenset[str] | None:
+def list_entry_names(root: Place) -> frozenset[str] | None:
     """Return the entries of a directory; None for a file. Raises IncompleteCheckpointError,
     OSError."""
     if isinstance(root, RemotePath):
@@ -529,7 +529,7 @@ def list_directory_names(root: Place, name: str) -> frozenset[str] | None:
         return root.below(name)
     _check_file_name(name)
     try:
-        return names_in(root / name)
+        return list_entry_names(root / name)
     except FileNotFoundError:
         return None
 
@@ -587,7 +587,7 @@ class CheckpointClaim(Struct, frozen=True):
 
     step: int | None
     world_size: int | None
-    prove: Callable[[bool], CheckpointDefect | UnprovenContent | None]
+    prove: Callable[[bool], CheckpointDefect | UnverifiedContent | None]
     """`prove(deep)`: the first defect, what is unproven, or None where it is whole. Raises
     IncompleteCheckpointError, OSError."""
     digests: bool = True
@@ -605,7 +605,7 @@ class CheckpointFormat(Struct, frozen=True):
     claim: Callable[[CandidateListing], CheckpointClaim | CheckpointDefect | None]
 
 
-def list_candidate(path: Place, world_size: int | None = None) -> CandidateListing:
+def list_candidate_entries(path: Place, world_size: int | None = None) -> CandidateListing:
     """List one candidate: a single scan, or a request for each 1000 objects of it, after which
     `Listing.path` holds the answers. Raises IncompleteCheckpointError, OSError."""
     if isinstance(path, RemotePath) and path.snapshot is None:
@@ -616,7 +616,7 @@ def list_candidate(path: Place, world_size: int | None = None) -> CandidateListi
                 "its directory has become empty: its files were deleted while hpctl read it"
             ) from None
     try:
-        return CandidateListing(path, names_in(path), world_size)
+        return CandidateListing(path, list_entry_names(path), world_size)
     except FileNotFoundError:
         # Removed since it was listed: a program that keeps the newest few does that meanwhile.
         raise UnfinishedSaveError("the checkpoint was deleted while hpctl read it") from None

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from hpctl.checkpoints import search
 from hpctl.checkpoints.patterns import FilePattern, parse_patterns
-from hpctl.checkpoints.resume import read_declared_files
+from hpctl.checkpoints.resume import read_declared_patterns
 from hpctl.toolkit import output
 from hpctl.toolkit.errors import HpctlError
 
@@ -93,7 +93,7 @@ def main(arguments: Sequence[str]) -> int:
         descriptor = os.pidfd_open(int(arguments[0]))
         poll = select.poll()
         poll.register(descriptor, select.POLLIN)
-        declared = parse_patterns(read_declared_files(os.environ))
+        declared = parse_patterns(read_declared_patterns(os.environ))
         watch_for_first_checkpoint(
             Path(directory), declared, lambda wait_s: bool(poll.poll(wait_s * 1000))
         )

@@ -91,7 +91,9 @@ def saving(  # noqa: PLR0913 -- the interface of training programs, by keyword
     launched = _read_rank()
     ranks = launched[1] if ranks is None else ranks
     rank = (launched[0] if ranks > 1 else 0) if rank is None else rank
-    save = Save(Path(where) / f"step-{int(step):08d}", rank, ranks, attempt or _name_attempt(ranks))
+    save = Save(
+        Path(where) / f"step-{int(step):08d}", rank, ranks, attempt or _make_attempt_name(ranks)
+    )
     try:
         yield save
     except BaseException:
@@ -113,7 +115,7 @@ class Save:
         self._named: list[Path] = []
         self.temporary.mkdir(exist_ok=True)
         with contextlib.suppress(FileNotFoundError):
-            self._find_part(rank).unlink()
+            self._make_part_path(rank).unlink()
 
     def path(self, name: Name) -> Path:
         """Return where to write `name`, a file or a directory of files of only this rank."""
@@ -131,14 +133,14 @@ class Save:
         files = self._describe_files()
         if self._ranks > 1:
             part = {"step": step, "ranks": self._ranks, "files": files}
-            write(self._find_part(self._rank), json.dumps(part).encode())
+            write_file_atomically(self._make_part_path(self._rank), json.dumps(part).encode())
             if self._rank:
                 return
             files = self._gather_entries(step, wait_s)
         if not files:
             raise ValueError(f"no files were saved for {self.final}")
         for rank in range(self._ranks if self._ranks > 1 else 0):
-            self._find_part(rank).unlink()
+            self._make_part_path(rank).unlink()
         document = {
             "format": FORMAT,
             "version": VERSION,
@@ -148,8 +150,8 @@ class Save:
             "files": files,
             "meta": meta,
         }
-        write(self.temporary / NAME, encode(document))
-        publish(self.temporary, self.final)
+        write_file_atomically(self.temporary / NAME, encode(document))
+        publish_checkpoint(self.temporary, self.final)
 
     def _describe_files(self) -> list[dict[str, Any]]:
         found = {}
@@ -166,9 +168,9 @@ class Save:
                 sync_directory(parent)
                 if parent == self.temporary:
                     break
-        return [entry(name, path) for name, path in sorted(found.items())]
+        return [make_manifest_entry(name, path) for name, path in sorted(found.items())]
 
-    def _find_part(self, rank: int) -> Path:
+    def _make_part_path(self, rank: int) -> Path:
         return self.temporary / f".part-{rank:05d}.json"
 
     def _gather_entries(self, step: int, wait_s: float) -> list[dict[str, Any]]:
@@ -177,14 +179,14 @@ class Save:
         end = time.monotonic() + wait_s
         files: dict[str, dict[str, Any]] = {}
         for rank in range(self._ranks):
-            while not self._find_part(rank).exists():
+            while not self._make_part_path(rank).exists():
                 if time.monotonic() > end:
                     raise TimeoutError(
                         f"rank {rank} of {self._ranks} saved nothing for {self.final} in"
                         f" {wait_s:g} s (where rank 0 alone saves, give ranks=1)"
                     )
                 time.sleep(_POLL_S)
-            part = json.loads(self._find_part(rank).read_bytes())
+            part = json.loads(self._make_part_path(rank).read_bytes())
             if (part["step"], part["ranks"]) != (step, self._ranks):
                 raise ValueError(f"rank {rank} saves step {part['step']} of {part['ranks']} ranks")
             for each in part["files"]:
@@ -193,7 +195,7 @@ class Save:
         return [files[name] for name in sorted(files)]
 
 
-def publish(temporary: Path, final: Path) -> bool:
+def publish_checkpoint(temporary: Path, final: Path) -> bool:
     """Give a finished checkpoint its final name; False where a whole one is there already.
 
     A damaged one is renamed, never deleted: it may be the only copy. So is one that a run has saved
@@ -213,7 +215,7 @@ def publish(temporary: Path, final: Path) -> bool:
         if _is_before_mark(final):
             final.rename(final.with_name(f"{final.name}.passed-over-{attempt}"))
             continue
-        if _is_whole(final):
+        if _is_complete_checkpoint(final):
             shutil.rmtree(temporary)
             return False
         final.rename(final.with_name(f"{final.name}.damaged-{attempt}"))
@@ -239,18 +241,18 @@ def _is_before_mark(final: Path) -> bool:
 
 def encode(document: Mapping[str, Any]) -> bytes:
     """Return the bytes of `manifest.json`: the document with its checksum, as indented JSON."""
-    whole = dict(document, checksum=checksum(document))
+    whole = dict(document, checksum=compute_manifest_checksum(document))
     return json.dumps(whole, indent=1, sort_keys=True).encode() + b"\n"
 
 
-def checksum(document: Mapping[str, Any]) -> str:
+def compute_manifest_checksum(document: Mapping[str, Any]) -> str:
     """Return the SHA-256 over the document without `checksum`, as JSON with sorted keys and no
     spaces."""
     canonical = json.dumps(document, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
-def write(path: Path, raw: bytes) -> None:
+def write_file_atomically(path: Path, raw: bytes) -> None:
     """Write a small file completely or not at all, and sync it and its directory.
 
     A reader may read at any time, and an in-place writer does not end with a rename of the
@@ -274,7 +276,7 @@ def sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
-def entry(name: str, path: Path) -> dict[str, Any]:
+def make_manifest_entry(name: str, path: Path) -> dict[str, Any]:
     """Return the manifest's entry for a file, which is synced and read once."""
     sha, size = hashlib.sha256(), 0
     with path.open("rb") as file:
@@ -285,14 +287,17 @@ def entry(name: str, path: Path) -> dict[str, Any]:
     return {"path": name, "sha256": sha.hexdigest(), "size": size}
 
 
-def _is_whole(directory: Path) -> bool:
+def _is_complete_checkpoint(directory: Path) -> bool:
     """Return whether a checkpoint that is there holds, to the byte, what its manifest lists."""
     try:
         document = json.loads((directory / NAME).read_bytes())
         recorded = document.pop("checksum")
         files = document["files"]
-        same = all(entry(f["path"], directory / f["path"]).items() >= f.items() for f in files)
-        return bool(files) and recorded == checksum(document) and same
+        same = all(
+            make_manifest_entry(f["path"], directory / f["path"]).items() >= f.items()
+            for f in files
+        )
+        return bool(files) and recorded == compute_manifest_checksum(document) and same
     except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
         return False
 
@@ -306,7 +311,7 @@ def _read_rank() -> tuple[int, int]:
     return 0, 1
 
 
-def _name_attempt(ranks: int) -> str:
+def _make_attempt_name(ranks: int) -> str:
     identity = [os.environ.get(name, "") for name in _START]
     if ranks == 1:
         identity += [os.uname().nodename, str(os.getpid()), str(time.monotonic_ns())]

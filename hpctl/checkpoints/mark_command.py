@@ -12,7 +12,7 @@ import click
 from msgspec import Struct
 
 from hpctl.checkpoints import search
-from hpctl.checkpoints.marks import CheckpointMark, read_marks, write_mark
+from hpctl.checkpoints.marks import CheckpointMark, read_checkpoint_marks, write_mark
 from hpctl.checkpoints.patterns import parse_patterns
 from hpctl.checkpoints.search import CompleteCheckpoint, SkippedCheckpoint
 from hpctl.engine.request_client import find_invoking_user
@@ -90,21 +90,21 @@ def mark(
             "Name an existing checkpoint directory that this machine mounts: hpctl marks a "
             "checkpoint by writing a file into this directory.",
         ) from error
-    for flaw in read_marks([directory]).flaws:
+    for flaw in read_checkpoint_marks([directory]).flaws:
         output.echo(f"hpctl: {flaw}", err=True)
     named = [row for row in rows if isinstance(row, CompleteCheckpoint) and row.step == step]
     if not named:
         raise HpctlError(f"there is no complete checkpoint of step {step} in {directory}",
-                         name_steps(rows))  # fmt: skip
+                         describe_available_steps(rows))  # fmt: skip
     made = CheckpointMark(poisoned, step, find_invoking_user(), output.now(), last=step, why=why)
-    path = write_or_explain(directory, made)
+    path = write_checkpoint_mark(directory, made)
     paths = tuple(str(row.path) for row in named)
     view = MarkedView(str(directory), step, poisoned, made.by, made.at, made.why, str(path), paths)
     output.show_view("checkpoint-mark", view, as_json)
     sys.stdout.flush()
 
 
-def write_or_explain(directory: Path, made: CheckpointMark) -> Path:
+def write_checkpoint_mark(directory: Path, made: CheckpointMark) -> Path:
     """Write a mark. Raises HpctlError where it cannot be written to the directory."""
     try:
         return write_mark(directory, made)
@@ -115,7 +115,7 @@ def write_or_explain(directory: Path, made: CheckpointMark) -> Path:
         ) from error
 
 
-def name_steps(rows: Sequence[CompleteCheckpoint | SkippedCheckpoint]) -> str:
+def describe_available_steps(rows: Sequence[CompleteCheckpoint | SkippedCheckpoint]) -> str:
     """Return which steps there are, for an error's hint."""
     whole = [row for row in rows if isinstance(row, CompleteCheckpoint) and row.step is not None]
     usable = list(dict.fromkeys(str(row.step) for row in whole if row.mark is None))

@@ -55,7 +55,7 @@ class CheckpointMark(Struct, frozen=True, omit_defaults=True):
     skip: str | None = None
 
 
-class PlacedMark(Struct, frozen=True):
+class CheckpointMarkFile(Struct, frozen=True):
     """A mark, the file it is in, and the time in ns up to which it applies; None: no end yet."""
 
     mark: CheckpointMark
@@ -85,21 +85,21 @@ class PlacedMark(Struct, frozen=True):
 class CheckpointMarks(Struct, frozen=True):
     """The marks of some directories, the oldest first, and why others have no effect."""
 
-    placed: tuple[PlacedMark, ...] = ()
+    placed: tuple[CheckpointMarkFile, ...] = ()
     flaws: tuple[str, ...] = ()
 
-    def may_cover(self, step: int | None) -> bool:
+    def has_mark_for_step(self, step: int | None) -> bool:
         """Return whether a mark names the step, whenever it was written."""
         return step is not None and any(each.names(step) for each in self.placed)
 
-    def find(self, step: int | None, written_ns: int) -> PlacedMark | None:
+    def find(self, step: int | None, written_ns: int) -> CheckpointMarkFile | None:
         """Return the mark by which a checkpoint is passed over; None where it is not."""
         if step is None:
             return None
         covering = [each for each in self.placed if each.covers(step, written_ns)]
         return covering[-1] if covering and covering[-1].mark.poisoned else None
 
-    def skip_from(self, step: int | None) -> str:
+    def find_skipped_batches(self, step: int | None) -> str:
         """Return the batches to leave out in a run that resumes from a step; "" for none."""
         skips = [each.mark.skip for each in self.placed if each.mark.skip is not None]
         skip = skips[-1] if skips else ""
@@ -110,19 +110,21 @@ class CheckpointMarks(Struct, frozen=True):
 NO_MARKS = CheckpointMarks()
 
 
-def read_marks(directories: Iterable[Place]) -> CheckpointMarks:
+def read_checkpoint_marks(directories: Iterable[Place]) -> CheckpointMarks:
     """Return the marks in directories; objects have none. Does not raise: a mark that cannot be
     read has no effect."""
-    found: list[tuple[int, PlacedMark]] = []
+    found: list[tuple[int, CheckpointMarkFile]] = []
     flaws: list[str] = []
     for directory in directories:
         if not isinstance(directory, RemotePath):
-            _read_directory(directory, found, flaws)
+            _read_directory_marks(directory, found, flaws)
     found.sort(key=lambda pair: (pair[0], pair[1].path))
     return CheckpointMarks(tuple(placed for _, placed in found), tuple(flaws))
 
 
-def _read_directory(directory: Path, found: list[tuple[int, PlacedMark]], flaws: list[str]) -> None:
+def _read_directory_marks(
+    directory: Path, found: list[tuple[int, CheckpointMarkFile]], flaws: list[str]
+) -> None:
     place = directory / MARKS
     try:
         owners, names = _list_marks(directory)
@@ -145,7 +147,7 @@ def _read_directory(directory: Path, found: list[tuple[int, PlacedMark]], flaws:
         until_ns: int | None = made_ns
         if mark.until_start:
             until_ns = next((start for start in starts if start > made_ns), None)
-        found.append((made_ns, PlacedMark(mark, str(place / name), until_ns)))
+        found.append((made_ns, CheckpointMarkFile(mark, str(place / name), until_ns)))
 
 
 def _list_marks(directory: Path) -> tuple[set[int], list[str]]:
@@ -216,7 +218,7 @@ def write_mark(directory: Path, mark: CheckpointMark) -> Path:
     steps = f"{mark.first}" if mark.last == mark.first else f"{mark.first}-{mark.last or 'on'}"
     kind = "poisoned" if mark.poisoned else "clean"
     name = f"{mark.at:%Y%m%dT%H%M%S.%f}-{steps}-{kind}-{os.getpid()}.json"
-    held = _open_marks(place, directory)
+    held = _open_marks_directory(place, directory)
     try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         with open(os.open(f".{name}.tmp", flags, 0o644, dir_fd=held), "wb") as file:
@@ -229,7 +231,7 @@ def write_mark(directory: Path, mark: CheckpointMark) -> Path:
     return place / name
 
 
-def _open_marks(place: Path, directory: Path) -> int:
+def _open_marks_directory(place: Path, directory: Path) -> int:
     """Return a descriptor of a directory of marks whose owner is trusted. Raises OSError."""
     why = PermissionError(1, "it is not a directory of the owner's", str(place))
     try:
@@ -242,7 +244,7 @@ def _open_marks(place: Path, directory: Path) -> int:
     return held
 
 
-def written_ns(path: Place, format_name: str, step: int | None) -> int:
+def read_median_write_time(path: Place, format_name: str, step: int | None) -> int:
     """Return when a checkpoint was written, in ns: the time by which half of its bytes were.
 
     A file that is added later does not change this time, nor one that a save over it leaves. Raises
@@ -276,10 +278,10 @@ def _list_sizes_and_times(
         return
     # NVRx's directory holds the files of all iterations.
     part = f"iter_{step:07d}_" if format_name == nvrx.FORMAT and step is not None else ""
-    yield from _find_times(path, part)
+    yield from _scan_sizes_and_times(path, part)
 
 
-def _find_times(path: Path, part: str) -> Iterator[tuple[int, int]]:
+def _scan_sizes_and_times(path: Path, part: str) -> Iterator[tuple[int, int]]:
     waiting: Sequence[Path] | list[Path] = [path]
     left = MAX_ENTRIES
     while waiting:

@@ -37,7 +37,7 @@ class FilePattern(Struct, frozen=True):
         return STEP in self.text
 
     @property
-    def is_one_file(self) -> bool:
+    def is_single_file_pattern(self) -> bool:
         """Return whether the pattern can match one file of a step only."""
         return not re.search(r"[*?\[]", self.text)
 
@@ -106,7 +106,7 @@ def suggest_patterns(names: Iterable[str]) -> tuple[str, ...]:
     """Return the patterns of names, at most three, the most frequent first."""
     counts: dict[str, int] = {}
     for name in names:
-        text = generalize_name(name)
+        text = make_pattern_from_name(name)
         counts[text] = counts.get(text, 0) + 1
     best = sorted(counts, key=lambda text: (-counts[text], text))
     return tuple(text for text in best if _is_pattern(text))[:3]
@@ -120,7 +120,7 @@ def _is_pattern(text: str) -> bool:
     return "'" not in text
 
 
-def generalize_name(name: str) -> str:
+def make_pattern_from_name(name: str) -> str:
     """Return a name as a pattern: `ckpt_12_rank3.pt` is `ckpt_{step}_rank*.pt`."""
     escaped = re.sub(r"[*?\[]", "?", name)
     text = _RANK_DIGITS.sub(r"\1*", escaped)

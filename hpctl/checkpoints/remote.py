@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from hpctl.checkpoints.files import Place, RemotePath
 
 
-def open_place(
+def open_checkpoint_location(
     text: str,
     *,
     profile: str | None = None,
@@ -23,12 +23,12 @@ def open_place(
     if not text.startswith("s3://"):
         return Path(text).absolute()
     try:
-        return open_objects(text, profile=profile, region=region, endpoint_url=endpoint_url)
+        return open_s3_prefix(text, profile=profile, region=region, endpoint_url=endpoint_url)
     except HpctlError as error:
         raise OSError(errno.EINVAL, f"{error}: {error.hint}") from error
 
 
-def open_objects(
+def open_s3_prefix(
     url: str,
     *,
     profile: str | None = None,

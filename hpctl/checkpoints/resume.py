@@ -1,12 +1,12 @@
 """Where a start resumes: the newest whole checkpoint, looked up at each start.
 
-`find_newest_whole_checkpoint` is the one look-up: it searches the job's directory, its tiers and
+`find_newest_complete_checkpoint` is the one look-up: it searches the job's directory, its tiers and
 the nodes' own fast saves. `hpctl checkpoint last` prints its answer, and the batch script's
 preamble runs that command. `find_resume_point` adds the rule of a start: wait for a directory that
 cannot be read, and refuse to start from the beginning over damaged checkpoints. `hpctl run` calls
-it for each step, the launcher inside a step for each generation of ranks (`find_generation_start`),
-and ranks that restart within their processes run this module: `python -m hpctl.checkpoints.resume
-GENERATION empty|resumed`.
+it for each step, the launcher inside a step for each generation of ranks
+(`find_generation_resume_point`), and ranks that restart within their processes run this module:
+`python -m hpctl.checkpoints.resume GENERATION empty|resumed`.
 
 The module is cheap to import: it imports the readers of checkpoints on demand.
 """
@@ -54,7 +54,7 @@ class ResumePlaces(Struct, frozen=True):
     files: tuple[str, ...] = ()
 
     @property
-    def is_one_directory(self) -> bool:
+    def has_only_directory(self) -> bool:
         """Return whether the directory is the only place."""
         return not self.tiers and self.fast is None
 
@@ -69,21 +69,21 @@ def read_resume_places(environment: Mapping[str, str], nodes: int = 0) -> Resume
     if not directory:
         return None
     count = nodes or parse_count(environment.get("SLURM_JOB_NUM_NODES", "")) or 1
-    tiers = _read_list(environment, "HPCTL_TIERS", "places")
+    tiers = _read_json_list(environment, "HPCTL_TIERS", "places")
     fast = read_fast_saves(environment)
-    return ResumePlaces(Path(directory), tiers, count, fast, read_declared_files(environment))
+    return ResumePlaces(Path(directory), tiers, count, fast, read_declared_patterns(environment))
 
 
 FILES_VARIABLE = "HPCTL_CHECKPOINT_FILES"
 """The patterns of --checkpoint-files in the job's environment, a JSON list."""
 
 
-def read_declared_files(environment: Mapping[str, str]) -> tuple[str, ...]:
+def read_declared_patterns(environment: Mapping[str, str]) -> tuple[str, ...]:
     """Return the patterns of --checkpoint-files that `hpctl sbatch` exports. Raises HpctlError."""
-    return _read_list(environment, FILES_VARIABLE, "patterns")
+    return _read_json_list(environment, FILES_VARIABLE, "patterns")
 
 
-def _read_list(environment: Mapping[str, str], name: str, what: str) -> tuple[str, ...]:
+def _read_json_list(environment: Mapping[str, str], name: str, what: str) -> tuple[str, ...]:
     text = environment.get(name) or "[]"
     try:
         values = json.loads(text)
@@ -116,13 +116,13 @@ def read_fast_saves(environment: Mapping[str, str]) -> FastSaveSpec | None:
     from hpctl.checkpoints.fast import helpers
 
     try:
-        return helpers.load_job_spec(environment)
+        return helpers.load_fast_save_spec(environment)
     except HpctlError as error:
         helpers.write_job_log(f"off: {error}")
         return None
 
 
-def find_newest_whole_checkpoint(  # noqa: PLR0913 -- the options of `hpctl checkpoint last`
+def find_newest_complete_checkpoint(  # noqa: PLR0913 -- the options of `hpctl checkpoint last`
     places: Sequence[str],
     open_place: Callable[[str], Place],
     bring: Callable[[CompleteCheckpoint], CompleteCheckpoint | SkippedCheckpoint] | None,
@@ -158,7 +158,7 @@ def find_newest_whole_checkpoint(  # noqa: PLR0913 -- the options of `hpctl chec
     from hpctl.checkpoints.fast import helpers
     from hpctl.checkpoints.fast.lead import restore_fast_saves
 
-    return restore_fast_saves(fast, result, helpers.write_job_log, helpers.find_gone_hosts)
+    return restore_fast_saves(fast, result, helpers.write_job_log, helpers.find_unavailable_hosts)
 
 
 class ResumePoint(Struct, frozen=True):
@@ -176,7 +176,7 @@ class ResumePoint(Struct, frozen=True):
     """The batches that a run leaves out after going back, `20:22`."""
 
 
-class NoWholeCheckpointError(HpctlError):
+class NoCompleteCheckpointError(HpctlError):
     """An error of checkpoints of which none is complete or readable: never a fresh start."""
 
 
@@ -187,7 +187,7 @@ def find_resume_point(
     sleep: Callable[[float], object] = time.sleep,
 ) -> ResumePoint:
     """Return where to resume; a ResumePoint without a path is a first start. Raises
-    NoWholeCheckpointError.
+    NoCompleteCheckpointError.
 
     A run never starts from the beginning over checkpoints that are damaged or cannot be read;
     places that cannot be read are tried for 17 s. `was_empty`: the run began with nothing, so that
@@ -208,28 +208,33 @@ def find_resume_point(
             break
     if was_empty and search.verdict == "incomplete":
         return ResumePoint(judged=False)
-    raise NoWholeCheckpointError(
-        _describe_reasons(search, places.directory),
+    raise NoCompleteCheckpointError(
+        _describe_search_failure(search, places.directory),
         "It does not start from scratch over them. Repair it, or submit with an empty"
         " --checkpoint-dir (or HPCTL_RESUME=scratch, for every start)",
     )
 
 
 def _search_places(places: ResumePlaces) -> CheckpointSearchResult:
-    from hpctl.checkpoints.remote import open_place
+    from hpctl.checkpoints.remote import open_checkpoint_location
 
-    def fetch_found(found: CompleteCheckpoint) -> CompleteCheckpoint | SkippedCheckpoint:
+    def fetch_to_directory(found: CompleteCheckpoint) -> CompleteCheckpoint | SkippedCheckpoint:
         from hpctl.checkpoints.fetch import fetch_checkpoint
 
         return fetch_checkpoint(found, places.directory)
 
     named = [str(places.directory), *places.tiers]
-    return find_newest_whole_checkpoint(
-        named, open_place, fetch_found, nodes=places.nodes, fast=places.fast, declared=places.files
+    return find_newest_complete_checkpoint(
+        named,
+        open_checkpoint_location,
+        fetch_to_directory,
+        nodes=places.nodes,
+        fast=places.fast,
+        declared=places.files,
     )
 
 
-def find_newest_point(directory: Path | None, files: Sequence[str] = ()) -> ResumePoint:
+def find_newest_resume_point(directory: Path | None, files: Sequence[str] = ()) -> ResumePoint:
     """Return the newest checkpoint now. A directory that cannot be read is not judged, never
     "none". `files` are the patterns of --checkpoint-files."""
     from hpctl.checkpoints.search import find_last_complete_checkpoint
@@ -244,14 +249,14 @@ def find_newest_point(directory: Path | None, files: Sequence[str] = ()) -> Resu
         return ResumePoint(judged=False)
 
 
-def find_compared_point(
+def find_reference_resume_point(
     resume: ResumePoint, directory: Path | None, files: Sequence[str] = ()
 ) -> ResumePoint:
     """Return the point with which a step's own saves are compared: its resume point, or, where that
     lies in another tier, what is in its directory."""
     if resume.path is None or directory is None or Path(resume.path).parent == directory:
         return resume
-    return find_newest_point(directory, files)
+    return find_newest_resume_point(directory, files)
 
 
 def _make_resume_point(search: CheckpointSearchResult) -> ResumePoint:
@@ -261,7 +266,7 @@ def _make_resume_point(search: CheckpointSearchResult) -> ResumePoint:
     return ResumePoint(str(found.path), found.step, unproven=found.unproven, skip=search.skip)
 
 
-def _describe_reasons(search: CheckpointSearchResult, directory: Path) -> str:
+def _describe_search_failure(search: CheckpointSearchResult, directory: Path) -> str:
     unseen = [f"{each.place} cannot be read: {each.why}" for each in search.unseen]
     claimed = [f"{p.path.name}: {p.why}" for p in search.passed_over if p.claimed]
     if claimed:
@@ -272,14 +277,14 @@ def _describe_reasons(search: CheckpointSearchResult, directory: Path) -> str:
     return "; ".join(unseen[:3]) or f"nothing can be read in {directory}"
 
 
-def find_generation_start(
+def find_generation_resume_point(
     environment: Mapping[str, str], generation: int, *, was_empty: bool, nodes: int = 0
 ) -> ResumePoint:
     """Return where a launcher's ranks resume: as `find_resume_point`, in the job's own places.
 
     Blocks. Without a checkpoint directory HPCTL_RESUME_FROM stays as the job's environment has it.
-    Raises HpctlError, NoWholeCheckpointError among them. `was_empty`: the first generation of this
-    step found nothing. `nodes` is how many run, 0 for those of the job.
+    Raises HpctlError, NoCompleteCheckpointError among them. `was_empty`: the first generation of
+    this step found nothing. `nodes` is how many run, 0 for those of the job.
     """
     if not environment.get("HPCTL_CHECKPOINT_DIR"):
         return ResumePoint(environment.get("HPCTL_RESUME_FROM") or None, judged=False)
@@ -298,7 +303,9 @@ def main(arguments: Sequence[str]) -> int:
 
     generation, began = arguments
     try:
-        point = find_generation_start(os.environ, int(generation), was_empty=began == "empty")
+        point = find_generation_resume_point(
+            os.environ, int(generation), was_empty=began == "empty"
+        )
     except HpctlError as error:
         output.print_exact(str(error))
         return STOP_EXIT_CODE

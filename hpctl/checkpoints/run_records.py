@@ -34,7 +34,7 @@ class AttemptStarted(msgspec.Struct, frozen=True, tag="started", omit_defaults=T
     step: int | None = None
 
 
-class TroubleTreated(msgspec.Struct, frozen=True, tag="treated", omit_defaults=True):
+class FailureHandled(msgspec.Struct, frozen=True, tag="treated", omit_defaults=True):
     """An action on a trouble."""
 
     attempt: int
@@ -61,13 +61,13 @@ class CheckpointSaved(msgspec.Struct, frozen=True, tag="saved", omit_defaults=Tr
     seconds: float
 
 
-Record = AttemptStarted | TroubleTreated | AttemptEnded | CheckpointSaved
+Record = AttemptStarted | FailureHandled | AttemptEnded | CheckpointSaved
 
 
 _DECODER: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
 
 
-def read_records(raw: bytes) -> Iterable[Record]:
+def read_run_records(raw: bytes) -> Iterable[Record]:
     """Yield the records in a file's bytes; other lines are passed over."""
     for line in raw[-LARGEST:].split(b"\n"):
         try:

@@ -22,8 +22,12 @@ from msgspec import Struct
 
 from hpctl.checkpoints.files import IncompleteCheckpointError, read_small_file
 from hpctl.checkpoints.patterns import FilePattern
-from hpctl.checkpoints.run_records import HISTORIES, CheckpointSaved, read_records
-from hpctl.checkpoints.search import CompleteCheckpoint, list_candidates_in_place, prove_candidate
+from hpctl.checkpoints.run_records import HISTORIES, CheckpointSaved, read_run_records
+from hpctl.checkpoints.search import (
+    CompleteCheckpoint,
+    list_checkpoint_candidates,
+    verify_checkpoint_candidate,
+)
 
 DAY_S = 86400.0
 PRIOR_FAILURES = 1
@@ -45,7 +49,7 @@ class FailureRate(Struct, frozen=True):
         return self.failures < FEW
 
 
-def compute_rate(failures: int, node_days: float) -> FailureRate:
+def compute_failure_rate(failures: int, node_days: float) -> FailureRate:
     """Return the rate after so many failures in so many node-days."""
     exposure = max(0.0, node_days) + PRIOR_NODE_DAYS
     return FailureRate(failures, node_days, (failures + PRIOR_FAILURES) / exposure)
@@ -119,7 +123,7 @@ class MeasuredSaves(Struct, frozen=True):
         return find_median((s.last_ns - s.first_ns) / 1e9 for s in self.saves if s.files > 1)
 
     @property
-    def apart_s(self) -> float | None:
+    def save_interval_s(self) -> float | None:
         """Return the usual time from the end of one save to the end of the next."""
         return find_median(
             (new.last_ns - old.last_ns) / 1e9 for new, old in self._pair_consecutive_saves()
@@ -144,14 +148,14 @@ def measure_saves(
 ) -> MeasuredSaves:
     """Prove the newest checkpoints until so many are whole, and read their files' times.
 
-    `declared`: as for `list_candidates_in_place`. Raises OSError where the directory cannot be
+    `declared`: as for `list_checkpoint_candidates`. Raises OSError where the directory cannot be
     read.
     """
-    candidates, _ = list_candidates_in_place(directory, declared=declared)
+    candidates, _ = list_checkpoint_candidates(directory, declared=declared)
     saves: list[MeasuredSave] = []
     formats: dict[str, None] = {}
     for candidate in candidates:
-        row = prove_candidate(candidate, deep=False)
+        row = verify_checkpoint_candidate(candidate, deep=False)
         if isinstance(row, CompleteCheckpoint) and isinstance(row.path, Path):
             save = _read_save_times(row.path, row.step)
             if save is not None:
@@ -160,14 +164,14 @@ def measure_saves(
         if len(saves) == newest:
             break
     return MeasuredSaves(
-        directory, tuple(formats), tuple(saves), read_reported_costs(directory, newest)
+        directory, tuple(formats), tuple(saves), read_reported_save_costs(directory, newest)
     )
 
 
 _LARGEST_HISTORY = 64 << 20
 
 
-def read_reported_costs(directory: Path, newest: int) -> tuple[float, ...]:
+def read_reported_save_costs(directory: Path, newest: int) -> tuple[float, ...]:
     """Read the costs from the histories that `hpctl run` keeps next to the checkpoints; the newest
     last."""
     saves: list[CheckpointSaved] = []
@@ -175,7 +179,7 @@ def read_reported_costs(directory: Path, newest: int) -> tuple[float, ...]:
         with contextlib.suppress(OSError, IncompleteCheckpointError):
             saves += [
                 record
-                for record in read_records(read_small_file(path, "", _LARGEST_HISTORY))
+                for record in read_run_records(read_small_file(path, "", _LARGEST_HISTORY))
                 if isinstance(record, CheckpointSaved)
             ]
     saves.sort(key=lambda record: record.at)

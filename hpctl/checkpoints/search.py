@@ -28,10 +28,10 @@ from hpctl.checkpoints.files import (
     Place,
     RemotePath,
     UnfinishedSaveError,
-    UnprovableCheckpointError,
-    UnprovenContent,
+    UnverifiableCheckpointError,
+    UnverifiedContent,
     find_untrusted_owner,
-    list_candidate,
+    list_candidate_entries,
     parse_step_from_name,
     run_for_each_item,
 )
@@ -47,7 +47,13 @@ from hpctl.checkpoints.formats import (
     torch_files,
     torchtune,
 )
-from hpctl.checkpoints.marks import NO_MARKS, CheckpointMarks, PlacedMark, read_marks, written_ns
+from hpctl.checkpoints.marks import (
+    NO_MARKS,
+    CheckpointMarkFile,
+    CheckpointMarks,
+    read_checkpoint_marks,
+    read_median_write_time,
+)
 from hpctl.checkpoints.patterns import FilePattern, suggest_patterns
 
 MAX_ENTRIES = 100_000
@@ -74,7 +80,7 @@ class CompleteCheckpoint(Struct, frozen=True):
     """The place that it was fetched from."""
     unproven: str = ""
     """The part of declared files that nothing proves, for a person."""
-    mark: PlacedMark | None = None
+    mark: CheckpointMarkFile | None = None
     """The mark by which no run resumes from it."""
 
 
@@ -95,7 +101,7 @@ class SkippedCheckpoint(Struct, frozen=True):
     holds: str = ""
     patterns: tuple[str, ...] = ()
     """Patterns for --checkpoint-files that match its files."""
-    mark: PlacedMark | None = None
+    mark: CheckpointMarkFile | None = None
     """The mark by which it is passed over."""
 
 
@@ -107,38 +113,40 @@ class CheckpointCandidate(Struct, frozen=True):
     claim: CheckpointClaim
 
 
-def _claim_manifest(layout: CandidateListing) -> CheckpointClaim | CheckpointDefect | None:
-    document = manifest.read(layout.path) if layout.has(hpctl_checkpoint.NAME) else None
+def _detect_manifest_checkpoint(
+    layout: CandidateListing,
+) -> CheckpointClaim | CheckpointDefect | None:
+    document = manifest.read_manifest(layout.path) if layout.has(hpctl_checkpoint.NAME) else None
     if document is None or isinstance(document, manifest.ForeignManifest):
         return None  # many tools have such a file: another format may recognize the directory
     if isinstance(document, CheckpointDefect):
         return document
     whole = document
 
-    def prove(deep: bool) -> CheckpointDefect | None:
-        return manifest.verify(layout.path, whole, deep=deep)
+    def verify_manifest(deep: bool) -> CheckpointDefect | None:
+        return manifest.verify_manifest_files(layout.path, whole, deep=deep)
 
-    return CheckpointClaim(whole.step, whole.world_size, prove)
+    return CheckpointClaim(whole.step, whole.world_size, verify_manifest)
 
 
 FORMATS: tuple[CheckpointFormat, ...] = (
-    CheckpointFormat("generic", _claim_manifest),
+    CheckpointFormat("generic", _detect_manifest_checkpoint),
     # A framework that wraps another's files comes before that other.
-    CheckpointFormat("hf-trainer", hf_trainer.claim),
-    CheckpointFormat("accelerate", accelerate.claim),
-    CheckpointFormat("nemo", megatron.claim_nemo),
-    CheckpointFormat("lightning", torch_files.claim_lightning),
-    CheckpointFormat("lightning", deepspeed.claim_lightning),
-    CheckpointFormat("megatron-torch-dist", megatron.claim_dist),
-    CheckpointFormat("megatron-legacy", megatron.claim_legacy),
-    CheckpointFormat("deepspeed", deepspeed.claim),
-    CheckpointFormat("orbax", orbax.claim),
-    CheckpointFormat("torch-dcp", torch_files.claim_dcp),
-    CheckpointFormat("torchtitan-hf", hf_trainer.claim_index),
-    CheckpointFormat("torchtune", torchtune.claim),
-    CheckpointFormat("torch-save", torch_files.claim_file),
-    CheckpointFormat("flax", flax_file.claim),
-    CheckpointFormat(nvrx.FORMAT, nvrx.claim),
+    CheckpointFormat("hf-trainer", hf_trainer.detect_hf_trainer_checkpoint),
+    CheckpointFormat("accelerate", accelerate.detect_accelerate_checkpoint),
+    CheckpointFormat("nemo", megatron.detect_nemo_checkpoint),
+    CheckpointFormat("lightning", torch_files.detect_lightning_checkpoint),
+    CheckpointFormat("lightning", deepspeed.detect_lightning_deepspeed_checkpoint),
+    CheckpointFormat("megatron-torch-dist", megatron.detect_torch_dist_checkpoint),
+    CheckpointFormat("megatron-legacy", megatron.detect_legacy_checkpoint),
+    CheckpointFormat("deepspeed", deepspeed.detect_deepspeed_checkpoint),
+    CheckpointFormat("orbax", orbax.detect_orbax_checkpoint),
+    CheckpointFormat("torch-dcp", torch_files.detect_dcp_checkpoint),
+    CheckpointFormat("torchtitan-hf", hf_trainer.detect_torchtitan_checkpoint),
+    CheckpointFormat("torchtune", torchtune.detect_torchtune_checkpoint),
+    CheckpointFormat("torch-save", torch_files.detect_torch_save_checkpoint),
+    CheckpointFormat("flax", flax_file.detect_flax_checkpoint),
+    CheckpointFormat(nvrx.FORMAT, nvrx.detect_nvrx_checkpoint),
 )
 
 
@@ -146,7 +154,7 @@ DECLARED = "declared"
 """The format of files that --checkpoint-files names, and of one rank's each."""
 
 
-def list_candidates_in_place(
+def list_checkpoint_candidates(
     place: Place, world_size: int | None = None, declared: Sequence[FilePattern] = ()
 ) -> tuple[list[CheckpointCandidate], list[SkippedCheckpoint]]:
     """Return the candidates among the immediate children, newest step first, and the others. Raises
@@ -162,17 +170,19 @@ def list_candidates_in_place(
     found = [pair for pair in found if pair[0] not in taken]
     others = [name for name in others if name not in sets.names]
     names = frozenset(child.name for child, is_file in found if not is_file)
-    candidates = _list_iterations(CandidateListing(place, names, world_size))
+    candidates = _list_nvrx_iterations(CandidateListing(place, names, world_size))
     candidates += [CheckpointCandidate(path, DECLARED, each) for path, each in sets.claims]
     if any(each.format == nvrx.FORMAT for each in candidates):
         found = [(child, is_file) for child, is_file in found if not child.name.isdigit()]
     for (_, is_file), claimed in zip(
         found,
-        run_for_each_item(place, found, lambda child: claim_place(child[0], world_size)),
+        run_for_each_item(
+            place, found, lambda child: detect_checkpoint_candidate(child[0], world_size)
+        ),
         strict=True,
     ):
         if isinstance(claimed, CheckpointCandidate) and claimed.format == nvrx.FORMAT:
-            candidates += _list_iterations(list_candidate(claimed.path, world_size))
+            candidates += _list_nvrx_iterations(list_candidate_entries(claimed.path, world_size))
         elif isinstance(claimed, CheckpointCandidate):
             candidates.append(claimed)
         elif claimed.claimed or not is_file:
@@ -181,11 +191,11 @@ def list_candidates_in_place(
             others.append(claimed.path.name)
     passed = _add_suggested_patterns(passed)
     if others and not candidates and not any(each.claimed for each in passed):
-        unknown = _describe_unknown(place, len(others))
+        unknown = _make_unrecognized_checkpoint(place, len(others))
         passed.append(replace(unknown, patterns=suggest_patterns(others)))
     # Of two with one step any complete one is right, but the choice must not depend on the scan's
     # order.
-    candidates.sort(key=_newest_first, reverse=True)
+    candidates.sort(key=_make_newest_first_key, reverse=True)
     return candidates, passed
 
 
@@ -205,7 +215,7 @@ def _add_suggested_patterns(passed: list[SkippedCheckpoint]) -> list[SkippedChec
     return [replace(each, patterns=patterns) if each.holds else each for each in passed]
 
 
-def is_beside_checkpoints(name: str) -> bool:
+def is_non_checkpoint_file(name: str) -> bool:
     """Return whether a file, by its name, is one that a program keeps next to its checkpoints, such
     as a log."""
     return _NOT_CHECKPOINTS.fullmatch(name) is not None
@@ -216,7 +226,7 @@ def has_temporary_name(name: str) -> bool:
     return TEMPORARY in name or orbax.TEMPORARY in name
 
 
-def claim_place(
+def detect_checkpoint_candidate(
     path: Place, world_size: int | None = None
 ) -> CheckpointCandidate | SkippedCheckpoint:
     """Return which format a directory or file is of and what it claims, or why it is passed
@@ -232,22 +242,22 @@ def claim_place(
             why = f"user {owner} owns it, and not you, root or the owner of the directory it is in"
             return SkippedCheckpoint(path, why)
         try:
-            return _claim_listing(path, world_size)
+            return _detect_candidate_format(path, world_size)
         except OSError as error:
             if error.errno != errno.ESTALE:
                 raise
             # NFS answers so for a name that was replaced meanwhile, S3 for an object; the next
             # search of that name finds its successor.
-            return _claim_listing(
+            return _detect_candidate_format(
                 path.without_snapshot() if isinstance(path, RemotePath) else path, world_size
             )
     except OSError as error:
         return SkippedCheckpoint(path, format_storage_error(error), unreadable=True)
     except IncompleteCheckpointError as defect:
-        return _reject_place(path, defect, None)
+        return _make_rejected_checkpoint(path, defect, None)
 
 
-def prove_candidate(
+def verify_checkpoint_candidate(
     candidate: CheckpointCandidate, *, deep: bool
 ) -> CompleteCheckpoint | SkippedCheckpoint:
     """Prove the claim of a candidate."""
@@ -259,7 +269,7 @@ def prove_candidate(
             if error.errno != errno.ESTALE:
                 raise
             # Replaced meanwhile: what it claims now may differ, too.
-            again = claim_place(
+            again = detect_checkpoint_candidate(
                 path.without_snapshot() if isinstance(path, RemotePath) else path, claim.world_size
             )
             if isinstance(again, SkippedCheckpoint):
@@ -269,8 +279,8 @@ def prove_candidate(
     except OSError as error:
         return SkippedCheckpoint(path, format_storage_error(error), unreadable=True, format=name)
     except IncompleteCheckpointError as raised:
-        return _reject_place(path, raised, name)
-    unproven = str(defect) if isinstance(defect, UnprovenContent) else ""
+        return _make_rejected_checkpoint(path, raised, name)
+    unproven = str(defect) if isinstance(defect, UnverifiedContent) else ""
     if defect is not None and not unproven:
         return SkippedCheckpoint(path, defect, format=name)
     digests = deep and claim.digests
@@ -287,37 +297,41 @@ def format_storage_error(error: OSError) -> str:
     return f"cannot be read: {what}"
 
 
-def _list_iterations(layout: CandidateListing) -> list[CheckpointCandidate]:
+def _list_nvrx_iterations(layout: CandidateListing) -> list[CheckpointCandidate]:
     return [
         CheckpointCandidate(layout.path, nvrx.FORMAT, each) for each in nvrx.list_claims(layout)
     ]
 
 
-def _claim_listing(path: Place, world_size: int | None) -> CheckpointCandidate | SkippedCheckpoint:
-    layout = list_candidate(path, world_size)
+def _detect_candidate_format(
+    path: Place, world_size: int | None
+) -> CheckpointCandidate | SkippedCheckpoint:
+    layout = list_candidate_entries(path, world_size)
     for each in FORMATS:
         try:
             claimed = each.claim(layout)
         except IncompleteCheckpointError as defect:
-            return _reject_place(path, defect, each.name)
+            return _make_rejected_checkpoint(path, defect, each.name)
         if isinstance(claimed, CheckpointDefect):
             return SkippedCheckpoint(path, claimed, format=each.name)
         if claimed is not None:
             return CheckpointCandidate(layout.path, each.name, claimed)
     names = {name for name in layout.names or () if not name.startswith(".")}
     if layout.names is None:
-        return _describe_unknown(path, 1)
+        return _make_unrecognized_checkpoint(path, 1)
     if isinstance(layout.path, RemotePath):
         directories = sum(layout.path.find(name) is None for name in names)
     else:
         directories = 0
         with contextlib.suppress(OSError), os.scandir(layout.path) as entries:
             directories = sum(each.name in names and _is_directory(each) for each in entries)
-    found = _describe_unknown(path, len(names) - directories, directories)
-    return replace(found, holds="") if is_beside_checkpoints(path.name) else found
+    found = _make_unrecognized_checkpoint(path, len(names) - directories, directories)
+    return replace(found, holds="") if is_non_checkpoint_file(path.name) else found
 
 
-def _describe_unknown(path: Place, files: int, directories: int = 0) -> SkippedCheckpoint:
+def _make_unrecognized_checkpoint(
+    path: Place, files: int, directories: int = 0
+) -> SkippedCheckpoint:
     """Describe what no format recognizes: still being written, the program's own, or others'."""
     count, one, many = (directories, "directory", "directories")
     if files or not directories:
@@ -327,19 +341,19 @@ def _describe_unknown(path: Place, files: int, directories: int = 0) -> SkippedC
     return SkippedCheckpoint(path, why, claimed=False, holds=holds)
 
 
-def _reject_place(
+def _make_rejected_checkpoint(
     path: Place, defect: IncompleteCheckpointError, name: str | None
 ) -> SkippedCheckpoint:
     return SkippedCheckpoint(
         path,
         str(defect),
-        unreadable=isinstance(defect, UnprovableCheckpointError),
+        unreadable=isinstance(defect, UnverifiableCheckpointError),
         claimed=not isinstance(defect, UnfinishedSaveError),
         format=name,
     )
 
 
-def _newest_first(candidate: CheckpointCandidate) -> tuple[int, bool, str]:
+def _make_newest_first_key(candidate: CheckpointCandidate) -> tuple[int, bool, str]:
     """Return the sort key, newest first. A `best` of the same step may contain less than the one
     next to it."""
     step, name = candidate.claim.step, candidate.path.name
@@ -363,7 +377,7 @@ def _list_children(place: Place) -> tuple[list[tuple[Place, bool]], list[str]]:
             continue
         if not is_file or _is_known_file(child.name):
             found.append((child, is_file))
-        elif not is_beside_checkpoints(child.name):
+        elif not is_non_checkpoint_file(child.name):
             others.append(child.name)
     names = {child.name for child, _ in found}
     found = [pair for pair in found if not _is_link_to_sibling(pair[0], names)]
@@ -451,7 +465,7 @@ class CheckpointSearchResult(Struct, frozen=True):
     @property
     def skip(self) -> str:
         """Return the batches to leave out in a run from `found`, `20:22`; "" for none."""
-        return self.marks.skip_from(self.found.step) if self.found is not None else ""
+        return self.marks.find_skipped_batches(self.found.step) if self.found is not None else ""
 
     @property
     def verdict(self) -> str:
@@ -514,7 +528,7 @@ def find_last_complete_checkpoint(  # noqa: PLR0913 -- the options of `hpctl che
     many the job has: on more than one, what lies in a local tier is passed over. `world_size` is
     the number of ranks for formats that do not record it (NVRx local). `bring` may replace the
     chosen checkpoint by another (a copy, for example), or refuse it. `declared` is as for
-    `list_candidates_in_place`. Checkpoints after step `most` are left out.
+    `list_checkpoint_candidates`. Checkpoints after step `most` are left out.
 
     I/O: one scan, one manifest a sub-directory, and one stat a file of each candidate from the
     newest down to the first whole one (with `deep`: their bytes). Raises OSError where a single
@@ -522,21 +536,21 @@ def find_last_complete_checkpoint(  # noqa: PLR0913 -- the options of `hpctl che
     tiers it is in `unseen`, and the others count.
     """
     if isinstance(places, Path | RemotePath):
-        candidates, passed = list_candidates_in_place(places, world_size, declared)
+        candidates, passed = list_checkpoint_candidates(places, world_size, declared)
         unseen: list[UnsearchedPlace] = []
-        marks = read_marks([places])
+        marks = read_checkpoint_marks([places])
     else:
-        candidates, passed, unseen = _survey_tiers(places, nodes, world_size, declared)
-        marks = read_marks([tier.place for tier in places])
+        candidates, passed, unseen = _list_tier_candidates(places, nodes, world_size, declared)
+        marks = read_checkpoint_marks([tier.place for tier in places])
     if most is not None:
-        candidates = [each for each in candidates if _sort_step(each) <= most]
-    marked = find_marked(candidates, marks)
+        candidates = [each for each in candidates if _get_step_sort_key(each) <= most]
+    marked = find_marked_candidates(candidates, marks)
     found = None
     for candidate, mark in zip(candidates, marked, strict=True):
         if mark is not None:
             passed.append(mark)
             continue
-        result = prove_candidate(candidate, deep=deep)
+        result = verify_checkpoint_candidate(candidate, deep=deep)
         if isinstance(result, CompleteCheckpoint) and bring is not None:
             result = bring(result)
         if isinstance(result, CompleteCheckpoint):
@@ -546,7 +560,7 @@ def find_last_complete_checkpoint(  # noqa: PLR0913 -- the options of `hpctl che
     return CheckpointSearchResult(found, tuple(passed), tuple(unseen), marks)
 
 
-def find_marked(
+def find_marked_candidates(
     candidates: Sequence[CheckpointCandidate], marks: CheckpointMarks
 ) -> list[SkippedCheckpoint | None]:
     """Return for each candidate why a mark has it passed over, None where none does.
@@ -555,15 +569,15 @@ def find_marked(
     directory has checkpoints of the same step, and all of them are passed over.
     """
     marked: dict[int, SkippedCheckpoint | None] = {}
-    steps: dict[int, PlacedMark | None] = {}
+    steps: dict[int, CheckpointMarkFile | None] = {}
     local = [n for n, each in enumerate(candidates) if not isinstance(each.path, RemotePath)]
     stored = [n for n, each in enumerate(candidates) if isinstance(each.path, RemotePath)]
     for number in [*local, *stored]:
         each = candidates[number]
         step = each.claim.step
-        if step is None or not marks.may_cover(step):
+        if step is None or not marks.has_mark_for_step(step):
             continue
-        passed = _find_mark(each, marks)
+        passed = _find_candidate_mark(each, marks)
         if isinstance(each.path, RemotePath):
             copied = steps.get(step)
             marked[number] = passed if copied is None else _make_skipped_checkpoint(each, copied)
@@ -574,21 +588,25 @@ def find_marked(
     return [marked.get(number) for number in range(len(candidates))]
 
 
-def _find_mark(candidate: CheckpointCandidate, marks: CheckpointMarks) -> SkippedCheckpoint | None:
+def _find_candidate_mark(
+    candidate: CheckpointCandidate, marks: CheckpointMarks
+) -> SkippedCheckpoint | None:
     step = candidate.claim.step
     try:
-        mark = marks.find(step, written_ns(candidate.path, candidate.format, step))
+        mark = marks.find(step, read_median_write_time(candidate.path, candidate.format, step))
     except OSError as error:
         why = format_storage_error(error)
         return SkippedCheckpoint(candidate.path, why, unreadable=True, format=candidate.format)
     return None if mark is None else _make_skipped_checkpoint(candidate, mark)
 
 
-def _make_skipped_checkpoint(candidate: CheckpointCandidate, mark: PlacedMark) -> SkippedCheckpoint:
+def _make_skipped_checkpoint(
+    candidate: CheckpointCandidate, mark: CheckpointMarkFile
+) -> SkippedCheckpoint:
     return SkippedCheckpoint(candidate.path, mark.text, format=candidate.format, mark=mark)
 
 
-def _survey_tiers(
+def _list_tier_candidates(
     tiers: Sequence[CheckpointTier],
     nodes: int,
     world_size: int | None,
@@ -599,7 +617,7 @@ def _survey_tiers(
     unseen: list[UnsearchedPlace] = []
     for tier in tiers:
         try:
-            claiming, others = list_candidates_in_place(tier.place, world_size, declared)
+            claiming, others = list_checkpoint_candidates(tier.place, world_size, declared)
         except FileNotFoundError as error:
             # A node's own disk begins empty: a replaced node has not even the directory.
             if not tier.local:
@@ -620,11 +638,11 @@ def _survey_tiers(
         candidates += claiming
         passed += others
     # A stable sort, also when reversed: of one step the nearer tier's come first.
-    candidates.sort(key=_sort_step, reverse=True)
+    candidates.sort(key=_get_step_sort_key, reverse=True)
     return candidates, passed, unseen
 
 
-def _sort_step(candidate: CheckpointCandidate) -> int:
+def _get_step_sort_key(candidate: CheckpointCandidate) -> int:
     return -1 if candidate.claim.step is None else candidate.claim.step
 
 
@@ -641,37 +659,37 @@ def list_checkpoints(
 ) -> list[CompleteCheckpoint | SkippedCheckpoint]:
     """Return all checkpoints, newest first, each proved or with its defect, and with its mark.
     Raises as last_complete."""
-    candidates, passed = list_candidates_in_place(directory, world_size, declared)
-    marked = find_marked(candidates, read_marks([directory]))
+    candidates, passed = list_checkpoint_candidates(directory, world_size, declared)
+    marked = find_marked_candidates(candidates, read_checkpoint_marks([directory]))
     rows: list[CompleteCheckpoint | SkippedCheckpoint] = []
     for candidate, mark in zip(candidates, marked, strict=True):
-        result = prove_candidate(candidate, deep=deep)
+        result = verify_checkpoint_candidate(candidate, deep=deep)
         rows.append(result if mark is None else replace(result, mark=mark.mark))
     return [*rows, *passed]
 
 
-def judge_checkpoint(
+def verify_checkpoint(
     path: Place, *, deep: bool = False, world_size: int | None = None
 ) -> CompleteCheckpoint | SkippedCheckpoint:
     """Return one checkpoint, directory or file, proved complete, or what is wrong with it. Ignores
     its mark."""
-    candidate = claim_place(path, world_size)
+    candidate = detect_checkpoint_candidate(path, world_size)
     return (
         candidate
         if isinstance(candidate, SkippedCheckpoint)
-        else prove_candidate(candidate, deep=deep)
+        else verify_checkpoint_candidate(candidate, deep=deep)
     )
 
 
-def judge_with_mark(
+def verify_checkpoint_and_mark(
     path: Place, *, deep: bool = False, world_size: int | None = None
 ) -> CompleteCheckpoint | SkippedCheckpoint:
     """Return the same, with the mark next to it; an object in S3 has none."""
-    candidate = claim_place(path, world_size)
+    candidate = detect_checkpoint_candidate(path, world_size)
     if isinstance(candidate, SkippedCheckpoint):
         return candidate
-    row = prove_candidate(candidate, deep=deep)
+    row = verify_checkpoint_candidate(candidate, deep=deep)
     if isinstance(path, RemotePath):
         return row
-    (mark,) = find_marked([candidate], read_marks([path.parent]))
+    (mark,) = find_marked_candidates([candidate], read_checkpoint_marks([path.parent]))
     return row if mark is None else replace(row, mark=mark.mark)

@@ -16,14 +16,21 @@ from msgspec.structs import replace
 from hpctl.detection import config as detection_config
 from hpctl.detection import settings as detection_settings
 from hpctl.detection.config import CONFIG, load_agent_config
-from hpctl.detection.machine import build_machine
+from hpctl.detection.machine import build_checked_machine
 from hpctl.detection.outside.ask import SOCKET
 from hpctl.detection.outside.plugins import DIRECTORY, load_plugins
-from hpctl.detection.outside.sources import SourceLocations
+from hpctl.detection.outside.sources import FindingSourceLocations
 from hpctl.detection.runner import LoadedCheck
 from hpctl.faults.table import CHECKS
 from hpctl.toolkit import output
-from hpctl.toolkit.declared_view import Column, Columns, Layout, RowTable, TextLine, state_column
+from hpctl.toolkit.declared_view import (
+    Column,
+    Columns,
+    Layout,
+    RowTable,
+    TextLine,
+    make_state_column,
+)
 from hpctl.vocabulary.identity import InstanceId, NodeName
 from hpctl.wire.heads import AGENT_METRICS_PORT, HeadAddress
 
@@ -138,7 +145,7 @@ def run(
     **settings: Any,
 ) -> None:
     """Watch this node and report to the head node until SIGTERM."""
-    from hpctl.cli.features import list_test_results, make_order_handler
+    from hpctl.cli.features import list_test_result_readers, make_order_handler
     from hpctl.detection.node_name import find_own_node_name
     from hpctl.detection.service import NodeAgent
 
@@ -158,11 +165,11 @@ def run(
             else detection_settings.read_own_instance_id(name),
             boot=detection_settings.read_own_boot_id(boot_id_file),
             config=load_agent_config(config, CHECKS),
-            places=SourceLocations(socket, hma_log, plugins),
+            places=FindingSourceLocations(socket, hma_log, plugins),
             **settings,
         ),
         make_order_handler,
-        [read(settings["spool"]) for read in list_test_results()],
+        [read(settings["spool"]) for read in list_test_result_readers()],
     ).run()
 
 
@@ -189,7 +196,7 @@ def check(as_json: bool, **given: Any) -> None:
     """
     view = run_checks(**given)
     output.show_view("agent-check", view, as_json)
-    output.exit_with(output.choose_worst_exit(row.state for row in view.checks))
+    output.exit_with_code(output.choose_worst_exit_code(row.state for row in view.checks))
 
 
 FIRST_SWEEP_S = 30.0
@@ -199,7 +206,7 @@ FIRST_SWEEP_S = 30.0
 QUIET = ("ok", "absent")
 
 
-class CheckText(Struct, frozen=True):
+class CheckTextRow(Struct, frozen=True):
     """The text of a check, or of one thing that it found."""
 
     check: str
@@ -209,24 +216,24 @@ class CheckText(Struct, frozen=True):
 
     columns: ClassVar[Columns] = (
         Column("CHECK", "check"),
-        state_column("STATE", "state"),
+        make_state_column("STATE", "state"),
         Column("DEVICE", "device"),
         Column("WHAT", "what", fold=True),
     )
 
 
-def _make_check_texts(row: CheckRow) -> list[CheckText]:
+def _make_check_texts(row: CheckRow) -> list[CheckTextRow]:
     """Return one row for the check where it is all that there is to say, one for each finding."""
     from hpctl.detection.check_once import LOG
 
     rows = []
     # The finding on all of the kernel's lines together precedes them.
     if row.state in QUIET or not row.findings or row.check == LOG:
-        rows.append(CheckText(row.check, row.state, "", row.why))
+        rows.append(CheckTextRow(row.check, row.state, "", row.why))
     for found in row.findings:
         times = f" ({found.count} times)" if found.count > 1 else ""
         what = ": ".join(filter(None, (found.code, found.detail, found.evidence))) + times
-        rows.append(CheckText(found.check, found.verdict, found.device, what))
+        rows.append(CheckTextRow(found.check, found.verdict, found.device, what))
     return rows
 
 
@@ -256,9 +263,9 @@ def run_checks(
     settings = detection_config.load_agent_config(config, CHECKS)
     own = [
         runner.load_check(spec, limits)
-        for spec, limits in detection_config.apply_config(settings, CHECKS)
+        for spec, limits in detection_config.select_enabled_checks(settings, CHECKS)
     ]
-    checks = choose_checks(only, [*own, *_load_plugins(plugins)])
+    checks = choose_checks(only, [*own, *_load_check_plugins(plugins)])
     rows, lost = [], 0
     if not only or check_once.LOG in only:
         row, lost = check_once.examine_kernel_log(kmsg, accept_user=kmsg_accept_user)
@@ -266,7 +273,7 @@ def run_checks(
     nvml = NvmlClient(root=root)
     try:
         here = replace(
-            build_machine(root, settings.expected), nvml=partial(nvml.wait, FIRST_SWEEP_S)
+            build_checked_machine(root, settings.expected), nvml=partial(nvml.wait, FIRST_SWEEP_S)
         )
         rows += check_once.run_checks_once(checks, here)
     finally:
@@ -280,18 +287,18 @@ def choose_checks(only: Sequence[str], checks: Sequence[LoadedCheck]) -> list[Lo
 
     names = [check.spec.name for check in checks]
     for part in only:
-        if part != LOG and not any(_matches_name(part, name) for name in names):
+        if part != LOG and not any(_is_check_named(part, name) for name in names):
             raise _make_unknown_check_error(part, [LOG, *names])
     if not only:
         return list(checks)
 
     def is_named(check: LoadedCheck) -> bool:
-        return any(_matches_name(part, check.spec.name) for part in only)
+        return any(_is_check_named(part, check.spec.name) for part in only)
 
     return list(filter(is_named, checks))
 
 
-def _load_plugins(directory: Path) -> list[LoadedCheck]:
+def _load_check_plugins(directory: Path) -> list[LoadedCheck]:
     """Return the site's own checks; none where it has no directory for them."""
     if not directory.exists():
         return []
@@ -305,5 +312,5 @@ def _make_unknown_check_error(word: str, names: list[str]) -> click.UsageError:
     return click.UsageError(f"hpctl agent has no check with the name {word!r}: {hint}")
 
 
-def _matches_name(word: str, name: str) -> bool:
+def _is_check_named(word: str, name: str) -> bool:
     return name == word or name.startswith(f"{word}.")

@@ -32,7 +32,7 @@ class AuditEntry(Struct, frozen=True):
     digest: str
 
 
-def _format_entry(e: AuditEntry) -> str:
+def _format_audit_entry(e: AuditEntry) -> str:
     answer = f": {e.answer}" if e.answer else ""
     refused = "" if e.ok else " (refused)"
     proof = f" ({e.proof})" if e.proof else ""
@@ -45,7 +45,7 @@ class AuditView(Struct, frozen=True):
     entries: tuple[AuditEntry, ...]
 
     layout: ClassVar[Layout] = (
-        ItemLines("entries", _format_entry, unbroken=True),
+        ItemLines("entries", _format_audit_entry, unbroken=True),
         TextLine("There are no requests yet.", when=lambda view: not view.entries),
     )
 
@@ -77,7 +77,7 @@ class AuditVerifyView(Struct, frozen=True):
         return f"{self.rows} rows, each follows from the one before. Newest: {self.digest}"
 
 
-def read_entries(trail: list[AuditRow]) -> list[AuditEntry]:
+def make_audit_entries(trail: list[AuditRow]) -> list[AuditEntry]:
     """Rows as people read them. Raises JournalCorrupt where one cannot be read."""
     found = []
     before: dict[str, str] = {}
@@ -88,7 +88,7 @@ def read_entries(trail: list[AuditRow]) -> list[AuditEntry]:
                 answer = f"{e.answer} ({e.why})" if e.why else e.answer
                 entry = AuditEntry(row.seq, e.at, e.by, e.proof, what, e.ok, answer, row.digest)
             case ConfigurationTaken() as e:
-                what = _format_difference(before, e.settings)
+                what = _format_settings_change(before, e.settings)
                 before = e.settings
                 entry = AuditEntry(row.seq, e.at, e.by, "owns the file", what, True, "", row.digest)
             case _:
@@ -97,7 +97,7 @@ def read_entries(trail: list[AuditRow]) -> list[AuditEntry]:
     return found
 
 
-def _format_difference(before: dict[str, str], after: dict[str, str]) -> str:
+def _format_settings_change(before: dict[str, str], after: dict[str, str]) -> str:
     moved = [
         f"{key}: {before.get(key, 'default')} -> {after.get(key, 'default')}"
         for key in sorted(before.keys() | after.keys())
@@ -106,15 +106,15 @@ def _format_difference(before: dict[str, str], after: dict[str, str]) -> str:
     return "configuration: " + ("; ".join(moved) or "all defaults")
 
 
-def _read_trail(config: str) -> list[AuditRow]:
-    from hpctl.engine.adapters import open_reader
+def _read_audit_trail(config: str) -> list[AuditRow]:
+    from hpctl.engine.adapters import open_journal_reader
 
-    with closing(open_reader(config_loading.load_config(config))) as store:
+    with closing(open_journal_reader(config_loading.load_config(config))) as store:
         return store.audit_trail()
 
 
 @click.group(invoke_without_command=True)
-@click.option("--since", type=output.SinceType(), help="Requests since (30min, 7d, ISO).")
+@click.option("--since", type=output.PastTimeType(), help="Requests since (30min, 7d, ISO).")
 @output.json_option
 @output.config_option
 @click.pass_context
@@ -122,7 +122,9 @@ def audit(ctx: click.Context, since: datetime | None, config: str, as_json: bool
     """Operators' requests and changes of the daemon's configuration."""
     if ctx.invoked_subcommand is not None:
         return
-    rows = [e for e in read_entries(_read_trail(config)) if since is None or e.at >= since]
+    rows = [
+        e for e in make_audit_entries(_read_audit_trail(config)) if since is None or e.at >= since
+    ]
     output.show_view("audit", AuditView(tuple(rows)), as_json)
 
 
@@ -136,10 +138,10 @@ def verify(expect: str | None, config: str, as_json: bool) -> None:
     A user who may write to the database can rebuild the whole chain: compare with a digest that
     the daemon's log has (`journalctl -u hpctl-daemon -g digest=`). Exit code: 0 intact, 1 not.
     """
-    from hpctl.engine.journal.audit_chain import FIRST, find_broken_row
+    from hpctl.engine.journal.audit_chain import FIRST, find_broken_audit_row
 
-    trail = _read_trail(config)
-    bad = find_broken_row(trail)
+    trail = _read_audit_trail(config)
+    bad = find_broken_audit_row(trail)
     known = None if expect is None else any(row.digest == expect for row in trail)
     view = AuditVerifyView(
         rows=len(trail),
@@ -150,4 +152,4 @@ def verify(expect: str | None, config: str, as_json: bool) -> None:
     )
     output.show_view("audit-verify", view, as_json)
     if not view.ok:
-        output.exit_with(output.ExitCode.PROBLEM)
+        output.exit_with_code(output.ExitCode.PROBLEM)

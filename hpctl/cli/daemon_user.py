@@ -14,7 +14,7 @@ from typing import Any
 from hpctl.engine.config import DEFAULT_PATH, Config
 from hpctl.engine.database_url import has_password, read_database_url
 from hpctl.toolkit.errors import HpctlError
-from hpctl.wire.heads import slurm_user
+from hpctl.wire.heads import read_slurm_user
 
 # Its unit runs the daemon as SlurmUser. A secret is readable for that user's group and no other
 # user: hpctl.yaml where it holds a database's password, and the token of Alertmanager.
@@ -28,7 +28,7 @@ FIX = "as root: hpctl install daemon-user, then systemctl restart hpctl-daemon"
 _CLOSED = 'for path do [ -r "$path" ] || printf "%s\\0" "$path"; done'
 
 
-def list_unreadable(user: str, paths: Iterable[Path]) -> list[Path]:
+def list_unreadable_paths(user: str, paths: Iterable[Path]) -> list[Path]:
     """Return those paths that are there and that a user cannot read.
 
     Raises HpctlError where there is no such user, PermissionError where only root may tell.
@@ -61,10 +61,10 @@ def list_permission_changes(config: Config, user: str) -> list[Path]:
     """Return the files whose group or mode must change: a closed one, and a secret that is open."""
     hidden = _list_secret_files(config)
     loud = {path for path in hidden if path.exists() and path.stat().st_mode & 0o006}
-    return sorted(loud.union(list_unreadable(user, {Path(DEFAULT_PATH), *hidden})))
+    return sorted(loud.union(list_unreadable_paths(user, {Path(DEFAULT_PATH), *hidden})))
 
 
-def grant_access(path: Path, user: str) -> None:
+def grant_group_read_access(path: Path, user: str) -> None:
     """Have a user's group, and no other, read a file of root's. Raises HpctlError, OSError."""
     found, group = path.stat(), pwd.getpwnam(user).pw_gid
     if found.st_gid not in (0, group):
@@ -74,7 +74,7 @@ def grant_access(path: Path, user: str) -> None:
         )
     os.chown(path, -1, group)
     path.chmod(found.st_mode & 0o700 | 0o040)
-    if list_unreadable(user, [path]):
+    if list_unreadable_paths(user, [path]):
         raise HpctlError(
             f"hpctl's daemon, user {user}, cannot read {path}: it has no access to the file's "
             "directory",
@@ -89,7 +89,7 @@ def find_slurm_user(config: Config | None) -> str:
     shown: Mapping[str, str] = {}
     with contextlib.suppress(HpctlError):
         shown = make_scheduler(config or Config()).show_config()
-    return shown.get("SlurmUser", "").partition("(")[0] or slurm_user()
+    return shown.get("SlurmUser", "").partition("(")[0] or read_slurm_user()
 
 
 def find_unit_user() -> str | None:

@@ -25,11 +25,11 @@ from hpctl.cli.daemon_user import (
     find_slurm_user,
     find_unit_user,
     list_permission_changes,
-    list_unreadable,
+    list_unreadable_paths,
 )
 from hpctl.engine import config_loading
 from hpctl.engine.config import Config
-from hpctl.engine.instance_resolver import join_once
+from hpctl.engine.instance_resolver import join_instances_once
 from hpctl.engine.plan import ESCALATED, GATE
 from hpctl.engine.state_disk import describe_full_disk, find_mount, find_open_directories
 from hpctl.toolkit import output
@@ -39,7 +39,7 @@ from hpctl.toolkit.errors import HpctlError, Unavailable
 from hpctl.toolkit.tables import format_age
 from hpctl.vocabulary.cloud_facts import InstanceStatus, ProviderView
 from hpctl.vocabulary.pause import find_active_pauses
-from hpctl.vocabulary.policy import Mode
+from hpctl.vocabulary.policy import OperatingMode
 from hpctl.vocabulary.slurm_facts import SchedulerView
 from hpctl.wire.heads import list_slurm_conf_paths
 from hpctl.wire.munge import decode_credential, encode_credential
@@ -69,7 +69,7 @@ def doctor(config: str, as_json: bool) -> None:
     loaded, first = read_config(config)
     view = DoctorView(at, (first, *run_checks(loaded, at)))
     output.show_view("doctor", view, as_json)
-    output.exit_with(choose_exit_code(view))
+    output.exit_with_code(choose_exit_code(view))
 
 
 Version = tuple[int, int, int]
@@ -91,7 +91,7 @@ class DoctorFacts:
         self.now = now
 
     @functools.cached_property
-    def served_view(self) -> SchedulerView | None:
+    def daemon_slurm_view(self) -> SchedulerView | None:
         """Return what the daemon has read of Slurm within ANSWERS; None where none answers, it
         cannot read Slurm, or has not for longer: at rest it leaves slurmctld alone."""
         from hpctl.engine.world_client import WorldClient, WorldUnavailableError
@@ -112,14 +112,14 @@ class DoctorFacts:
     @functools.cached_property
     def slurm(self) -> SchedulerView:
         """Slurm's nodes and jobs. Raises Unavailable."""
-        return self.served_view or self.scheduler[0].view()
+        return self.daemon_slurm_view or self.scheduler[0].view()
 
     @functools.cached_property
     def cloud(self) -> ProviderView:
         """Return the cloud's instances. Raises Unavailable."""
-        from hpctl.engine.adapters import make_provider
+        from hpctl.engine.adapters import make_cloud_provider
 
-        return make_provider(self.config).view()
+        return make_cloud_provider(self.config).view()
 
 
 Check = Callable[[DoctorFacts], Iterable[CheckView]]
@@ -149,7 +149,7 @@ def run_checks(config: Config | None, now: datetime) -> tuple[CheckView, ...]:
 SLURM_COMMANDS = ("scontrol", "squeue", "sinfo", "sbatch")
 
 
-def check_commands(facts: DoctorFacts) -> Iterator[CheckView]:
+def check_slurm_commands(facts: DoctorFacts) -> Iterator[CheckView]:
     """Slurm's commands are where the configuration says."""
     config = facts.config
     where = str(config.slurm.bin) if config.slurm.bin else None
@@ -163,7 +163,7 @@ def check_commands(facts: DoctorFacts) -> Iterator[CheckView]:
         yield CheckView("slurm commands", "ok", f"all in {where or found}", "")
 
 
-def check_controller(facts: DoctorFacts) -> Iterator[CheckView]:
+def check_slurmctld(facts: DoctorFacts) -> Iterator[CheckView]:
     """By which adapter Slurm is read, and that slurmctld answers."""
     scheduler, adapter = facts.scheduler
     yield CheckView("slurm adapter", "ok", adapter, "")
@@ -171,18 +171,18 @@ def check_controller(facts: DoctorFacts) -> Iterator[CheckView]:
     try:
         view = facts.slurm
     except Unavailable:
-        installed = _read_installed_release(facts.config)
+        installed = _read_slurmctld_version(facts.config)
         if installed:
-            yield from check_releases(scheduler.version(), installed, answers=False)
+            yield from check_slurm_versions(scheduler.version(), installed, answers=False)
         raise
     how = f"read in {(time.monotonic() - started) * 1000:.0f} ms"
-    if facts.served_view is not None:
+    if facts.daemon_slurm_view is not None:
         how = f"read by the daemon {format_age(view.as_of, facts.now)}"
     what = f"{len(view.nodes)} nodes and {len(view.jobs)} jobs {how}"
     yield CheckView("slurmctld", "ok", what, "")
 
 
-def _read_installed_release(config: Config) -> Version | None:
+def _read_slurmctld_version(config: Config) -> Version | None:
     """The release of the slurmctld that is installed beside the commands, or in the PATH."""
     from hpctl.slurm.parse import parse_version
 
@@ -195,7 +195,9 @@ def _read_installed_release(config: Config) -> Version | None:
     return parse_version(ran.stdout)
 
 
-def check_releases(commands: Version, slurmctld: Version, *, answers: bool) -> Iterator[CheckView]:
+def check_slurm_versions(
+    commands: Version, slurmctld: Version, *, answers: bool
+) -> Iterator[CheckView]:
     """Commands and slurmctld of one release; a newer slurmctld knows two or three older ones."""
     if commands[:2] == slurmctld[:2]:
         return
@@ -211,7 +213,7 @@ def _format_version(version: Version) -> str:
     return f"{version[0]}.{version[1]:02}.{version[2]}"
 
 
-def check_settings(facts: DoctorFacts) -> Iterator[CheckView]:
+def check_slurm_settings(facts: DoctorFacts) -> Iterator[CheckView]:
     """slurm.conf against what recovery needs, and the known hazards of the release that runs."""
     config = facts.config
     from hpctl.engine.adapters import make_scheduler
@@ -221,7 +223,7 @@ def check_settings(facts: DoctorFacts) -> Iterator[CheckView]:
     scheduler = make_scheduler(config)
     commands, shown = scheduler.version(), scheduler.show_config()
     version = parse.parse_version(shown.get("SLURM_VERSION", "")) or commands
-    yield from check_releases(commands, version, answers=True)
+    yield from check_slurm_versions(commands, version, answers=True)
     found = find_hazards(version, shown, _read_topology(Path(shown.get("SLURM_CONF", ""))))
     if not any(h.severity in ("fail", "warn") for h in found):
         yield CheckView(
@@ -229,7 +231,7 @@ def check_settings(facts: DoctorFacts) -> Iterator[CheckView]:
         )
     for h in found:
         yield CheckView(h.rule, h.severity, h.what, h.hint, h.source)
-    yield _check_rights(shown.get("SlurmUser", ""))
+    yield _check_slurm_permissions(shown.get("SlurmUser", ""))
     yield _check_controller_log(config, shown)
 
 
@@ -243,7 +245,7 @@ def _read_topology(conf: Path) -> dict[str, str] | None:
     return {path.name: path.read_text(errors="replace") for path in beside if path.is_file()}
 
 
-def _check_rights(slurm_user: str) -> CheckView:
+def _check_slurm_permissions(slurm_user: str) -> CheckView:
     """Only root, SlurmUser and accounting operators may update nodes and other users' jobs."""
     uid = os.getuid()
     owner = slurm_user.partition("(")[0]
@@ -294,11 +296,11 @@ def check_munge(socket_path: Path | None) -> Iterator[CheckView]:
 def check_daemon(facts: DoctorFacts) -> Iterator[CheckView]:
     """A daemon holds the lease, its intake listens, and nothing stops it from acting."""
     config, now = facts.config, facts.now
-    from hpctl.engine.adapters import open_reader
-    from hpctl.engine.world_offline import read_leader, replay_journal_events
+    from hpctl.engine.adapters import open_journal_reader
+    from hpctl.engine.world_offline import read_leader_lease, replay_journal_events
 
-    with contextlib.closing(open_reader(config)) as store:
-        info = read_leader(store, now, wait=config.database_url is not None)
+    with contextlib.closing(open_journal_reader(config)) as store:
+        info = read_leader_lease(store, now, wait=config.database_url is not None)
         state = replay_journal_events(store.events())
     yield CheckView("journal", "ok", f"{state.events} events, all valid", "")
     hint = "systemctl start hpctl-daemon (or: hpctl daemon run); see its log for the cause"
@@ -315,7 +317,7 @@ def check_daemon(facts: DoctorFacts) -> Iterator[CheckView]:
         else:
             yield CheckView("daemon", "ok", what, "")
         if info.host == socket.gethostname():
-            yield _check_intake(config.intake.listen)
+            yield _check_intake_port(config.intake.listen)
     for target, hold in sorted(state.holds.items()):
         if hold.gate == GATE:
             level = "fail" if hold.rule == ESCALATED else "warn"
@@ -327,7 +329,7 @@ def check_daemon(facts: DoctorFacts) -> Iterator[CheckView]:
         yield CheckView("kill switch", "warn", what, f"rm {config.kill_switch}")
 
 
-def _check_intake(listen: str) -> CheckView:
+def _check_intake_port(listen: str) -> CheckView:
     host, _, port = listen.rpartition(":")
     target = "127.0.0.1" if host in ("", "0.0.0.0") else host  # noqa: S104
     try:
@@ -376,23 +378,23 @@ def check_cloud(facts: DoctorFacts) -> Iterator[CheckView]:
     config = facts.config
     if config.cluster.provider == "none":
         hint = "set cluster.provider to have hpctl reboot and replace"
-        verdict = "warn" if config.mode is Mode.OWN else "ok"
+        verdict = "warn" if config.mode is OperatingMode.OWN else "ok"
         yield CheckView("cloud", verdict, "none: drain and requeue only", hint)
         return
     view = facts.cloud
     what = f"cluster {config.cluster.name}: {len(view.instances)} instances"
     yield CheckView("cloud", "ok", what, "")
-    yield check_single_replacer(view, config.mode)
+    yield check_node_recovery_setting(view, config.mode)
     if view.unpatched:
-        yield check_unpatched(view, config)
+        yield make_software_update_warning(view, config)
     if config.autoscale.enabled:
-        yield from check_scaled_groups(view, config)
+        yield from check_autoscaled_groups(view, config)
 
 
 def check_instance_names(facts: DoctorFacts) -> Iterator[CheckView]:
     """Each instance stands for one Slurm node, whatever their names are."""
     slurm = facts.slurm
-    view, join = join_once(facts.cloud, slurm)
+    view, join = join_instances_once(facts.cloud, slurm)
     lost = [
         i.id
         for i in view.instances.values()
@@ -405,7 +407,7 @@ def check_instance_names(facts: DoctorFacts) -> Iterator[CheckView]:
         yield CheckView("instance names", "warn", what, hint)
 
 
-def check_unpatched(view: ProviderView, config: Config) -> CheckView:
+def make_software_update_warning(view: ProviderView, config: Config) -> CheckView:
     """Orders that the service added after this cluster was made, and that it does not take yet."""
     harm = "nodes cannot be replaced or deleted"
     if "BatchReplaceClusterNodes" not in view.unpatched:
@@ -425,13 +427,13 @@ def _explain_node_recovery_setting(recovery: str) -> str:
     )
 
 
-def check_single_replacer(view: ProviderView, mode: Mode) -> CheckView:
+def check_node_recovery_setting(view: ProviderView, mode: OperatingMode) -> CheckView:
     """Exactly one of hpctl and HyperPod replaces: both is a fight, none is a dead node."""
     automatic = f"NodeRecovery is {'Automatic' if view.automatic else 'None'}, mode {mode}"
-    if view.automatic and mode is Mode.OWN:
+    if view.automatic and mode is OperatingMode.OWN:
         hint = f"{_explain_node_recovery_setting('None')}, or run in mode assist"
         return CheckView("node recovery", "fail", f"{automatic}: both would replace", hint)
-    if not view.automatic and mode is not Mode.OWN:
+    if not view.automatic and mode is not OperatingMode.OWN:
         hint = f"run in mode own, or {_explain_node_recovery_setting('Automatic')}"
         return CheckView("node recovery", "warn", f"{automatic}: nothing replaces a node", hint)
     return CheckView("node recovery", "ok", automatic, "")
@@ -452,10 +454,10 @@ def _check_daemon_user(facts: DoctorFacts) -> Iterator[CheckView]:
     conf = [config.slurm.conf] if config.slurm.conf else list_slurm_conf_paths()
     state = (path for path in config.state_dir.glob("*") if path.is_file())
     try:
-        wrong = list_permission_changes(config, owner) + list_unreadable(
+        wrong = list_permission_changes(config, owner) + list_unreadable_paths(
             owner, [*conf, config.kill_switch.parent]
         )
-        lost = list_unreadable(owner, state)
+        lost = list_unreadable_paths(owner, state)
     except PermissionError:
         what = f"only root can tell what {owner} may read"
         yield CheckView(name, "unknown", what, "sudo hpctl doctor")
@@ -471,7 +473,7 @@ def _check_daemon_user(facts: DoctorFacts) -> Iterator[CheckView]:
     yield CheckView(name, "fail" if hint else "ok", what, hint)
 
 
-def check_scaled_groups(view: ProviderView, config: Config) -> Iterator[CheckView]:
+def check_autoscaled_groups(view: ProviderView, config: Config) -> Iterator[CheckView]:
     """The groups that are autoscaled are there, and the service can add to them."""
     protected = {i.group for i in view.instances.values() if i.protected}
     wrong = False
@@ -525,9 +527,9 @@ def check_clock() -> Iterator[CheckView]:
 
 CHECKS: tuple[tuple[str, Check], ...] = (
     ("munge", lambda facts: check_munge(facts.config.intake.munge_socket)),
-    ("slurm commands", check_commands),
-    ("slurmctld", check_controller),
-    ("slurm.conf", check_settings),
+    ("slurm commands", check_slurm_commands),
+    ("slurmctld", check_slurmctld),
+    ("slurm.conf", check_slurm_settings),
     ("state directory", check_state_directory),
     ("daemon's user", _check_daemon_user),
     ("daemon", check_daemon),

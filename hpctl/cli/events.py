@@ -27,8 +27,8 @@ from hpctl.engine.journal.events import (
     RequestTaken,
     format_event_kind,
 )
-from hpctl.engine.journal.state import State
-from hpctl.engine.timeline import find_subject, make_event_line
+from hpctl.engine.journal.state import EngineState
+from hpctl.engine.timeline import find_timeline_subject, make_event_line
 from hpctl.engine.world_offline import JournalReplayer
 from hpctl.toolkit import output
 from hpctl.toolkit.bounds import EARLIEST, escape_json, make_printable
@@ -57,7 +57,7 @@ class JournalEvent(Struct, frozen=True):
     mark: str
 
 
-def list_event_subjects(event: Event, state: State) -> set[str]:
+def list_event_subjects(event: Event, state: EngineState) -> set[str]:
     """Return what an event is about: ids, nodes, jobs, groups."""
     match event:
         case GateBlocked():
@@ -68,7 +68,7 @@ def list_event_subjects(event: Event, state: State) -> set[str]:
             return {str(event.report.job)}
         case DaemonStarted() | ConfigurationTaken() | ClockSet():
             return set()
-    about = find_subject(event.recovery, state)
+    about = find_timeline_subject(event.recovery, state)
     if isinstance(about, NodeRecovery):
         return {about.id, about.node}
     if isinstance(about, ClusterChange):
@@ -76,7 +76,7 @@ def list_event_subjects(event: Event, state: State) -> set[str]:
     return {about.id, str(about.attempt.job), about.shown, about.cause, *about.bad_nodes}
 
 
-def follow_journal(
+def stream_journal_events(
     store: JournalReader, journal: JournalReplayer, since: datetime, targets: tuple[str, ...]
 ) -> Iterator[JournalEvent]:
     """Yield what is new in the journal, without steps that were just accepted. Raises Unavailable,
@@ -104,7 +104,7 @@ def _ignore_interrupts() -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _wait_for_reader(seconds: float) -> None:
+def _sleep_until_pipe_closes(seconds: float) -> None:
     """Wait, at most until the reader has left. Raises BrokenPipeError."""
     poll = select.poll()
     poll.register(sys.stdout.fileno(), 0)  # An error or a hang-up is always reported.
@@ -112,7 +112,7 @@ def _wait_for_reader(seconds: float) -> None:
         raise BrokenPipeError
 
 
-def _print_view(view: JournalEvent, as_json: bool) -> None:
+def _print_event(view: JournalEvent, as_json: bool) -> None:
     if as_json:
         import msgspec
 
@@ -128,7 +128,7 @@ def _print_view(view: JournalEvent, as_json: bool) -> None:
 @click.option("--follow", "-f", is_flag=True, help="Print new events until Ctrl-C.")
 @click.option(
     "--since",
-    type=output.SinceType(),
+    type=output.PastTimeType(),
     help="Events since then (30min, 7d, ISO). Default: a day; with TARGET all except retired ones.",
 )
 @click.option(
@@ -143,7 +143,7 @@ def events(
     TARGET is a node, a job, an instance group or the id of a recovery or change. Steps that were
     accepted at once have one line, those that were not a second one.
     """
-    from hpctl.engine.adapters import open_reader
+    from hpctl.engine.adapters import open_journal_reader
 
     loaded, now = config_loading.load_config(config), output.now()
     begun = since or (EARLIEST if targets else now - DAY)
@@ -154,10 +154,10 @@ def events(
         while True:
             at = time.monotonic()
             try:
-                with closing(open_reader(loaded)) as store:
+                with closing(open_journal_reader(loaded)) as store:
                     opened_s, health = time.monotonic() - at, store.health()
-                    for view in follow_journal(store, journal, begun, targets):
-                        _print_view(view, as_json)
+                    for view in stream_journal_events(store, journal, begun, targets):
+                        _print_event(view, as_json)
                         found = True
             except Unavailable as error:
                 if not (follow and journal.state.events):
@@ -165,7 +165,7 @@ def events(
                 output.echo(f"hpctl: {error}; trying again", err=True)
             if not follow:
                 break
-            _wait_for_reader(max(EVERY_S, PATIENCE * opened_s))
+            _sleep_until_pipe_closes(max(EVERY_S, PATIENCE * opened_s))
     known = {*map(str, list_explainable_targets(journal.state)), *map(str, health)}
     if not found:
         for target in set(targets) - known:

@@ -8,20 +8,20 @@ import click
 from msgspec.structs import replace
 
 from hpctl.engine import config_loading
-from hpctl.engine.cancellation import add_cancellation, find_canceled_job
+from hpctl.engine.cancellation import add_cancellation_details, find_canceled_job
 from hpctl.engine.completion import complete_any
 from hpctl.engine.explain_view import (
     NO_ORDER,
     ExplainView,
     build_explain_view,
     find_job_preemption,
-    is_suspended,
+    is_job_suspended,
     list_explainable_names,
     make_job_view,
 )
-from hpctl.engine.named_jobs import find_named_jobs
-from hpctl.engine.timeline import TimelineMark
-from hpctl.engine.world import World, is_waiting_for_cloud
+from hpctl.engine.named_jobs import find_jobs_by_id
+from hpctl.engine.timeline import TimelineLineKind
+from hpctl.engine.world import World, has_recovery_awaiting_cloud
 from hpctl.engine.world_reader import read_world_once
 from hpctl.toolkit import output
 from hpctl.toolkit.errors import HpctlError, Unavailable
@@ -63,7 +63,7 @@ def explain(target: str, config: str, as_json: bool) -> None:
     """
     view, note = explain_target(config_loading.load_config(config), target)
     # By hand: a story whose headings and lines depend on what happened.
-    output.show_view("explain", view, as_json, draw_story)
+    output.show_view("explain", view, as_json, draw_explanation)
     if note:
         output.echo(f"hpctl: {note}", err=True)
 
@@ -73,22 +73,22 @@ def explain_target(loaded: Config, target: str) -> tuple[ExplainView, str]:
 
     Raises HpctlError where nothing has that name.
     """
-    from hpctl.cli.features import list_explain_parts
-    from hpctl.engine.adapters import make_rules
+    from hpctl.cli.features import make_explain_extensions
+    from hpctl.engine.adapters import make_fault_rules
 
-    rules, parts = make_rules(loaded), list_explain_parts()
+    rules, parts = make_fault_rules(loaded), make_explain_extensions()
     # A job's id may be a task of an array or a component: Slurm says of which job.
     world = read_world_once(loaded, output.now(), slurm=parse_job_id(target) is not None)
-    world = _read_job_end(loaded, world, target)
+    world = _refresh_completing_job(loaded, world, target)
     view = build_explain_view(world, rules, target, parts)
     if view is None and parse_job_id(target) is None:
         # The cloud alone knows a node's logical id.
         named = read_world_once(loaded, output.now(), slurm=True, cloud=True)
-        node = find_node(named, target)
+        node = find_node_name(named, target)
         if node != target:
             world, target = named, node
             view = build_explain_view(world, rules, target, parts)
-    if view is not None and view.kind == "node_recovery" and is_waiting_for_cloud(world):
+    if view is not None and view.kind == "node_recovery" and has_recovery_awaiting_cloud(world):
         world = read_world_once(loaded, output.now(), slurm=True, cloud=True)
         view = build_explain_view(world, rules, target, parts)
     daemons = world
@@ -97,7 +97,7 @@ def explain_target(loaded: Config, target: str) -> tuple[ExplainView, str]:
         # is unknown there is looked for in the past.
         world = read_world_once(loaded, output.now(), slurm=True, past=view is None)
         view = build_explain_view(world, rules, target, parts)
-    if view is None and daemons.slurm is not None and find_named_jobs(daemons, target):
+    if view is None and daemons.slurm is not None and find_jobs_by_id(daemons, target):
         world = daemons  # which remembers the nodes of a job's last run
     order = _read_preemption_order(loaded, world, target)
     if view is not None and order != NO_ORDER:
@@ -114,11 +114,11 @@ def explain_target(loaded: Config, target: str) -> tuple[ExplainView, str]:
         raise HpctlError(f"hpctl knows no node, job or recovery {target!r}", hint)
     canceled = find_canceled_job(world, target)
     if canceled is not None:
-        view = add_cancellation(view, canceled, _find_canceler(loaded, canceled))
-    return view, explain_decider(world, view)
+        view = add_cancellation_details(view, canceled, _find_canceler(loaded, canceled))
+    return view, describe_decision_source(world, view)
 
 
-def find_node(w: World, target: str) -> str:
+def find_node_name(w: World, target: str) -> str:
     """Return the name of the node that an instance id, logical id or address means; without one,
     the target."""
     for name, instance in w.joined.instances.items():
@@ -135,7 +135,7 @@ def _read_preemption_order(loaded: Config, w: World, target: str) -> PreemptionO
     """Return what Slurm lets preempt what, where only that tells whether a job was preempted."""
     lost = find_job_preemption(w, target, NO_ORDER)
     uncertain = lost is not None and not lost.certain
-    if not uncertain and not is_suspended(w, target):
+    if not uncertain and not is_job_suspended(w, target):
         return NO_ORDER
     from hpctl.engine.adapters import make_scheduler
 
@@ -145,10 +145,10 @@ def _read_preemption_order(loaded: Config, w: World, target: str) -> PreemptionO
         return NO_ORDER
 
 
-def _read_job_end(loaded: Config, w: World, target: str) -> World:
+def _refresh_completing_job(loaded: Config, w: World, target: str) -> World:
     """Return the world with a job as Slurm has it now, where it was COMPLETING and how it ended was
     not known yet: nothing makes a daemon read Slurm again as soon as it is."""
-    named = find_named_jobs(w, target)
+    named = find_jobs_by_id(w, target)
     seen = w.slurm.jobs.get(named[0]) if w.slurm is not None and len(named) == 1 else None
     if w.slurm is None or seen is None or not seen.has_unknown_end:
         return w
@@ -168,26 +168,26 @@ def _find_canceler(loaded: Config, job: SlurmJob) -> str:
     return make_scheduler(loaded).find_canceler(job)
 
 
-def explain_decider(w: World, view: ExplainView) -> str:
+def describe_decision_source(w: World, view: ExplainView) -> str:
     """Return a sentence where a view rests on decisions that no daemon has taken; else ""."""
     if not w.computed or view.kind not in ("node", "hold"):
         return ""
-    if not w.daemon_alive:
+    if not w.is_daemon_alive:
         return "no daemon is running; this is what a daemon would decide"
     return f"the daemon's decisions cannot be read ({w.computed}); this is what it would decide"
 
 
 MARKS = {
-    TimelineMark.DECIDED: HEAD,
-    TimelineMark.DID: "cyan",
-    TimelineMark.SAW: "",
-    TimelineMark.WAITS: WARN,
-    TimelineMark.TROUBLE: BAD,
-    TimelineMark.DONE: GOOD,
+    TimelineLineKind.DECIDED: HEAD,
+    TimelineLineKind.DID: "cyan",
+    TimelineLineKind.SAW: "",
+    TimelineLineKind.WAITS: WARN,
+    TimelineLineKind.TROUBLE: BAD,
+    TimelineLineKind.DONE: GOOD,
 }
 
 
-def draw_story(out: Console, view: ExplainView) -> None:
+def draw_explanation(out: Console, view: ExplainView) -> None:
     """Draw the story of `hpctl explain`."""
     out.print(style_text(view.headline, HEAD))
     _draw_failure(out, view)
@@ -198,7 +198,7 @@ def draw_story(out: Console, view: ExplainView) -> None:
     _draw_rule(out, view)
     _draw_gates(out, view)
     _draw_tasks(out, view)
-    _draw_story(out, view)
+    _draw_timeline(out, view)
     if view.next.what:
         out.print()
         out.print(f"Waiting for: {view.next.what}.")
@@ -262,11 +262,11 @@ def _draw_tasks(out: Console, view: ExplainView) -> None:
     out.print(indent_block(table))
 
 
-def _draw_story(out: Console, view: ExplainView) -> None:
+def _draw_timeline(out: Console, view: ExplainView) -> None:
     if not view.story:
         return
     first = view.fault_at or view.story[0].at
-    print_heading(out, f"Timeline ({first:%Y-%m-%d}, times in UTC{_describe_time_zero(view)})")
+    print_heading(out, f"Timeline ({first:%Y-%m-%d}, times in UTC{_describe_timeline_start(view)})")
     table = make_grid("", DIM)
     table.columns[1].justify = "right"
     for line in view.story:
@@ -275,7 +275,7 @@ def _draw_story(out: Console, view: ExplainView) -> None:
     out.print(indent_block(table))
 
 
-def _describe_time_zero(view: ExplainView) -> str:
+def _describe_timeline_start(view: ExplainView) -> str:
     """From when its timeline counts."""
     if view.fault_at is None:
         return "; T+0 s is the first line"

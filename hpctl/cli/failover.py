@@ -37,18 +37,18 @@ class FailoverView(Struct, frozen=True):
     answer: str
 
 
-def _read_heads(config: Config) -> tuple[DaemonInfo | None, tuple[StandbyView, ...]]:
-    from hpctl.engine.adapters import open_reader
+def _read_leader_and_standbys(config: Config) -> tuple[DaemonInfo | None, tuple[StandbyView, ...]]:
+    from hpctl.engine.adapters import open_journal_reader
 
-    with closing(open_reader(config)) as store:
+    with closing(open_journal_reader(config)) as store:
         return store.daemon(), make_standby_views(store.standbys(), output.now())
 
 
 def _list_standby_hosts(config: Config) -> list[str]:
-    return [one.host for one in _read_heads(config)[1] if not one.is_lost]
+    return [one.host for one in _read_leader_and_standbys(config)[1] if not one.is_lost]
 
 
-def _complete_hosts(ctx: click.Context, _param: click.Parameter, start: str) -> list[str]:
+def _complete_standby_hosts(ctx: click.Context, _param: click.Parameter, start: str) -> list[str]:
     try:
         found = _list_standby_hosts(config_loading.load_config(ctx.params.get("config") or ""))
     except HpctlError:
@@ -69,14 +69,14 @@ def preview_failover(
     return FailoverView(leader, leader, standbys, bool(chosen), done=False, answer=answer)
 
 
-def hand_leadership_over(
+def transfer_leadership(
     config: Config, before: DaemonInfo | None, to: str, wait: bool
 ) -> FailoverView:
     """Ask the leader; with `wait` until the next one leads."""
     (row,) = ask_daemon(config, "failover", [to]).requests
     epoch, until = (before.epoch if before else 0), time.monotonic() + WAIT_S * wait
     while True:
-        now, standbys = _read_heads(config)
+        now, standbys = _read_leader_and_standbys(config)
         done = now is not None and now.epoch > epoch
         if done or not row.ok or time.monotonic() >= until:
             break
@@ -91,7 +91,7 @@ def hand_leadership_over(
     "--to",
     metavar="HOST",
     default="",
-    shell_complete=_complete_hosts,
+    shell_complete=_complete_standby_hosts,
     help="Which standby is to lead.",
 )
 @click.option("--dry-run", is_flag=True, help="Say who would lead; ask for nothing.")
@@ -112,11 +112,11 @@ def failover(to: str, dry_run: bool, wait: bool, config: str, as_json: bool) -> 
             "To use several head nodes, keep the journal in a database: set database_url in "
             "hpctl.yaml (docs/head-nodes.md)"
         )
-    before, standbys = _read_heads(loaded)
+    before, standbys = _read_leader_and_standbys(loaded)
     view = (
         preview_failover(before, standbys, to)
         if dry_run
-        else hand_leadership_over(loaded, before, to, wait)
+        else transfer_leadership(loaded, before, to, wait)
     )
     if as_json:
         output.echo(output.to_json("failover", view))
@@ -127,6 +127,6 @@ def failover(to: str, dry_run: bool, wait: bool, config: str, as_json: bool) -> 
         elif view.done:
             output.echo(f"{view.leads_now} leads")
     unanswered = view.answer == NO_ANSWER or (wait and view.ok and not (view.done or dry_run))
-    output.exit_with(
+    output.exit_with_code(
         ExitCode.CANNOT_TELL if unanswered else ExitCode.FINE if view.ok else ExitCode.PROBLEM
     )

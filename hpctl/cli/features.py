@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 def list_doctor_checks() -> Mapping[str, Check]:
     """Return what `hpctl doctor` checks after its own, by name."""
-    from hpctl.jobs.other_actors import check_other_actors
+    from hpctl.jobs.other_actors import check_conflicting_restart_tools
     from hpctl.nodes.acceptance.check_command import check_acceptance_command
     from hpctl.nodes.evidence.check import check_evidence
     from hpctl.service.checks import check_notifications
@@ -34,15 +34,15 @@ def list_doctor_checks() -> Mapping[str, Check]:
         "notifications": check_notifications,
         "acceptance": check_acceptance_command,
         "evidence": check_evidence,
-        "other actors": lambda *_: check_other_actors(),
+        "other actors": lambda *_: check_conflicting_restart_tools(),
     }
 
 
-def list_explain_parts() -> ExplainExtensions:
+def make_explain_extensions() -> ExplainExtensions:
     """Return what features add to the explanations of `hpctl explain` and the page."""
     from hpctl.checkpoints.explain import describe_newest_checkpoint
     from hpctl.engine.explain_view import ExplainExtensions
-    from hpctl.jobs.explain import describe_crash_answer, describe_time_limit_end, judge_failed_run
+    from hpctl.jobs.explain import describe_crash_action, describe_time_limit_end, judge_failed_run
     from hpctl.jobs.run_gates import RUN_GATES
     from hpctl.nodes.acceptance.limits import ORDERS
     from hpctl.nodes.stuck import STUCK
@@ -51,13 +51,13 @@ def list_explain_parts() -> ExplainExtensions:
         orders=(STUCK, *ORDERS.values()),
         run_gates=(*RUN_GATES,),
         on_jobs=(describe_newest_checkpoint,),
-        on_crashes=(describe_crash_answer,),
+        on_crashes=(describe_crash_action,),
         on_ends=(describe_time_limit_end,),
         on_failures=(judge_failed_run,),
     )
 
 
-def list_test_results() -> Sequence[Callable[[Path], TestResults]]:
+def list_test_result_readers() -> Sequence[Callable[[Path], TestResults]]:
     """Return what reads the results that tests leave in the spool of a node's agent."""
     from hpctl.nodes.acceptance.result import ResultInbox
 

@@ -26,11 +26,11 @@ def find_command(root: click.Context, words: tuple[str, ...]) -> click.Context:
         name, command, left = group.resolve_command(context, left)
         if command is None:
             raise click.UsageError(f"hpctl has no such command: {' '.join(words)}", root)
-        context = make_context(context, str(name), command)
+        context = make_command_context(context, str(name), command)
     return context
 
 
-def make_context(parent: click.Context, name: str, command: click.Command) -> click.Context:
+def make_command_context(parent: click.Context, name: str, command: click.Command) -> click.Context:
     """Return the context of a command of a group, in which nothing is run."""
     return command.context_class(
         command, info_name=name, parent=parent, resilient_parsing=True, **command.context_settings
@@ -48,7 +48,7 @@ def list_leaf_commands(context: click.Context) -> Iterator[click.Context]:
     for name in group.list_commands(context):
         command = group.get_command(context, name)
         if command is not None and not command.hidden:
-            yield from list_leaf_commands(make_context(context, name, command))
+            yield from list_leaf_commands(make_command_context(context, name, command))
 
 
 def _complete_words(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:

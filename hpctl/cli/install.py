@@ -14,12 +14,12 @@ import click
 from msgspec import Struct
 
 from hpctl.cli.doctor import read_config, run_checks
-from hpctl.cli.install_layout import InstallStep, InstallStepView, open_machine, run_steps
+from hpctl.cli.install_layout import InstallStep, InstallStepView, open_machine, run_install_steps
 from hpctl.cli.install_steps import (
     InstallOptions,
-    for_slurms_user,
+    list_slurm_user_steps,
     plan_install,
-    read_site_parameters,
+    read_scheduler_parameters,
 )
 from hpctl.cli.uninstall_steps import plan_uninstall
 from hpctl.toolkit import output
@@ -42,7 +42,7 @@ PORT = 8470
 STYLES = {"done": GOOD, "failed": BAD, "would": WARN, "skipped": WARN}
 
 
-def _render_step(step: InstallStepView) -> Text:
+def _render_install_step(step: InstallStepView) -> Text:
     line = style_text(f"{step.state:8}", STYLES.get(step.state, ""))
     return line.append(f"  {step.name:14}{step.what}", "default")
 
@@ -55,7 +55,7 @@ class InstallView(Struct, frozen=True):
     checks: tuple[CheckView, ...]
 
     layout: ClassVar[Layout] = (
-        ItemLines("steps", _render_step, unbroken=True),
+        ItemLines("steps", _render_install_step, unbroken=True),
         TextLine(DRY_RUN, when="dry_run"),
         BlankLine(when="checks"),
         *CHECKLIST,
@@ -106,16 +106,18 @@ def head(
     cluster: str, region: str, slurm: bool, yes: bool, dry_run: bool, root: Path, as_json: bool
 ) -> None:
     """Install the daemon on a head node (controller)."""
-    eager = slurm and _wants_delay(_make_machine(root, dry_run), yes or dry_run)
+    eager = slurm and _should_set_batch_sched_delay(
+        _open_target_machine(root, dry_run), yes or dry_run
+    )
     _install_role(
         InstallOptions("head", cluster, region, slurm=slurm, eager=eager), dry_run, root, as_json
     )
 
 
-def _wants_delay(machine: Machine, agreed: bool) -> bool:
+def _should_set_batch_sched_delay(machine: Machine, agreed: bool) -> bool:
     """Return whether batch_sched_delay=0 is to be added to what a site has set; a person is
     asked."""
-    parameters = read_site_parameters(machine)
+    parameters = read_scheduler_parameters(machine)
     if not parameters or agreed:
         return bool(parameters)
     question = (
@@ -133,8 +135,8 @@ def daemon_user(dry_run: bool, root: Path, as_json: bool) -> None:
     Says in its unit who that is, and has that user's group read hpctl.yaml and the daemon's
     secrets. Restarts nothing; `install head` does the same.
     """
-    steps = for_slurms_user(_make_machine(root, dry_run), [])
-    _show_steps(steps, dry_run, as_json, lambda: ())
+    steps = list_slurm_user_steps(_open_target_machine(root, dry_run), [])
+    _run_and_show_steps(steps, dry_run, as_json, lambda: ())
 
 
 @install.command()
@@ -171,13 +173,13 @@ def uninstall(purge: bool, yes: bool, dry_run: bool, root: Path, as_json: bool) 
     Journal and configuration stay, unless --purge: a later daemon continues recoveries that are
     open. Nodes that hpctl drained stay drained.
     """
-    machine = _make_machine(root, dry_run)
+    machine = _open_target_machine(root, dry_run)
     if not (yes or dry_run):
         what = (
             " with its journal and configuration" if purge else "; journal and configuration stay"
         )
         output.confirm(f"Remove hpctl from this machine{what}?", abort=True)
-    _show_steps(plan_uninstall(machine, purge), dry_run, as_json, lambda: ())
+    _run_and_show_steps(plan_uninstall(machine, purge), dry_run, as_json, lambda: ())
 
 
 def _parse_head_url(head: str) -> str:
@@ -188,7 +190,7 @@ def _parse_head_url(head: str) -> str:
     return f"http://{text}" if ":" in text else f"http://{text}:{PORT}"
 
 
-def _make_machine(root: Path, dry_run: bool) -> Machine:
+def _open_target_machine(root: Path, dry_run: bool) -> Machine:
     if os.geteuid() != 0 and root == Path("/") and not dry_run:
         raise HpctlError(
             "only root can install hpctl on this machine",
@@ -198,23 +200,23 @@ def _make_machine(root: Path, dry_run: bool) -> Machine:
 
 
 def _install_role(wish: InstallOptions, dry_run: bool, root: Path, as_json: bool) -> None:
-    machine = _make_machine(root, dry_run)
+    machine = _open_target_machine(root, dry_run)
     looks = (lambda: ()) if dry_run or not machine.running else (lambda: _check_installation(wish))
-    _show_steps(plan_install(machine, wish), dry_run, as_json, looks)
+    _run_and_show_steps(plan_install(machine, wish), dry_run, as_json, looks)
 
 
-def _show_steps(
+def _run_and_show_steps(
     steps: Iterator[InstallStep],
     dry_run: bool,
     as_json: bool,
     looks: Callable[[], tuple[CheckView, ...]],
 ) -> None:
-    taken = tuple(run_steps(steps, dry_run))
+    taken = tuple(run_install_steps(steps, dry_run))
     failed = any(step.state == "failed" for step in taken)
     view = InstallView(dry_run, taken, () if failed else looks())
     output.show_view("install", view, as_json)
     found = choose_exit_code(DoctorView(output.now(), view.checks))
-    output.exit_with(ExitCode.PROBLEM if failed else found)
+    output.exit_with_code(ExitCode.PROBLEM if failed else found)
 
 
 def _check_installation(wish: InstallOptions) -> tuple[CheckView, ...]:

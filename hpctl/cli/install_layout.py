@@ -87,7 +87,7 @@ def open_machine(root: Path) -> Machine:
     return Machine(str(root))
 
 
-def run_steps(steps: Iterator[InstallStep], dry_run: bool) -> Iterator[InstallStepView]:
+def run_install_steps(steps: Iterator[InstallStep], dry_run: bool) -> Iterator[InstallStepView]:
     """Take the steps in order; the first that fails is the last."""
     from lifecycle.failure import Failure
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from hpctl import __version__
-from hpctl.cli.daemon_user import find_slurm_user, grant_access, list_permission_changes
+from hpctl.cli.daemon_user import find_slurm_user, grant_group_read_access, list_permission_changes
 from hpctl.cli.install_layout import (
     AGENT_ENV,
     DROP_IN,
@@ -37,12 +37,12 @@ from hpctl.engine.config import (
     ClusterSection,
     Config,
     JournalSection,
-    format_example,
+    format_example_config,
     read_config_file,
 )
 from hpctl.engine.journal.creation import create_journal
 from hpctl.toolkit.errors import HpctlError
-from hpctl.wire.heads import SLURM_USER, slurm_user
+from hpctl.wire.heads import SLURM_USER, read_slurm_user
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -77,9 +77,9 @@ def plan_install(machine: Machine, wish: InstallOptions) -> Iterator[InstallStep
     changed: list[str] = []
     is_new = not machine.path(DEFAULT_PATH).exists()
     yield _make_program_step(machine, changed)
-    yield _make_link_step(machine)
+    yield _make_path_link_step(machine)
     if wish.role == "head":
-        yield _render_hpctl_yaml(machine, wish)
+        yield _make_configuration_step(machine, wish)
         yield _make_journal_step(machine, is_new)
     if wish.role == "node":
         yield _make_file_step(machine, AGENT_ENV, environment, changed)
@@ -90,11 +90,11 @@ def plan_install(machine: Machine, wish: InstallOptions) -> Iterator[InstallStep
         if machine.unit_text(name) != text:
             yield _make_file_step(machine, f"/etc/systemd/system/{name}", text, changed)
     if wish.eager:
-        yield _make_scheduling_step(machine)
+        yield _make_batch_delay_step(machine)
     if wish.slurm:
-        yield _make_slurm_step(machine, wish.role)
+        yield _make_slurm_plugins_step(machine, wish.role)
     if wish.role == "head":
-        yield from for_slurms_user(machine, changed)
+        yield from list_slurm_user_steps(machine, changed)
     if names:
         yield _make_service_step(machine, names[0], changed)
 
@@ -103,7 +103,7 @@ def _make_program_step(machine: Machine, changed: list[str]) -> InstallStep:
     what = f"hpctl {__version__} in {HOME}"
     program = machine.path(PROGRAM)
 
-    def done() -> bool:
+    def is_program_installed() -> bool:
         if machine.path(PACKAGE).exists() or not machine.real:
             return program.is_symlink() or program.exists()
         return machine.works(PROGRAM, "--version") and __version__ in machine.run(
@@ -111,13 +111,19 @@ def _make_program_step(machine: Machine, changed: list[str]) -> InstallStep:
         )
 
     absent = ""
-    if not machine.real and not done():
+    if not machine.real and not is_program_installed():
         absent = f"put the Debian package into {machine.root} (make package): an environment of"
         absent = f"{absent} Python cannot be made from outside"
-    return InstallStep("program", what, done, lambda: _make_environment(machine, changed), absent)
+    return InstallStep(
+        "program",
+        what,
+        is_program_installed,
+        lambda: _create_virtual_environment(machine, changed),
+        absent,
+    )
 
 
-def _make_environment(machine: Machine, changed: list[str]) -> None:
+def _create_virtual_environment(machine: Machine, changed: list[str]) -> None:
     """Make a separate environment from the wheels that are installed here; no network."""
     from hpctl.clusters.bundle_wheels import copy_installed_wheels
 
@@ -136,16 +142,16 @@ def _make_environment(machine: Machine, changed: list[str]) -> None:
     changed.append(HOME)
 
 
-def _make_link_step(machine: Machine) -> InstallStep:
+def _make_path_link_step(machine: Machine) -> InstallStep:
     """In every user's PATH: the package has it in /usr/bin."""
     link = machine.path(LINK)
 
-    def done() -> bool:
+    def is_link_present() -> bool:
         if machine.path("/usr/bin/hpctl").is_symlink():
             return True
         return link.is_symlink() and os.readlink(link) == PROGRAM
 
-    def run() -> None:
+    def create_link() -> None:
         if link.exists() or link.is_symlink():
             raise HpctlError(
                 f"cannot install: {link} exists and belongs to another installation of hpctl",
@@ -154,10 +160,10 @@ def _make_link_step(machine: Machine) -> InstallStep:
         link.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(PROGRAM)
 
-    return InstallStep("PATH", f"{LINK} -> {PROGRAM}", done, run)
+    return InstallStep("PATH", f"{LINK} -> {PROGRAM}", is_link_present, create_link)
 
 
-def _render_hpctl_yaml(machine: Machine, wish: InstallOptions) -> InstallStep:
+def _make_configuration_step(machine: Machine, wish: InstallOptions) -> InstallStep:
     """Return every key with its default; the cluster's name from the words, else from HyperPod's
     file."""
     path = machine.path(DEFAULT_PATH)
@@ -175,7 +181,7 @@ def _render_hpctl_yaml(machine: Machine, wish: InstallOptions) -> InstallStep:
     )
     # An image has no SlurmUser yet who could own a journal: there the first daemon begins it.
     journal = JournalSection(create=not machine.real)
-    text = format_example(Config(cluster=given, journal=journal))
+    text = format_example_config(Config(cluster=given, journal=journal))
     return InstallStep("configuration", what, path.exists, lambda: machine.write(path, text))
 
 
@@ -197,13 +203,13 @@ def _make_journal_step(machine: Machine, is_new: bool) -> InstallStep:
     if not is_new and not file.exists():
         absent = f"{file} is not there: mount its file system, or hpctl journal create"
 
-    def run() -> None:
+    def create_empty_journal() -> None:
         _make_state_directory(config)
         # SlurmUser may not read the environment that this program runs from.
         python = machine.path(f"{HOME}/bin/python")
         create_journal(config.url, DEFAULT_PATH, str(python) if python.exists() else "")
 
-    return InstallStep("journal", str(file), file.exists, run, absent)
+    return InstallStep("journal", str(file), file.exists, create_empty_journal, absent)
 
 
 def _make_state_directory(config: Config) -> None:
@@ -256,11 +262,11 @@ def _render_agent_env(machine: Machine, head: str) -> str:
 def _make_file_step(machine: Machine, path: str, text: str, changed: list[str]) -> InstallStep:
     from lifecycle.machine import holds
 
-    def run() -> None:
+    def write_file() -> None:
         machine.write(machine.path(path), text)
         changed.append(path)
 
-    return InstallStep("file", path, lambda: holds(machine.path(path), text), run)
+    return InstallStep("file", path, lambda: holds(machine.path(path), text), write_file)
 
 
 def _make_service_step(machine: Machine, unit: str, changed: list[str]) -> InstallStep:
@@ -284,38 +290,41 @@ def _make_service_step(machine: Machine, unit: str, changed: list[str]) -> Insta
     )
 
 
-def for_slurms_user(machine: Machine, changed: list[str]) -> Iterator[InstallStep]:
+def list_slurm_user_steps(machine: Machine, changed: list[str]) -> Iterator[InstallStep]:
     """Check that the unit runs the daemon as SlurmUser, who alone may read the secrets it needs."""
     config, drop_in = None, machine.path(DROP_IN)
     with suppress(HpctlError):  # `hpctl doctor` says what is wrong with it
         config = read_config_file(DEFAULT_PATH) if machine.real else None
-    user = find_slurm_user(config) if machine.real else slurm_user(machine.root)
+    user = find_slurm_user(config) if machine.real else read_slurm_user(machine.root)
     if user != SLURM_USER or drop_in.exists():
         yield _make_file_step(machine, DROP_IN, f"# SlurmUser\n[Service]\nUser={user}\n", changed)
         if machine.running and changed:
             machine.run("systemctl", "daemon-reload")
     for path in list_permission_changes(config, user) if config else ():
         what = f"{path} is for {user} to read"
-        yield InstallStep("daemon's user", what, lambda: False, partial(grant_access, path, user))
+        yield InstallStep(
+            "daemon's user", what, lambda: False, partial(grant_group_read_access, path, user)
+        )
         changed.append(str(path))
 
 
-def read_site_parameters(machine: Machine) -> str:
+def read_scheduler_parameters(machine: Machine) -> str:
     """Return the SchedulerParameters that a site's slurm.conf sets without batch_sched_delay, else
     ""."""
     from lifecycle.slurm_files import value
 
     found = (
-        value(describe_node(machine, "head").slurm_etc / "slurm.conf", "SchedulerParameters") or ""
+        value(make_lifecycle_node(machine, "head").slurm_etc / "slurm.conf", "SchedulerParameters")
+        or ""
     )
     return "" if "batch_sched_delay" in found.lower() else found
 
 
-def _make_scheduling_step(machine: Machine) -> InstallStep:
+def _make_batch_delay_step(machine: Machine) -> InstallStep:
     """batch_sched_delay=0 among a site's own SchedulerParameters, which uninstall takes out."""
-    conf = describe_node(machine, "head").slurm_etc / "slurm.conf"
+    conf = make_lifecycle_node(machine, "head").slurm_etc / "slurm.conf"
 
-    def run() -> None:
+    def add_batch_sched_delay() -> None:
         text = re.sub(
             r"(?im)^([ \t]*SchedulerParameters[ \t]*=[ \t]*[^\s#]+)",
             rf"{ADDED_LINE}\n\1,{DELAY_SETTING}",
@@ -325,7 +334,9 @@ def _make_scheduling_step(machine: Machine) -> InstallStep:
         reconfigure_slurm(machine)
 
     what = f"{DELAY_SETTING} in {conf}"
-    return InstallStep("scheduler", what, lambda: not read_site_parameters(machine), run)
+    return InstallStep(
+        "scheduler", what, lambda: not read_scheduler_parameters(machine), add_batch_sched_delay
+    )
 
 
 def reconfigure_slurm(machine: Machine) -> None:
@@ -348,11 +359,11 @@ def describe_health_check(conf: Path) -> str:
     return f"HealthCheckProgram={program}, every {value(conf, 'HealthCheckInterval') or 0} s"
 
 
-def _make_slurm_step(machine: Machine, role: str) -> InstallStep:
+def _make_slurm_plugins_step(machine: Machine, role: str) -> InstallStep:
     """Epilog, prolog and, where it can be compiled, the SPANK plugin: the lifecycle's own step."""
     from lifecycle.steps import slurm_plugins
 
-    node = describe_node(machine, role)
+    node = make_lifecycle_node(machine, role)
     here = slurm_plugins.applies(node)
     what = (
         f"{PLUGINS}: the epilog that wakes the daemon, --resilient where it compiles;"
@@ -367,7 +378,7 @@ def _make_slurm_step(machine: Machine, role: str) -> InstallStep:
     )
 
 
-def describe_node(machine: Machine, role: str) -> Node:
+def make_lifecycle_node(machine: Machine, role: str) -> Node:
     """Describe a node as far as steps that are not specific to HyperPod need it."""
     from lifecycle import config, node
 

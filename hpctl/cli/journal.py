@@ -120,7 +120,7 @@ def _show_progress_bar(what: str) -> Iterator[Tell]:
         yield lambda done, total: shown.update(task, completed=done, total=total)
 
 
-def _make_view(found: JournalSummary) -> JournalView:
+def _make_journal_view(found: JournalSummary) -> JournalView:
     bad = found.problem
     problem = None if bad is None else ProblemView(bad.table, bad.row, bad.why, bad.fix)
     rows = {name.removeprefix("hpctl_"): count for name, count in found.rows.items()}
@@ -134,7 +134,7 @@ def _check_journal(url: str, what: str) -> JournalView:
     from hpctl.engine.journal.check import check_journal
 
     with _show_progress_bar(what) as tell:
-        return _make_view(check_journal(url, tell))
+        return _make_journal_view(check_journal(url, tell))
 
 
 @click.group(cls=LazyGroup)
@@ -151,13 +151,17 @@ def check_command(file: Path | None, config: str, as_json: bool) -> None:
 
     FILE: a backup, in place of the configured journal. Exit code: 0 intact, 1 not, 3 not reachable.
     """
-    from hpctl.engine.adapters import find_readable_url
+    from hpctl.engine.adapters import find_readable_journal_url
     from hpctl.engine.journal.source import make_sqlite_url
 
-    url = make_sqlite_url(file) if file else find_readable_url(config_loading.load_config(config))
+    url = (
+        make_sqlite_url(file)
+        if file
+        else find_readable_journal_url(config_loading.load_config(config))
+    )
     view = _check_journal(url, "checking")
     output.show_view("journal-check", view, as_json)
-    output.exit_with(output.ExitCode.FINE if view.ok else output.ExitCode.PROBLEM)
+    output.exit_with_code(output.ExitCode.FINE if view.ok else output.ExitCode.PROBLEM)
 
 
 @journal.command()
@@ -170,17 +174,17 @@ def backup(file: Path, config: str, as_json: bool) -> None:
     FILE is a SQLite file whatever the database is, for root and the daemon alone. Exit code: 0
     whole, 1 not.
     """
-    from hpctl.engine.adapters import find_readable_url
+    from hpctl.engine.adapters import find_readable_journal_url
     from hpctl.engine.journal import backup as journal_backup
     from hpctl.engine.journal.source import make_sqlite_url
 
     with _show_progress_bar("copying") as tell:
         journal_backup.copy_journal(
-            find_readable_url(config_loading.load_config(config)), file, tell
+            find_readable_journal_url(config_loading.load_config(config)), file, tell
         )
     view = _check_journal(make_sqlite_url(file), "checking")
     output.show_view("journal-check", view, as_json)
-    output.exit_with(output.ExitCode.FINE if view.ok else output.ExitCode.PROBLEM)
+    output.exit_with_code(output.ExitCode.FINE if view.ok else output.ExitCode.PROBLEM)
 
 
 @journal.command()
@@ -221,11 +225,11 @@ def restore(file: Path, dry_run: bool, yes: bool, config: str, as_json: bool) ->
 
     url = config_loading.load_config(config).url
     with TemporaryDirectory(prefix="hpctl-restore-") as directory:
-        source = journal_restore.prepare_copy(file, Path(directory))
+        source = journal_restore.prepare_backup_copy(file, Path(directory))
         found = replace(_check_journal(source, "checking"), journal=str(file))
         if not found.ok:
             output.show_view("journal-check", found, as_json)
-            output.exit_with(output.ExitCode.PROBLEM)
+            output.exit_with_code(output.ExitCode.PROBLEM)
         there = journal_restore.find_restore_target(source, url, output.now())
         view = RestoreView(found, there.journal, there.events, there.lost, done=False)
         if dry_run:
@@ -234,7 +238,7 @@ def restore(file: Path, dry_run: bool, yes: bool, config: str, as_json: bool) ->
                 output.echo(output.DRY_RUN)
             return
         if not yes:
-            output.draw_on_stderr(output.draw_declared, view)
+            output.draw_on_stderr(output.draw_declared_view, view)
             output.confirm(f"replace {there.events} events?", abort=True)
         with _show_progress_bar("restoring") as tell:
             journal_restore.restore_journal(source, url, output.now(), tell)
@@ -242,7 +246,7 @@ def restore(file: Path, dry_run: bool, yes: bool, config: str, as_json: bool) ->
 
 
 @journal.command()
-@click.option("--since", type=output.SinceType(), help="Events since (30min, 7d, ISO).")
+@click.option("--since", type=output.PastTimeType(), help="Events since (30min, 7d, ISO).")
 @click.option("--recovery", metavar="ID", help="Events of this recovery or change alone.")
 @output.json_anyway_option
 @output.config_option
@@ -253,11 +257,11 @@ def export(
     as_json: bool,  # noqa: ARG001 -- JSON either way
 ) -> None:
     """Print events as JSON, one a line, oldest first."""
-    from hpctl.engine.adapters import find_readable_url
-    from hpctl.engine.journal.check import list_events
+    from hpctl.engine.adapters import find_readable_journal_url
+    from hpctl.engine.journal.check import list_journal_events
 
-    for seq, kind, payload in list_events(
-        find_readable_url(config_loading.load_config(config)), since, recovery
+    for seq, kind, payload in list_journal_events(
+        find_readable_journal_url(config_loading.load_config(config)), since, recovery
     ):
         line = f'{{"seq":{seq},"kind":"{kind}","event":{payload}}}'
         output.echo(escape_json(line.replace("\n", " ")))

@@ -275,7 +275,7 @@ def completion(shell: str) -> None:
     echo(script(cli, {}, "hpctl", "_HPCTL_COMPLETE").source())
 
 
-def _complete_quietly() -> None:
+def _limit_completion_time() -> None:
     """Complete: a user who presses Tab waits seconds at most and sees no traceback for Ctrl-C."""
     import signal  # 2 ms, for completion alone
 
@@ -296,7 +296,7 @@ def _find_help_width() -> int:
 def main() -> None:
     """Run the program, turning an HpctlError into one message, its fix and exit code."""
     if "_HPCTL_COMPLETE" in os.environ:
-        _complete_quietly()
+        _limit_completion_time()
     # Imports make no garbage, and looking for some among them is a tenth of a command's start.
     gc.set_threshold(10_000)
     os.environ["PATH"] = os.pathsep.join((os.environ.get("PATH") or os.defpath, SLURM_BIN))
@@ -311,7 +311,7 @@ def main() -> None:
 
 
 def _run_command() -> None:
-    from hpctl.toolkit.errors import HpctlError, OrderInDoubt, Unavailable
+    from hpctl.toolkit.errors import HpctlError, OrderOutcomeUnknown, Unavailable
 
     try:
         cli.main(prog_name="hpctl", terminal_width=_find_help_width())
@@ -321,7 +321,7 @@ def _run_command() -> None:
         echo(f"hpctl: {error}", err=True)
         if error.hint:
             echo(f"  {error.hint}", err=True)
-        raise SystemExit(3 if isinstance(error, Unavailable | OrderInDoubt) else 1) from None
+        raise SystemExit(3 if isinstance(error, Unavailable | OrderOutcomeUnknown) else 1) from None
 
 
 def _describe_descriptor_shortage(error: OSError) -> str:

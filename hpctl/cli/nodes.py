@@ -32,4 +32,4 @@ def nodes(names: tuple[str, ...], no_cloud: bool, config: str, as_json: bool) ->
     view = make_nodes_view(world, tuple(n for n in known if not names or n in names))
     output.show_view("nodes", view, as_json)
     blind = world.slurm is None or (not no_cloud and world.cloud is None)
-    output.exit_with(ExitCode.CANNOT_TELL if blind else ExitCode.FINE)
+    output.exit_with_code(ExitCode.CANNOT_TELL if blind else ExitCode.FINE)

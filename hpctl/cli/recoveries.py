@@ -38,9 +38,9 @@ def make_recoveries_view(
     w: World, *, ended: bool = False, since: datetime | None = None
 ) -> RecoveriesView:
     """Return the tables as a value."""
-    nodes, jobs = views.choose_recoveries(w.state, ended=ended, since=since)
+    nodes, jobs = views.select_recoveries(w.state, ended=ended, since=since)
     shown = {r.id for r in nodes} | {r.id for r in jobs}
-    ended_ids = [r.id for r in w.state.nodes.values() if r.ended and not r.of_capacity]
+    ended_ids = [r.id for r in w.state.nodes.values() if r.ended and not r.is_for_capacity_change]
     ended_ids += [r.id for r in w.state.jobs.values() if r.ended]
     return RecoveriesView(
         as_of=w.now,
@@ -54,7 +54,9 @@ def make_recoveries_view(
 _which = output.combine_options(
     click.option("--all", "ended", is_flag=True, help="Show ended recoveries too."),
     click.option(
-        "--since", type=output.SinceType(), help="Only those that changed since (30min, 7d, ISO)."
+        "--since",
+        type=output.PastTimeType(),
+        help="Only those that changed since (30min, 7d, ISO).",
     ),
     output.json_option,
     output.config_option,
@@ -99,7 +101,7 @@ class JobsView(Struct, frozen=True):
 
 def make_jobs_view(w: World, *, ended: bool = False, since: datetime | None = None) -> JobsView:
     """Return the table as a value. A hold belongs here where its target is a job id."""
-    _, chosen_jobs = views.choose_recoveries(w.state, ended=ended, since=since)
+    _, chosen_jobs = views.select_recoveries(w.state, ended=ended, since=since)
     shown = {r.id for r in chosen_jobs}
     return JobsView(
         as_of=w.now,

@@ -40,7 +40,7 @@ def status(watch: float | None, config: str, as_json: bool) -> None:
         if watch is not None
         else _print_status(reader, as_json)
     )
-    output.exit_with(last)
+    output.exit_with_code(last)
 
 
 def _print_status(reader: WorldReader, as_json: bool, *, clears: bool = False) -> ExitCode:

@@ -21,12 +21,11 @@ from typing import TYPE_CHECKING, Final
 import click
 from msgspec import Struct
 
-from hpctl.cli.explain import draw_story as draw_story
-from hpctl.cli.explain import explain_target
+from hpctl.cli.explain import draw_explanation, explain_target
 from hpctl.engine import config_loading
 from hpctl.engine.attention import PersonTask
 from hpctl.engine.estimates import RecoveryTimeEstimator
-from hpctl.engine.instance_resolver import make_natural_key
+from hpctl.engine.instance_resolver import make_natural_sort_key
 from hpctl.engine.job_losses import find_job_downtime, group_recoveries_by_job
 from hpctl.engine.nodes_view import make_nodes_view
 from hpctl.engine.status_view import StatusView, make_status_view
@@ -50,7 +49,7 @@ from hpctl.toolkit.tables import (
     format_counts,
     format_plain_columns,
     make_table,
-    stack_parts,
+    stack_renderables,
     style_text,
 )
 from hpctl.vocabulary.identity import NodeName
@@ -120,21 +119,25 @@ class TopModel(Struct, frozen=True):
     rows: dict[str, list[TopRow]]
 
 
-def make_model(w: World) -> TopModel:
+def make_top_model(w: World) -> TopModel:
     """Return everything as rows, what needs attention first."""
     status = make_status_view(w)
-    rows = {"nodes": _list_nodes(w), "jobs": _list_jobs(w), "recoveries": _list_recoveries(status)}
+    rows = {
+        "nodes": _list_node_rows(w),
+        "jobs": _list_job_rows(w),
+        "recoveries": _list_recovery_rows(status),
+    }
     for table in rows.values():
-        table.sort(key=lambda row: (row.urgency, make_natural_key(row.cells[0])))
-    return TopModel(status, {"problems": _list_problems(status), **rows})
+        table.sort(key=lambda row: (row.urgency, make_natural_sort_key(row.cells[0])))
+    return TopModel(status, {"problems": _list_problem_rows(status), **rows})
 
 
-def _make_cells(*cells: object) -> tuple[str, ...]:
+def _make_printable_cells(*cells: object) -> tuple[str, ...]:
     """Cells of one line each, whatever others wrote."""
     return tuple(make_printable(" ".join(str(cell).split())) for cell in cells)
 
 
-def _list_problems(status: StatusView) -> list[TopRow]:
+def _list_problem_rows(status: StatusView) -> list[TopRow]:
     """Return what needs a person, as the page has it, and then every other problem."""
     found = []
     for task in status.person_tasks:
@@ -143,42 +146,49 @@ def _list_problems(status: StatusView) -> list[TopRow]:
         hold = next((h for h in status.holds if h.target == target), None)
         node = "" if target.isdecimal() else target
         approvable = hold is not None and hold.approvable
-        cells = _make_cells(task.title, lasts, _format_commands(task))
+        cells = _make_printable_cells(task.title, lasts, _format_task_commands(task))
         found.append(
             TopRow(target if approvable else task.explain, cells, 0, node, held=approvable)
         )
     for line in status.unknowns:
         what, _, command = line.rpartition(": ")
         is_command = command.startswith(COMMANDS)
-        cells = _make_cells(what, "-", command) if is_command else _make_cells(line, "-", "-")
+        cells = (
+            _make_printable_cells(what, "-", command)
+            if is_command
+            else _make_printable_cells(line, "-", "-")
+        )
         found.append(TopRow(line, cells))
     for line in status.other_problems:
         what, _, target = line.partition("hpctl explain ")
         what = what.rstrip(": ")
         found.append(
-            TopRow(target or line, _make_cells(what, "-", f"hpctl explain {target}" * bool(target)))
+            TopRow(
+                target or line,
+                _make_printable_cells(what, "-", f"hpctl explain {target}" * bool(target)),
+            )
         )
     return found
 
 
-def _format_commands(task: PersonTask) -> str:
+def _format_task_commands(task: PersonTask) -> str:
     """Return the commands to choose from, or what to do where no command does it."""
     return " or ".join(task.commands) or task.ask
 
 
-def _list_nodes(w: World) -> list[TopRow]:
+def _list_node_rows(w: World) -> list[TopRow]:
     found = []
     for n in make_nodes_view(w).nodes:
         state = n.slurm_state + "".join(f"+{flag}" for flag in n.slurm_flags)
         heard = format_age(n.last_heard, w.now).removesuffix(" ago")
-        cells = _make_cells(n.name, state, n.condition, n.rule, heard, n.treatment)
+        cells = _make_printable_cells(n.name, state, n.condition, n.rule, heard, n.treatment)
         bad = n.recovery or n.held_by or n.condition == "faulty"
         odd = n.slurm_flags or n.condition != "healthy"
         found.append(TopRow(n.name, cells, 0 if bad else 1 if odd else 2, n.name))
     return found
 
 
-def _list_jobs(w: World) -> list[TopRow]:
+def _list_job_rows(w: World) -> list[TopRow]:
     jobs = w.slurm.jobs if w.slurm else {}
     hits, estimator = group_recoveries_by_job(w), RecoveryTimeEstimator(w)
     found = []
@@ -188,9 +198,9 @@ def _list_jobs(w: World) -> list[TopRow]:
         assert about is not None
         hold = w.state.holds.get(str(number))
         doing = str(rec.phase) if rec else f"held: {hold.gate}" if hold else ""
-        again = estimator.estimate_job(rec) if rec else None
+        again = estimator.estimate_job_restart(rec) if rec else None
         lost = find_job_downtime(w, job, hits.get(number, []), w.now).text
-        cells = _make_cells(
+        cells = _make_printable_cells(
             about.shown,
             job.state if job else "-",
             _format_nodes(job, rec),
@@ -220,20 +230,22 @@ def _format_nodes(job: SlurmJob | None, rec: JobRecovery | None) -> str:
     return f"{size}: none yet" if size else "-"
 
 
-def _list_recoveries(status: StatusView) -> list[TopRow]:
+def _list_recovery_rows(status: StatusView) -> list[TopRow]:
     found = []
     for h in status.holds:
         lasts = format_duration((status.as_of - h.since).total_seconds())
-        cells = _make_cells(h.shown, f"held: {h.gate}", lasts, h.rule, h.why)
+        cells = _make_printable_cells(h.shown, f"held: {h.gate}", lasts, h.rule, h.why)
         node = "" if h.target.isdecimal() else h.target
         found.append(TopRow(h.target, cells, 0, node, held=h.approvable))
     for r in status.waiting_for_a_person + status.node_recoveries:
         lasts = format_duration((status.as_of - r.opened).total_seconds())
-        cells = _make_cells(r.node, r.phase, lasts, r.rule, r.meaning or r.why)
+        cells = _make_printable_cells(r.node, r.phase, lasts, r.rule, r.meaning or r.why)
         found.append(TopRow(r.id, cells, 0 if r.ended else 1, r.node))
     for j in status.job_recoveries:
         lasts = format_duration((status.as_of - j.opened).total_seconds())
-        cells = _make_cells(f"job {j.shown}", j.phase, lasts, j.cause_rule or j.action, j.why)
+        cells = _make_printable_cells(
+            f"job {j.shown}", j.phase, lasts, j.cause_rule or j.action, j.why
+        )
         found.append(TopRow(j.id, cells, 1))
     return found
 
@@ -255,7 +267,7 @@ class TopScreen:
         text, by = self.filter.casefold(), self.sort
         found = [r for r in shown.rows[TABS[self.tab]] if text in " ".join(r.cells).casefold()]
         if by is not None:
-            found.sort(key=lambda row: make_natural_key(row.cells[by]))
+            found.sort(key=lambda row: make_natural_sort_key(row.cells[by]))
         targets = [row.target for row in found]
         self.index = targets.index(self.target) if self.target in targets else self.index
         self.index = max(0, min(self.index, len(found) - 1))
@@ -307,7 +319,7 @@ class TopScreen:
             self.room = height - 1
             lines = self.story[self.index : self.index + self.room]
             blank = [style_text("")] * (self.room - len(lines))
-            return stack_parts([*lines, *blank, style_text(BACK, DIM)])
+            return stack_renderables([*lines, *blank, style_text(BACK, DIM)])
         rows = self.rows(shown)
         first = max(0, self.index - self.room + 1)
         here = list(islice(enumerate(rows), first, first + self.room))
@@ -322,7 +334,7 @@ class TopScreen:
         foot = style_text(f"filter: {self.filter}_") if self.typing else style_text(KEYS, DIM)
         foot.no_wrap = True
         tabs = self._draw_tabs(shown, len(rows))
-        return stack_parts([*draw_header(shown, note), *problems, tabs, table, *blank, foot])
+        return stack_renderables([*draw_header(shown, note), *problems, tabs, table, *blank, foot])
 
     def _choose_columns(self, rows: list[TopRow], width: int) -> list[int]:
         """Return the columns that are shown: those that say something, as far as there is room."""
@@ -356,7 +368,7 @@ def draw_header(shown: TopModel, note: str = "") -> list[Text]:
     second.append("; health ").append_text(format_counts(s.nodes.by_condition))
     paused = [f"{p.what} is paused by {p.by}" + f": {p.why}" * bool(p.why) for p in s.pauses]
     wrong = [note, *paused, s.stopped, *s.unknowns]
-    text = "; ".join(_make_cells(*filter(None, wrong)))
+    text = "; ".join(_make_printable_cells(*filter(None, wrong)))
     third = style_text(text, BAD) if text else _draw_counts(shown)
     for line in (first, second, third):
         line.no_wrap, line.overflow = True, "ellipsis"
@@ -405,7 +417,7 @@ def _make_column(name: str, last: bool, width: int) -> tuple[str, dict[str, obje
     return name, {"max_width": widest * (3 if width >= WIDE else 1), "overflow": "ellipsis"}
 
 
-def draw_once(out: Console, shown: tuple[TopModel, str]) -> None:
+def draw_all_rows(out: Console, shown: tuple[TopModel, str]) -> None:
     """Draw all rows of a view, for a pipe."""
     found, view = shown
     for line in draw_header(found):
@@ -429,7 +441,7 @@ class TopReader(threading.Thread):
         self.model = self._read()
 
     def _read(self) -> TopModel:
-        return make_model(self._world.read(output.now(), slurm=True))
+        return make_top_model(self._world.read(output.now(), slurm=True))
 
     def run(self) -> None:
         """Run until it is ended. What cannot be read now is noted, and what was read last stays."""
@@ -473,13 +485,13 @@ def read_keys(fd: int, timeout_s: float) -> list[str]:
     return [_NAMED.get(key[1:], _CONTROL.get(key, key)) for key in found] or ["quit"]
 
 
-def _render_story(out: Console, config: Config, target: str) -> list[Text]:
+def _render_explanation(out: Console, config: Config, target: str) -> list[Text]:
     from rich.text import Text
 
     try:
         view, note = explain_target(config, target)
         with out.capture() as drawn:
-            draw_story(out, view)
+            draw_explanation(out, view)
             if note:
                 out.print(style_text(f"hpctl: {note}", DIM))
     except HpctlError as error:
@@ -487,7 +499,7 @@ def _render_story(out: Console, config: Config, target: str) -> list[Text]:
     return [Text.from_ansi(line, no_wrap=True) for line in drawn.get().splitlines()]
 
 
-def _format_age(shown: TopModel) -> str:
+def _describe_stale_data(shown: TopModel) -> str:
     """That what is shown is old, where nothing was read for a while."""
     seconds = (output.now() - shown.status.as_of).total_seconds()
     return (
@@ -495,14 +507,14 @@ def _format_age(shown: TopModel) -> str:
     )
 
 
-def _run_until_request(
+def _run_screen_until_request(
     out: Console, reader: TopReader, screen: TopScreen
 ) -> tuple[str, TopRow | None]:
     """Until a key asks for what needs the terminal for itself; that, and the row it is about."""
     fd, drawn = sys.stdin.fileno(), None
     with _use_raw_keyboard(fd), out.screen(hide_cursor=True) as shown:
         while True:
-            seen = (reader.model, reader.note or _format_age(reader.model), out.size)
+            seen = (reader.model, reader.note or _describe_stale_data(reader.model), out.size)
             if seen != drawn:
                 size = out.size
                 shown.update(screen.draw(seen[0], seen[1], size.height, size.width))
@@ -511,12 +523,15 @@ def _run_until_request(
                 drawn, asked = None, screen.handle_key(key, seen[0])
                 row = next((r for r in screen.rows(seen[0]) if r.target == screen.target), None)
                 if asked == "explain" and row is not None:
-                    screen.story, screen.index = _render_story(out, reader.config, row.target), 0
+                    screen.story, screen.index = (
+                        _render_explanation(out, reader.config, row.target),
+                        0,
+                    )
                 elif asked in ("quit", "stop", "pause") or (asked and asked != "explain" and row):
                     return asked, row
 
 
-def _send_request(asked: str, row: TopRow | None, paused: bool, config: str) -> None:
+def _send_operator_request(asked: str, row: TopRow | None, paused: bool, config: str) -> None:
     """Ask the operator, then the daemon, as the command of that name does."""
     context = click.get_current_context()
     options = {"no_wait": False, "config": config, "as_json": False}
@@ -566,18 +581,18 @@ def top(view: str, delay: float, config: str) -> None:
     out = output.make_console()
     if not (sys.stdin.isatty() and out.is_terminal and not out.is_dumb_terminal):
         # By hand: a screen of panels that share its height.
-        output.show_view("top", (reader.model, view), False, draw_once)
+        output.show_view("top", (reader.model, view), False, draw_all_rows)
         return
     # The terminal is put back however it ends.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     reader.start()
     screen = TopScreen(view)
     while True:
-        asked, row = _run_until_request(out, reader, screen)
+        asked, row = _run_screen_until_request(out, reader, screen)
         if asked == "quit":
             return
         if asked == "stop":
             os.kill(0, signal.SIGTSTP)
             continue
-        _send_request(asked, row, bool(reader.model.status.paused_by), config)
+        _send_operator_request(asked, row, bool(reader.model.status.paused_by), config)
         reader.wake.set()

@@ -24,7 +24,12 @@ from hpctl.cli.install_layout import (
     UNITS,
     InstallStep,
 )
-from hpctl.cli.install_steps import ADDED_LINE, DELAY_SETTING, describe_node, reconfigure_slurm
+from hpctl.cli.install_steps import (
+    ADDED_LINE,
+    DELAY_SETTING,
+    make_lifecycle_node,
+    reconfigure_slurm,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,13 +40,13 @@ if TYPE_CHECKING:
 def plan_uninstall(machine: Machine, purge: bool) -> Iterator[InstallStep]:
     """Yield everything that is not the Debian package's; journal and configuration only to
     purge."""
-    yield _make_slurm_conf_step(machine)
+    yield _make_script_removal_step(machine)
     # A socket first: it would start its service again.
     for unit in sorted(chain(*UNITS.values()), key=lambda name: not name.endswith(".socket")):
         yield _make_unit_removal_step(machine, unit)
     link = machine.path(LINK)
     yield InstallStep("PATH", f"no {LINK}", lambda: not link.is_symlink(), link.unlink)
-    yield _make_program_step(machine)
+    yield _make_program_removal_step(machine)
     for name in KEPT:
         kept = machine.path(name)
         if kept.exists() and purge:
@@ -50,7 +55,7 @@ def plan_uninstall(machine: Machine, purge: bool) -> Iterator[InstallStep]:
             yield InstallStep("kept", f"{name} (--purge removes it)", lambda: True, bool)
 
 
-def _make_program_step(machine: Machine) -> InstallStep:
+def _make_program_removal_step(machine: Machine) -> InstallStep:
     """Return the program; where this very process runs from it, when that ends."""
     home = machine.path(PLUGINS if machine.path(PACKAGE).exists() else HOME)
     what = f"no {HOME}"
@@ -61,9 +66,9 @@ def _make_program_step(machine: Machine) -> InstallStep:
     return InstallStep("program", what, lambda: not home.exists(), run)
 
 
-def _make_slurm_conf_step(machine: Machine) -> InstallStep:
+def _make_script_removal_step(machine: Machine) -> InstallStep:
     """Remove our scripts from Slurm's files: a Prolog that does not exist drains every node."""
-    directory = describe_node(machine, "head").slurm_etc
+    directory = make_lifecycle_node(machine, "head").slurm_etc
     ours = re.compile(
         rf"(?m)^(?:[^#\n]*{re.escape(HOME)}/.*|SchedulerParameters={DELAY_SETTING}$)\n?"
         rf"|^{ADDED_LINE}\n(.*),{DELAY_SETTING}"
@@ -71,16 +76,18 @@ def _make_slurm_conf_step(machine: Machine) -> InstallStep:
     places = (directory / name for name in SLURM_FILES)
     files = [path for path in places if path.is_file()]
 
-    def done() -> bool:
+    def has_no_scripts() -> bool:
         return not any(ours.search(path.read_text()) for path in files)
 
-    def run() -> None:
+    def remove_scripts() -> None:
         for path in files:
             mode = path.stat().st_mode & 0o7777
             machine.write(path.resolve(), ours.sub(r"\1", path.read_text()), mode)
         reconfigure_slurm(machine)
 
-    return InstallStep("Slurm plugins", f"none of ours in {directory}", done, run)
+    return InstallStep(
+        "Slurm plugins", f"none of ours in {directory}", has_no_scripts, remove_scripts
+    )
 
 
 def _make_unit_removal_step(machine: Machine, unit: str) -> InstallStep:
@@ -93,11 +100,11 @@ def _make_unit_removal_step(machine: Machine, unit: str) -> InstallStep:
         *(own / f"{by}.target.wants" / unit for by in ("multi-user", "sockets")),
     ]
 
-    def done() -> bool:
+    def is_unit_removed() -> bool:
         runs = machine.running and machine.works("systemctl", "is-active", "--quiet", unit)
         return not (runs or any(file.is_symlink() or file.exists() for file in files))
 
-    def run() -> None:
+    def remove_unit() -> None:
         if machine.running:
             machine.run("systemctl", "stop", unit, timeout=180, ok=(0, 5))
         for left in files:
@@ -107,4 +114,4 @@ def _make_unit_removal_step(machine: Machine, unit: str) -> InstallStep:
         if machine.running:
             machine.run("systemctl", "daemon-reload")
 
-    return InstallStep("service", f"{unit} stopped and disabled", done, run)
+    return InstallStep("service", f"{unit} stopped and disabled", is_unit_removed, remove_unit)

@@ -33,7 +33,7 @@ def submit(
 
     Where the answer of Slurm is lost the error says so: look with `squeue --me` before you repeat.
     """
-    words = [command.find_hpctl(), "sbatch", "--parsable", *format_option_words(options)]
+    words = [command.find_hpctl_command(), "sbatch", "--parsable", *format_option_words(options)]
     if isinstance(script, (str, os.PathLike)):
         words += [os.fspath(script), *arguments]
     elif arguments:
@@ -43,19 +43,21 @@ def submit(
     done = command.run_program(words, command.SUBMIT_S)
     found = re.match(r"(\d+)(;|$)", done.stdout.strip())
     if done.returncode != 0 or found is None:
-        raise command.make_failure(["hpctl", "sbatch"], done.returncode, done.stderr or done.stdout)
-    notes, warnings = read_notes(done.stderr)
+        raise command.make_command_error(
+            ["hpctl", "sbatch"], done.returncode, done.stderr or done.stdout
+        )
+    notes, warnings = parse_sbatch_notes(done.stderr)
     return Job(found.group(1), notes, warnings)
 
 
 def status() -> Status:
     """Return the state of the cluster and of hpctl's daemon. Raises ClientError."""
-    return Status.of(command.ask_hpctl("status"))
+    return Status.of(command.run_hpctl_json("status"))
 
 
 def explain(job: AnyJob) -> Explanation:
     """Return what hpctl did about a job, or a node, and why. Raises ClientError."""
-    return Explanation.of(command.ask_hpctl("explain", str(job)))
+    return Explanation.of(command.run_hpctl_json("explain", str(job)))
 
 
 def checkpoints(place: AnyJob | os.PathLike[str], *, files: Sequence[str] = ()) -> Checkpoints:
@@ -68,7 +70,7 @@ def checkpoints(place: AnyJob | os.PathLike[str], *, files: Sequence[str] = ()) 
     named = os.fspath(place) if isinstance(place, os.PathLike) else str(place)
     is_job = not isinstance(place, os.PathLike) and _JOB_ID.fullmatch(named) is not None
     words.append(f"--job={named}" if is_job else named)
-    return Checkpoints.of(command.ask_hpctl("checkpoint", "ls", *words))
+    return Checkpoints.of(command.run_hpctl_json("checkpoint", "ls", *words))
 
 
 def format_option_words(options: dict[str, Option]) -> list[str]:
@@ -81,13 +83,13 @@ def format_option_words(options: dict[str, Option]) -> list[str]:
         if value is True:
             words.append(option)
         elif isinstance(value, (str, int, float, os.PathLike)):
-            words.append(f"{option}={_check_text(value)}")
+            words.append(f"{option}={_convert_to_text(value)}")
         else:
-            words += [f"{option}={_check_text(each)}" for each in value]
+            words += [f"{option}={_convert_to_text(each)}" for each in value]
     return words
 
 
-def read_notes(stderr: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def parse_sbatch_notes(stderr: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the notes and the warnings of `hpctl sbatch`."""
     lines = [line for line in stderr.splitlines() if line.startswith(_NOTE)]
     warnings = tuple(line[len(_WARNING) :] for line in lines if line.startswith(_WARNING))
@@ -95,5 +97,5 @@ def read_notes(stderr: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return notes, warnings
 
 
-def _check_text(value: str | int | float | os.PathLike[str]) -> str:
+def _convert_to_text(value: str | int | float | os.PathLike[str]) -> str:
     return os.fspath(value) if isinstance(value, os.PathLike) else str(value)

@@ -19,7 +19,7 @@ SUBMIT_S = 660.0
 """How long a submission may take: sbatch retries for minutes while slurmctld is away."""
 
 
-def find_hpctl(environ: Mapping[str, str] | None = None) -> str:
+def find_hpctl_command(environ: Mapping[str, str] | None = None) -> str:
     """Return the path of the `hpctl` command. Raises CommandNotFoundError.
 
     $HPCTL_COMMAND names it; else it is the one on PATH, else /opt/hpctl/bin/hpctl.
@@ -37,7 +37,7 @@ def find_hpctl(environ: Mapping[str, str] | None = None) -> str:
     )
 
 
-def find_slurm(program: str) -> str:
+def find_slurm_command(program: str) -> str:
     """Return the path of a command of Slurm. Raises CommandNotFoundError.
 
     $HPCTL_SLURM_BIN names Slurm's bin directory; else it is looked for on PATH.
@@ -73,16 +73,16 @@ def run_program(command: Sequence[str], timeout_s: float) -> subprocess.Complete
         raise CommandNotFoundError(f"cannot run {command[0]}: {error.strerror}") from None
 
 
-def ask_hpctl(*arguments: str) -> dict[str, Any]:
+def run_hpctl_json(*arguments: str) -> dict[str, Any]:
     """Run an `hpctl` command with `--json` and return its object. Raises ClientError.
 
     Exit codes other than 0 are answers too where there is an object: 1 is "something is wrong with
     what was asked about", 3 "not all could be asked".
     """
-    command = [find_hpctl(), *arguments, "--json"]
+    command = [find_hpctl_command(), *arguments, "--json"]
     done = run_program(command, ANSWER_S)
     if not done.stdout.strip():
-        raise make_failure(["hpctl", *arguments], done.returncode, done.stderr)
+        raise make_command_error(["hpctl", *arguments], done.returncode, done.stderr)
     try:
         answer = json.loads(done.stdout)
     except ValueError:
@@ -93,7 +93,7 @@ def ask_hpctl(*arguments: str) -> dict[str, Any]:
     return dict(answer)
 
 
-def make_failure(command: list[str], exit_code: int, stderr: str) -> CommandFailedError:
+def make_command_error(command: list[str], exit_code: int, stderr: str) -> CommandFailedError:
     """Return the error for a program that failed: its first line, and its hint where it has one."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     said = lines[0] if lines else "it said nothing"

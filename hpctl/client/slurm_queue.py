@@ -43,7 +43,7 @@ class QueuedJob:
         return self.state in ENDED
 
 
-def read_jobs(ids: Iterable[str]) -> dict[str, QueuedJob]:
+def read_queued_jobs(ids: Iterable[str]) -> dict[str, QueuedJob]:
     """Return the jobs by id; those that Slurm does not know are left out. Raises ClientError.
 
     It takes one RPC to slurmctld, and one to slurmdbd where slurmctld has forgotten some.
@@ -51,21 +51,21 @@ def read_jobs(ids: Iterable[str]) -> dict[str, QueuedJob]:
     wanted = set(ids)
     arrays = sorted({each.partition("_")[0] for each in wanted})
     form = ",".join(f"{name}:{width}" for name, width in _FIELDS)
-    squeue = [command.find_slurm("squeue"), "--states=all", "--noheader", "--array"]
+    squeue = [command.find_slurm_command("squeue"), "--states=all", "--noheader", "--array"]
     done = command.run_program(
         [*squeue, f"--Format={form}", "--jobs=" + ",".join(arrays)], _ANSWER_S
     )
     if done.returncode != 0 and "Invalid job id" not in done.stderr:
-        raise command.make_failure(["squeue"], done.returncode, done.stderr)
-    jobs = {job.id: job for job in map(_read_line, done.stdout.splitlines())}
+        raise command.make_command_error(["squeue"], done.returncode, done.stderr)
+    jobs = {job.id: job for job in map(_parse_queue_line, done.stdout.splitlines())}
     found = {each: jobs[each] for each in wanted if each in jobs}
     forgotten = wanted - set(found)
     if forgotten:
-        found.update(_read_accounting(forgotten))
+        found.update(_read_accounting_jobs(forgotten))
     return found
 
 
-def read_exit(text: str) -> tuple[int, int]:
+def parse_exit_status(text: str) -> tuple[int, int]:
     """Return exit code and signal of a status word: a wait status, or `CODE:SIGNAL`."""
     code, colon, signal = text.partition(":")
     if colon:
@@ -74,29 +74,29 @@ def read_exit(text: str) -> tuple[int, int]:
     return status >> 8, status & 0x7F
 
 
-def _read_line(line: str) -> QueuedJob:
+def _parse_queue_line(line: str) -> QueuedJob:
     values: list[str] = []
     for _, width in _FIELDS:
         values.append(line[:width].strip())
         line = line[width:]
     name, state, status, restarts, reason = values
-    code, signal = read_exit(status)
+    code, signal = parse_exit_status(status)
     exit_code = code if state in ENDED else None
     return QueuedJob(name, state, exit_code, signal, int(restarts or 0), reason)
 
 
-def _read_accounting(ids: Iterable[str]) -> dict[str, QueuedJob]:
+def _read_accounting_jobs(ids: Iterable[str]) -> dict[str, QueuedJob]:
     """Return ended jobs from slurmdbd; nothing where the cluster has none."""
     found: dict[str, QueuedJob] = {}
     try:
-        sacct = [command.find_slurm("sacct"), "--allocations", "--noheader", "--parsable2"]
+        sacct = [command.find_slurm_command("sacct"), "--allocations", "--noheader", "--parsable2"]
         form = "--format=JobID,State,ExitCode"
         done = command.run_program([*sacct, form, "--jobs=" + ",".join(sorted(ids))], _ANSWER_S)
     except ClientError:
         return found
     for line in done.stdout.splitlines():
         name, state, status = line.split("|")
-        code, signal = read_exit(status)
+        code, signal = parse_exit_status(status)
         word = state.split(" ")[0]  # CANCELLED by 1000
         found[name] = QueuedJob(name, word, code if word in ENDED else None, signal, 0, "")
     return found

@@ -31,7 +31,7 @@ from submitit.slurm import slurm
 
 from . import calls, command, slurm_queue
 from .errors import ClientError
-from .waiting import FinalJobStates, ask_jobs
+from .waiting import FinalJobStates, read_recovered_jobs
 
 PARAMETERS = frozenset(
     {
@@ -62,7 +62,7 @@ class HpctlInfoWatcher(slurm.SlurmInfoWatcher):  # type: ignore[misc,unused-igno
 
     def __init__(self, delay_s: int = 15) -> None:
         super().__init__(delay_s=delay_s)
-        self._ends = FinalJobStates(ask_jobs)
+        self._ends = FinalJobStates(read_recovered_jobs)
 
     def update(self) -> None:
         """Read the jobs that have not ended."""
@@ -71,15 +71,15 @@ class HpctlInfoWatcher(slurm.SlurmInfoWatcher):  # type: ignore[misc,unused-igno
             return
         self._num_calls += 1
         try:
-            self._info_dict.update(self._read_jobs(ids))
+            self._info_dict.update(self._read_job_states(ids))
         except ClientError as error:
             warnings.warn(f"the states of the jobs are those of before: {error}", stacklevel=2)
         self._last_status_check = time.time()
         self._finished |= {each for each in ids if self.is_done(each, mode="cache")}
 
-    def _read_jobs(self, ids: set[str]) -> dict[str, dict[str, str]]:
-        jobs = slurm_queue.read_jobs(ids)
-        last = self._ends.find_last(jobs.values())
+    def _read_job_states(self, ids: set[str]) -> dict[str, dict[str, str]]:
+        jobs = slurm_queue.read_queued_jobs(ids)
+        last = self._ends.find_final_states(jobs.values())
         states = {each: {"JobID": each, "State": FORGOTTEN} for each in ids}
         for name, job in jobs.items():
             going = "REQUEUED" if job.has_ended else job.state
@@ -96,7 +96,7 @@ class HpctlJob(slurm.SlurmJob[core.R]):
         """Return whether the result is there, or the job has ended for good."""
         if self._sub_jobs:
             return all(job.done(force_check) for job in self._sub_jobs)
-        if read_outcome(self.paths.result_pickle) == "success":
+        if read_result_outcome(self.paths.result_pickle) == "success":
             return True
         mode = "force" if force_check else "standard"
         return bool(self.watcher.is_done(self.job_id, mode=mode))
@@ -112,7 +112,7 @@ class HpctlExecutor(slurm.SlurmExecutor):
         """Return -1 where hpctl or Slurm is missing, else less than submitit's own executor has:
         AutoExecutor takes this one where it is named."""
         try:
-            command.find_hpctl()
+            command.find_hpctl_command()
         except ClientError:
             return -1
         return min(1, super().affinity())
@@ -163,7 +163,7 @@ class HpctlExecutor(slurm.SlurmExecutor):
         return "\n".join([shebang, *lines, rest])
 
     def _make_submission_command(self, submission_file_path: Path) -> list[str]:
-        return [command.find_hpctl(), "sbatch", str(submission_file_path)]
+        return [command.find_hpctl_command(), "sbatch", str(submission_file_path)]
 
     def _write_policy(self) -> str:
         """Write the policy of functions into the folder, and return its path."""
@@ -173,7 +173,7 @@ class HpctlExecutor(slurm.SlurmExecutor):
         return str(path.resolve())
 
 
-def read_outcome(path: Path) -> str:
+def read_result_outcome(path: Path) -> str:
     """Return the first word of a result, "success" or "error", without unpickling the rest.
 
     Empty where there is no result yet.

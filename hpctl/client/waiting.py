@@ -60,14 +60,14 @@ class FinalJobStates:
         self._clock = clock
         self._since: dict[tuple[str, str, int], float] = {}
 
-    def find_last(self, jobs: Iterable[QueuedJob]) -> dict[str, str]:
+    def find_final_states(self, jobs: Iterable[QueuedJob]) -> dict[str, str]:
         """Return those that do not go on: by job id, the state in which they stay."""
         last: dict[str, str] = {}
         doubtful = []
         for job in jobs:
             if job.state in _AT_ONCE:
                 last[job.id] = job.state
-            elif job.has_ended or _is_held(job):
+            elif job.has_ended or _is_job_held(job):
                 doubtful.append(job)
         if not doubtful:
             return last
@@ -76,15 +76,15 @@ class FinalJobStates:
         except ClientError:
             answer = {"jobs": (), "holds": ()}
         for job in doubtful:
-            state = self._judge_state(job, answer)
+            state = self._find_final_state(job, answer)
             if state:
                 last[job.id] = state
         return last
 
-    def _judge_state(self, job: QueuedJob, answer: Mapping[str, Any]) -> str:
+    def _find_final_state(self, job: QueuedJob, answer: Mapping[str, Any]) -> str:
         """Return the state in which a job stays; empty where it runs on or its state is open."""
-        phases = [each["phase"] for each in _newest_first(answer["jobs"], job.id)]
-        if _is_held(job):
+        phases = [each["phase"] for each in _sort_job_recoveries(answer["jobs"], job.id)]
+        if _is_job_held(job):
             return HELD if phases[:1] == ["held"] else ""
         ends = {hold["shown"] for hold in answer["holds"] if hold["gate"] == "ended"}
         if job.id in ends:
@@ -96,9 +96,9 @@ class FinalJobStates:
         return job.state if self._clock() - since >= SETTLE_S else ""
 
 
-def ask_jobs() -> dict[str, Any]:
+def read_recovered_jobs() -> dict[str, Any]:
     """Return the object of `hpctl jobs --all --json`. Raises ClientError."""
-    return command.ask_hpctl("jobs", "--all")
+    return command.run_hpctl_json("jobs", "--all")
 
 
 class _JobWaiter:
@@ -110,7 +110,7 @@ class _JobWaiter:
         self._began = time.monotonic()
         self._answered = self._began
         self._seen: QueuedJob | None = None
-        self._ends = FinalJobStates(ask_jobs)
+        self._ends = FinalJobStates(read_recovered_jobs)
 
     def pause(self, for_s: float) -> None:
         """Sleep, at most until the timeout. Raises WaitTimeoutError where it has passed."""
@@ -128,7 +128,7 @@ class _JobWaiter:
     def look(self) -> JobEnd | None:
         """Return how the job ended; None where it continues."""
         try:
-            jobs = slurm_queue.read_jobs([self._job.id])
+            jobs = slurm_queue.read_queued_jobs([self._job.id])
         except CommandNotFoundError:
             raise
         except ClientError:
@@ -138,15 +138,15 @@ class _JobWaiter:
         self._answered = time.monotonic()
         job = jobs.get(self._job.id)
         if job is None:
-            return self._describe_forgotten()
+            return self._make_forgotten_job_end()
         self._seen = job
-        state = self._ends.find_last([job]).get(job.id)
-        return None if state is None else _describe_end(self._job, job, state)
+        state = self._ends.find_final_states([job]).get(job.id)
+        return None if state is None else _make_job_end(self._job, job, state)
 
-    def _describe_forgotten(self) -> JobEnd:
+    def _make_forgotten_job_end(self) -> JobEnd:
         """Return the end of a job that Slurm has forgotten. Raises JobNotFoundError."""
         if self._seen is not None and self._seen.has_ended:
-            return _describe_end(self._job, self._seen, self._seen.state)
+            return _make_job_end(self._job, self._seen, self._seen.state)
         raise JobNotFoundError(
             f"Slurm does not know job {self._job}",
             "Of an array, wait for each task (job.task(0)). A job that ended more than MinJobAge"
@@ -158,16 +158,18 @@ _SILENCE_S = 600.0
 """How long `wait` continues while Slurm does not answer."""
 
 
-def _is_held(job: QueuedJob) -> bool:
+def _is_job_held(job: QueuedJob) -> bool:
     return job.state == "PENDING" and job.reason.startswith("JobHeld")
 
 
-def _newest_first(recoveries: Iterable[Mapping[str, Any]], job: str) -> list[Mapping[str, Any]]:
+def _sort_job_recoveries(
+    recoveries: Iterable[Mapping[str, Any]], job: str
+) -> list[Mapping[str, Any]]:
     of_job = [each for each in recoveries if each["shown"] == job]
     return sorted(of_job, key=lambda each: str(each["opened"]), reverse=True)
 
 
-def _describe_end(job: Job, seen: QueuedJob, state: str) -> JobEnd:
+def _make_job_end(job: Job, seen: QueuedJob, state: str) -> JobEnd:
     """Return a job's end, with the cause that hpctl knows."""
     cause, todo = "", ""
     if state != "COMPLETED":

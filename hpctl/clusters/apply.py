@@ -19,9 +19,9 @@ from msgspec import Struct, field
 from hpctl.clusters.diff import (
     ClusterDiff,
     diff_cluster,
-    fill_open_values,
+    fill_unset_values,
     is_controller,
-    rebuild_request,
+    rebuild_create_request,
 )
 from hpctl.clusters.fleet_reading import read_node_rows
 from hpctl.clusters.node_lookup import find_group
@@ -30,7 +30,7 @@ from hpctl.sagemaker.update_cluster import IMAGES, make_group_update
 from hpctl.toolkit.errors import (
     CallRefused,
     HpctlError,
-    OrderInDoubt,
+    OrderOutcomeUnknown,
     ResourceNotFound,
     Unavailable,
 )
@@ -61,24 +61,25 @@ class PollSchedule(Struct, frozen=True):
     every_s: float = 5.0
 
 
-def send_order(
+def send_order_with_retry(
     send: Callable[[], Mapping[str, Any]], taken: Callable[[], bool], patience: PollSchedule
 ) -> Mapping[str, Any]:
     """Return the answer to an order, {} where it got none but was seen to be taken.
 
-    Raises Refused, ResourceNotFound, and OrderInDoubt where a second sending got no answer either.
+    Raises Refused, ResourceNotFound, and OrderOutcomeUnknown where a second sending got no answer
+    either.
     """
     try:
         return send()
-    except OrderInDoubt:
-        if poll_until_effective(taken, patience):
+    except OrderOutcomeUnknown:
+        if poll_until_order_taken(taken, patience):
             return {}
     try:
         return send()
-    except OrderInDoubt as error:
-        if poll_until_effective(taken, patience):
+    except OrderOutcomeUnknown as error:
+        if poll_until_order_taken(taken, patience):
             return {}
-        raise OrderInDoubt(
+        raise OrderOutcomeUnknown(
             f"AWS did not confirm the request: {error}; hpctl sent it twice, and the cluster "
             "shows no effect of it",
             "check the cluster with `hpctl cluster describe`, and run the same command again: it "
@@ -87,7 +88,7 @@ def send_order(
         ) from error
 
 
-def poll_until_effective(taken: Callable[[], bool], patience: PollSchedule) -> bool:
+def poll_until_order_taken(taken: Callable[[], bool], patience: PollSchedule) -> bool:
     """Return whether an effect shows within the patience. A look that fails has seen nothing."""
     for left in range(patience.looks, 0, -1):
         try:
@@ -123,7 +124,7 @@ def add_refusal_hint(error: CallRefused, cluster: str) -> CallRefused:
     return type(error)(str(error), hint, code=error.code)
 
 
-def make_busy_error(cluster: str, status: str) -> HpctlError:
+def make_busy_cluster_error(cluster: str, status: str) -> HpctlError:
     """Return the error for a cluster that is in the middle of something."""
     return HpctlError(
         f"cannot change cluster {cluster}: its status is {status}, in which SageMaker accepts no "
@@ -158,23 +159,23 @@ def create_cluster(aws: Aws, request: Mapping[str, Any], patience: PollSchedule)
     name = str(request["ClusterName"])
     found = describe_cluster(aws, name)
     if found is not None:
-        return adopt_cluster(request, found)
+        return adopt_existing_cluster(request, found)
     sagemaker = aws.service("sagemaker")
     try:
-        answer = send_order(
+        answer = send_order_with_retry(
             lambda: sagemaker.order("create_cluster", **request),
             lambda: describe_cluster(aws, name) is not None,
             patience,
         )
     except CallRefused as error:
         if error.code == "ResourceInUse" and (found := describe_cluster(aws, name)) is not None:
-            return adopt_cluster(request, found)
+            return adopt_existing_cluster(request, found)
         raise add_refusal_hint(error, name) from error
     arn = answer.get("ClusterArn") or (describe_cluster(aws, name) or {}).get("ClusterArn", "")
     return CreateResult(str(arn), adopted=False)
 
 
-def adopt_cluster(request: Mapping[str, Any], found: Mapping[str, Any]) -> CreateResult:
+def adopt_existing_cluster(request: Mapping[str, Any], found: Mapping[str, Any]) -> CreateResult:
     """Take a cluster that is there for the one requested. Raises HpctlError where it is not."""
     name, status = str(request["ClusterName"]), str(found["ClusterStatus"])
     if status == "Deleting":
@@ -227,7 +228,7 @@ class UpdatePlan(Struct, frozen=True):
         return not (self.update or tags or self.shrink or self.leaving)
 
 
-def plan_update(
+def plan_cluster_update(
     requested: Mapping[str, Any], found: Mapping[str, Any], changes: ClusterDiff
 ) -> UpdatePlan:
     """Return what to order for a diff. Raises HpctlError where a part of it is impossible.
@@ -235,8 +236,8 @@ def plan_update(
     Growing comes before shrinking: where there is no capacity, nothing is lost yet.
     """
     if changes.impossible_changes:
-        raise _make_impossible_error(changes)
-    observed = rebuild_request(found)
+        raise _make_impossible_change_error(changes)
+    observed = rebuild_create_request(found)
     have = {g["InstanceGroupName"]: g for g in observed["InstanceGroups"]}
     want = {g["InstanceGroupName"]: g for g in requested.get("InstanceGroups", ())}
     touched = {c.place.partition(".")[0] for c in changes.changes}
@@ -249,7 +250,7 @@ def plan_update(
         if there_ is not None and (less := int(there_["InstanceCount"]) - new["InstanceCount"]) > 0:
             shrink[name] = less
             new["InstanceCount"] = there_["InstanceCount"]
-            places = {c.place for c in changes.changes if _matches_place(c.place, name)}
+            places = {c.place for c in changes.changes if _is_at_or_below_place(c.place, name)}
             if places == {f"{name}.InstanceCount"}:
                 continue
         groups.append(new)
@@ -265,7 +266,7 @@ def plan_update(
     tags = {
         c.place.removeprefix("Tags."): c.new
         for c in changes.changes
-        if _matches_place(c.place, "Tags")
+        if _is_at_or_below_place(c.place, "Tags")
     }
     return UpdatePlan(
         cluster=str(requested["ClusterName"]),
@@ -280,7 +281,7 @@ def plan_update(
     )
 
 
-def count_instances(request: Mapping[str, Any]) -> dict[str, int]:
+def count_requested_instances(request: Mapping[str, Any]) -> dict[str, int]:
     """Return how many instances a request asks for, by group."""
     return {g["InstanceGroupName"]: int(g["InstanceCount"]) for g in request["InstanceGroups"]}
 
@@ -291,7 +292,7 @@ def build_group_update(
     """Return a group for UpdateCluster: what the spec omits stays as it is, except the image,
     which the service chooses where the spec names none.
     """
-    full: dict[str, Any] = fill_open_values(group, there_ or {})
+    full: dict[str, Any] = fill_unset_values(group, there_ or {})
     return {k: v for k, v in full.items() if k not in IMAGES or k in group}
 
 
@@ -303,7 +304,7 @@ def apply_cluster_update(aws: Aws, wanted: UpdatePlan, patience: PollSchedule) -
     """
     sagemaker = aws.service("sagemaker")
     found = require_cluster(aws, wanted.cluster)
-    moved = _find_changed_targets(wanted, found)
+    moved = _describe_changed_targets(wanted, found)
     if moved:
         raise HpctlError(
             f"cluster {wanted.cluster} was changed by another user or program while this command "
@@ -321,7 +322,7 @@ def apply_cluster_update(aws: Aws, wanted: UpdatePlan, patience: PollSchedule) -
         sagemaker.order("delete_tags", ResourceArn=found["ClusterArn"], TagKeys=gone)
 
 
-def _find_changed_targets(wanted: UpdatePlan, found: Mapping[str, Any]) -> str:
+def _describe_changed_targets(wanted: UpdatePlan, found: Mapping[str, Any]) -> str:
     """Return which groups have another target by now than when they were looked at."""
     now = {g["InstanceGroupName"]: g.get("TargetCount", 0) for g in found["InstanceGroups"]}
     return "; ".join(
@@ -444,7 +445,7 @@ def delete_cluster(aws: Aws, cluster: str, patience: PollSchedule) -> bool:
         return now is None or now["ClusterStatus"] == "Deleting"
 
     try:
-        send_order(
+        send_order_with_retry(
             lambda: sagemaker.order("delete_cluster", ClusterName=cluster), is_deleting, patience
         )
     except ResourceNotFound:
@@ -459,10 +460,12 @@ def _send_update(aws: Aws, cluster: str, request: dict[str, Any], patience: Poll
 
     def is_updated() -> bool:
         now = require_cluster(aws, cluster)
-        return now["ClusterStatus"] in ("Updating", "RollingBack") or _matches_request(request, now)
+        return now["ClusterStatus"] in ("Updating", "RollingBack") or _is_update_applied(
+            request, now
+        )
 
     try:
-        send_order(
+        send_order_with_retry(
             lambda: sagemaker.order("update_cluster", ClusterName=cluster, **request),
             is_updated,
             patience,
@@ -470,13 +473,13 @@ def _send_update(aws: Aws, cluster: str, request: dict[str, Any], patience: Poll
     except CallRefused as error:
         if error.code == "ConflictException":
             status = str(require_cluster(aws, cluster)["ClusterStatus"])
-            raise make_busy_error(cluster, status) from error
+            raise make_busy_cluster_error(cluster, status) from error
         raise add_refusal_hint(error, cluster) from error
 
 
-def _matches_request(request: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+def _is_update_applied(request: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
     """Return whether a cluster is as UpdateCluster's request says, in all that it says."""
-    observed = rebuild_request(now)
+    observed = rebuild_create_request(now)
     groups = {g["InstanceGroupName"]: g for g in observed["InstanceGroups"]}
     groups |= {g["InstanceGroupName"]: g for g in request.get("InstanceGroups", ())}
     answer = {k: v for k, v in request.items() if k in _UPDATABLE}
@@ -498,7 +501,7 @@ def _add_nodes(
     added, more = so_far
     wanted = request["NodesToAdd"][0]
     try:
-        answer = _send_with_client_token(
+        answer = _send_add_nodes_with_token(
             aws.service("sagemaker").order, {"ClusterName": cluster, **request}, patience
         )
     except CallRefused as error:
@@ -518,7 +521,7 @@ def _add_nodes(
         )
 
 
-def _send_with_client_token(
+def _send_add_nodes_with_token(
     order: Any, request: Mapping[str, Any], patience: PollSchedule
 ) -> Mapping[str, Any]:
     """Send with the same token until it is answered: the one order that needs no look."""
@@ -526,14 +529,14 @@ def _send_with_client_token(
         try:
             answer: Mapping[str, Any] = order("batch_add_cluster_nodes", **request)
             return answer
-        except OrderInDoubt:
+        except OrderOutcomeUnknown:
             if left == 1:
                 raise
             patience.sleep(patience.every_s)
     raise AssertionError("patience has at least one look")
 
 
-def _make_impossible_error(changes: ClusterDiff) -> HpctlError:
+def _make_impossible_change_error(changes: ClusterDiff) -> HpctlError:
     lines = [f"{c.place}: {c.old} -> {c.new}: {c.consequence}" for c in changes.impossible_changes]
     return HpctlError(
         "\n  ".join(
@@ -543,5 +546,5 @@ def _make_impossible_error(changes: ClusterDiff) -> HpctlError:
     )
 
 
-def _matches_place(place: str, name: str) -> bool:
+def _is_at_or_below_place(place: str, name: str) -> bool:
     return place == name or place.startswith(f"{name}.")

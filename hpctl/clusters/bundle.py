@@ -23,7 +23,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from hpctl.toolkit.errors import HpctlError, OrderInDoubt, ResourceNotFound
+from hpctl.toolkit.errors import HpctlError, OrderOutcomeUnknown, ResourceNotFound
 from hpctl.vocabulary.ports import Aws, ServiceClient
 
 _HERE = Path(__file__).resolve().parent.parent
@@ -31,15 +31,15 @@ _HERE = Path(__file__).resolve().parent.parent
 
 def find_lifecycle_scripts() -> Path:
     """Return the directory of what HyperPod runs on a node at birth. Raises HpctlError."""
-    return _find_resource("lifecycle_scripts")
+    return _find_resource_directory("lifecycle_scripts")
 
 
 def find_slurm_plugins() -> Path:
     """Return the directory of hpctl's plugins for Slurm. Raises HpctlError."""
-    return _find_resource("slurm_plugins")
+    return _find_resource_directory("slurm_plugins")
 
 
-def _find_resource(name: str) -> Path:
+def _find_resource_directory(name: str) -> Path:
     for place in (_HERE / "_shipped" / name, _HERE.parent / name):
         if place.is_dir():
             return place
@@ -64,7 +64,7 @@ class BundleFile(Struct, frozen=True):
     sha256: str
 
 
-class Bundle(Struct, frozen=True):
+class LifecycleBundle(Struct, frozen=True):
     """A bundle as it lies in a directory."""
 
     directory: Path
@@ -124,14 +124,14 @@ def write_bundle_files(target: Path, parts: BundleParts) -> None:
         _copy_file(parts.python, target / PYTHON)
 
 
-def write_manifest(directory: Path) -> Bundle:
+def write_manifest(directory: Path) -> LifecycleBundle:
     """Write the MANIFEST of what lies in a directory."""
-    bundle = Bundle(directory, tuple(_list_files(directory)))
+    bundle = LifecycleBundle(directory, tuple(_list_files(directory)))
     (directory / MANIFEST).write_text(bundle.manifest)
     return bundle
 
 
-def read_bundle(directory: Path) -> Bundle:
+def read_bundle(directory: Path) -> LifecycleBundle:
     """Return a bundle that is as its MANIFEST says. Raises HpctlError with every file that is
     not."""
     try:
@@ -141,7 +141,7 @@ def read_bundle(directory: Path) -> Bundle:
             f"{directory} is not a lifecycle bundle: {MANIFEST} is missing",
             "make a bundle: hpctl cluster lifecycle bundle",
         ) from error
-    bundle = Bundle(directory, tuple(_list_files(directory)))
+    bundle = LifecycleBundle(directory, tuple(_list_files(directory)))
     if bundle.manifest != signed:
         before = _parse_manifest(signed)
         now = {file.path: file.sha256 for file in bundle.files}
@@ -154,7 +154,7 @@ def read_bundle(directory: Path) -> Bundle:
     return bundle
 
 
-def check_bundle_directory(target: Path) -> None:
+def require_replaceable_bundle_directory(target: Path) -> None:
     """Raise HpctlError where writing a bundle there would destroy something else."""
     if target.is_dir() and ((target / MANIFEST).exists() or not any(target.iterdir())):
         return
@@ -250,7 +250,7 @@ class PushPlan(Struct, frozen=True):
     left_over: tuple[str, ...]
 
 
-def plan_bundle_push(aws: Aws, bundle: Bundle, to: S3Prefix) -> PushPlan:
+def plan_bundle_push(aws: Aws, bundle: LifecycleBundle, to: S3Prefix) -> PushPlan:
     """Compare a bundle with what its prefix holds. Raises ResourceNotFound, Refused,
     Unavailable."""
     s3 = aws.service("s3")
@@ -274,12 +274,13 @@ def plan_bundle_push(aws: Aws, bundle: Bundle, to: S3Prefix) -> PushPlan:
 
 def push_bundle(
     aws: Aws,
-    bundle: Bundle,
+    bundle: LifecycleBundle,
     to: S3Prefix,
     planned: PushPlan,
     notify: Callable[[str], None] = lambda _path: None,
 ) -> None:
-    """Send what a plan names, in its order. Raises ResourceNotFound, Refused, OrderInDoubt."""
+    """Send what a plan names, in its order. Raises ResourceNotFound, Refused,
+    OrderOutcomeUnknown."""
     s3 = aws.service("s3")
     for path in planned.send:
         notify(path)
@@ -287,37 +288,37 @@ def push_bundle(
 
 
 def delete_stale_objects(aws: Aws, to: S3Prefix, planned: PushPlan) -> None:
-    """Delete what lies in the prefix and in no bundle. Raises Refused, OrderInDoubt."""
+    """Delete what lies in the prefix and in no bundle. Raises Refused, OrderOutcomeUnknown."""
     s3 = aws.service("s3")
     for path in planned.left_over:
         s3.order("delete_object", Bucket=to.bucket, Key=to.key(path))
 
 
-def _compute_etag(bundle: Bundle, path: str) -> str:
+def _compute_etag(bundle: LifecycleBundle, path: str) -> str:
     """Return what S3 calls the ETag of an object that was put whole; with KMS keys it is
     another."""
     content = (bundle.directory / path).read_bytes()
     return hashlib.md5(content, usedforsecurity=False).hexdigest()
 
 
-def _put_object(s3: ServiceClient, bundle: Bundle, to: S3Prefix, path: str) -> None:
+def _put_object(s3: ServiceClient, bundle: LifecycleBundle, to: S3Prefix, path: str) -> None:
     content = (bundle.directory / path).read_bytes()
     # S3 itself compares: what arrives otherwise is refused.
     digest = base64.b64encode(hashlib.sha256(content).digest()).decode()
     key = to.key(path)
-    retry_idempotent_order(
+    send_idempotent_order(
         s3, "put_object", Bucket=to.bucket, Key=key, Body=content, ChecksumSHA256=digest
     )
 
 
-def retry_idempotent_order(s3: ServiceClient, operation: str, **request: Any) -> None:
+def send_idempotent_order(s3: ServiceClient, operation: str, **request: Any) -> None:
     """An order that is sent again where it may have been taken: the second is the same as the
-    first. Raises Refused, and OrderInDoubt in the end.
+    first. Raises Refused, and OrderOutcomeUnknown in the end.
     """
     for left in range(TRIES, 0, -1):
         try:
             s3.order(operation, **request)
-        except OrderInDoubt:
+        except OrderOutcomeUnknown:
             if left == 1:
                 raise
         else:

@@ -57,7 +57,7 @@ def find_bundle_problems(directory: Path) -> tuple[BundleProblem, ...]:
         ]
     found += [BundleProblem(PYTHON, what) for what in _check_packed_python(directory / PYTHON)]
     if not found:
-        found += _check_settings(directory)
+        found += _check_bundle_settings(directory)
     return tuple(found)
 
 
@@ -136,7 +136,7 @@ def _check_packed_python(packed: Path) -> Iterator[str]:
         yield "has neither bin/python3 nor python/bin/python3"
 
 
-def _check_settings(directory: Path) -> list[BundleProblem]:
+def _check_bundle_settings(directory: Path) -> list[BundleProblem]:
     """Return what the scripts themselves say of config.json and the users file."""
     answer = subprocess.run(
         [sys.executable, "-IB", str(directory / "lifecycle"), "check", "--bundle", str(directory)],
@@ -176,14 +176,14 @@ class StepState(Struct, frozen=True):
     columns: ClassVar[Columns] = (
         Column("STEP", "step"),
         Column("STATE", "state", style=STATE_STYLES),
-        Column("TRIES", lambda step: step.tries if step.was_run or step.is_running else None),
-        Column("SECONDS", lambda step: f"{step.seconds:.1f}" if step.was_run else None),
+        Column("TRIES", lambda step: step.tries if step.is_run_to_end or step.is_running else None),
+        Column("SECONDS", lambda step: f"{step.seconds:.1f}" if step.is_run_to_end else None),
         Column("WHY", "reason", fold=True),
     )
     json_only: ClassVar[JsonOnly] = ("started",)
 
     @property
-    def was_run(self) -> bool:
+    def is_run_to_end(self) -> bool:
         """Return whether the step was run to its end."""
         return self.state in ("done", "failed")
 
@@ -239,11 +239,12 @@ def read_run_state(root: Path) -> RunState | None:
     steps = sorted((one for one in found if one), key=lambda one: int(one.get("order", 0)))
     names = ("node", "role", "group", "instance_id", "mode", "bundle", "state", "why", "at")
     return RunState(
-        **{name: str(run.get(name, "")) for name in names}, steps=tuple(map(_read_step, steps))
+        **{name: str(run.get(name, "")) for name in names},
+        steps=tuple(map(_parse_step_state, steps)),
     )
 
 
-def _read_step(one: Mapping[str, Any]) -> StepState:
+def _parse_step_state(one: Mapping[str, Any]) -> StepState:
     args = {name: str(one.get(name, "")) for name in ("step", "state", "weight", "started", "why")}
     tries, seconds = int(one.get("tries", 0)), float(one.get("seconds", 0.0))
     return StepState(**args, tries=tries, seconds=seconds)
@@ -275,7 +276,7 @@ def run_bundle_as_role(bundle: Path, role: str, mode: str, root: Path) -> Trial:
     systemd, mounts or accounts does not run: a directory has none.
     """
     root.mkdir(parents=True, exist_ok=True)
-    groups = _read_group_names(bundle)
+    groups = _map_roles_to_groups(bundle)
     resources = root / "resource_config.json"
     resources.write_text(json.dumps(_make_resource_config(groups)))
     script = "on_create.sh" if mode == "OnCreate" else "on_init_complete.sh"
@@ -283,7 +284,7 @@ def run_bundle_as_role(bundle: Path, role: str, mode: str, root: Path) -> Trial:
         **os.environ,
         "SAGEMAKER_RESOURCE_CONFIG_PATH": str(resources),
         "HPCTL_LIFECYCLE_ROOT": str(root),
-        "HPCTL_LIFECYCLE_IP": _make_role_address(role),
+        "HPCTL_LIFECYCLE_IP": _make_role_ip_address(role),
         "HPCTL_LIFECYCLE_BACKOFF_S": "0.1",
     }
     try:
@@ -306,11 +307,11 @@ def run_bundle_as_role(bundle: Path, role: str, mode: str, root: Path) -> Trial:
     return Trial(role, done.returncode, lines[-1] if lines else "", read_run_state(root))
 
 
-def _make_role_address(role: str) -> str:
+def _make_role_ip_address(role: str) -> str:
     return f"10.77.{ROLES.index(role)}.5"
 
 
-def _read_group_names(bundle: Path) -> dict[str, str]:
+def _map_roles_to_groups(bundle: Path) -> dict[str, str]:
     """Role -> a group's name, as the cluster that the bundle is for has them."""
     given = _read_json_object(bundle / "provisioning_parameters.json") or {}
     workers = given.get("worker_groups") or [{}]
@@ -326,9 +327,9 @@ def _read_group_names(bundle: Path) -> dict[str, str]:
     return {role: str(name) for role, name in named.items() if name}
 
 
-def list_roles(bundle: Path) -> tuple[str, ...]:
+def list_bundle_roles(bundle: Path) -> tuple[str, ...]:
     """Return the roles that the bundle's cluster has."""
-    return tuple(role for role in ROLES if role in _read_group_names(bundle))
+    return tuple(role for role in ROLES if role in _map_roles_to_groups(bundle))
 
 
 def _make_resource_config(groups: Mapping[str, str]) -> dict[str, Any]:
@@ -344,7 +345,7 @@ def _make_resource_config(groups: Mapping[str, str]) -> dict[str, Any]:
                 {
                     "InstanceName": f"{name}-1",
                     "AgentIpAddress": "172.16.0.9",
-                    "CustomerIpAddress": _make_role_address(role),
+                    "CustomerIpAddress": _make_role_ip_address(role),
                     "InstanceId": f"i-{number:017d}",
                     "InstanceLabel": None,
                 }
@@ -357,7 +358,7 @@ def _make_resource_config(groups: Mapping[str, str]) -> dict[str, Any]:
         "ClusterConfig": {"ClusterArn": arn, "ClusterName": "trial"},
         "ClusterType": "Slurm",
         "SlurmConfig": {
-            "PrimaryControllerIp": _make_role_address("controller"),
+            "PrimaryControllerIp": _make_role_ip_address("controller"),
             "SecondaryControllerIps": [],
         },
         "InstanceGroups": [*listed, empty],

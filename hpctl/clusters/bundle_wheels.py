@@ -221,7 +221,7 @@ def download_wheels(
     Raises HpctlError with pip's last words.
     """
     house.mkdir(parents=True, exist_ok=True)
-    own = _pack_own_wheel(house)
+    own = _build_hpctl_wheel(house)
     wanted = f"{own}[{','.join(extras)}]" if extras else str(own)
     platforms: list[str] = []
     for name in PLATFORMS[target.machine]:
@@ -280,8 +280,8 @@ def copy_installed_wheels(target: Path, python: str) -> None:
             "use --wheels to download packages for the nodes' Python",
         )
     target.mkdir(parents=True, exist_ok=True)
-    needed = _read_metadata(_pack_own_wheel(target)).get_all("Requires-Dist") or []
-    copy_wheels_with_dependencies(["pip", *_select_required_names(needed)], target)
+    needed = _read_metadata(_build_hpctl_wheel(target)).get_all("Requires-Dist") or []
+    copy_wheels_with_dependencies(["pip", *_list_required_packages(needed)], target)
 
 
 def copy_wheels_with_dependencies(names: Sequence[str], target: Path) -> None:
@@ -298,16 +298,16 @@ def copy_wheels_with_dependencies(names: Sequence[str], target: Path) -> None:
         except importlib.metadata.PackageNotFoundError:
             continue  # a marker that is not for this machine
         repack_wheel(found, target)
-        todo += _select_required_names(found.requires or [])
+        todo += _list_required_packages(found.requires or [])
 
 
-def _select_required_names(requirements: Sequence[str]) -> list[str]:
+def _list_required_packages(requirements: Sequence[str]) -> list[str]:
     """The names that are needed whatever extras are chosen."""
     plain = (line for line in requirements if "extra ==" not in line)
     return [match[0] for line in plain if (match := re.match(r"[\w.-]+", line))]
 
 
-def _pack_own_wheel(target: Path) -> Path:
+def _build_hpctl_wheel(target: Path) -> Path:
     """hpctl's wheel: packed again from what is installed, or built from the source tree."""
     try:
         found = importlib.metadata.distribution("hpctl")
@@ -337,12 +337,14 @@ def repack_wheel(found: importlib.metadata.Distribution, target: Path) -> Path:
             content = file.read_binary()
             digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=")
             record.append(f"{name},sha256={digest.decode()},{len(content)}")
-            _add_file(wheel, name, content)
-        _add_file(wheel, f"{info}/RECORD", "\n".join([*record, f"{info}/RECORD,,", ""]).encode())
+            _add_wheel_file(wheel, name, content)
+        _add_wheel_file(
+            wheel, f"{info}/RECORD", "\n".join([*record, f"{info}/RECORD,,", ""]).encode()
+        )
     return path
 
 
-def _add_file(wheel: zipfile.ZipFile, name: str, content: bytes) -> None:
+def _add_wheel_file(wheel: zipfile.ZipFile, name: str, content: bytes) -> None:
     # Without the time of day: the same installation gives the same wheel, and the same digest.
     entry = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
     entry.external_attr = 0o100644 << 16

@@ -19,7 +19,7 @@ from hpctl.toolkit.declared_view import (
     Layout,
     RowTable,
     TextLine,
-    number_column,
+    make_number_column,
 )
 from hpctl.toolkit.errors import CallRefused, HpctlError, ResourceNotFound, Unavailable
 from hpctl.toolkit.tables import BAD
@@ -87,16 +87,16 @@ class PlanCapacity(Struct, frozen=True):
         Column("TYPE", "instance_type", wide=True),
         Column("STARTS", "{starts:%Y-%m-%d}", wide=True),
         Column("ZONE", lambda plan: plan.zone or None),
-        number_column("RESERVED", "total"),
-        number_column("IN USE", "in_use"),
-        number_column("FREE", "available"),
-        number_column("UNHEALTHY", "unhealthy"),
+        make_number_column("RESERVED", "total"),
+        make_number_column("IN USE", "in_use"),
+        make_number_column("FREE", "available"),
+        make_number_column("UNHEALTHY", "unhealthy"),
         Column("STATUS", "status"),
         Column("ENDS", "{ends:%Y-%m-%d}"),
     )
 
 
-class ZoneCapacityText(Struct, frozen=True):
+class ZoneCapacityRow(Struct, frozen=True):
     """The text of a group in one zone. The group's own figures are in its first row alone."""
 
     group: str
@@ -117,19 +117,19 @@ class ZoneCapacityText(Struct, frozen=True):
         Column("TYPE", "instance_type", wide=True),
         Column("STATUS", "status", wide=True),
         Column("ZONE", "zone"),
-        number_column("TARGET", "target"),
-        number_column("RUNNING", "running"),
-        number_column("SPARE", "spare", when="slurm_was_asked"),
-        number_column("IDLE", "idle", when="slurm_was_asked"),
-        number_column("BUSY", "busy", when="slurm_was_asked"),
-        number_column("OUT", "out", when="slurm_was_asked"),
-        number_column("FAILED", "failed"),
-        number_column("COMING", "coming"),
+        make_number_column("TARGET", "target"),
+        make_number_column("RUNNING", "running"),
+        make_number_column("SPARE", "spare", when="slurm_was_asked"),
+        make_number_column("IDLE", "idle", when="slurm_was_asked"),
+        make_number_column("BUSY", "busy", when="slurm_was_asked"),
+        make_number_column("OUT", "out", when="slurm_was_asked"),
+        make_number_column("FAILED", "failed"),
+        make_number_column("COMING", "coming"),
     )
 
 
-def _make_zone_text(zone: ZoneCapacity, group: GroupCapacity | None) -> ZoneCapacityText:
-    return ZoneCapacityText(
+def _make_zone_row(zone: ZoneCapacity, group: GroupCapacity | None) -> ZoneCapacityRow:
+    return ZoneCapacityRow(
         group=zone.group,
         instance_type=zone.instance_type,
         status=group.status if group else "",
@@ -145,8 +145,8 @@ def _make_zone_text(zone: ZoneCapacity, group: GroupCapacity | None) -> ZoneCapa
     )
 
 
-def _make_empty_group_text(group: GroupCapacity) -> ZoneCapacityText:
-    return ZoneCapacityText(
+def _make_empty_group_row(group: GroupCapacity) -> ZoneCapacityRow:
+    return ZoneCapacityRow(
         group=group.group,
         instance_type=group.instance_type,
         status=group.status,
@@ -190,14 +190,14 @@ class CapacityView(Struct, frozen=True):
         return any(zone.idle is not None for zone in self.zones)
 
     @property
-    def zone_texts(self) -> list[ZoneCapacityText]:
+    def zone_texts(self) -> list[ZoneCapacityRow]:
         """Return one row for each zone of a group, then the groups that have no instance."""
         left = {group.group: group for group in self.groups}
-        rows = [_make_zone_text(zone, left.pop(zone.group, None)) for zone in self.zones]
-        return [*rows, *map(_make_empty_group_text, left.values())]
+        rows = [_make_zone_row(zone, left.pop(zone.group, None)) for zone in self.zones]
+        return [*rows, *map(_make_empty_group_row, left.values())]
 
 
-def count_capacity(  # noqa: PLR0913 -- one answer of each source that was asked
+def make_capacity_view(  # noqa: PLR0913 -- one answer of each source that was asked
     description: Mapping[str, Any],
     rows: Sequence[NodeRow],
     plans: Iterable[PlanCapacity],
@@ -210,8 +210,8 @@ def count_capacity(  # noqa: PLR0913 -- one answer of each source that was asked
     spares = set[str]()
     for name, nodes in (reservations or {}).items():
         spares |= set(nodes) if name.startswith(RESERVATION) else set()
-    groups = tuple(map(_read_group, description.get("InstanceGroups", ())))
-    zones = tuple(_group_by_zone(rows, spares, reservations is not None))
+    groups = tuple(map(_parse_group_capacity, description.get("InstanceGroups", ())))
+    zones = tuple(_group_nodes_by_zone(rows, spares, reservations is not None))
     return CapacityView(
         as_of=at,
         cluster=str(description.get("ClusterName", "")),
@@ -220,11 +220,13 @@ def count_capacity(  # noqa: PLR0913 -- one answer of each source that was asked
         zones=zones,
         plans=tuple(plans),
         unknown=(*unknown, *sorted({row.unread for row in rows if row.unread})),
-        problems=tuple(_find_problems(groups, zones)),
+        problems=tuple(_find_capacity_problems(groups, zones)),
     )
 
 
-def _find_problems(groups: Sequence[GroupCapacity], zones: Sequence[ZoneCapacity]) -> Iterator[str]:
+def _find_capacity_problems(
+    groups: Sequence[GroupCapacity], zones: Sequence[ZoneCapacity]
+) -> Iterator[str]:
     for group in groups:
         own = [zone for zone in zones if zone.group == group.group]
         running, failed = sum(z.running for z in own), sum(z.failed for z in own)
@@ -233,17 +235,19 @@ def _find_problems(groups: Sequence[GroupCapacity], zones: Sequence[ZoneCapacity
             yield f"group {group.group} is {group.status}: {counts}"
 
 
-def _read_group(answer: Mapping[str, Any]) -> GroupCapacity:
+def _parse_group_capacity(answer: Mapping[str, Any]) -> GroupCapacity:
     return GroupCapacity(
         group=str(answer.get("InstanceGroupName", "")),
         instance_type=str(answer.get("InstanceType", "")),
         target=int(answer.get("TargetCount", 0)),
         status=str(answer.get("Status", "")),
-        plan=parse_plan_name(str(answer.get("TrainingPlanArn", ""))),
+        plan=parse_training_plan_name(str(answer.get("TrainingPlanArn", ""))),
     )
 
 
-def _group_by_zone(rows: Iterable[NodeRow], spares: set[str], slurm: bool) -> list[ZoneCapacity]:
+def _group_nodes_by_zone(
+    rows: Iterable[NodeRow], spares: set[str], slurm: bool
+) -> list[ZoneCapacity]:
     """Return one for each group, type and zone, in the order of the nodes."""
     sorted_in: dict[tuple[str, str, str], list[NodeRow]] = {}
     for row in rows:
@@ -258,7 +262,11 @@ def _summarize_zone(
     failed = sum(row.status in FAILED for row in rows)
     running = sum(row.status == RUNNING for row in rows)
     leaving = sum(row.status == LEAVING for row in rows)
-    uses = [_classify_use(row, spares) for row in rows if row.status == RUNNING] if slurm else []
+    uses = (
+        [_classify_instance_use(row, spares) for row in rows if row.status == RUNNING]
+        if slurm
+        else []
+    )
     return ZoneCapacity(
         group=group,
         instance_type=kind,
@@ -275,7 +283,7 @@ def _summarize_zone(
     )
 
 
-def _classify_use(row: NodeRow, spares: set[str]) -> str:
+def _classify_instance_use(row: NodeRow, spares: set[str]) -> str:
     """Return what Slurm does with a running instance; nothing with a controller or a login node."""
     if row.role in ("controller", "login"):
         return ""
@@ -289,14 +297,14 @@ def _classify_use(row: NodeRow, spares: set[str]) -> str:
 _SERVES: Final = frozenset({"IDLE", "ALLOCATED", "MIXED"})
 
 
-def read_plans(
+def read_cluster_training_plans(
     aws: Aws, description: Mapping[str, Any]
 ) -> tuple[tuple[PlanCapacity, ...], tuple[str, ...]]:
     """Return the training plans of a cluster's groups, and what of them could not be read."""
     arns = [str(g.get("TrainingPlanArn") or "") for g in description.get("InstanceGroups", ())]
     plans: list[PlanCapacity] = []
     unknown: list[str] = []
-    for name in dict.fromkeys(parse_plan_name(arn) for arn in arns if arn):
+    for name in dict.fromkeys(parse_training_plan_name(arn) for arn in arns if arn):
         try:
             answer = aws.service("sagemaker").read("describe_training_plan", TrainingPlanName=name)
         except (CallRefused, Unavailable) as error:
@@ -306,7 +314,7 @@ def read_plans(
     return tuple(plans), tuple(unknown)
 
 
-def parse_plan_name(arn: str) -> str:
+def parse_training_plan_name(arn: str) -> str:
     """Return the name in a training plan's ARN."""
     return arn.rpartition("training-plan/")[2]
 
@@ -335,14 +343,14 @@ Plan = Mapping[str, Any]
 """DescribeTrainingPlan's answer. See `plan`."""
 
 
-def list_plans(aws: Aws) -> Iterator[Plan]:
+def list_training_plans(aws: Aws) -> Iterator[Plan]:
     """Return every plan of the account in the region, the latest first. Raises as `read` does."""
     return aws.service("sagemaker").pages(
         "list_training_plans", "TrainingPlanSummaries", SortBy="StartTime", SortOrder="Descending"
     )
 
 
-def read_plan(aws: Aws, name: str) -> tuple[Plan, tuple[str, ...]]:
+def read_training_plan(aws: Aws, name: str) -> tuple[Plan, tuple[str, ...]]:
     """Return a plan by name or ARN, and what of it could not be read. Raises ResourceNotFound with
     the nearest.
 
@@ -350,10 +358,10 @@ def read_plan(aws: Aws, name: str) -> tuple[Plan, tuple[str, ...]]:
     the `TrainingPlanExtensions`.
     """
     sagemaker, unknown, parts = aws.service("sagemaker"), list[str](), []
-    answer = describe_plan(aws, name)
+    answer = describe_training_plan(aws, name)
     if answer is None:
-        every = [str(one["TrainingPlanName"]) for one in list_plans(aws)]
-        near = get_close_matches(parse_plan_name(name), every, n=2) or every[:5]
+        every = [str(one["TrainingPlanName"]) for one in list_training_plans(aws)]
+        near = get_close_matches(parse_training_plan_name(name), every, n=2) or every[:5]
         there = f"is it {' or '.join(near)}?" if near else "there is none at all"
         hint = f"{there} (region {aws.region}; another one: --region, --profile)"
         raise ResourceNotFound(
@@ -372,23 +380,23 @@ def read_plan(aws: Aws, name: str) -> tuple[Plan, tuple[str, ...]]:
         parts.append({**part, **_strip_metadata(more)})
     whole = {**_strip_metadata(answer), "ReservedCapacitySummaries": parts}
     try:
-        whole["TrainingPlanExtensions"] = list_extensions(aws, answer)
+        whole["TrainingPlanExtensions"] = list_training_plan_extensions(aws, answer)
     except HpctlError as error:
         unknown.append(f"its extensions: {error}")
     return whole, tuple(unknown)
 
 
-def describe_plan(aws: Aws, name: str) -> Plan | None:
+def describe_training_plan(aws: Aws, name: str) -> Plan | None:
     """DescribeTrainingPlan's answer; None where there is no such plan."""
     try:
         return aws.service("sagemaker").read(
-            "describe_training_plan", TrainingPlanName=parse_plan_name(name)
+            "describe_training_plan", TrainingPlanName=parse_training_plan_name(name)
         )
     except ResourceNotFound:
         return None
 
 
-def list_extensions(aws: Aws, of: Plan) -> list[Mapping[str, Any]]:
+def list_training_plan_extensions(aws: Aws, of: Plan) -> list[Mapping[str, Any]]:
     """Return every extension of a plan that was bought. Raises as `read` does."""
     operation, arn = "describe_training_plan_extension_history", of["TrainingPlanArn"]
     found = aws.service("sagemaker").pages(operation, "TrainingPlanExtensions", TrainingPlanArn=arn)

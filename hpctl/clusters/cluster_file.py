@@ -162,30 +162,30 @@ def format_spec_yaml(
     for key, value in answer.items():
         lines += _format_comment(_describe_key(ClusterSpec, key))
         if key == "instance_groups":
-            lines += ["instance_groups:", *_write_groups(value, remarks or {})]
-            lines += _write_optional_keys(set(chain.from_iterable(value)), offers or {})
+            lines += ["instance_groups:", *_format_group_lines(value, remarks or {})]
+            lines += _format_optional_key_lines(set(chain.from_iterable(value)), offers or {})
         else:
-            lines += _format_yaml({key: value})
+            lines += _format_yaml_entry({key: value})
         lines.append("")
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
 def _convert_spec_to_dict(spec: ClusterSpec) -> dict[str, Any]:
     """Return what a file has to say, the groups last: they are long."""
-    answer = _to_yaml_value(spec)
+    answer = _convert_to_yaml_value(spec)
     groups = answer.pop("instance_groups")
     return {**answer, "instance_groups": groups}
 
 
-def _to_yaml_value(value: Any) -> Any:
+def _convert_to_yaml_value(value: Any) -> Any:
     """Return a value as YAML has it; of a section what differs from its defaults."""
     if isinstance(value, SpecSection):
         said = {
             f.name: getattr(value, f.name) for f in fields(value) if _differs_from_default(value, f)
         }
-        return {name: _to_yaml_value(one) for name, one in said.items()}
+        return {name: _convert_to_yaml_value(one) for name, one in said.items()}
     if isinstance(value, tuple | list):
-        return [_to_yaml_value(one) for one in value]
+        return [_convert_to_yaml_value(one) for one in value]
     return msgspec.to_builtins(value)
 
 
@@ -197,7 +197,7 @@ def _differs_from_default(section: SpecSection, field: FieldInfo) -> bool:
     return bool(getattr(section, field.name) != default)
 
 
-def _write_groups(
+def _format_group_lines(
     groups: Sequence[Mapping[str, Any]], remarks: Mapping[str, Sequence[str]]
 ) -> Iterator[str]:
     """Yield each group; a key is explained in the first group that has it."""
@@ -210,12 +210,12 @@ def _write_groups(
             if key not in explained:
                 lines += _format_comment(_describe_key(GroupSpec, key))
             explained.add(key)
-            lines += _format_yaml({key: value})
+            lines += _format_yaml_entry({key: value})
         lines += [f"# {remark}" for remark in remarks.get(group["name"], ())]
         yield from ("  - " + lines[0], *("    " + line for line in lines[1:]))
 
 
-def _write_optional_keys(there: set[str], offers: Mapping[str, str]) -> Iterator[str]:
+def _format_optional_key_lines(there: set[str], offers: Mapping[str, str]) -> Iterator[str]:
     for key, example in offers.items():
         if key not in there:
             yield from ("    " + line for line in _format_comment(_describe_key(GroupSpec, key)))
@@ -236,7 +236,7 @@ def _format_comment(text: str) -> list[str]:
     )
 
 
-def _format_yaml(answer: Mapping[str, Any]) -> list[str]:
+def _format_yaml_entry(answer: Mapping[str, Any]) -> list[str]:
     """Return a key and its value, as people would write them."""
     inside = any(isinstance(value, list | dict) for value in answer.values())
     dumper = _ClusterFileDumper if inside else yaml.SafeDumper
@@ -262,16 +262,16 @@ class _ClusterFileDumper(yaml.SafeDumper):
 
     def represent_sequence(self, *args: Any, **more: Any) -> yaml.SequenceNode:
         node = super().represent_sequence(*args, **more)
-        node.flow_style = _fits_one_line(node.value)
+        node.flow_style = _can_fit_one_line(node.value)
         return node
 
     def represent_mapping(self, *args: Any, **more: Any) -> yaml.MappingNode:
         node = super().represent_mapping(*args, **more)
-        node.flow_style = _fits_one_line(list(chain.from_iterable(node.value)))
+        node.flow_style = _can_fit_one_line(list(chain.from_iterable(node.value)))
         return node
 
 
-def _fits_one_line(nodes: Sequence[yaml.Node]) -> bool:
+def _can_fit_one_line(nodes: Sequence[yaml.Node]) -> bool:
     scalars = all(isinstance(node, yaml.ScalarNode) for node in nodes)
     return scalars and sum(len(str(node.value)) + 2 for node in nodes) <= SMALL
 
@@ -304,7 +304,7 @@ def import_spec(
     the scripts. Raises HpctlError for a cluster that no spec can say.
     """
     _require_slurm_cluster(describe)
-    request = diff.rebuild_request(describe)
+    request = diff.rebuild_create_request(describe)
     for group in request["InstanceGroups"]:
         for key in _NO_WISH:
             group.pop(key, None)
@@ -351,7 +351,7 @@ def read_group_images(describe: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     """
     args = {"image_id": "ImageId", "image_release_version": "ImageReleaseVersion"}
     images = {}
-    for group in diff.rebuild_request(describe)["InstanceGroups"]:
+    for group in diff.rebuild_create_request(describe)["InstanceGroups"]:
         pins = {ours: str(group[theirs]) for ours, theirs in args.items() if theirs in group}
         images[str(group["InstanceGroupName"])] = pins
     return images
@@ -384,12 +384,12 @@ def build_spec_from_request(
     name = str(request["ClusterName"])
     groups = request["InstanceGroups"]
     style = "api" if any("SlurmConfig" in group for group in groups) else "provisioning_parameters"
-    roles, section = provisioning.parse_parameters(parameters or {})
+    roles, section = provisioning.parse_provisioning_parameters(parameters or {})
     slurm = request.get("Orchestrator", {}).get("Slurm", {})
     answer = {
         **{ours: request.get(theirs) for theirs, ours in CLUSTER.items() if ours},
-        "instance_groups": [_read_group(group, roles) for group in groups],
-        "vpc": _select_vpc(request.get("VpcConfig")),
+        "instance_groups": [_convert_request_group(group, roles) for group in groups],
+        "vpc": _convert_vpc_config(request.get("VpcConfig")),
         "tags": {tag["Key"]: tag["Value"] for tag in request.get("Tags", ())},
         "slurm_config": style,
         "slurm_config_strategy": slurm.get("SlurmConfigStrategy"),
@@ -397,10 +397,10 @@ def build_spec_from_request(
         "provisioning_parameters": section if style != "api" else None,
     }
     spec = build_spec(_select_known_keys(ClusterSpec, answer), f"cluster {name}")
-    return check_spec(_add_raw_values(spec, request), f"cluster {name}")
+    return check_spec(_add_raw_request_values(spec, request), f"cluster {name}")
 
 
-def _read_group(request: Mapping[str, Any], roles: Roles) -> dict[str, Any]:
+def _convert_request_group(request: Mapping[str, Any], roles: Roles) -> dict[str, Any]:
     name = str(request["InstanceGroupName"])
     slurm = request.get("SlurmConfig")
     role, partition = roles.get(name, (None, None))
@@ -427,7 +427,7 @@ def _select_known_keys(kind: type[SpecSection], answer: Mapping[str, Any]) -> di
     """Return an answer with the keys of a section, at any depth. An API section is in the API's
     words.
 
-    What the sections have no word for is found again in `_add_raw_values`.
+    What the sections have no word for is found again in `_add_raw_request_values`.
     """
     names = kind.api_names() if issubclass(kind, ApiSection) else {}
     found = {}
@@ -452,13 +452,13 @@ def _find_section_class(kind: Any) -> type[SpecSection] | None:
     return next((found for part in get_args(kind) if (found := _find_section_class(part))), None)
 
 
-def _select_vpc(answer: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def _convert_vpc_config(answer: Mapping[str, Any] | None) -> dict[str, Any] | None:
     if not answer:
         return None
     return {"subnets": answer["Subnets"], "security_groups": answer["SecurityGroupIds"]}
 
 
-def _add_raw_values(spec: ClusterSpec, request: Mapping[str, Any]) -> ClusterSpec:
+def _add_raw_request_values(spec: ClusterSpec, request: Mapping[str, Any]) -> ClusterSpec:
     """Return the spec with everything in `raw` that its fields do not say of the request."""
     groups = tuple(
         replace(group, raw=_find_missing_values(theirs, make_group_request(spec, group)))

@@ -40,7 +40,7 @@ _SETS = frozenset({"Subnets", "SecurityGroupIds", "OnStartDeepHealthChecks"})
 """Lists whose order means nothing."""
 
 
-def rebuild_request(description: Mapping[str, Any]) -> dict[str, Any]:
+def rebuild_create_request(description: Mapping[str, Any]) -> dict[str, Any]:
     """Return the request that would make the cluster as it is described."""
     request = {
         k: description[k] for k in _SAME_OF_CLUSTER if description.get(k) not in (None, {}, "")
@@ -55,10 +55,10 @@ def rebuild_request(description: Mapping[str, Any]) -> dict[str, Any]:
     return request
 
 
-def fill_open_values(requested: Any, observed: Any) -> Any:
+def fill_unset_values(requested: Any, observed: Any) -> Any:
     """Return what is requested, with what it leaves open as it is observed."""
     if isinstance(requested, Mapping) and isinstance(observed, Mapping):
-        both = {k: fill_open_values(v, observed.get(k)) for k, v in requested.items()}
+        both = {k: fill_unset_values(v, observed.get(k)) for k, v in requested.items()}
         both |= {k: v for k, v in observed.items() if k in NO_OPINION and k not in requested}
         return both
     if (
@@ -66,7 +66,7 @@ def fill_open_values(requested: Any, observed: Any) -> Any:
         and _is_structure_list(observed)
         and len(requested) == len(observed)
     ):
-        return [fill_open_values(r, o) for r, o in zip(requested, observed, strict=True)]
+        return [fill_unset_values(r, o) for r, o in zip(requested, observed, strict=True)]
     return requested
 
 
@@ -182,7 +182,7 @@ def diff_cluster(
 
     `tags` are those of the cluster, None where they were not read. Groups are compared by name.
     """
-    observed = rebuild_request(description)
+    observed = rebuild_create_request(description)
     requested = {"Orchestrator": {"Slurm": {}}, **requested}
     changes: list[SpecChange] = []
     if requested["ClusterName"] != observed.get("ClusterName"):
@@ -205,7 +205,7 @@ def diff_cluster(
     there = {g["InstanceGroupName"]: g for g in observed["InstanceGroups"]}
     for name, group in wanted.items():
         changes += _diff_group(name, group, there.get(name))
-    changes += [_make_removal(name, there[name]) for name in there if name not in wanted]
+    changes += [_make_group_removal(name, there[name]) for name in there if name not in wanted]
     # A spec without tags leaves them as they are: its import may not have seen any.
     if tags is not None and requested.get("Tags"):
         asked = {t["Key"]: t["Value"] for t in requested["Tags"]}
@@ -215,10 +215,14 @@ def diff_cluster(
             if tags.get(key) != asked.get(key)
         ]
     found = ClusterDiff(str(requested["ClusterName"]), tuple(changes))
-    return replace(found, changes=tuple(map(_strip_counts, changes))) if found.migrates else found
+    return (
+        replace(found, changes=tuple(map(_restrict_migration_change, changes)))
+        if found.migrates
+        else found
+    )
 
 
-def _strip_counts(change: SpecChange) -> SpecChange:
+def _restrict_migration_change(change: SpecChange) -> SpecChange:
     """Return a change as it is beside a migration, which makes and takes no instances."""
     if change.kind in (DiffKind.ADD, DiffKind.DESTROY) or change.place == "NodeProvisioningMode":
         return replace(change, kind=DiffKind.IMPOSSIBLE, consequence=_ALONE)
@@ -244,7 +248,7 @@ def _diff_group(
     elif count < have:
         gone = f"{have - count} instance(s) go, with their volumes: idle ones first, by name"
         changes.append(SpecChange(DiffKind.DESTROY, f"{name}.InstanceCount", have, count, gone))
-    own = {"InstanceGroupName", "InstanceCount", *_list_unknown_images(group, there)}
+    own = {"InstanceGroupName", "InstanceCount", *_list_incomparable_images(group, there)}
     return changes + _diff_fields(
         name,
         {k: v for k, v in group.items() if k not in own},
@@ -254,7 +258,7 @@ def _diff_group(
     )
 
 
-def _list_unknown_images(group: Mapping[str, Any], there: Mapping[str, Any]) -> list[str]:
+def _list_incomparable_images(group: Mapping[str, Any], there: Mapping[str, Any]) -> list[str]:
     """Return what cannot be compared: `default` is whatever is latest, and old groups tell no
     image."""
     images = ("ImageId", "ImageReleaseVersion")
@@ -268,7 +272,7 @@ def _diff_fields(
     fixed: Mapping[str, str],
     says: Mapping[str, str],
 ) -> list[SpecChange]:
-    new = flatten_values(_strip_empty(fill_open_values(requested, observed)))
+    new = flatten_values(_strip_empty(fill_unset_values(requested, observed)))
     old = flatten_values(_strip_empty(observed))
     changes = []
     for place in dict.fromkeys((*new, *old)):
@@ -296,7 +300,7 @@ def _find_nearest_entry(table: Mapping[str, str], place: str) -> str:
     return ""
 
 
-def _make_removal(name: str, there: Mapping[str, Any]) -> SpecChange:
+def _make_group_removal(name: str, there: Mapping[str, Any]) -> SpecChange:
     old = f"{there['InstanceCount']} x {format_instance_types(there)}"
     if is_controller(there):
         why = "the controller group cannot be removed: delete the cluster"

@@ -18,7 +18,7 @@ from hpctl.sagemaker.failure_causes import (
     InstancePlacement,
     NodeFailureCause,
     NodeFailureKind,
-    classify_message,
+    classify_failure_message,
     explain_node_failure,
 )
 from hpctl.toolkit.errors import HpctlError, ResourceNotFound, Unavailable
@@ -131,7 +131,7 @@ def list_failed_nodes(
     places: dict[str, InstancePlacement] = {}
     dark = False
     for at, node in enumerate(failed[:EXPLAINED]):
-        trouble = explain_failure(aws, description, node, places)
+        trouble = explain_failed_node(aws, description, node, places)
         if trouble.cause is NodeFailureKind.LIFECYCLE and not dark:
             # Logs that cannot be reached cost half a minute each time: once is enough.
             trouble, dark = add_lifecycle_log(aws, description, node, trouble)
@@ -139,7 +139,7 @@ def list_failed_nodes(
     return tuple(failed)
 
 
-def explain_failure(
+def explain_failed_node(
     aws: Aws,
     description: Mapping[str, Any],
     node: NodeProgress,
@@ -147,7 +147,7 @@ def explain_failure(
 ) -> NodeFailureCause:
     """Return what a failure means. `places` keeps where each group's instances should have come
     from."""
-    if classify_message(node.message) is not NodeFailureKind.CAPACITY:
+    if classify_failure_message(node.message) is not NodeFailureKind.CAPACITY:
         return explain_node_failure(node.message)
     if node.group not in places:
         groups: Mapping[str, Mapping[str, Any]] = {

@@ -90,5 +90,5 @@ class Fleet(Struct, frozen=True):
     rows: tuple[NodeRow, ...]
 
 
-class NoSuchNode(HpctlError):
+class NodeLookupError(HpctlError):
     """A name that no node has, or that several have."""

@@ -7,7 +7,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from hpctl.clusters.fleet import NOT_FOUND, PROTECTED, NodeRow
-from hpctl.engine.instance_resolver import join_once
+from hpctl.engine.instance_resolver import join_instances_once
 from hpctl.engine.view import group_jobs_by_node
 from hpctl.vocabulary.assessment import Assessment
 from hpctl.vocabulary.cloud_facts import LEAVING, Instance, InstanceStatus, ProviderView
@@ -31,7 +31,7 @@ def join_slurm_states(rows: Iterable[NodeRow], slurm: SchedulerView) -> tuple[No
         )
         for key, row in zip(at, listed, strict=True)
     }  # fmt: skip
-    provider, join = join_once(ProviderView(slurm.as_of, instances=answer), slurm)
+    provider, join = join_instances_once(ProviderView(slurm.as_of, instances=answer), slurm)
     names = [provider.instances[key].node or NodeName("") for key in at]
     holding = group_jobs_by_node([name for name in names if name in slurm.nodes], slurm.jobs)
     joined = []

@@ -7,7 +7,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from hpctl.clusters.fleet import AT_ONCE, PAGE, PROTECTED, Fleet, NodeRow
-from hpctl.engine.instance_resolver import make_natural_key
+from hpctl.engine.instance_resolver import make_natural_sort_key
 from hpctl.toolkit.errors import CallRefused, ResourceNotFound, Unavailable
 from hpctl.vocabulary.instance_join import guess_node_name, parse_host_address
 from hpctl.vocabulary.ports import Aws, ServiceClient
@@ -32,9 +32,9 @@ def read_fleet(aws: Aws, cluster: str, *, details: bool = True) -> Fleet:
         description = pool.submit(_describe_cluster, sagemaker, cluster)
         asked: list[tuple[NodeRow, Future[NodeRow | None] | None]] = []
         for summary in _list_summaries(sagemaker, cluster):
-            row = _make_row(summary)
+            row = _make_node_row(summary)
             wanted = details or (row.instance_id and not row.ip)
-            more = pool.submit(_read_details, sagemaker, cluster, summary) if wanted else None
+            more = pool.submit(_read_node_details, sagemaker, cluster, summary) if wanted else None
             asked.append((row, more))
         whole = description.result()
         rows = [row if more is None else more.result() for row, more in asked]
@@ -49,7 +49,7 @@ def _describe_cluster(sagemaker: ServiceClient, cluster: str) -> Mapping[str, An
     return sagemaker.read("describe_cluster", ClusterName=cluster)
 
 
-def read_targets(aws: Aws, cluster: str) -> dict[str, int]:
+def read_group_target_counts(aws: Aws, cluster: str) -> dict[str, int]:
     """Return the TargetCount of every group. Raises as reads do."""
     description = aws.service("sagemaker").read("describe_cluster", ClusterName=cluster)
     groups = description.get("InstanceGroups", ())
@@ -87,7 +87,7 @@ def _list_summaries(sagemaker: ServiceClient, cluster: str) -> Iterator[Mapping[
         yield from pages
 
 
-def _read_details(
+def _read_node_details(
     sagemaker: ServiceClient, cluster: str, summary: Mapping[str, Any]
 ) -> NodeRow | None:
     """Return the row with all that DescribeClusterNode knows; None where the node is gone."""
@@ -102,12 +102,12 @@ def _read_details(
         except ResourceNotFound:
             continue
         except Unavailable as error:
-            return replace(_make_row(summary), unread=str(error))
-        return _make_row({**summary, **answer["NodeDetails"]})
+            return replace(_make_node_row(summary), unread=str(error))
+        return _make_node_row({**summary, **answer["NodeDetails"]})
     return None
 
 
-def _make_row(answer: Mapping[str, Any]) -> NodeRow:
+def _make_node_row(answer: Mapping[str, Any]) -> NodeRow:
     """Return a row of a summary or of a node's details: their words are the same."""
     status = answer.get("InstanceStatus", {})
     dns = str(answer.get("PrivateDnsHostname") or "")
@@ -134,6 +134,6 @@ def _sort_key(row: NodeRow) -> tuple[Any, ...]:
     rank = PROTECTED.index(row.role) if row.role in PROTECTED else len(PROTECTED)
     return (
         rank,
-        make_natural_key(row.group),
-        make_natural_key(row.node or row.logical_id or row.instance_id),
+        make_natural_sort_key(row.group),
+        make_natural_sort_key(row.node or row.logical_id or row.instance_id),
     )

@@ -121,7 +121,7 @@ LINKS_DATA = frozenset({"create_data_repository_association"})
 """Operations for which FSx creates a separate role, in the caller's name."""
 
 
-def list_actions(service: str, operation: str) -> tuple[str, ...]:
+def list_iam_actions(service: str, operation: str) -> tuple[str, ...]:
     """Return the IAM actions that an operation needs: `("ec2:DescribeSubnets",)`."""
     own = ACTIONS.get(f"{service}.{operation}")
     name = "".join(part.capitalize() for part in operation.split("_"))
@@ -170,7 +170,7 @@ class PolicyScope(Struct, frozen=True):
         return f"/aws/sagemaker/Clusters/{which}"
 
 
-class Statement(Struct, frozen=True):
+class PolicyStatement(Struct, frozen=True):
     """One statement, in IAM's words."""
 
     sid: str
@@ -189,7 +189,7 @@ class Statement(Struct, frozen=True):
         }
 
 
-def make_scope(  # noqa: PLR0913 -- each a name that a policy may be narrowed to, by keyword
+def make_policy_scope(  # noqa: PLR0913 -- each a name that a policy may be narrowed to, by keyword
     *,
     cluster: str = "",
     account: str = "",
@@ -238,17 +238,17 @@ def make_scope(  # noqa: PLR0913 -- each a name that a policy may be narrowed to
     )
 
 
-def list_head_node_statements(to: PolicyScope) -> tuple[Statement, ...]:
+def list_head_node_statements(to: PolicyScope) -> tuple[PolicyStatement, ...]:
     """Return what a controller needs beside the nodes' policy: the daemon, and the accounting's
     secret."""
     operations = HEAD_NODE["sagemaker"][ActionResource.CLUSTER]
     if to.autoscale:
         operations = f"{operations} {AUTOSCALE['sagemaker'][ActionResource.CLUSTER]}"
-    daemon = _collect_statements({"sagemaker": {ActionResource.CLUSTER: operations}}, to)
+    daemon = _make_statements_from_table({"sagemaker": {ActionResource.CLUSTER: operations}}, to)
     return (*daemon, *list_evidence_read_statements(to), *list_secret_statements(to.secret))
 
 
-def list_evidence_read_statements(to: PolicyScope) -> tuple[Statement, ...]:
+def list_evidence_read_statements(to: PolicyScope) -> tuple[PolicyStatement, ...]:
     """Return what a head node needs to check, copy and delete evidence in S3; nothing where it is
     in a directory."""
     if not to.evidence:
@@ -256,32 +256,32 @@ def list_evidence_read_statements(to: PolicyScope) -> tuple[Statement, ...]:
     bucket = f"arn:{to.partition}:s3:::{to.evidence.partition('/')[0]}"
     objects = f"arn:{to.partition}:s3:::{to.evidence}/*"
     return (
-        Statement("EvidenceObjects", ("s3:DeleteObject", "s3:GetObject"), (objects,)),
-        Statement("EvidenceBucket", ("s3:ListBucket",), (bucket,)),
+        PolicyStatement("EvidenceObjects", ("s3:DeleteObject", "s3:GetObject"), (objects,)),
+        PolicyStatement("EvidenceBucket", ("s3:ListBucket",), (bucket,)),
     )
 
 
-def list_evidence_write_statements(to: PolicyScope) -> tuple[Statement, ...]:
+def list_evidence_write_statements(to: PolicyScope) -> tuple[PolicyStatement, ...]:
     """Return what each node needs to keep evidence in S3; nothing where it is in a directory."""
     if not to.evidence:
         return ()
     objects = f"arn:{to.partition}:s3:::{to.evidence}/*"
-    return (Statement("Evidence", ("s3:PutObject",), (objects,)),)
+    return (PolicyStatement("Evidence", ("s3:PutObject",), (objects,)),)
 
 
-def list_secret_statements(arn: str) -> tuple[Statement, ...]:
+def list_secret_statements(arn: str) -> tuple[PolicyStatement, ...]:
     """Return what slurmdbd's set-up on a controller needs; nothing without a secret."""
     if not arn:
         return ()
-    return (Statement("AccountingSecret", ("secretsmanager:GetSecretValue",), (arn,)),)
+    return (PolicyStatement("AccountingSecret", ("secretsmanager:GetSecretValue",), (arn,)),)
 
 
-def list_operator_statements(to: PolicyScope) -> tuple[Statement, ...]:
+def list_operator_statements(to: PolicyScope) -> tuple[PolicyStatement, ...]:
     """Return what `hpctl cluster` needs."""
-    return _collect_statements(OPERATOR, to)
+    return _make_statements_from_table(OPERATOR, to)
 
 
-def list_alarm_statements(to: PolicyScope) -> tuple[Statement, ...]:
+def list_alarm_statements(to: PolicyScope) -> tuple[PolicyStatement, ...]:
     """Return what an execution role needs where alarms roll an update back; nothing without one.
 
     SageMaker guide, "Update your AMI version in your SageMaker HyperPod cluster".
@@ -290,10 +290,10 @@ def list_alarm_statements(to: PolicyScope) -> tuple[Statement, ...]:
         return ()
     at = f"arn:{to.partition}:cloudwatch:{to.region}:{to.account}:alarm:"
     resources = tuple(at + name for name in to.alarms)
-    return (Statement("RollbackAlarms", ("cloudwatch:DescribeAlarms",), resources),)
+    return (PolicyStatement("RollbackAlarms", ("cloudwatch:DescribeAlarms",), resources),)
 
 
-def list_execution_role_statements(to: PolicyScope) -> tuple[Statement, ...]:
+def list_execution_role_statements(to: PolicyScope) -> tuple[PolicyStatement, ...]:
     """Return what HyperPod's own agents need on every node, with interfaces in a VPC of yours."""
     namespace = {"StringEquals": {"cloudwatch:namespace": "/aws/sagemaker/Clusters"}}
     return (
@@ -333,22 +333,22 @@ def _make_statement(
     on: ActionResource,
     to: PolicyScope,
     condition: Mapping[str, Mapping[str, str]] = {},
-) -> Statement:
+) -> PolicyStatement:
     """Return a statement of `service:Action Action ...`."""
     service, _, names = text.partition(":")
-    return Statement(
+    return PolicyStatement(
         sid, tuple(f"{service}:{name}" for name in names.split()), _list_arns(on, to), condition
     )
 
 
-PERSONAS: Mapping[str, Callable[[PolicyScope], tuple[Statement, ...]]] = {
+PERSONAS: Mapping[str, Callable[[PolicyScope], tuple[PolicyStatement, ...]]] = {
     "head-node": list_head_node_statements,
     "execution-role": list_execution_role_statements,
     "operator": list_operator_statements,
 }
 
 
-def make_policy(statements: tuple[Statement, ...]) -> dict[str, Any]:
+def make_policy(statements: tuple[PolicyStatement, ...]) -> dict[str, Any]:
     """Return a policy document."""
     return {"Version": "2012-10-17", "Statement": [one.document() for one in statements]}
 
@@ -363,22 +363,24 @@ def make_trust_policy() -> dict[str, Any]:
     }
 
 
-def _collect_statements(table: Table, to: PolicyScope) -> tuple[Statement, ...]:
+def _make_statements_from_table(table: Table, to: PolicyScope) -> tuple[PolicyStatement, ...]:
     """Return one statement for each service and kind of resource."""
     found = []
     for service, kinds in table.items():
         for on, names in kinds.items():
-            actions = _sort_actions(service, names)
-            found.append(Statement(_make_sid(service, on), actions, _list_arns(on, to)))
-    return (*found, *_list_extra_statements(table, to))
+            actions = _list_sorted_actions(service, names)
+            found.append(
+                PolicyStatement(_make_statement_id(service, on), actions, _list_arns(on, to))
+            )
+    return (*found, *_list_dependent_statements(table, to))
 
 
-def _sort_actions(service: str, names: str) -> tuple[str, ...]:
-    actions = chain.from_iterable(list_actions(service, name) for name in names.split())
+def _list_sorted_actions(service: str, names: str) -> tuple[str, ...]:
+    actions = chain.from_iterable(list_iam_actions(service, name) for name in names.split())
     return tuple(sorted(actions))
 
 
-def _list_extra_statements(table: Table, to: PolicyScope) -> Iterator[Statement]:
+def _list_dependent_statements(table: Table, to: PolicyScope) -> Iterator[PolicyStatement]:
     """Yield what a caller needs besides the operation's own action."""
     called: set[str] = set()
     for kinds in table.values():
@@ -393,7 +395,7 @@ def _list_extra_statements(table: Table, to: PolicyScope) -> Iterator[Statement]
         yield _make_statement("FsxRoleForS3", needed, ActionResource.FSX_ROLE, to)
 
 
-def _make_sid(service: str, on: ActionResource) -> str:
+def _make_statement_id(service: str, on: ActionResource) -> str:
     text = f"{service}-{on.name.lower() if on is not ActionResource.ANY else 'look'}"
     return "".join(word.capitalize() for word in re.split("[-_]", text))
 
@@ -404,38 +406,40 @@ def _find_partition(region: str) -> str:
     return "aws-us-gov" if region.startswith("us-gov-") else "aws"
 
 
-def _make_arn(service: str, what: str) -> str:
+def _make_arn_template(service: str, what: str) -> str:
     return "arn:{to.partition}:" + service + ":{to.region}:{to.account}:" + what
 
 
 _RESOURCES: Mapping[ActionResource, tuple[str, ...]] = {
     ActionResource.ANY: ("*",),
-    ActionResource.CLUSTER: (_make_arn("sagemaker", "cluster/{to.cluster_id}"),),
-    ActionResource.NEW_CLUSTER: (_make_arn("sagemaker", "cluster/*"),),
-    ActionResource.TRAINING_PLAN: (_make_arn("sagemaker", "training-plan/*"),),
+    ActionResource.CLUSTER: (_make_arn_template("sagemaker", "cluster/{to.cluster_id}"),),
+    ActionResource.NEW_CLUSTER: (_make_arn_template("sagemaker", "cluster/*"),),
+    ActionResource.TRAINING_PLAN: (_make_arn_template("sagemaker", "training-plan/*"),),
     ActionResource.RESERVED: (
-        _make_arn("sagemaker", "training-plan/*"),
-        _make_arn("sagemaker", "reserved-capacity/*"),
+        _make_arn_template("sagemaker", "training-plan/*"),
+        _make_arn_template("sagemaker", "reserved-capacity/*"),
     ),
     ActionResource.BUCKET: ("arn:{to.partition}:s3:::{to.bucket}",),
     ActionResource.OBJECTS: ("arn:{to.partition}:s3:::{to.bucket}/*",),
     ActionResource.ROLE: ("arn:{to.partition}:iam::{to.account}:role/{to.role}",),
     ActionResource.FILE_SYSTEM: (
-        _make_arn("fsx", "file-system/*"),
-        _make_arn("fsx", "file-cache/*"),
+        _make_arn_template("fsx", "file-system/*"),
+        _make_arn_template("fsx", "file-cache/*"),
     ),
     ActionResource.DATA_LINK: (
-        _make_arn("fsx", "file-system/*"),
-        _make_arn("fsx", "association/*"),
+        _make_arn_template("fsx", "file-system/*"),
+        _make_arn_template("fsx", "association/*"),
     ),
-    ActionResource.LOGS: (_make_arn("logs", "log-group:{to.log_group}"),),
-    ActionResource.LOG_STREAMS: (_make_arn("logs", "log-group:{to.log_group}:log-stream:*"),),
-    ActionResource.SECRET: (_make_arn("secretsmanager", "secret:*"),),
+    ActionResource.LOGS: (_make_arn_template("logs", "log-group:{to.log_group}"),),
+    ActionResource.LOG_STREAMS: (
+        _make_arn_template("logs", "log-group:{to.log_group}:log-stream:*"),
+    ),
+    ActionResource.SECRET: (_make_arn_template("secretsmanager", "secret:*"),),
     ActionResource.SESSION: (
-        _make_arn("sagemaker", "cluster/{to.cluster_id}"),
+        _make_arn_template("sagemaker", "cluster/{to.cluster_id}"),
         *("arn:{to.partition}:ssm:{to.region}:*:document/" + name for name in DOCUMENTS),
     ),
-    ActionResource.INTERFACE: (_make_arn("ec2", "network-interface/*"),),
+    ActionResource.INTERFACE: (_make_arn_template("ec2", "network-interface/*"),),
     ActionResource.FSX_ROLE: (
         "arn:{to.partition}:iam::{to.account}:role/aws-service-role/"
         "s3.data-source.lustre.fsx.amazonaws.com/*",

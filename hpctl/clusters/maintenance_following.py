@@ -11,7 +11,7 @@ from hpctl.clusters.fleet import NodeRow
 from hpctl.clusters.fleet_reading import read_node_rows
 from hpctl.clusters.maintenance import EVERY_S, LAG_S, UPDATING, GroupWork, MaintenanceProgress
 from hpctl.clusters.maintenance_orders import has_running_checks
-from hpctl.toolkit.errors import OrderInDoubt, Unavailable
+from hpctl.toolkit.errors import OrderOutcomeUnknown, Unavailable
 from hpctl.vocabulary.ports import Aws
 
 
@@ -34,13 +34,15 @@ class MaintenanceFollower(Struct):
 
     def software(self) -> Iterator[MaintenanceProgress]:
         """Until every group's SoftwareUpdateStatus is an end."""
-        return self._follow_until(self._judge_software, "SoftwareUpdateStatus")
+        return self._poll_maintenance_progress(
+            self._evaluate_software_update, "SoftwareUpdateStatus"
+        )
 
     def health(self) -> Iterator[MaintenanceProgress]:
         """Until no deep health check is under way and no node is being checked or replaced."""
-        return self._follow_until(self._judge_health_checks, "Status")
+        return self._poll_maintenance_progress(self._evaluate_health_checks, "Status")
 
-    def _follow_until(
+    def _poll_maintenance_progress(
         self,
         judged: Callable[[Mapping[str, Any], MaintenanceProgress], MaintenanceProgress],
         status: str,
@@ -53,21 +55,23 @@ class MaintenanceFollower(Struct):
                     "describe_cluster", ClusterName=self.cluster
                 )
                 rows = read_node_rows(self.aws, self.cluster, details=False)
-                last = judged(description, self._read_progress(description, rows, status))
+                last = judged(
+                    description, self._build_maintenance_progress(description, rows, status)
+                )
             except Unavailable as error:
                 last = MaintenanceProgress(last.status, last.groups, unread=str(error))
             yield last
             if last.done:
                 return
             if self.clock() - self._begun > self.timeout_s:
-                raise OrderInDoubt(
+                raise OrderOutcomeUnknown(
                     f"stopped waiting after {self.timeout_s:.0f} s: SageMaker has not finished, "
                     "and continues",
                     "`hpctl cluster describe` and `hpctl cluster instances` show the progress",
                 )
             self.sleep(self.every_s)
 
-    def _read_progress(
+    def _build_maintenance_progress(
         self, description: Mapping[str, Any], rows: Sequence[NodeRow], status: str
     ) -> MaintenanceProgress:
         groups = []
@@ -91,39 +95,39 @@ class MaintenanceFollower(Struct):
             )
         return MaintenanceProgress(str(description["ClusterStatus"]), tuple(groups))
 
-    def _is_lagging(self) -> bool:
+    def _can_state_be_outdated(self) -> bool:
         """Return whether what is shown may be from before the order."""
         return not self._seen and self.clock() - self._begun < LAG_S
 
-    def _judge_software(
+    def _evaluate_software_update(
         self, description: Mapping[str, Any], work: MaintenanceProgress
     ) -> MaintenanceProgress:
         active = work.status == "SystemUpdating" or any(g.status in UPDATING for g in work.groups)
-        changed = bool(self.before) and _list_image_changes(description) != _list_image_changes(
+        changed = bool(self.before) and _list_group_images(description) != _list_group_images(
             self.before
         )
         self._seen = self._seen or active or changed
-        if active or self._is_lagging():
+        if active or self._can_state_be_outdated():
             return work
         bad = [f"group {g.name}: {g.status}" for g in work.groups if g.status in _BAD_ENDS]
         failure = str(description.get("FailureMessage", ""))
         text = "; ".join([*bad, *([failure] if bad and failure else [])])
         return MaintenanceProgress(work.status, work.groups, done=True, failed=text)
 
-    def _judge_health_checks(
+    def _evaluate_health_checks(
         self, _description: Mapping[str, Any], work: MaintenanceProgress
     ) -> MaintenanceProgress:
         counts = chain.from_iterable(group.nodes.items() for group in work.groups)
         moving = any(number for status, number in counts if status not in _SETTLED)
         active = moving or has_running_checks(self.aws.service("sagemaker"), self.cluster)
         self._seen = self._seen or active
-        if active or self._is_lagging():
+        if active or self._can_state_be_outdated():
             return work
         # Each node's outcome is reported separately: another of the group may have failed before.
         return MaintenanceProgress(work.status, work.groups, done=True)
 
 
-def _list_image_changes(description: Mapping[str, Any]) -> list[tuple[str, ...]]:
+def _list_group_images(description: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """Return what a software update changes of each group."""
     keys = (
         "InstanceGroupName",

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from hpctl.clusters.fleet import NodeRow
 from hpctl.clusters.maintenance import CHECKING, DOUBT_LOOKS, DOUBT_S, IDS, UPDATING
-from hpctl.toolkit.errors import CallRefused, HpctlError, OrderInDoubt, Unavailable
+from hpctl.toolkit.errors import CallRefused, HpctlError, OrderOutcomeUnknown, Unavailable
 from hpctl.vocabulary.ports import Aws, ServiceClient
 
 NO_BATCHES = (
@@ -38,7 +38,7 @@ class SoftwareUpdate(Struct, frozen=True):
     alarms: Sequence[str] = ()
 
 
-def make_software_request(cluster: str, update: SoftwareUpdate) -> dict[str, Any]:
+def make_software_update_request(cluster: str, update: SoftwareUpdate) -> dict[str, Any]:
     """Make UpdateClusterSoftware's request. Raises ValueError."""
     batch, rollback = update.batch, update.rollback_batch
     rolling = {"MaximumBatchSize": parse_batch_size(batch)} if batch else {}
@@ -89,19 +89,19 @@ def make_health_check_request(
     return {"ClusterName": cluster, "DeepHealthCheckConfigurations": configurations}
 
 
-def send_order(
+def send_maintenance_order(
     aws: Aws,
     operation: str,
     request: Mapping[str, Any],
     under_way: Callable[[], bool],
     sleep: Callable[[float], None],
 ) -> None:
-    """Send it once; in doubt look, and send it once more. Raises Refused, OrderInDoubt."""
+    """Send it once; in doubt look, and send it once more. Raises Refused, OrderOutcomeUnknown."""
     sagemaker = aws.service("sagemaker")
     try:
         sagemaker.order(operation, **request)
         return
-    except OrderInDoubt:
+    except OrderOutcomeUnknown:
         for _ in range(DOUBT_LOOKS):
             sleep(DOUBT_S)
             if under_way():

@@ -15,13 +15,13 @@ from urllib.parse import quote
 
 from msgspec import Struct, field
 
-from hpctl.clusters.bundle import MANIFEST, retry_idempotent_order
+from hpctl.clusters.bundle import MANIFEST, send_idempotent_order
 from hpctl.clusters.request import (
     FILE,
     LARGEST,
     NODE_TYPES,
-    list_parameter_files,
-    parse_parameters,
+    list_provisioning_parameter_files,
+    parse_provisioning_parameters,
     read_s3_object,
 )
 from hpctl.toolkit.errors import HpctlError, ResourceNotFound
@@ -52,7 +52,7 @@ class ClusterMigration(Struct, frozen=True):
         try:
             self.backup.mkdir(parents=True, exist_ok=True)
             for file in self.files:
-                _save_backup(self.backup, file.bucket, file.key).write_bytes(file.content)
+                _make_backup_path(self.backup, file.bucket, file.key).write_bytes(file.content)
         except OSError as error:
             text = f"cannot back up {FILE}: {error}; nothing was changed"
             raise HpctlError(
@@ -66,18 +66,18 @@ class ClusterMigration(Struct, frozen=True):
         s3 = aws.service("s3")
         for file in self.files:
             if file.there:
-                retry_idempotent_order(s3, "delete_object", Bucket=file.bucket, Key=file.key)
+                send_idempotent_order(s3, "delete_object", Bucket=file.bucket, Key=file.key)
 
     def restore(self, aws: Aws) -> None:
         """Put every file back where it was."""
         s3 = aws.service("s3")
         for file in self.files:
-            retry_idempotent_order(
+            send_idempotent_order(
                 s3, "put_object", Bucket=file.bucket, Key=file.key, Body=file.content
             )
 
 
-def begin_migration(
+def prepare_cluster_migration(
     aws: Aws, found: Mapping[str, Any], request: Mapping[str, Any], backup: Path
 ) -> ClusterMigration:
     """Look for a described cluster's files, and whether the request says what they say.
@@ -98,11 +98,11 @@ def _find_legacy_files(
     aws: Aws, found: Mapping[str, Any], backup: Path
 ) -> Iterator[LegacyParametersFile]:
     s3 = aws.service("s3")
-    for bucket, key in list_parameter_files(found):
+    for bucket, key in list_provisioning_parameter_files(found):
         try:
             content = read_s3_object(s3, bucket, key)
         except ResourceNotFound:
-            saved = _save_backup(backup, bucket, key)
+            saved = _make_backup_path(backup, bucket, key)
             if saved.is_file():
                 yield LegacyParametersFile(bucket, key, saved.read_bytes(), there=False)
             continue
@@ -114,7 +114,7 @@ def _find_legacy_files(
         yield LegacyParametersFile(bucket, key, content)
 
 
-def _save_backup(backup: Path, bucket: str, key: str) -> Path:
+def _make_backup_path(backup: Path, bucket: str, key: str) -> Path:
     return backup / quote(f"{bucket}/{key}", safe="")
 
 
@@ -136,7 +136,7 @@ def _check_legacy_file(file: LegacyParametersFile, request: Mapping[str, Any]) -
             "database and their failover",
             "do not migrate: keep slurm_config: provisioning_parameters in the cluster file",
         )
-    roles, _ = parse_parameters(answer)
+    roles, _ = parse_provisioning_parameters(answer)
     groups = {str(g["InstanceGroupName"]): g for g in request["InstanceGroups"]}
     for name, (role, partition) in roles.items():
         slurm = groups.get(name, {}).get("SlurmConfig", {})
@@ -185,7 +185,7 @@ def _check_manifest(aws: Aws, file: LegacyParametersFile) -> None:
         )
 
 
-def refuse_running_jobs(strategy: str, running: Sequence[int] | None) -> None:
+def require_no_running_jobs(strategy: str, running: Sequence[int] | None) -> None:
     """Raise HpctlError where a strategy needs an empty cluster and jobs run or may run.
 
     The guide: with Merge running jobs are not affected, with the others partitions are drained

@@ -10,7 +10,7 @@ from hpctl.clusters.fleet import NOT_FOUND, UNKNOWN, NodeRow
 from hpctl.clusters.order_call import choose_node_id
 from hpctl.clusters.order_terms import NodeAction
 from hpctl.clusters.progress import FAILURE
-from hpctl.engine.instance_resolver import make_natural_key
+from hpctl.engine.instance_resolver import make_natural_sort_key
 from hpctl.engine.view import group_jobs_by_node
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.identity import NodeName
@@ -55,7 +55,7 @@ class OrderTarget(Struct, frozen=True):
     slurmd: str = ""
 
 
-def choose_node_name(target: OrderTarget) -> NodeName:
+def choose_recovery_node_name(target: OrderTarget) -> NodeName:
     """Return the name that a target's recovery has: Slurm's, or its place where it has none."""
     return NodeName(target.row.node or target.instance)
 
@@ -91,7 +91,7 @@ def format_slurmd_start(node: SlurmNode) -> str:
     return f"{node.slurmd_start:%Y%m%dT%H%M%S}" if node.slurmd_start else ""
 
 
-def plan_order(  # noqa: PLR0913 -- each is a separate fact or choice, from another source
+def build_node_order_plan(  # noqa: PLR0913 -- each is a separate fact or choice, from another source
     verb: NodeAction,
     description: Mapping[str, Any],
     rows: Sequence[NodeRow],
@@ -109,7 +109,9 @@ def plan_order(  # noqa: PLR0913 -- each is a separate fact or choice, from anot
         name = NodeName(row.node)
         jobs = [job for job in here.get(name, ()) if job.running or job.completing]
         targets.append(
-            _plan_target(verb, row, jobs, slurm.nodes.get(name) if slurm else None, by, daemon)
+            _plan_order_target(
+                verb, row, jobs, slurm.nodes.get(name) if slurm else None, by, daemon
+            )
         )
     status = str(description["ClusterStatus"])
     refusal = ""
@@ -119,7 +121,7 @@ def plan_order(  # noqa: PLR0913 -- each is a separate fact or choice, from anot
     return NodeOrderPlan(verb, cluster, tuple(targets), refusal, arn, by)
 
 
-def _plan_target(  # noqa: PLR0913 -- as `plan`, for one node
+def _plan_order_target(  # noqa: PLR0913 -- as `plan`, for one node
     verb: NodeAction,
     row: NodeRow,
     jobs: Sequence[SlurmJob],
@@ -138,7 +140,7 @@ def _plan_target(  # noqa: PLR0913 -- as `plan`, for one node
             return OrderTarget(
                 row, instance, tuple(jobs), node, reason, under_way=True, slurmd=slurmd
             )
-        refusal = _find_refusal(verb, row, node, daemon)
+        refusal = _find_order_refusal(verb, row, node, daemon)
         other = (
             f"it was drained for {instance}, which is gone: {choose_node_id(row)} came in its place"
         )
@@ -159,7 +161,7 @@ def _plan_target(  # noqa: PLR0913 -- as `plan`, for one node
         warning = f"it is drained already ({node.reason}) and stays so afterwards"
     elif row.role == "login":
         warning = "it is a login node: users who work there are disconnected"
-    refusal = _find_refusal(verb, row, node, daemon)
+    refusal = _find_order_refusal(verb, row, node, daemon)
     return OrderTarget(
         row, choose_node_id(row), tuple(jobs), node, reason, refusal, warning, slurmd=slurmd
     )
@@ -181,7 +183,9 @@ def _is_order_pending(
     return not jobs if verb is NodeAction.REBOOT else row.status == "ShuttingDown"
 
 
-def _find_refusal(verb: NodeAction, row: NodeRow, node: SlurmNode | None, daemon: bool) -> str:
+def _find_order_refusal(
+    verb: NodeAction, row: NodeRow, node: SlurmNode | None, daemon: bool
+) -> str:
     if row.role == "controller":
         return "it is the controller: the service neither replaces nor deletes it, and hpctl does"\
             " not reboot what Slurm runs on"  # fmt: skip
@@ -212,7 +216,7 @@ class RemovalCandidate(Struct, frozen=True):
     why: str
 
 
-def rank_for_removal(row: NodeRow) -> RemovalCandidate:
+def rank_removal_candidate(row: NodeRow) -> RemovalCandidate:
     """Return how readily a node is given up."""
     if not row.instance_id:
         return RemovalCandidate(row, 0, "no instance yet")
@@ -238,7 +242,7 @@ def rank_for_removal(row: NodeRow) -> RemovalCandidate:
     )
 
 
-def pick_nodes(
+def pick_nodes_to_remove(
     rows: Sequence[NodeRow], group: str, target: int, count: int
 ) -> tuple[RemovalCandidate, ...]:
     """The nodes to give up so that a group of `target` has `count`: broken, then idle, the last
@@ -247,13 +251,15 @@ def pick_nodes(
     Fewer, perhaps none, where some are going already: whether `target` includes those is
     unknown, and no group may end with less than was asked for.
     """
-    own = [rank_for_removal(r) for r in rows if r.group == group and r.status not in GOING]
-    own.sort(key=lambda p: make_natural_key(p.row.node or p.row.logical_id), reverse=True)
+    own = [rank_removal_candidate(r) for r in rows if r.group == group and r.status not in GOING]
+    own.sort(key=lambda p: make_natural_sort_key(p.row.node or p.row.logical_id), reverse=True)
     own.sort(key=lambda p: (p.rank, len(p.row.jobs)))
     return tuple(own[: max(0, min(target, len(own)) - count)])
 
 
-def pick_named_nodes(rows: Sequence[NodeRow], group: str) -> tuple[RemovalCandidate, ...]:
+def make_named_removal_candidates(
+    rows: Sequence[NodeRow], group: str
+) -> tuple[RemovalCandidate, ...]:
     """Return the nodes that a user chose. Raises HpctlError where one is not of the group."""
     for row in rows:
         if row.group != group:
@@ -262,4 +268,4 @@ def pick_named_nodes(rows: Sequence[NodeRow], group: str) -> tuple[RemovalCandid
                 "was changed",
                 "`hpctl cluster delete-nodes` removes nodes of any group",
             )
-    return tuple(rank_for_removal(row) for row in rows)
+    return tuple(rank_removal_candidate(row) for row in rows)

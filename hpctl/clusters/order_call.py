@@ -5,7 +5,7 @@ from typing import Any
 
 from hpctl.clusters.fleet import NodeRow
 from hpctl.clusters.order_terms import OPERATIONS, NodeAction
-from hpctl.toolkit.errors import CallRefused, OrderInDoubt
+from hpctl.toolkit.errors import CallRefused, OrderOutcomeUnknown
 from hpctl.vocabulary.cloud_facts import BAD_STATUS, GONE, IN_USE
 from hpctl.vocabulary.outcome import Outcome
 from hpctl.vocabulary.ports import ServiceClient
@@ -30,7 +30,7 @@ def call_service(
     except CallRefused as error:
         whole = Outcome.rejected(error.code, f"{error} {error.hint}".strip())
         return dict.fromkeys((*ids, *logical), whole)
-    except OrderInDoubt as error:
+    except OrderOutcomeUnknown as error:
         return dict.fromkeys((*ids, *logical), Outcome.ambiguous("InDoubt", str(error)))
     taken = {*answer.get("Successful", ()), *answer.get("SuccessfulNodeLogicalIds", ())}
     entries = [*answer.get("Failed", ()), *answer.get("FailedNodeLogicalIds", ())]

@@ -58,7 +58,7 @@ class OrderProvider:
         if self._before is None:
             self._before = frozenset(row.instance_id for row in fleet.rows)
         self.listed = {choose_node_id(row): row for row in fleet.rows}
-        self.rows = self._find_rows(fleet.rows)
+        self.rows = self._find_target_rows(fleet.rows)
         groups = _list_groups(fleet)
         self.targets_of_groups = {name: group.target for name, group in groups.items()}
         instances = [self._make_instance(row) for row in fleet.rows]
@@ -75,7 +75,7 @@ class OrderProvider:
         when the order was planned."""
         return InstanceId(row.logical_id if row.logical_id in self._names else choose_node_id(row))
 
-    def find_replaced(self) -> dict[NodeName, str]:
+    def find_replaced_targets(self) -> dict[NodeName, str]:
         """Return the targets whose planned instance another one has replaced, and that one's id."""
         rows = {name: row for name, row in self.rows.items() if not self._targets[name].under_way}
         return {
@@ -102,7 +102,7 @@ class OrderProvider:
         for instance, outcome in found.items():
             if outcome.code in GONE or (
                 # A call that is refused as a whole names one reason for all of its nodes.
-                outcome.code == "ValidationException" and self._is_gone(instance)
+                outcome.code == "ValidationException" and self._is_instance_gone(instance)
             ):
                 found[instance] = Outcome.accepted("it was gone already")
         return found
@@ -115,7 +115,7 @@ class OrderProvider:
         self, verb: NodeAction, instances: Sequence[InstanceId]
     ) -> Mapping[InstanceId, Outcome]:
         sagemaker = self._aws.service("sagemaker")
-        rows = [self._find_row(instance) for instance in instances]
+        rows = [self._find_node_row(instance) for instance in instances]
         answers = call_service(sagemaker, self._plan.cluster, verb, rows)
         found: dict[InstanceId, Outcome] = {}
         for instance in instances:
@@ -124,13 +124,13 @@ class OrderProvider:
             found[instance] = _adjust_repeated_outcome(outcome) if target.adopted else outcome
         return found
 
-    def _find_row(self, instance: InstanceId) -> NodeRow:
+    def _find_node_row(self, instance: InstanceId) -> NodeRow:
         """Return the row that an order names: of the instance, or of a place that has none yet."""
         row = self._targets[self._names[instance]].row
         return row if choose_node_id(row) == instance else NodeRow(instance_id=instance)
 
-    def _is_gone(self, instance: InstanceId) -> bool:
-        row = self._find_row(instance)
+    def _is_instance_gone(self, instance: InstanceId) -> bool:
+        row = self._find_node_row(instance)
         way = {"NodeId": row.instance_id} if row.instance_id else {"NodeLogicalId": row.logical_id}
         service = self._aws.service("sagemaker")
         try:
@@ -141,7 +141,7 @@ class OrderProvider:
             pass
         return False
 
-    def _find_rows(self, rows: Sequence[NodeRow]) -> dict[NodeName, NodeRow]:
+    def _find_target_rows(self, rows: Sequence[NodeRow]) -> dict[NodeName, NodeRow]:
         found: dict[NodeName, NodeRow] = {}
         deletes = self._plan.verb is NodeAction.DELETE
         for name, target in self._targets.items():
@@ -149,12 +149,12 @@ class OrderProvider:
             if deletes and old is not None:
                 found[name] = old
                 continue
-            row = self._find_successor(target, rows, found) or old
+            row = self._find_replacement_row(target, rows, found) or old
             if row is not None:
                 found[name] = row
         return found
 
-    def _find_successor(
+    def _find_replacement_row(
         self, target: OrderTarget, rows: Sequence[NodeRow], found: Mapping[NodeName, NodeRow]
     ) -> NodeRow | None:
         """Return the instance in its place: by logical id, else by address or as the only new one.

@@ -8,7 +8,7 @@ from hpctl.sagemaker.failure_causes import InstancePlacement, NodeFailureKind, e
 from hpctl.vocabulary.ports import Aws
 
 
-class InstanceFailures:
+class InstanceFailureExplainer:
     """Explains each failed instance once: its log is read over the network."""
 
     def __init__(self, aws: Aws, arn: str, cluster: str) -> None:

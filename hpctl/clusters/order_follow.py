@@ -2,21 +2,21 @@
 
 from collections.abc import Callable, Iterator, Mapping
 
-from hpctl.clusters.node_order_plan import NodeOrderPlan, OrderTarget, choose_node_name
+from hpctl.clusters.node_order_plan import NodeOrderPlan, OrderTarget, choose_recovery_node_name
 from hpctl.clusters.order_cloud import OrderProvider
-from hpctl.clusters.order_failures import InstanceFailures
+from hpctl.clusters.order_failures import InstanceFailureExplainer
 from hpctl.clusters.order_lateness import LatenessTracker
 from hpctl.clusters.order_ports import OrderPorts
 from hpctl.clusters.order_progress import (
-    OrderFacts,
+    NodeOrderFacts,
     OrderNodeProgress,
-    describe_progress,
-    describe_unopened_order,
-    describe_unread_order,
+    describe_order_progress,
+    describe_unaccepted_order,
+    describe_unreadable_order,
 )
 from hpctl.clusters.order_terms import OrderOptions
 from hpctl.clusters.order_view import list_job_ids
-from hpctl.engine.journal.state import State
+from hpctl.engine.journal.state import EngineState
 from hpctl.engine.view import group_jobs_by_node
 from hpctl.engine.world import World
 from hpctl.toolkit.errors import Unavailable
@@ -39,11 +39,11 @@ class DaemonOrderFollower:
         tells, and `ports.slurm` is not asked."""
         self._plan, self._refusals = plan, refusals
         self._read_world, self._sleep, self._options = read_world, ports.sleep, options
-        self._targets = {choose_node_name(target): target for target in plan.targets}
+        self._targets = {choose_recovery_node_name(target): target for target in plan.targets}
         self._provider = OrderProvider(plan, self._targets, ports.aws, ports.clock.now)
-        self._failures = InstanceFailures(ports.aws, plan.arn, plan.cluster)
+        self._failures = InstanceFailureExplainer(ports.aws, plan.arn, plan.cluster)
         self._recoveries: dict[NodeName, RecoveryId] = {}
-        self._state = State()
+        self._state = EngineState()
         self._trouble = ""
         self._jobs: Mapping[NodeName, tuple[int, ...]] = {}
         self._lateness = LatenessTracker(plan.verb, options, ports.clock)
@@ -55,8 +55,8 @@ class DaemonOrderFollower:
     def iter_progress(self) -> Iterator[tuple[OrderNodeProgress, ...]]:
         """Yield the nodes after every look, `every_s` apart, until each has ended."""
         while True:
-            self._read_facts()
-            self._note()
+            self._read_daemon_state()
+            self._update_progress()
             yield tuple(self.progress.values())
             if all(one.has_ended for one in self.progress.values()):
                 return
@@ -65,10 +65,10 @@ class DaemonOrderFollower:
     def let_go(self) -> tuple[OrderNodeProgress, ...]:
         """Stop following. The daemon continues."""
         self._interrupted = True
-        self._note()
+        self._update_progress()
         return tuple(self.progress.values())
 
-    def _read_facts(self) -> None:
+    def _read_daemon_state(self) -> None:
         try:
             world = self._read_world()
             self._state, self._trouble = world.state, ""
@@ -85,23 +85,29 @@ class DaemonOrderFollower:
             if rid is not None:
                 self._recoveries.setdefault(name, rid)
 
-    def _note(self) -> None:
+    def _update_progress(self) -> None:
         for name, target in self._targets.items():
             rid = self._recoveries.get(name)
             if name in self._refusals:
-                one = describe_unopened_order(target, self._refusals[name])
+                one = describe_unaccepted_order(target, self._refusals[name])
             elif rid is None:
                 # The daemon has answered, and its next world shows the recovery.
-                one = describe_unread_order(target, self._trouble or "its recovery is not seen yet")
+                one = describe_unreadable_order(
+                    target, self._trouble or "its recovery is not seen yet"
+                )
             else:
                 rec = self._state.nodes[rid]
-                one = describe_progress(target, rec, self._make_facts(name, target, rec))
+                one = describe_order_progress(
+                    target, rec, self._make_order_facts(name, target, rec)
+                )
             self.progress[target.instance] = one
 
-    def _make_facts(self, name: NodeName, target: OrderTarget, rec: NodeRecovery) -> OrderFacts:
+    def _make_order_facts(
+        self, name: NodeName, target: OrderTarget, rec: NodeRecovery
+    ) -> NodeOrderFacts:
         row = self._provider.rows.get(name)
         failure, fix = self._failures.explain(target, row)
-        return OrderFacts(
+        return NodeOrderFacts(
             verb=self._plan.verb,
             row=row,
             old=self._provider.listed.get(target.instance),

@@ -14,21 +14,21 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from hpctl.clusters.node_order_plan import NodeOrderPlan, OrderTarget, choose_node_name
+from hpctl.clusters.node_order_plan import NodeOrderPlan, OrderTarget, choose_recovery_node_name
 from hpctl.clusters.order_cloud import OrderProvider
-from hpctl.clusters.order_failures import InstanceFailures
+from hpctl.clusters.order_failures import InstanceFailureExplainer
 from hpctl.clusters.order_lateness import LatenessTracker
 from hpctl.clusters.order_ports import OrderPorts
 from hpctl.clusters.order_progress import (
-    OrderFacts,
+    NodeOrderFacts,
     OrderNodeProgress,
-    describe_progress,
-    describe_unopened_order,
+    describe_order_progress,
+    describe_unaccepted_order,
 )
 from hpctl.clusters.order_slurm import OrderScheduler
 from hpctl.clusters.order_terms import DOUBT_S, NodeAction, OrderOptions
 from hpctl.clusters.order_view import OrderObserver
-from hpctl.engine.execute import Executor, ExecutorPorts
+from hpctl.engine.execute import ExecutorPorts, StepExecutor
 from hpctl.engine.journal.events import (
     Event,
     NodeRecoveryOpened,
@@ -39,13 +39,13 @@ from hpctl.engine.journal.events import (
 )
 from hpctl.engine.journal.in_process import InProcessJournal
 from hpctl.engine.journaled_state import JournaledState
-from hpctl.engine.kinds import Order
-from hpctl.engine.loop import Loop
+from hpctl.engine.kinds import OperatorOrder
+from hpctl.engine.loop import RecoveryLoop
 from hpctl.engine.node_history import ORDERS as STEPS
 from hpctl.engine.requests import NOW, ORDERS
-from hpctl.engine.view import Request, View
-from hpctl.faults.catalogue import build_rules as make_rules
-from hpctl.nodes.kind import make_node_kind
+from hpctl.engine.view import PlanningView, Request
+from hpctl.faults.catalogue import build_fault_rules as make_rules
+from hpctl.nodes.kind import make_node_recovery_kind
 from hpctl.toolkit.bounds import EARLIEST, MAX_SECONDS
 from hpctl.toolkit.errors import CallRefused
 from hpctl.vocabulary.assessment import FaultClass, Remedy, Urgency
@@ -59,7 +59,12 @@ from hpctl.vocabulary.identity import (
 )
 from hpctl.vocabulary.node_recovery import NodeRecovery, NodeSignal
 from hpctl.vocabulary.outcome import Outcome, OutcomeKind
-from hpctl.vocabulary.policy import Mode, NodePolicy, RecoveryPolicy, UnrecoverableJobAction
+from hpctl.vocabulary.policy import (
+    NodePolicy,
+    OperatingMode,
+    RecoveryPolicy,
+    UnrecoverableJobAction,
+)
 from hpctl.vocabulary.recovery import StepKind, find_last_step, make_recovery_id
 from hpctl.vocabulary.slurm_facts import SlurmJob, SlurmNode
 
@@ -85,7 +90,7 @@ class OrderRequests:
         return pending
 
 
-def is_job_stop_allowed(job: SlurmJob, view: View) -> bool:  # noqa: ARG001
+def is_job_stop_allowed(job: SlurmJob, view: PlanningView) -> bool:  # noqa: ARG001
     """Return False: a command recovers no jobs, so it leaves those that run."""
     return False
 
@@ -98,26 +103,26 @@ class OrderExecution:
         clock = ports.clock
         self._plan, self._clock, self._sleep = plan, clock, ports.sleep
         self._options = options
-        self._targets = {choose_node_name(target): target for target in plan.targets}
+        self._targets = {choose_recovery_node_name(target): target for target in plan.targets}
         self._scheduler = OrderScheduler(self._targets, ports.slurm, clock.now)
         self._provider = OrderProvider(plan, self._targets, ports.aws, clock.now)
         self._provider.view()
-        self._replaced = self._provider.find_replaced()
+        self._replaced = self._provider.find_replaced_targets()
         self._observer = OrderObserver(self._targets, self._scheduler, self._provider, options)
         self._journal = InProcessJournal()
         self._memory = JournaledState(self._journal)
-        executor = Executor(ExecutorPorts(self._scheduler, self._provider), self._memory, clock)
+        executor = StepExecutor(ExecutorPorts(self._scheduler, self._provider), self._memory, clock)
         self._policy, self._rules = make_order_policy(options), make_rules()
-        self._loop = Loop(
+        self._loop = RecoveryLoop(
             self._memory,
             executor,
             self._observer,
             OrderRequests(self._requests()),
             clock,
-            (replace(make_node_kind(may_stop=is_job_stop_allowed), orders=DELETIONS),),
+            (replace(make_node_recovery_kind(may_stop=is_job_stop_allowed), orders=DELETIONS),),
         )
         self._lateness = LatenessTracker(plan.verb, options, clock)
-        self._failures = InstanceFailures(ports.aws, plan.arn, plan.cluster)
+        self._failures = InstanceFailureExplainer(ports.aws, plan.arn, plan.cluster)
         self.on_interrupt = "giving back what was not ordered"
         self.progress: dict[str, OrderNodeProgress] = {}
         """The newest of each node, by the instance that the order is for."""
@@ -128,12 +133,12 @@ class OrderExecution:
         Raises Refused where a node cannot be drained: nothing was ordered then, and what was
         drained for it is given back. Raises as reads do where the very first fails.
         """
-        self._memory.append(self._find_under_way())
+        self._memory.append(self._make_under_way_events())
         self._loop.cycle(self._policy, self._rules)
-        self._check_drains()
+        self._require_accepted_drains()
         while True:
-            self._run_cycles()
-            self._note()
+            self._run_recovery_cycles()
+            self._update_progress()
             yield tuple(self.progress.values())
             if all(one.has_ended for one in self.progress.values()):
                 return
@@ -142,7 +147,7 @@ class OrderExecution:
     def let_go(self) -> tuple[OrderNodeProgress, ...]:
         """Stop waiting: give back what is surely not ordered, and report what continues."""
         self._withdraw_orders()
-        self._note()
+        self._update_progress()
         return tuple(self.progress.values())
 
     def _requests(self) -> list[Request]:
@@ -158,7 +163,7 @@ class OrderExecution:
             for number, name in enumerate(names, 1)
         ]
 
-    def _find_under_way(self) -> list[Event]:
+    def _make_under_way_events(self) -> list[Event]:
         """Return what an earlier command has done, as the events that its journal had."""
         fault = ORDERS.get(self._plan.verb, _DELETION).fault
         found: list[Event] = []
@@ -167,10 +172,12 @@ class OrderExecution:
                 continue
             generation = NodeGeneration(name, InstanceId(target.instance), BootId(target.slurmd))
             rid = make_recovery_id("n", name, generation, fault.rule)
-            found += _make_earlier_events(rid, generation, fault, self._clock.now(), self._plan.by)
+            found += _make_earlier_order_events(
+                rid, generation, fault, self._clock.now(), self._plan.by
+            )
         return found
 
-    def _run_cycles(self) -> None:
+    def _run_recovery_cycles(self) -> None:
         """Cycle as long as steps follow each other at once."""
         for _ in range(CYCLES):
             if not self._loop.cycle(self._policy, self._rules).acted:
@@ -180,18 +187,18 @@ class OrderExecution:
         """Give back every node that is not ordered, as far as Slurm lets us."""
         self._observer.interrupted = True
         for _ in range(CYCLES):
-            if not any(not rec.remedied for rec in self._list_open()):
+            if not any(not rec.remedied for rec in self._list_open_recoveries()):
                 return
             if not self._loop.cycle(self._policy, self._rules).acted:
                 return
 
-    def _list_open(self) -> list[NodeRecovery]:
+    def _list_open_recoveries(self) -> list[NodeRecovery]:
         state = self._memory.state
         return [state.nodes[rid] for rid in state.open_nodes.values()]
 
-    def _check_drains(self) -> None:
+    def _require_accepted_drains(self) -> None:
         """Order nothing where one of the nodes cannot be drained. Raises Refused."""
-        for rec in self._list_open():
+        for rec in self._list_open_recoveries():
             drain = find_last_step(rec.steps, StepKind.DRAIN)
             outcome = drain.outcome if drain is not None else None
             if outcome is not None and outcome.kind is OutcomeKind.REJECTED:
@@ -203,17 +210,19 @@ class OrderExecution:
                     code=outcome.code,
                 )
 
-    def _note(self) -> None:
+    def _update_progress(self) -> None:
         for name, target in self._targets.items():
             rid = self._memory.state.last_of_node.get(name)
             if rid is None:
-                one = describe_unopened_order(target, self._answer_to(name))
+                one = describe_unaccepted_order(target, self._find_refusal_reason(name))
             else:
                 rec = self._memory.state.nodes[rid]
-                one = describe_progress(target, rec, self._make_facts(name, target, rec))
+                one = describe_order_progress(
+                    target, rec, self._make_order_facts(name, target, rec)
+                )
             self.progress[target.instance] = one
 
-    def _answer_to(self, name: NodeName) -> str:
+    def _find_refusal_reason(self, name: NodeName) -> str:
         """Return why nothing was requested for a node, or why the loop refused the request."""
         if name in self._replaced:
             return f"{self._replaced[name]} is in its place by now: look at it, and order again"
@@ -224,17 +233,19 @@ class OrderExecution:
         ]
         return answers[-1] if answers else ""
 
-    def _make_facts(self, name: NodeName, target: OrderTarget, rec: NodeRecovery) -> OrderFacts:
+    def _make_order_facts(
+        self, name: NodeName, target: OrderTarget, rec: NodeRecovery
+    ) -> NodeOrderFacts:
         observer, row = self._observer, self._provider.rows.get(name)
         failure, fix = self._failures.explain(target, row)
-        return OrderFacts(
+        return NodeOrderFacts(
             verb=self._plan.verb,
             row=row,
             old=self._provider.listed.get(target.instance),
             jobs=() if self._options.now else observer.jobs.get(name, ()),
             tracked=self._scheduler.tracks(name),
             closed_by=self._scheduler.closed_by_others.get(name, ""),
-            trouble=self._find_obstacle(name),
+            trouble=self._find_progress_blocker(name),
             late=self._lateness.find(rec),
             waits=self._options.wait,
             interrupted=observer.interrupted,
@@ -242,7 +253,7 @@ class OrderExecution:
             failure_fix=fix,
         )
 
-    def _find_obstacle(self, name: NodeName) -> str:
+    def _find_progress_blocker(self, name: NodeName) -> str:
         """Return why a node does not go on: Slurm or the service was not read, or hpctl itself
         failed."""
         for flaw in self._loop.flaws:
@@ -272,10 +283,10 @@ def make_order_policy(options: OrderOptions) -> RecoveryPolicy:
         step_attempts=1_000_000,
         doubt_window_s=DOUBT_S,
     )
-    return RecoveryPolicy(mode=Mode.OWN, node=node, attended=True)
+    return RecoveryPolicy(mode=OperatingMode.OWN, node=node, attended=True)
 
 
-def _make_earlier_events(
+def _make_earlier_order_events(
     rid: RecoveryId, generation: NodeGeneration, fault: FaultClass, now: datetime, by: str
 ) -> list[Event]:
     """Return a recovery whose order was accepted at a time that is not known."""
@@ -284,7 +295,7 @@ def _make_earlier_events(
     return [
         NodeRecoveryOpened(
             now, rid, generation, fault.rule, fault.meaning, fault.urgency, fault.ladder, why,
-            Mode.OWN, by=by,
+            OperatingMode.OWN, by=by,
         ),
         SignalSeen(now, rid, NodeSignal.CORDON_SEEN, why),
         SignalSeen(now, rid, NodeSignal.JOBS_GONE, why),
@@ -293,11 +304,11 @@ def _make_earlier_events(
     ]  # fmt: skip
 
 
-def _refuse_nothing(node: SlurmNode, view: View) -> str:  # noqa: ARG001
+def _find_no_refusal(node: SlurmNode, view: PlanningView) -> str:  # noqa: ARG001
     return ""
 
 
-_DELETION: Final = Order(
+_DELETION: Final = OperatorOrder(
     FaultClass(
         RuleId("operator-delete"),
         "an operator asked for its deletion",
@@ -305,11 +316,11 @@ _DELETION: Final = Order(
         (Remedy.DELETE,),
         source="an operator",
     ),
-    _refuse_nothing,
+    _find_no_refusal,
 )
 
 DELETIONS: Final = {
     "delete": _DELETION,
-    f"delete{NOW}": Order(replace(_DELETION.fault, urgency=Urgency.NOW), _refuse_nothing),
+    f"delete{NOW}": OperatorOrder(replace(_DELETION.fault, urgency=Urgency.NOW), _find_no_refusal),
 }
 """Orders that a command alone carries out: a daemon deletes no node by request."""

@@ -9,7 +9,7 @@ from hpctl.clusters.fleet import NodeRow
 from hpctl.clusters.node_order_plan import OrderTarget
 from hpctl.clusters.order_terms import NodeAction, find_refusal_fix
 from hpctl.clusters.progress import FAILURE, RUNNING
-from hpctl.engine.node_history import find_last_cloud_order, has_doubtful_order
+from hpctl.engine.node_history import find_last_cloud_order, has_unresolved_order
 from hpctl.nodes.by_hand import MOVING
 from hpctl.toolkit.compat import StrEnum
 from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery, NodeSignal
@@ -76,7 +76,7 @@ class OrderNodeProgress(Struct, frozen=True):
         return self.phase in ENDED
 
 
-class OrderFacts(Struct, frozen=True):
+class NodeOrderFacts(Struct, frozen=True):
     """What is known of one node beside its recovery.
 
     `row` is the node now, `old` the instance of the order where it is still listed. `tracked`:
@@ -101,8 +101,8 @@ class OrderFacts(Struct, frozen=True):
     by_daemon: bool = False
 
 
-def describe_progress(
-    target: OrderTarget, rec: NodeRecovery, facts: OrderFacts
+def describe_order_progress(
+    target: OrderTarget, rec: NodeRecovery, facts: NodeOrderFacts
 ) -> OrderNodeProgress:
     """Return how far one node is."""
     one = OrderNodeProgress(
@@ -113,11 +113,11 @@ def describe_progress(
         new_instance_id=_find_new_instance(target, facts),
     )
     if rec.ended:
-        found = _describe_end(one, rec, facts)
+        found = _describe_finished_order(one, rec, facts)
     elif rec.phase in BEFORE_ORDER and not _has_sent_order(rec):
-        found = _describe_before_order(one, rec, facts)
+        found = _describe_pending_order(one, rec, facts)
     else:
-        found = _describe_ordered(one, rec, target, facts)
+        found = _describe_sent_order(one, rec, target, facts)
     code_moves = found.phase is OrderPhase.REFUSED and found.code in MOVING
     stays = found.phase in (OrderPhase.LEFT, OrderPhase.FAILED, OrderPhase.IN_DOUBT) or code_moves
     reason = target.reason
@@ -125,13 +125,13 @@ def describe_progress(
         # What is under way the daemon gives back without this command.
         reason = format_own_reason(rec.id, rec.meaning) if rec.phase is NodePhase.ESCALATED else ""
     if rec.phase is NodePhase.CANCELLED or found.phase is OrderPhase.LET_GO:
-        stays = _was_left_drained(rec, facts)
+        stays = _is_left_drained(rec, facts)
     return replace(
         found, fix=found.fix or find_refusal_fix(found.code), left_drained=reason if stays else ""
     )
 
 
-def _was_left_drained(rec: NodeRecovery, facts: OrderFacts) -> bool:
+def _is_left_drained(rec: NodeRecovery, facts: NodeOrderFacts) -> bool:
     """Return whether a node whose order was taken back could not be given back."""
     given = find_last_step(rec.steps, StepKind.RETURN)
     untouched = not rec.drains or bool(facts.closed_by) or not facts.tracked
@@ -139,7 +139,7 @@ def _was_left_drained(rec: NodeRecovery, facts: OrderFacts) -> bool:
     return not (taken_over or untouched or (given is not None and given.accepted))
 
 
-def describe_unopened_order(target: OrderTarget, refusal: str) -> OrderNodeProgress:
+def describe_unaccepted_order(target: OrderTarget, refusal: str) -> OrderNodeProgress:
     """Return a node without a recovery: the loop refused its order, or never took it."""
     return OrderNodeProgress(
         node=target.row.display_name,
@@ -150,7 +150,7 @@ def describe_unopened_order(target: OrderTarget, refusal: str) -> OrderNodeProgr
     )
 
 
-def describe_unread_order(target: OrderTarget, trouble: str) -> OrderNodeProgress:
+def describe_unreadable_order(target: OrderTarget, trouble: str) -> OrderNodeProgress:
     """Return a node whose order the daemon has taken, while what became of it cannot be read."""
     return OrderNodeProgress(
         node=target.row.display_name,
@@ -161,7 +161,7 @@ def describe_unread_order(target: OrderTarget, trouble: str) -> OrderNodeProgres
     )
 
 
-def _find_new_instance(target: OrderTarget, facts: OrderFacts) -> str:
+def _find_new_instance(target: OrderTarget, facts: NodeOrderFacts) -> str:
     row = facts.row
     if row is None or not row.instance_id or row.instance_id == target.instance:
         return ""
@@ -171,11 +171,11 @@ def _find_new_instance(target: OrderTarget, facts: OrderFacts) -> str:
 def _has_sent_order(rec: NodeRecovery) -> bool:
     """Return whether an order was sent that may have been accepted."""
     step = find_last_cloud_order(rec)
-    return step is not None and (step.accepted or has_doubtful_order(rec))
+    return step is not None and (step.accepted or has_unresolved_order(rec))
 
 
-def _describe_before_order(
-    one: OrderNodeProgress, rec: NodeRecovery, facts: OrderFacts
+def _describe_pending_order(
+    one: OrderNodeProgress, rec: NodeRecovery, facts: NodeOrderFacts
 ) -> OrderNodeProgress:
     if facts.interrupted and facts.by_daemon:
         return replace(one, phase=OrderPhase.LEFT)
@@ -188,10 +188,10 @@ def _describe_before_order(
     return replace(one, text=facts.trouble, jobs=jobs)
 
 
-def _describe_ordered(
-    one: OrderNodeProgress, rec: NodeRecovery, target: OrderTarget, facts: OrderFacts
+def _describe_sent_order(
+    one: OrderNodeProgress, rec: NodeRecovery, target: OrderTarget, facts: NodeOrderFacts
 ) -> OrderNodeProgress:
-    doubt = rec.phase in BEFORE_ORDER and not _is_accepted(rec)
+    doubt = rec.phase in BEFORE_ORDER and not _is_order_accepted(rec)
     if facts.interrupted and facts.by_daemon:
         return replace(one, phase=OrderPhase.LEFT)
     if facts.interrupted:
@@ -210,13 +210,13 @@ def _describe_ordered(
     return _FOLLOW[facts.verb](one, rec, facts)
 
 
-def _is_accepted(rec: NodeRecovery) -> bool:
+def _is_order_accepted(rec: NodeRecovery) -> bool:
     step = find_last_cloud_order(rec)
     return step is not None and step.accepted
 
 
-def _follow_replacement(
-    one: OrderNodeProgress, rec: NodeRecovery, facts: OrderFacts
+def _describe_replacement_progress(
+    one: OrderNodeProgress, rec: NodeRecovery, facts: NodeOrderFacts
 ) -> OrderNodeProgress:
     row = facts.row
     if row is None or not one.new_instance_id:
@@ -226,11 +226,11 @@ def _follow_replacement(
         return replace(one, phase=OrderPhase.FAILED, text=facts.failure, fix=facts.failure_fix)
     if row.status != RUNNING:
         return replace(one, phase=OrderPhase.COMING, text=facts.trouble or row.status)
-    return _follow_joining(one, rec, facts)
+    return _describe_joining_progress(one, rec, facts)
 
 
-def _follow_reboot(
-    one: OrderNodeProgress, rec: NodeRecovery, facts: OrderFacts
+def _describe_reboot_progress(
+    one: OrderNodeProgress, rec: NodeRecovery, facts: NodeOrderFacts
 ) -> OrderNodeProgress:
     row = facts.row
     if row is None or row.status == "Failure":
@@ -240,20 +240,20 @@ def _follow_reboot(
         # EC2 says Running all the while: without Slurm the end of a reboot is not seen.
         text = "ordered; the API does not tell when a reboot ends"
         return replace(one, phase=OrderPhase.LEFT, text=text)
-    return _follow_joining(one, rec, facts)
+    return _describe_joining_progress(one, rec, facts)
 
 
-def _follow_deletion(
+def _describe_deletion_progress(
     one: OrderNodeProgress,
     rec: NodeRecovery,  # noqa: ARG001
-    facts: OrderFacts,
+    facts: NodeOrderFacts,
 ) -> OrderNodeProgress:
     text = facts.trouble or (facts.row.status if facts.row else "")
     return replace(one, phase=OrderPhase.ORDERED, text=text)
 
 
-def _follow_joining(
-    one: OrderNodeProgress, rec: NodeRecovery, facts: OrderFacts
+def _describe_joining_progress(
+    one: OrderNodeProgress, rec: NodeRecovery, facts: NodeOrderFacts
 ) -> OrderNodeProgress:
     given = find_last_step(rec.steps, StepKind.RETURN)
     refused = given is not None and given.outcome is not None and not given.accepted
@@ -263,14 +263,14 @@ def _follow_joining(
 
 
 _FOLLOW = {
-    NodeAction.REPLACE: _follow_replacement,
-    NodeAction.REBOOT: _follow_reboot,
-    NodeAction.DELETE: _follow_deletion,
+    NodeAction.REPLACE: _describe_replacement_progress,
+    NodeAction.REBOOT: _describe_reboot_progress,
+    NodeAction.DELETE: _describe_deletion_progress,
 }
 
 
-def _describe_end(
-    one: OrderNodeProgress, rec: NodeRecovery, facts: OrderFacts
+def _describe_finished_order(
+    one: OrderNodeProgress, rec: NodeRecovery, facts: NodeOrderFacts
 ) -> OrderNodeProgress:
     last, order = rec.trail[-1], find_last_cloud_order(rec)
     outcome = order.outcome if order is not None and order.outcome else Outcome.accepted()
@@ -283,7 +283,7 @@ def _describe_end(
         asked = len(rec.trail) > 1 and rec.trail[-2].phase not in BEFORE_ORDER
         if asked or order is None:
             return replace(one, phase=OrderPhase.FAILED, text=last.why)
-        if has_doubtful_order(rec):
+        if has_unresolved_order(rec):
             text = f"it is unknown whether the service accepted the order: {outcome.detail}"
             return replace(one, phase=OrderPhase.IN_DOUBT, text=text, code=outcome.code)
         if refused:
@@ -293,10 +293,10 @@ def _describe_end(
         if refused:
             return replace(one, phase=OrderPhase.REFUSED, text=outcome.detail, code=outcome.code)
         return replace(one, phase=OrderPhase.LET_GO, text=last.why)
-    return _describe_take_over(one, rec)
+    return _describe_operator_takeover(one, rec)
 
 
-def _describe_take_over(one: OrderNodeProgress, rec: NodeRecovery) -> OrderNodeProgress:
+def _describe_operator_takeover(one: OrderNodeProgress, rec: NodeRecovery) -> OrderNodeProgress:
     """Return an operator resumed the node, or gave it another Reason: it is theirs."""
     why = rec.trail[-1].why
     before = rec.trail[-2].phase if len(rec.trail) > 1 else NodePhase.OPEN
@@ -310,7 +310,7 @@ def _describe_take_over(one: OrderNodeProgress, rec: NodeRecovery) -> OrderNodeP
     return replace(one, phase=OrderPhase.LEFT, text=why)
 
 
-def _describe_return(facts: OrderFacts) -> str:
+def _describe_return(facts: NodeOrderFacts) -> str:
     if facts.closed_by:
         return f"back; it stays closed by another: {facts.closed_by}"
     return "back in service" if facts.tracked else "the new instance is Running"

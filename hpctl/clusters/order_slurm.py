@@ -16,10 +16,10 @@ from msgspec.structs import replace
 
 from hpctl.clusters.node_order_plan import OrderTarget
 from hpctl.clusters.order_ports import SlurmNodeUpdater
-from hpctl.faults.hma_marks import find_node_mark
+from hpctl.faults.hma_marks import find_hma_mark
 from hpctl.slurm.cli import Rule
 from hpctl.slurm.no_slurm import NoSlurm
-from hpctl.slurm.rules import NO_SUCH_NODE, check_resume, is_downed_by_hand
+from hpctl.slurm.rules import NO_SUCH_NODE, find_early_resume_outcome, is_downed_by_admin
 from hpctl.vocabulary.identity import NodeName, RecoveryId
 from hpctl.vocabulary.outcome import Outcome, OutcomeKind
 from hpctl.vocabulary.reason import format_own_reason, parse_reason_owner
@@ -58,31 +58,31 @@ class OrderScheduler(NoSlurm):
             if not self.tracks(name):
                 node = SlurmNode(name, "IDLE")
             if node is not None:
-                nodes[name] = self._show_node(node, owners.get(name))
+                nodes[name] = self._translate_node_state(node, owners.get(name))
         return replace(seen, as_of=self._now(), nodes=nodes)
 
-    def _show_node(self, node: SlurmNode, owner: RecoveryId | None) -> SlurmNode:
+    def _translate_node_state(self, node: SlurmNode, owner: RecoveryId | None) -> SlurmNode:
         name, plain = node.name, node.flags - _BLOCKING
         if owner is not None and name not in self._returned:
-            if self._is_held(node):
+            if self._is_closed_for_order(node):
                 state = "DOWN" if name in self._downed else node.state
                 mine = format_own_reason(owner, "an operator's order")
                 return replace(node, state=state, flags=plain | {"DRAIN"}, reason=mine)
             if name in self._closed:
                 return node
-        state = "IDLE" if is_downed_by_hand(node) or name in self._downed else node.state
+        state = "IDLE" if is_downed_by_admin(node) or name in self._downed else node.state
         return replace(node, state=state, flags=plain, reason="")
 
-    def _is_held(self, node: SlurmNode) -> bool:
+    def _is_closed_for_order(self, node: SlurmNode) -> bool:
         """Return whether a node is closed for this order, by its own drain or under another's."""
         name = node.name
         if not self.tracks(name):
             return name in self._closed
-        if node.drained and has_reason(node, self._targets[name].reason):
+        if node.drained and has_drain_reason(node, self._targets[name].reason):
             return True
-        if name not in self._closed or not (node.closed or is_downed_by_hand(node)):
+        if name not in self._closed or not (node.closed or is_downed_by_admin(node)):
             return False
-        if find_node_mark(node):
+        if find_hma_mark(node):
             # HyperPod's health agent marked it meanwhile: evidence of a fault, no operator's word.
             self.closed_by_others.setdefault(name, node.reason)
         return name in self.closed_by_others
@@ -91,7 +91,9 @@ class OrderScheduler(NoSlurm):
         self, nodes: Mapping[NodeName, str], *, spare_marks: bool = False
     ) -> Mapping[NodeName, Outcome]:
         """DRAIN each node that is open, with the operator's Reason."""
-        answers = self._update_nodes([n for n in nodes if self.tracks(n)], "DRAIN", decide_drain)
+        answers = self._update_node_states(
+            [n for n in nodes if self.tracks(n)], "DRAIN", decide_drain
+        )
         for name in nodes:
             answer = answers.get(name, Outcome.accepted())
             if answer.code == "closed":
@@ -105,17 +107,17 @@ class OrderScheduler(NoSlurm):
     def down(self, nodes: Mapping[NodeName, str]) -> Mapping[NodeName, Outcome]:
         """Set DOWN each node that is drained with the operator's Reason."""
         mine = [n for n in nodes if self._has_own_reason(n)]
-        answers = self._update_nodes(mine, "DOWN", decide_down)
+        answers = self._update_node_states(mine, "DOWN", decide_down)
         for name in nodes:
             if name not in answers:
                 self._downed.add(name)
                 answers[name] = Outcome.accepted("closed by another operator or tool")
         return answers
 
-    def give_back(self, nodes: Mapping[NodeName, RecoveryId]) -> Mapping[NodeName, Outcome]:
+    def resume_nodes(self, nodes: Mapping[NodeName, RecoveryId]) -> Mapping[NodeName, Outcome]:
         """RESUME each node that this order has drained."""
         mine = [n for n in nodes if self._has_own_reason(n)]
-        answers = self._update_nodes(mine, "RESUME", decide_resume)
+        answers = self._update_node_states(mine, "RESUME", decide_resume)
         for name in nodes:
             if name not in answers:
                 self._returned.add(name)
@@ -125,7 +127,7 @@ class OrderScheduler(NoSlurm):
     def _has_own_reason(self, name: NodeName) -> bool:
         return self.tracks(name) and name not in self.closed_by_others
 
-    def _update_nodes(
+    def _update_node_states(
         self, names: Sequence[NodeName], state: str, rule: Rule
     ) -> dict[NodeName, Outcome]:
         wanted = {name: self._targets[name].reason for name in names}
@@ -138,9 +140,9 @@ def decide_drain(node: SlurmNode | None, reason: str) -> Outcome | None:
         return NO_SUCH_NODE
     if not reason.isprintable() or not reason or parse_reason_owner(reason) is not None:
         return Outcome.rejected("bad_reason", f"not an operator's Reason: {reason!r}")
-    if node.drained and has_reason(node, reason):
+    if node.drained and has_drain_reason(node, reason):
         return Outcome.accepted("it is drained already")
-    if node.closed or is_downed_by_hand(node):
+    if node.closed or is_downed_by_admin(node):
         return Outcome.rejected("closed", node.reason)
     return None
 
@@ -149,7 +151,7 @@ def decide_down(node: SlurmNode | None, reason: str) -> Outcome | None:
     """Decide a DOWN: only of a node that is DRAIN with this Reason."""
     if node is None:
         return NO_SUCH_NODE
-    if not (node.drained and has_reason(node, reason)):
+    if not (node.drained and has_drain_reason(node, reason)):
         return Outcome.rejected("not_ours", f"{node.name} has another Reason: {node.reason}")
     return Outcome.accepted("it is down already") if node.down else None
 
@@ -158,11 +160,11 @@ def decide_resume(node: SlurmNode | None, reason: str) -> Outcome | None:
     """Decide a RESUME: only with this Reason, and a slurmd that answers."""
     if node is None:
         return NO_SUCH_NODE
-    if not node.in_service and not has_reason(node, reason):
+    if not node.in_service and not has_drain_reason(node, reason):
         return Outcome.rejected("not_ours", f"{node.name} has another Reason: {node.reason}")
-    return check_resume(node)
+    return find_early_resume_outcome(node)
 
 
-def has_reason(node: SlurmNode, reason: str) -> bool:
+def has_drain_reason(node: SlurmNode, reason: str) -> bool:
     """Return whether a node has this Reason; slurmctld appends ` : Not responding` and the like."""
     return node.reason == reason or node.reason.startswith(f"{reason} : ")

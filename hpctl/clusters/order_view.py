@@ -6,9 +6,9 @@ from hpctl.clusters.node_order_plan import OrderTarget, format_slurmd_start
 from hpctl.clusters.order_cloud import OrderProvider
 from hpctl.clusters.order_slurm import OrderScheduler
 from hpctl.clusters.order_terms import OrderOptions
-from hpctl.engine.journal.state import State
-from hpctl.engine.view import View, group_jobs_by_node
-from hpctl.faults.catalogue import Rules
+from hpctl.engine.journal.state import EngineState
+from hpctl.engine.view import PlanningView, group_jobs_by_node
+from hpctl.faults.catalogue import FaultRules
 from hpctl.toolkit.errors import Unavailable
 from hpctl.vocabulary.identity import BootId, InstanceId, NodeGeneration, NodeName
 from hpctl.vocabulary.model import NodeHealth
@@ -41,28 +41,30 @@ class OrderObserver:
         self.jobs: Mapping[NodeName, Sequence[int]] = {}
         """The jobs that hold each node."""
 
-    def look(self, state: State, rules: Rules, acts: bool = True, *, quiet: bool = False) -> View:
+    def look(
+        self, state: EngineState, rules: FaultRules, acts: bool = True, *, quiet: bool = False
+    ) -> PlanningView:
         """Return the world now; Slurm and the service as they were where they do not answer.
 
         Raises Unavailable where Slurm was never read.
         """
-        slurm = self._read_slurm(state)
+        slurm = self._read_scheduler_view(state)
         running = group_jobs_by_node(list(self._targets), slurm.jobs)
         self.jobs = {name: list_job_ids(here) for name, here in running.items()}
-        if self._needs_cloud(state):
+        if self._needs_cloud_read(state):
             self._read_cloud()
-        return View(
+        return PlanningView(
             scheduler=slurm,
             provider=self._cloud,
-            health=self._hear(state, slurm),
+            health=self._derive_node_health(state, slurm),
             assessments={},
             state=state,
             instances=self._provider.find_instances(),
             current=not self.slurm_trouble,
-            withdrawn=self._find_withdrawn(state),
+            withdrawn=self._find_withdrawn_orders(state),
         )
 
-    def _read_slurm(self, state: State) -> SchedulerView:
+    def _read_scheduler_view(self, state: EngineState) -> SchedulerView:
         try:
             self._slurm = self._scheduler.show(state.open_nodes)
             self.slurm_trouble = ""
@@ -72,12 +74,12 @@ class OrderObserver:
             self.slurm_trouble = str(error)
         return self._slurm
 
-    def _needs_cloud(self, state: State) -> bool:
+    def _needs_cloud_read(self, state: EngineState) -> bool:
         """Return whether a node is ordered, or is about to be: the service is not asked before."""
         recoveries = [state.nodes[rid] for rid in state.open_nodes.values()]
-        return any(rec.remedied or self._is_ready(rec.node) for rec in recoveries)
+        return any(rec.remedied or self._is_ready_for_order(rec.node) for rec in recoveries)
 
-    def _is_ready(self, name: NodeName) -> bool:
+    def _is_ready_for_order(self, name: NodeName) -> bool:
         return self._options.now or not self.jobs.get(name)
 
     def _read_cloud(self) -> None:
@@ -87,7 +89,9 @@ class OrderObserver:
         except Unavailable as error:
             self.cloud_trouble = str(error)
 
-    def _hear(self, state: State, slurm: SchedulerView) -> dict[NodeName, NodeHealth]:
+    def _derive_node_health(
+        self, state: EngineState, slurm: SchedulerView
+    ) -> dict[NodeName, NodeHealth]:
         """Return a slurmd that answers speaks for its node: when it began tells one boot from
         another."""
         heard: dict[NodeName, NodeHealth] = {}
@@ -105,7 +109,7 @@ class OrderObserver:
             heard[name] = NodeHealth(NodeGeneration(name, instance, BootId(boot)), slurm.as_of)
         return heard
 
-    def _find_withdrawn(self, state: State) -> dict[NodeName, str]:
+    def _find_withdrawn_orders(self, state: EngineState) -> dict[NodeName, str]:
         waiting = [
             name
             for name in self._targets
@@ -115,9 +119,11 @@ class OrderObserver:
             return dict.fromkeys(waiting, "nothing was ordered for it")
         if self.cloud_trouble:
             return {}
-        return self._find_below_minimum([name for name in waiting if self._is_ready(name)])
+        return self._find_nodes_breaking_minimum(
+            [name for name in waiting if self._is_ready_for_order(name)]
+        )
 
-    def _find_below_minimum(self, ready: Sequence[NodeName]) -> dict[NodeName, str]:
+    def _find_nodes_breaking_minimum(self, ready: Sequence[NodeName]) -> dict[NodeName, str]:
         """Return the nodes that would bring a group below its floor."""
         counts = self._provider.targets_of_groups
         room = {group: counts.get(group, 0) - keep for group, keep in self._options.floor.items()}

@@ -32,14 +32,14 @@ def find_group_placement(
     zones = map_subnet_zones(aws, tuple(vpc.get("Subnets", ())))
     plan = str(group.get("TrainingPlanArn", "")).rpartition("/")[2]
     if not plan:
-        return InstancePlacement(list_types(group), zones)
+        return InstancePlacement(list_group_instance_types(group), zones)
     try:
         answer = aws.service("sagemaker").read("describe_training_plan", TrainingPlanName=plan)
     except HpctlError:
-        return InstancePlacement(list_types(group), zones, plan)
+        return InstancePlacement(list_group_instance_types(group), zones, plan)
     held = [str(r.get("AvailabilityZone", "")) for r in answer.get("ReservedCapacitySummaries", ())]
     return InstancePlacement(
-        list_types(group),
+        list_group_instance_types(group),
         zones,
         plan,
         str(answer.get("Status", "")),
@@ -59,7 +59,7 @@ def map_subnet_zones(aws: Aws, subnets: Sequence[str]) -> dict[str, str]:
     return zones | {str(s["SubnetId"]): str(s["AvailabilityZone"]) for s in answer["Subnets"]}
 
 
-def list_types(group: Mapping[str, Any]) -> tuple[str, ...]:
+def list_group_instance_types(group: Mapping[str, Any]) -> tuple[str, ...]:
     """The instance types that a described group may have, in the order of preference."""
     flexible = group.get("InstanceRequirements") or {}
     listed = flexible.get("DesiredInstanceTypes") or flexible.get("CurrentInstanceTypes") or ()
@@ -139,7 +139,7 @@ class GroupProgress(Struct, frozen=True):
     target: int
 
 
-class EventLine(Struct, frozen=True):
+class ClusterProgressEvent(Struct, frozen=True):
     """One of the cluster's events (Continuous provisioning only)."""
 
     at: datetime
@@ -168,7 +168,7 @@ class ClusterProgress(Struct, frozen=True):
     groups: tuple[GroupProgress, ...] = ()
     nodes: tuple[NodeProgress, ...] = ()
     failures: tuple[NodeProgress, ...] = ()
-    events: tuple[EventLine, ...] = ()
+    events: tuple[ClusterProgressEvent, ...] = ()
     waited_s: float = 0.0
     still_s: float = 0.0
     seen: frozenset[str] = frozenset()
@@ -221,7 +221,7 @@ _MENDS = {
 """By words of FailureMessage (AWS's guide on API-driven Slurm configuration, troubleshooting)."""
 
 
-def judge_service(
+def build_service_wait_condition(
     targets: Mapping[str, int] | None = None,
     patience_s: float = PATIENCE_S,
     leaving: Collection[str] = (),
@@ -234,26 +234,26 @@ def judge_service(
     from before the order, where it was read: another one is a result of this order.
     """
 
-    def judge(p: ClusterProgress) -> Judged:
+    def evaluate_service_progress(p: ClusterProgress) -> Judged:
         if p.status != "InService":
-            return _judge_status(p, patience_s)
+            return _evaluate_cluster_status(p, patience_s)
         if "RollingBack" in p.seen:
-            return _judge_rollback(p)
-        missed = _format_missing(p.targets, targets) if targets is not None else ""
+            return _evaluate_rollback(p)
+        missed = _format_target_differences(p.targets, targets) if targets is not None else ""
         if missed:
-            return _judge_missed_targets(p, missed, before)
+            return _evaluate_missed_targets(p, missed, before)
         if set(p.targets) & set(leaving):
             return WAITING
         if all(g.current >= g.target for g in p.groups) and all(
             n.status == RUNNING for n in p.nodes
         ):
             return WaitState.REACHED, ""
-        return _is_stuck(p, patience_s)
+        return _evaluate_stalled_nodes(p, patience_s)
 
-    return judge
+    return evaluate_service_progress
 
 
-def _judge_status(p: ClusterProgress, patience_s: float) -> Judged:
+def _evaluate_cluster_status(p: ClusterProgress, patience_s: float) -> Judged:
     """Judge a cluster that is not InService."""
     if p.status == "Failed":
         return WaitState.FAILED, p.failure or "the cluster is Failed"
@@ -262,42 +262,42 @@ def _judge_status(p: ClusterProgress, patience_s: float) -> Judged:
     if p.status in ("Deleting", DELETED):
         return WaitState.FAILED, f"the cluster is {p.status}"
     # A Continuous cluster waits for a login node, however often that fails.
-    return _is_stuck(p, patience_s) if p.status == "Creating" else WAITING
+    return _evaluate_stalled_nodes(p, patience_s) if p.status == "Creating" else WAITING
 
 
-def _judge_missed_targets(p: ClusterProgress, missed: str, before: str | None) -> Judged:
+def _evaluate_missed_targets(p: ClusterProgress, missed: str, before: str | None) -> Judged:
     """Judge an InService cluster whose target counts are not the ordered ones."""
     if before is not None and p.failure not in ("", before):
-        return _judge_rollback(p)
+        return _evaluate_rollback(p)
     if p.waited_s < LAG_S:
         return WAITING
     return WaitState.FAILED, f"{missed}{': ' + p.failure if p.failure else ''}"
 
 
-def judge_migration(judge: Until, before: str) -> Until:
+def build_migration_wait_condition(judge: Until, before: str) -> Until:
     """`judge`, and every group has its SlurmConfig. FAILED where it is over without.
 
     `before` is the FailureMessage from before the order: another one tells of this order.
     """
 
-    def judge_both(p: ClusterProgress) -> Judged:
+    def evaluate_migration_progress(p: ClusterProgress) -> Judged:
         verdict, why = judge(p)
         if verdict is not WaitState.REACHED or p.by_api:
             return verdict, why
         text = p.failure not in ("", before)
         over = text or "Updating" in p.seen or p.waited_s >= LAG_S
-        return _judge_rollback(p) if over else WAITING
+        return _evaluate_rollback(p) if over else WAITING
 
-    return judge_both
+    return evaluate_migration_progress
 
 
-def _judge_rollback(p: ClusterProgress) -> Judged:
+def _evaluate_rollback(p: ClusterProgress) -> Judged:
     fix = next((fix for word, fix in _MENDS.items() if word in p.failure), "")
     why = f"the service rolled the change back: {p.failure or 'it does not say why'}"
     return WaitState.FAILED, f"{why} ({fix})" if fix else why
 
 
-def judge_deletion(p: ClusterProgress) -> Judged:
+def evaluate_deletion_progress(p: ClusterProgress) -> Judged:
     """Return DONE once the service has no such cluster. FAILED where no deletion is ordered."""
     if p.status == DELETED:
         return WaitState.REACHED, ""
@@ -308,7 +308,7 @@ def judge_deletion(p: ClusterProgress) -> Judged:
     return WAITING
 
 
-def _format_missing(have: Mapping[str, int], want: Mapping[str, int]) -> str:
+def _format_target_differences(have: Mapping[str, int], want: Mapping[str, int]) -> str:
     wrong = [
         f"{name} has a target of {have.get(name, 0)}, not {count}"
         for name, count in want.items()
@@ -317,7 +317,7 @@ def _format_missing(have: Mapping[str, int], want: Mapping[str, int]) -> str:
     return "; ".join(wrong)
 
 
-def _is_stuck(p: ClusterProgress, patience_s: float) -> Judged:
+def _evaluate_stalled_nodes(p: ClusterProgress, patience_s: float) -> Judged:
     """Return whether only failed nodes are missing: the service may retry those without a limit."""
     failed = {n.key for n in p.failures}
     moving = any(n.status != RUNNING and n.key not in failed for n in p.nodes)

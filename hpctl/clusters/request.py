@@ -78,7 +78,7 @@ def make_create_request(spec: ClusterSpec) -> dict[str, Any]:
     """CreateCluster's request."""
     slurm = {
         "SlurmConfigStrategy": spec.slurm_config_strategy,
-        "AccountingDatabase": _to_api(spec.accounting_database),
+        "AccountingDatabase": _convert_to_api_value(spec.accounting_database),
     }
     slurm = {key: value for key, value in slurm.items() if value is not None}
     otherwise: dict[str, Any] = {
@@ -87,7 +87,7 @@ def make_create_request(spec: ClusterSpec) -> dict[str, Any]:
         "Tags": [{"Key": key, "Value": value} for key, value in spec.tags.items()],
         "Orchestrator": {"Slurm": slurm} if slurm else None,
     }
-    return merge_raw(_drop_empty(CLUSTER, spec, otherwise), spec.raw)
+    return merge_raw_request(_select_set_members(CLUSTER, spec, otherwise), spec.raw)
 
 
 def make_group_request(spec: ClusterSpec, group: GroupSpec) -> dict[str, Any]:
@@ -100,36 +100,38 @@ def make_group_request(spec: ClusterSpec, group: GroupSpec) -> dict[str, Any]:
         "CapacityRequirements": {CAPACITY[group.capacity]: {}} if group.capacity else None,
         "NetworkInterface": {"InterfaceType": interface} if interface else None,
     }
-    return merge_raw(_drop_empty(GROUP, group, otherwise), group.raw)
+    return merge_raw_request(_select_set_members(GROUP, group, otherwise), group.raw)
 
 
-def _drop_empty(
+def _select_set_members(
     members: Mapping[str, str], section: ClusterSpec | GroupSpec, otherwise: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the members that have a value."""
     values = {
-        theirs: _to_api(getattr(section, ours)) if ours else otherwise[theirs]
+        theirs: _convert_to_api_value(getattr(section, ours)) if ours else otherwise[theirs]
         for theirs, ours in members.items()
     }
     return {theirs: value for theirs, value in values.items() if value not in (None, [])}
 
 
-def _to_api(value: Any) -> Any:
+def _convert_to_api_value(value: Any) -> Any:
     """Return a value in the API's words, with lists where the models have tuples."""
     if isinstance(value, ApiSection):
-        return _to_api(value.request())
+        return _convert_to_api_value(value.request())
     if isinstance(value, Mapping):
-        return {key: _to_api(one) for key, one in value.items()}
-    return [_to_api(one) for one in value] if isinstance(value, list | tuple) else value
+        return {key: _convert_to_api_value(one) for key, one in value.items()}
+    return (
+        [_convert_to_api_value(one) for one in value] if isinstance(value, list | tuple) else value
+    )
 
 
-def merge_raw(request: Mapping[str, Any], raw: Mapping[str, Any]) -> dict[str, Any]:
+def merge_raw_request(request: Mapping[str, Any], raw: Mapping[str, Any]) -> dict[str, Any]:
     """Return a request with `raw` laid over it: structures key by key, all else as `raw` says."""
     both = dict(request)
     for key, value in raw.items():
         under = both.get(key)
         if isinstance(under, Mapping) and isinstance(value, Mapping):
-            both[key] = merge_raw(under, value)
+            both[key] = merge_raw_request(under, value)
         else:
             both[key] = value
     return both
@@ -217,17 +219,21 @@ def render_provisioning_parameters(spec: ClusterSpec) -> dict[str, Any]:
         "fsx_dns_name": more.fsx_lustre and more.fsx_lustre.dns_name,
         "fsx_mountname": more.fsx_lustre and more.fsx_lustre.mount_name,
         "fsx_openzfs_dns_name": more.fsx_openzfs and more.fsx_openzfs.dns_name,
-        "slurm_configurations": _make_head_parameters(more.head_nodes) if more.head_nodes else None,
+        "slurm_configurations": _make_head_node_parameters(more.head_nodes)
+        if more.head_nodes
+        else None,
     }
-    return merge_raw({key: value for key, value in answer.items() if value is not None}, more.raw)
+    return merge_raw_request(
+        {key: value for key, value in answer.items() if value is not None}, more.raw
+    )
 
 
-def _make_head_parameters(heads: HeadNodes) -> dict[str, str]:
+def _make_head_node_parameters(heads: HeadNodes) -> dict[str, str]:
     values = {key: getattr(heads, ours) for key, ours in _HEADS.items()}
     return {key: value for key, value in values.items() if value is not None}
 
 
-def parse_parameters(
+def parse_provisioning_parameters(
     content: Mapping[str, Any],
 ) -> tuple[dict[str, tuple[str, str | None]], dict[str, Any]]:
     """Return what a file says: role and partition by group, and the `provisioning_parameters`
@@ -259,7 +265,7 @@ def parse_parameters(
     return roles, section
 
 
-def list_parameter_files(describe: Mapping[str, Any]) -> list[tuple[str, str]]:
+def list_provisioning_parameter_files(describe: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Bucket and key of the file beside each group's lifecycle scripts, once each."""
     uris = [
         group.get("LifeCycleConfig", {}).get("SourceS3Uri") for group in describe["InstanceGroups"]
@@ -282,7 +288,7 @@ def read_provisioning_parameters(
     """
     if any("SlurmConfig" in group for group in describe["InstanceGroups"]):
         return None, ""
-    there = list_parameter_files(describe)
+    there = list_provisioning_parameter_files(describe)
     if not there:
         return None, "no group has lifecycle scripts in S3"
     bucket, key = there[0]

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from hpctl.clusters.validate.facts import ServiceModel
 
 
-def open_model() -> ServiceModel:
+def open_service_model() -> ServiceModel:
     """SageMaker's service model, from the installed botocore."""
     from hpctl.sagemaker.aws import SageMakerModel
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from hpctl.toolkit.errors import CallRefused, HpctlError, OrderInDoubt, ResourceNotFound
+from hpctl.toolkit.errors import CallRefused, HpctlError, OrderOutcomeUnknown, ResourceNotFound
 from hpctl.vocabulary.ports import Aws
 
 EVENTS: Final = ("NEW", "CHANGED", "DELETED")
@@ -85,7 +85,7 @@ class WantedLink(Struct, frozen=True):
         }
 
 
-def list_links(aws: Aws, file_system: str | None = None) -> tuple[Link, ...]:
+def list_data_repository_links(aws: Aws, file_system: str | None = None) -> tuple[Link, ...]:
     """Return the links of one file system, or of all. Raises as `ports.Service.read` does.
 
     Absent where a file system has none because it is not there itself.
@@ -95,38 +95,42 @@ def list_links(aws: Aws, file_system: str | None = None) -> tuple[Link, ...]:
         request["Filters"] = [{"Name": "file-system-id", "Values": [file_system]}]
     operation = "describe_data_repository_associations"
     found = aws.service("fsx").pages(operation, "Associations", **request)
-    listed = tuple(sorted(map(_parse_link, found), key=lambda link: (link.file_system, link.path)))
+    listed = tuple(
+        sorted(
+            map(_parse_data_repository_link, found), key=lambda link: (link.file_system, link.path)
+        )
+    )
     if file_system and not listed:
         _describe_file_system(aws, file_system)
     return listed
 
 
-def create_link(aws: Aws, wanted: WantedLink) -> tuple[Link, bool]:
+def create_data_repository_link(aws: Aws, wanted: WantedLink) -> tuple[Link, bool]:
     """Return the link, and whether it was made now. One that is there already is recognised.
 
     Raises HpctlError where the file system cannot have it or its path leads elsewhere; Refused,
-    Unavailable; OrderInDoubt where it was ordered and is not to be seen.
+    Unavailable; OrderOutcomeUnknown where it was ordered and is not to be seen.
     """
     there = find_existing_link(aws, wanted)
     if there is not None:
         return there, False
     try:
         made = aws.service("fsx").order("create_data_repository_association", **wanted.request())
-    except OrderInDoubt:
-        there = _find_same_link(aws, wanted)
+    except OrderOutcomeUnknown:
+        there = _find_matching_link(aws, wanted)
         if there is None:
             raise
         return there, True
-    return _parse_link(made["Association"]), True
+    return _parse_data_repository_link(made["Association"]), True
 
 
 def find_existing_link(aws: Aws, wanted: WantedLink) -> Link | None:
     """Return the link where it is there already. Raises where it cannot be made, as `link` does."""
-    _check_file_system(aws, wanted.file_system)
-    return _find_same_link(aws, wanted)
+    _require_linkable_file_system(aws, wanted.file_system)
+    return _find_matching_link(aws, wanted)
 
 
-def wait_for_link(
+def watch_data_repository_link(
     aws: Aws,
     known: Link,
     *,
@@ -149,13 +153,13 @@ def wait_for_link(
                 "while hpctl waited for it",
                 "another user or tool deleted it; run the command again to create it",
             )
-        known = _parse_link(found[0])
+        known = _parse_data_repository_link(found[0])
         yield known
 
 
-def _find_same_link(aws: Aws, wanted: WantedLink) -> Link | None:
+def _find_matching_link(aws: Aws, wanted: WantedLink) -> Link | None:
     """Return the link that is wanted, if it is there. Raises Refused where its path is taken."""
-    for there in list_links(aws, wanted.file_system):
+    for there in list_data_repository_links(aws, wanted.file_system):
         if there.path.rstrip("/") != wanted.path or there.lifecycle == "DELETING":
             continue
         if there.s3.rstrip("/") == wanted.s3.rstrip("/"):
@@ -169,7 +173,7 @@ def _find_same_link(aws: Aws, wanted: WantedLink) -> Link | None:
     return None
 
 
-def _check_file_system(aws: Aws, file_system: str) -> None:
+def _require_linkable_file_system(aws: Aws, file_system: str) -> None:
     """Whether a file system can be linked. Raises HpctlError, with what would have to be."""
     known = _describe_file_system(aws, file_system)
     kind, state = known.get("FileSystemType", ""), known.get("Lifecycle", "")
@@ -218,7 +222,7 @@ def _describe_file_system(aws: Aws, file_system: str) -> Mapping[str, Any]:
     )
 
 
-def _parse_link(answer: Mapping[str, Any]) -> Link:
+def _parse_data_repository_link(answer: Mapping[str, Any]) -> Link:
     s3 = answer.get("S3", {})
     return Link(
         id=str(answer.get("AssociationId", "")),

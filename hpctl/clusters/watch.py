@@ -21,12 +21,12 @@ from hpctl.clusters.progress import (
     DELETED,
     RUNNING,
     ClusterProgress,
-    EventLine,
+    ClusterProgressEvent,
     GroupProgress,
     NodeProgress,
     Until,
     WaitState,
-    list_types,
+    list_group_instance_types,
 )
 from hpctl.sagemaker.failure_causes import InstancePlacement, NodeFailureCause, NodeFailureKind
 from hpctl.toolkit.compat import UTC
@@ -58,7 +58,7 @@ class EventsUnsupported(HpctlError):
     """The cluster is of the kind that has none."""
 
 
-def read_events(  # noqa: PLR0913 -- the filters of the API, by keyword
+def read_cluster_events(  # noqa: PLR0913 -- the filters of the API, by keyword
     aws: Aws,
     cluster: str,
     *,
@@ -240,15 +240,15 @@ class _ClusterWatchState(Struct):
             at=at,
             arn=str(answer.get("ClusterArn", "")),
             failure=str(answer.get("FailureMessage", "")),
-            groups=tuple(_make_group(g) for g in answer.get("InstanceGroups", ())),
+            groups=tuple(_make_group_progress(g) for g in answer.get("InstanceGroups", ())),
             nodes=tuple(sorted(nodes, key=lambda n: (n.group, n.node, n.key))),
             events=self._read_new_events() if continuous else (),
             waited_s=(at - self.began).total_seconds(),
             by_api=all("SlurmConfig" in g for g in answer.get("InstanceGroups", ())),
         )
-        return self._time_nodes(progress)
+        return self._track_progress_changes(progress)
 
-    def _time_nodes(self, progress: ClusterProgress) -> ClusterProgress:
+    def _track_progress_changes(self, progress: ClusterProgress) -> ClusterProgress:
         self.statuses.add(progress.status)
         for node in progress.nodes:
             if node.has_failed:
@@ -302,20 +302,24 @@ class _ClusterWatchState(Struct):
     def _explain_failure(self, answer: Mapping[str, Any], node: NodeProgress) -> NodeFailureCause:
         """Return what a failure means. An instance's lifecycle log is read until it has a line."""
         key = (node.key, node.instance_id)
-        known = self.troubles.get(key) or failures.explain_failure(
+        known = self.troubles.get(key) or failures.explain_failed_node(
             self.aws, answer, node, self.places
         )
-        if known.cause is NodeFailureKind.LIFECYCLE and not known.line and self._may_read_log():
+        if (
+            known.cause is NodeFailureKind.LIFECYCLE
+            and not known.line
+            and self._can_read_lifecycle_log()
+        ):
             # Logs that cannot be reached cost half a minute each time: once is enough.
             known, self.logs_dark = failures.add_lifecycle_log(self.aws, answer, node, known)
         self.troubles[key] = known
         return known
 
-    def _may_read_log(self) -> bool:
+    def _can_read_lifecycle_log(self) -> bool:
         self.logs_left -= 1
         return self.logs_left >= 0 and not self.logs_dark
 
-    def _read_new_events(self) -> tuple[EventLine, ...]:
+    def _read_new_events(self) -> tuple[ClusterProgressEvent, ...]:
         """Events since the last look, oldest first. They are an extra: a refusal is none."""
         sagemaker = self.aws.service("sagemaker")
         try:
@@ -332,18 +336,20 @@ class _ClusterWatchState(Struct):
         fresh = [e for e in listed if e["EventId"] not in self.events_shown]
         self.events_shown |= {e["EventId"] for e in fresh}
         fresh.sort(key=lambda e: e["EventTime"])
-        return tuple(self._make_line(sagemaker, e) for e in fresh)
+        return tuple(self._make_event_line(sagemaker, e) for e in fresh)
 
-    def _may_describe(self) -> bool:
+    def _can_describe_event(self) -> bool:
         self.events_left -= 1
         return self.events_left >= 0
 
-    def _make_line(self, sagemaker: ServiceClient, event: Mapping[str, Any]) -> EventLine:
+    def _make_event_line(
+        self, sagemaker: ServiceClient, event: Mapping[str, Any]
+    ) -> ClusterProgressEvent:
         level, text = str(event.get("EventLevel", "Info")), str(event.get("Description", ""))
-        if level == "Error" and self._may_describe():
+        if level == "Error" and self._can_describe_event():
             details = read_event_metadata(sagemaker, self.cluster, event["EventId"])
             text = f"{text} {find_failure_message(details)}"
-        return EventLine(
+        return ClusterProgressEvent(
             _to_utc(event["EventTime"], self.began),
             level,
             text.strip(),
@@ -352,10 +358,10 @@ class _ClusterWatchState(Struct):
         )
 
 
-def _make_group(group: Mapping[str, Any]) -> GroupProgress:
+def _make_group_progress(group: Mapping[str, Any]) -> GroupProgress:
     return GroupProgress(
         str(group.get("InstanceGroupName", "")),
-        list_types(group),
+        list_group_instance_types(group),
         str(group.get("Status", "")),
         int(group.get("CurrentCount", 0)),
         int(group.get("TargetCount", 0)),

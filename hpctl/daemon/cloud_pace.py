@@ -1,19 +1,19 @@
 """How often the cloud is read: often while something waits for it."""
 
-from hpctl.engine.cloud_watch import CloudWatch
+from hpctl.engine.cloud_watch import CloudPoller
 from hpctl.engine.gates import OF_CLOUD
-from hpctl.engine.journal.state import State
+from hpctl.engine.journal.state import EngineState
 from hpctl.engine.live_config import LiveConfig
 
 
 class CloudReadInterval:
     """Sets the interval of the cloud's readings after each cycle."""
 
-    def __init__(self, live: LiveConfig, cloud: CloudWatch) -> None:
+    def __init__(self, live: LiveConfig, cloud: CloudPoller) -> None:
         """Nothing is set before `follow`."""
         self._live, self._cloud = live, cloud
 
-    def follow(self, state: State) -> None:
+    def follow(self, state: EngineState) -> None:
         """Read often while recoveries or changes are open, or while the last reading blocks one;
         where that is new, the cloud is read at once."""
         cluster = self._live.config.cluster

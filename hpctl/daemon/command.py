@@ -51,19 +51,19 @@ def check(path: str | None, as_json: bool) -> None:
     import os
 
     from hpctl.daemon.configuration_checks import CHECKS
-    from hpctl.engine.adapters import make_rules, open_reader
+    from hpctl.engine.adapters import make_fault_rules, open_journal_reader
     from hpctl.engine.config import DEFAULT_PATH, read_config_file
 
     path = path or os.environ.get("HPCTL_CONFIG", DEFAULT_PATH)
     problems: list[str] = []
     try:
         loaded = read_config_file(path)
-        make_rules(loaded)
+        make_fault_rules(loaded)
         for find_problems in CHECKS:
             problems += [f"{error}: {error.hint}" for error in find_problems(loaded)]
         if loaded.database_url:
             try:
-                open_reader(loaded).close()
+                open_journal_reader(loaded).close()
             except Unavailable as error:
                 # Without a cause nothing failed: the daemon makes or migrates what is in it.
                 if error.__cause__:
@@ -85,6 +85,6 @@ def check(path: str | None, as_json: bool) -> None:
 @config.command()
 def example() -> None:
     """Print a file with every key at its default."""
-    from hpctl.engine.config import format_example as text
+    from hpctl.engine.config import format_example_config as text
 
     output.echo(text(), nl=False)

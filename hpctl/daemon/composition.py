@@ -23,35 +23,40 @@ from hpctl.daemon.cloud_pace import CloudReadInterval
 from hpctl.daemon.configuration_audit import ConfigurationAudit
 from hpctl.daemon.controller_watch import ControllerWatch
 from hpctl.daemon.cycle import CycleFailures, DaemonCycle
-from hpctl.daemon.follow_up import CycleFollowUp
+from hpctl.daemon.follow_up import CycleResultPublisher
 from hpctl.daemon.health import Housekeeping, InconsistencyLog, TroubleSource
 from hpctl.daemon.journal_guard import JournalGuard
 from hpctl.daemon.kinds import KINDS
-from hpctl.daemon.lifecycle import BackgroundThreads, Daemon, HeldResources
+from hpctl.daemon.lifecycle import BackgroundThreads, Daemon, DaemonResources
 from hpctl.daemon.locks import ClusterLock, lock_state_dir
 from hpctl.daemon.pause import CyclePause
-from hpctl.daemon.readiness import Readiness
+from hpctl.daemon.readiness import ReadinessNotifier
 from hpctl.daemon.reload import ConfigReload
-from hpctl.daemon.signals import Signals
+from hpctl.daemon.signals import DaemonSignalHandler
 from hpctl.daemon.standby import Standby
 from hpctl.daemon.takeover import Takeover
-from hpctl.engine.adapters import choose_scheduler, make_provider, make_scheduler, open_writer
+from hpctl.engine.adapters import (
+    choose_scheduler,
+    make_cloud_provider,
+    make_scheduler,
+    open_journal_writer,
+)
 from hpctl.engine.clock import SystemClock
-from hpctl.engine.cloud_watch import CloudWatch
+from hpctl.engine.cloud_watch import CloudPoller
 from hpctl.engine.config import Config, read_config_file
-from hpctl.engine.execute import AgentOrders, Executor, ExecutorPorts
+from hpctl.engine.execute import AgentOrders, ExecutorPorts, StepExecutor
 from hpctl.engine.journal.creation import check_journal_exists
-from hpctl.engine.journal.reserve import JournalReserve
+from hpctl.engine.journal.reserve import JournalDiskReserve
 from hpctl.engine.journal.rows import DaemonIdentity
-from hpctl.engine.journal.store import Store
+from hpctl.engine.journal.store import JournalStore
 from hpctl.engine.journaled_state import JournaledState
 from hpctl.engine.leadership import Leadership, LeaseTerms
 from hpctl.engine.live_config import LiveConfig
-from hpctl.engine.loop import Loop
+from hpctl.engine.loop import RecoveryLoop
 from hpctl.engine.loop_port import LoopPort
-from hpctl.engine.node_health import NodeHealthStore, drop_checks
-from hpctl.engine.observe import Observer, ObserverSources
-from hpctl.engine.request_intake import RequestHandler
+from hpctl.engine.node_health import NodeHealthStore, drop_check_findings
+from hpctl.engine.observe import ClusterObserver, ObserverSources
+from hpctl.engine.request_intake import OperatorRequestHandler
 from hpctl.engine.retirement import JournalRetirement
 from hpctl.engine.wake import LoopWaker, WakeLimiter
 from hpctl.engine.world_server import WorldServer
@@ -81,26 +86,26 @@ def compose_daemon(config_path: str) -> Daemon:
     Corrupt, OSError.
     """
     with contextlib.ExitStack() as undo:
-        base = _open_base(Path(config_path), undo)
-        world = _make_world(base)
-        engine = _make_loop(base, world)
-        service = _build_service(base, world, engine)
+        base = _open_startup_resources(Path(config_path), undo)
+        world = _make_daemon_interfaces(base)
+        engine = _make_decision_parts(base, world)
+        service = _make_service_parts(base, world, engine)
         daemon = _assemble_daemon(base, world, engine, service=service)
         undo.pop_all()
     return daemon
 
 
-class _DaemonBase(Struct, frozen=True):
+class _StartupResources(Struct, frozen=True):
     """What everything else rests on."""
 
     path: Path
     live: LiveConfig
     clock: SystemClock
-    held: HeldResources
+    held: DaemonResources
     shared: bool
     leadership: Leadership
     waker: LoopWaker
-    reserve: JournalReserve | None
+    reserve: JournalDiskReserve | None
     """None: the journal is in a database."""
 
     @property
@@ -109,7 +114,7 @@ class _DaemonBase(Struct, frozen=True):
         return self.live.config
 
     @property
-    def store(self) -> Store:
+    def store(self) -> JournalStore:
         """Return the journal."""
         return self.held.store
 
@@ -119,7 +124,7 @@ class _DaemonBase(Struct, frozen=True):
         return None if self.shared else self.config.state_dir
 
 
-def _open_base(path: Path, undo: contextlib.ExitStack) -> _DaemonBase:
+def _open_startup_resources(path: Path, undo: contextlib.ExitStack) -> _StartupResources:
     config = read_config_file(path)
     check_journal_exists(config.url, may_create=config.journal.create)
     state_lock = lock_state_dir(config.state_dir)
@@ -131,21 +136,21 @@ def _open_base(path: Path, undo: contextlib.ExitStack) -> _DaemonBase:
         undo.callback(cluster_lock.close)
     live = LiveConfig(config)
     clock = SystemClock()
-    reserve = None if shared else JournalReserve(config.state_dir / "journal.db")
+    reserve = None if shared else JournalDiskReserve(config.state_dir / "journal.db")
     if reserve is not None:
-        reserve.free_for_start()
-    store = open_writer(config)
+        reserve.free_space_for_start()
+    store = open_journal_writer(config)
     undo.callback(store.close)
     leadership = _make_leadership(config, store, clock)
     if not shared:
         leadership.try_to_lead()
     waker = LoopWaker(config.state_dir)
     undo.callback(waker.close)
-    held = HeldResources(state_lock=state_lock, cluster_lock=cluster_lock, store=store)
-    return _DaemonBase(path, live, clock, held, shared, leadership, waker, reserve)
+    held = DaemonResources(state_lock=state_lock, cluster_lock=cluster_lock, store=store)
+    return _StartupResources(path, live, clock, held, shared, leadership, waker, reserve)
 
 
-def _make_leadership(config: Config, store: Store, clock: SystemClock) -> Leadership:
+def _make_leadership(config: Config, store: JournalStore, clock: SystemClock) -> Leadership:
     me = DaemonIdentity(
         host=socket.gethostname(),
         pid=os.getpid(),
@@ -162,9 +167,9 @@ class _DaemonInterfaces(Struct, frozen=True, kw_only=True):
 
     scheduler: CliScheduler
     provider: CloudProvider
-    cloud: CloudWatch
+    cloud: CloudPoller
     health: NodeHealthStore
-    observer: Observer
+    observer: ClusterObserver
     memory: JournaledState
     hang_watch: HangDetector
     grey: GreyFailureDetector
@@ -173,14 +178,14 @@ class _DaemonInterfaces(Struct, frozen=True, kw_only=True):
     metrics: DaemonMetrics
 
 
-def _make_world(base: _DaemonBase) -> _DaemonInterfaces:
+def _make_daemon_interfaces(base: _StartupResources) -> _DaemonInterfaces:
     config, leadership = base.config, base.leadership
     scheduler, adapter = choose_scheduler(
-        config, may_act=leadership.may_act, event=base.waker.is_poked
+        config, may_act=leadership.may_act, event=base.waker.has_pending_wakeup
     )
     log.info("slurm is read by %s", adapter)
-    provider = make_provider(config)
-    cloud = CloudWatch(provider, base.waker.poke, config.cluster.poll_s)
+    provider = make_cloud_provider(config)
+    cloud = CloudPoller(provider, base.waker.poke, config.cluster.poll_s)
     hang_watch = HangDetector()
     grey_findings = GreyFailureFindings()
     alerts = AlertStore(config.state_dir / "alerts.json", config.alerts.keep_s, base.clock)
@@ -189,15 +194,15 @@ def _make_world(base: _DaemonBase) -> _DaemonInterfaces:
         provider.calls, config.metrics.agent_port, lambda: leadership.leads, config.state_dir
     )
     health = NodeHealthStore(
-        known=drop_checks(base.store.health(), (*AlertStore.checks,)),
+        known=drop_check_findings(base.store.health(), (*AlertStore.checks,)),
         rows=base.store,
         poke=base.waker.poke,
         clock=base.clock,
         sources=(grey_findings, alerts),
     )
-    controller_log = ControllerLog(scheduler.show_config, leadership.is_beside_controller)
+    controller_log = ControllerLog(scheduler.show_config, leadership.is_on_controller_host)
     sources = ObserverSources(scheduler, cloud, health, controller_log, hangs=hang_watch)
-    observer = Observer(sources, base.live, base.clock, addresses=line)
+    observer = ClusterObserver(sources, base.live, base.clock, addresses=line)
     grey = GreyFailureDetector(
         found=grey_findings,
         health=health,
@@ -224,14 +229,14 @@ class _DecisionParts(Struct, frozen=True, kw_only=True):
     """What decides and acts, and what the intake and the notifications ask of it."""
 
     port: LoopPort
-    requests: RequestHandler
+    requests: OperatorRequestHandler
     orders: AgentOrders
-    executor: Executor
-    loop: Loop
+    executor: StepExecutor
+    loop: RecoveryLoop
     jobs: JobReportHandler
 
 
-def _make_loop(base: _DaemonBase, world: _DaemonInterfaces) -> _DecisionParts:
+def _make_decision_parts(base: _StartupResources, world: _DaemonInterfaces) -> _DecisionParts:
     config, live, clock, waker = base.config, base.live, base.clock, base.waker
     port = LoopPort(world.observer, world.memory, clock, waker.poke)
     jobs = JobReportHandler(
@@ -242,19 +247,19 @@ def _make_loop(base: _DaemonBase, world: _DaemonInterfaces) -> _DecisionParts:
         base.disk,
     )
     munge_socket = config.intake.munge_socket
-    requests = RequestHandler(base.store, port, live, base.leadership, munge_socket)
+    requests = OperatorRequestHandler(base.store, port, live, base.leadership, munge_socket)
     stacks = StackCollector(
         world.health, world.observer, config.state_dir / "stacks", waker.poke, world.line
     )
     orders = AgentOrders(munge_socket, clock)
-    executor = Executor(
+    executor = StepExecutor(
         ExecutorPorts(world.scheduler, world.provider, agents=orders, stacks=stacks),
         world.memory,
         clock,
         poke=waker.poke,
         may_act=base.leadership.may_act,
     )
-    loop = Loop(
+    loop = RecoveryLoop(
         memory=world.memory,
         executor=executor,
         observer=world.observer,
@@ -276,8 +281,8 @@ class _ServiceParts(Struct, frozen=True, kw_only=True):
     page: PageProcess
 
 
-def _build_service(
-    base: _DaemonBase, world: _DaemonInterfaces, engine: _DecisionParts
+def _make_service_parts(
+    base: _StartupResources, world: _DaemonInterfaces, engine: _DecisionParts
 ) -> _ServiceParts:
     config = base.config
     directory = NodeDirectory(
@@ -317,11 +322,15 @@ def _make_intake_setup(config: Config) -> channel.Setup:
 
 
 def _assemble_daemon(
-    base: _DaemonBase, world: _DaemonInterfaces, engine: _DecisionParts, *, service: _ServiceParts
+    base: _StartupResources,
+    world: _DaemonInterfaces,
+    engine: _DecisionParts,
+    *,
+    service: _ServiceParts,
 ) -> Daemon:
     live, leadership, memory, clock = base.live, base.leadership, world.memory, base.clock
     readers = WorldServer(base.config, leadership, memory)
-    signals, readiness = Signals(base.waker), Readiness()
+    signals, readiness = DaemonSignalHandler(base.waker), ReadinessNotifier()
     journal = JournalGuard(memory, base.waker, base.reserve)
     audit = ConfigurationAudit(base.path, live, memory, clock)
     reload = ConfigReload(base.path, live, leadership, audit, processes=(service.page,))
@@ -336,7 +345,7 @@ def _assemble_daemon(
         "notify": service.notifier,
         "page": service.page,
     }
-    follow_up = CycleFollowUp(
+    follow_up = CycleResultPublisher(
         live=live,
         observer=world.observer,
         readiness=readiness,
@@ -346,9 +355,9 @@ def _assemble_daemon(
         leadership=leadership,
         cloud_pace=CloudReadInterval(live, world.cloud),
         world=readers,
-        on_history=(world.grey.look_back,),
+        on_history=(world.grey.update_forecasts,),
         on_orders=(world.line.set_orders,),
-        on_cycle=(world.metrics.take_cycle,),
+        on_cycle=(world.metrics.record_cycle_result,),
         on_silent_heads=(service.notifier.look,),
     )
     cycle = DaemonCycle(

@@ -63,11 +63,11 @@ def show(keys: tuple[str, ...], changed: bool, config: str, as_json: bool) -> No
     config_loading.load_config(config)
     found = list_settings(config)
     for key in keys:
-        if not any(_is_below(one.key, key) for one in found):
+        if not any(_is_key_in_section(one.key, key) for one in found):
             raise _make_unknown_key_error(key, [one.key for one in found])
     rows = []
     for one in found:
-        if keys and not any(_is_below(one.key, key) for key in keys):
+        if keys and not any(_is_key_in_section(one.key, key) for key in keys):
             continue
         source = f"{config}:{one.line}" if one.line else DEFAULT
         rows.append(ConfigKeyView(one.key, one.value, source))
@@ -76,7 +76,7 @@ def show(keys: tuple[str, ...], changed: bool, config: str, as_json: bool) -> No
     output.show_view("config-show", ConfigView(config, tuple(rows)), as_json)
 
 
-def _is_below(key: str, wanted: str) -> bool:
+def _is_key_in_section(key: str, wanted: str) -> bool:
     return key == wanted or key.startswith(f"{wanted}.")
 
 

@@ -27,7 +27,7 @@ class ConfigurationAudit:
 
     def write(self) -> None:
         """Write it now, where it is news. Raises LeaseLost, OSError, Unavailable."""
-        settings = self._live.config.list_changes()
+        settings = self._live.config.list_non_default_settings()
         known = self._memory.state.configuration
         if known is None or known.settings != settings:
             taken = ConfigurationTaken(self._clock.now(), settings, find_file_owner(self._path))

@@ -11,14 +11,14 @@ CONTROLLERS_S = 15.0
 class ActiveControllerSource(Protocol):
     """Slurm, as far as this watch asks it."""
 
-    def active_controller(self) -> str:
+    def find_active_controller(self) -> str:
         """Return the host of the slurmctld that answers; empty where that is not known."""
 
 
 class ControllerListener(Protocol):
     """Takes what the watch learns."""
 
-    def note_controller(self, host: str) -> None:
+    def set_active_controller(self, host: str) -> None:
         """Take the host of the active slurmctld; empty: not known. Any thread."""
 
 
@@ -33,5 +33,5 @@ class ControllerWatch(threading.Thread):
     def run(self) -> None:
         """Ask, pass the answer on, sleep, and repeat."""
         while True:
-            self._listener.note_controller(self._slurm.active_controller())
+            self._listener.set_active_controller(self._slurm.find_active_controller())
             time.sleep(CONTROLLERS_S)

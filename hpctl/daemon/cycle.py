@@ -6,18 +6,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from hpctl.daemon.configuration_audit import ConfigurationAudit
-from hpctl.daemon.follow_up import CycleFollowUp
+from hpctl.daemon.follow_up import CycleResultPublisher
 from hpctl.daemon.health import Housekeeping
 from hpctl.daemon.journal_guard import RETRY_S, JournalGuard
 from hpctl.daemon.pause import CyclePause
-from hpctl.daemon.readiness import Readiness
+from hpctl.daemon.readiness import ReadinessNotifier
 from hpctl.daemon.reload import ConfigReload
-from hpctl.daemon.signals import Signals
+from hpctl.daemon.signals import DaemonSignalHandler
 from hpctl.engine.journal.state import InconsistentEventError
 from hpctl.engine.journal.store import LeaseLost
 from hpctl.engine.leadership import Leadership
 from hpctl.engine.live_config import LiveConfig
-from hpctl.engine.loop import Loop, NextCycle
+from hpctl.engine.loop import NextCycle, RecoveryLoop
 from hpctl.engine.wake import LoopWaker
 from hpctl.toolkit.bounds import make_printable
 from hpctl.toolkit.errors import JournalCorrupt, Unavailable
@@ -54,16 +54,16 @@ class DaemonCycle:
     """Reload, look, decide and act, report, sleep."""
 
     live: LiveConfig
-    loop: Loop
+    loop: RecoveryLoop
     leadership: Leadership
-    signals: Signals
+    signals: DaemonSignalHandler
     reload: ConfigReload
-    readiness: Readiness
+    readiness: ReadinessNotifier
     audit: ConfigurationAudit
     journal: JournalGuard
     failures: CycleFailures
     housekeeping: Housekeeping
-    follow_up: CycleFollowUp
+    follow_up: CycleResultPublisher
     pause: CyclePause
     waker: LoopWaker
     _quiet: bool = False
@@ -72,7 +72,7 @@ class DaemonCycle:
     def run(self) -> None:
         """Once round. Raises LeaseLost, JournalCorrupt, InconsistentEventError."""
         quiet, self._quiet = self._quiet, False
-        if self.signals.take_reload():
+        if self.signals.consume_reload_request():
             self.reload.run()
             quiet = False
         self.readiness.keep_alive()
@@ -87,7 +87,7 @@ class DaemonCycle:
             return
         begun = time.monotonic()
         try:
-            pace, spent_s = self._run_once(begun, quiet=quiet)
+            pace, spent_s = self._run_cycle(begun, quiet=quiet)
         except (LeaseLost, JournalCorrupt, InconsistentEventError):
             raise
         except (OSError, Unavailable) as error:
@@ -95,34 +95,34 @@ class DaemonCycle:
             return
         # No isolation caught it: the next cycle begins from the facts again, and the daemon lives.
         except Exception as error:  # noqa: BLE001 -- it is logged, counted and shown as trouble
-            self._recover_from(error, begun)
+            self._recover_from_error(error, begun)
             return
         self.failures.clear()
         self.follow_up.report(self.loop, spent_s)
         if not self.leadership.hand_over_to:
             self._quiet = self.pause.rest(pace, spent_s)
 
-    def _run_once(self, begun: float, *, quiet: bool) -> tuple[NextCycle, float]:
+    def _run_cycle(self, begun: float, *, quiet: bool) -> tuple[NextCycle, float]:
         """Run the cycle; return how long it took, in seconds."""
-        self.journal.reread_if_stale()
+        self.journal.replay_if_stale()
         self.audit.write_if_due()
         pace = self.loop.cycle(self.live.policy, self.live.rules, quiet=quiet)
-        self.follow_up.offer_world(self.loop)
+        self.follow_up.publish_world(self.loop)
         self.follow_up.announce_ready()
         spent_s = time.monotonic() - begun
-        self.follow_up.note_flaws(self.loop)
+        self.follow_up.log_inconsistencies(self.loop)
         self.housekeeping.run(spent_s)
-        self.journal.keep_reserve()
-        self.follow_up.use_slurm()
-        self.leadership.follow_controller()
+        self.journal.create_disk_reserve()
+        self.follow_up.pass_on_agent_orders()
+        self.leadership.follow_active_controller()
         return pace, spent_s
 
-    def _recover_from(self, error: Exception, begun: float) -> None:
+    def _recover_from_error(self, error: Exception, begun: float) -> None:
         """After a cycle that failed as a whole: wait, and replay the journal."""
         wait_s = self.failures.note(error)
         try:
             self.housekeeping.run(time.monotonic() - begun)
-            self.waker.wait(min(wait_s, self.live.config.upkeep_s))
+            self.waker.wait(min(wait_s, self.live.config.flush_interval_s))
             self.journal.reread()
         except (OSError, Unavailable) as also:
             self.journal.wait(also)

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 from hpctl.daemon.cloud_pace import CloudReadInterval
 from hpctl.daemon.health import InconsistencyLog
-from hpctl.daemon.readiness import Readiness
+from hpctl.daemon.readiness import ReadinessNotifier
 from hpctl.engine.execute import AgentOrders
-from hpctl.engine.journal.state import State
+from hpctl.engine.journal.state import EngineState
 from hpctl.engine.leadership import Leadership
 from hpctl.engine.live_config import LiveConfig
-from hpctl.engine.loop import CycleResult, Loop
-from hpctl.engine.observe import Observer
+from hpctl.engine.loop import CycleResult, RecoveryLoop
+from hpctl.engine.observe import ClusterObserver
 from hpctl.engine.retirement import JournalRetirement
 from hpctl.engine.world_server import WorldServer
 from hpctl.vocabulary.identity import NodeName
@@ -19,19 +19,19 @@ from hpctl.vocabulary.isolation import InconsistentState, isolate_call
 
 
 @dataclass(kw_only=True, eq=False)
-class CycleFollowUp:
+class CycleResultPublisher:
     """Passes on what a cycle saw and did."""
 
     live: LiveConfig
-    observer: Observer
-    readiness: Readiness
+    observer: ClusterObserver
+    readiness: ReadinessNotifier
     flaws: InconsistencyLog
     orders: AgentOrders
     retirement: JournalRetirement
     leadership: Leadership
     cloud_pace: CloudReadInterval
     world: WorldServer
-    on_history: Sequence[Callable[[State], None]] = ()
+    on_history: Sequence[Callable[[EngineState], None]] = ()
     """Each looks at the state after each cycle; what one raises is a flaw."""
     on_orders: Sequence[Callable[[Mapping[NodeName, str]], None]] = ()
     """Each receives the orders that wait, by the node whose agent is to carry them out."""
@@ -45,11 +45,11 @@ class CycleFollowUp:
         if not self.observer.slurm_trouble:
             self.readiness.announce_slurm_read()
 
-    def offer_world(self, loop: Loop) -> None:
+    def publish_world(self, loop: RecoveryLoop) -> None:
         """Give readers what the cycle saw and decided."""
         self.world.offer(loop.last)
 
-    def note_flaws(self, loop: Loop) -> None:
+    def log_inconsistencies(self, loop: RecoveryLoop) -> None:
         """Log the flaws of the cycle, and of the look at history that follows it."""
         flaws = list(loop.flaws)
         for look_back in self.on_history:
@@ -58,7 +58,7 @@ class CycleFollowUp:
                 flaws.append(history)
         self.flaws.note(flaws)
 
-    def use_slurm(self) -> None:
+    def pass_on_agent_orders(self) -> None:
         """Where Slurm was read: pass on the orders for agents, and retire old events. Raises what
         the journal raises."""
         if self.observer.slurm_trouble:
@@ -70,7 +70,7 @@ class CycleFollowUp:
         keep_days = live.config.journal.keep_days
         self.retirement.look(self.observer.slurm, live.policy, live.rules, keep_days)
 
-    def report(self, loop: Loop, spent_s: float) -> None:
+    def report(self, loop: RecoveryLoop, spent_s: float) -> None:
         """Pass the cycle on, and set how often the cloud is read."""
         if loop.last is not None:
             for take_cycle in self.on_cycle:

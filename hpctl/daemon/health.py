@@ -56,7 +56,7 @@ class Housekeeping:
         elif changed:
             log.info("trouble=none: the trouble of before is over")
         self._trouble = trouble
-        self._next = now + self._live.config.upkeep_s
+        self._next = now + self._live.config.flush_interval_s
         self._health.flush()
         self._leadership.note(last_cycle_s, trouble, self._live.config.mode)
 

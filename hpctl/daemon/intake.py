@@ -8,14 +8,14 @@ from hpctl.jobs.report_intake import make_job_report_route as make_report_route
 from hpctl.service.intake import child
 
 
-def make_job_route(parts: child.RouteDependencies) -> Route:
+def make_job_report_route(parts: child.RouteDependencies) -> Route:
     """Return the route for the reports of the supervisors inside jobs."""
     return make_report_route(
         parts.daemon.take_job_report, parts.settings, parts.clock, parts.registry
     )
 
 
-ROUTES: Sequence[child.MakeRoute] = (make_job_route,)
+ROUTES: Sequence[child.MakeRoute] = (make_job_report_route,)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ reserve for a full disk (`hpctl.engine.journal.reserve`).
 
 import logging
 
-from hpctl.engine.journal.reserve import JournalReserve
+from hpctl.engine.journal.reserve import JournalDiskReserve
 from hpctl.engine.journaled_state import JournaledState
 from hpctl.engine.wake import LoopWaker
 from hpctl.toolkit.errors import Unavailable
@@ -22,13 +22,13 @@ class JournalGuard:
     """Waits for the journal, and reads it again after a write whose outcome is unknown."""
 
     def __init__(
-        self, memory: JournaledState, waker: LoopWaker, reserve: JournalReserve | None = None
+        self, memory: JournaledState, waker: LoopWaker, reserve: JournalDiskReserve | None = None
     ) -> None:
         """The memory is as the journal says. `reserve` None: the journal is in a database."""
         self._memory, self._waker, self._reserve = memory, waker, reserve
         self._stale = False
 
-    def reread_if_stale(self) -> None:
+    def replay_if_stale(self) -> None:
         """Replay the journal where the last attempt failed. Raises as `reread` does."""
         if self._stale:
             self.reread()
@@ -40,17 +40,17 @@ class JournalGuard:
         self._memory.reread()
         self._stale = False
 
-    def keep_reserve(self) -> None:
+    def create_disk_reserve(self) -> None:
         """Make the journal's reserve where it is missing and the disk has room. Raises nothing."""
         if self._reserve is not None:
-            self._reserve.make_if_due()
+            self._reserve.allocate_if_due()
 
     def wait(self, error: Exception) -> None:
         """Log the error, wait, and replay the journal where it can be read. Raises OSError,
         JournalCorrupt, Corrupt."""
         log.error("trouble=%s", error)
         if self._reserve is not None:
-            self._reserve.free_for_write()
+            self._reserve.free_space_for_write()
         self._waker.wait(RETRY_S)
         try:
             self.reread()

@@ -11,13 +11,13 @@ from msgspec import Struct
 
 from hpctl.daemon.cycle import DaemonCycle
 from hpctl.daemon.locks import ClusterLock
-from hpctl.daemon.readiness import Readiness
-from hpctl.daemon.signals import Signals
+from hpctl.daemon.readiness import ReadinessNotifier
+from hpctl.daemon.signals import DaemonSignalHandler
 from hpctl.daemon.standby import Standby
 from hpctl.daemon.takeover import Takeover
-from hpctl.engine.cloud_watch import CloudWatch
-from hpctl.engine.execute import Executor
-from hpctl.engine.journal.store import LeaseLost, Store
+from hpctl.engine.cloud_watch import CloudPoller
+from hpctl.engine.execute import StepExecutor
+from hpctl.engine.journal.store import JournalStore, LeaseLost
 from hpctl.engine.leadership import Leadership
 from hpctl.engine.live_config import LiveConfig
 from hpctl.engine.node_health import NodeHealthStore
@@ -50,7 +50,7 @@ class Intake(Protocol):
     def say_who_leads(self) -> None:
         """Tell at once, where that has just changed."""
 
-    def keep_listener(self) -> int:
+    def duplicate_listener(self) -> int:
         """Return a descriptor of the listening socket that outlives `stop`."""
 
     def stop(self, *, wait: bool = True) -> None:
@@ -70,7 +70,7 @@ class RestartRequested(Struct, frozen=True):
 class BackgroundThreads:
     """What runs on separate threads while this daemon leads."""
 
-    cloud: CloudWatch
+    cloud: CloudPoller
     world: WorldServer
     others: Sequence[BackgroundWork] = ()
     senders: Sequence[BackgroundWork] = ()
@@ -97,13 +97,13 @@ class BackgroundThreads:
 
 
 @dataclass(kw_only=True, eq=False)
-class HeldResources:
+class DaemonResources:
     """What this process holds until its end."""
 
     state_lock: IO[str]
     cluster_lock: ClusterLock | None
     """None where the lease of a shared database tells the heads from each other."""
-    store: Store
+    store: JournalStore
 
     def close(self) -> None:
         """Release everything but the lock of the state directory, which ends with the process."""
@@ -119,16 +119,16 @@ class Daemon:
     live: LiveConfig
     shared: bool
     """Several heads share the database."""
-    signals: Signals
-    readiness: Readiness
+    signals: DaemonSignalHandler
+    readiness: ReadinessNotifier
     leadership: Leadership
     standby: Standby
     takeover: Takeover
     cycle: DaemonCycle
     background: BackgroundThreads
     health: NodeHealthStore
-    executor: Executor
-    held: HeldResources
+    executor: StepExecutor
+    held: DaemonResources
     intake: Intake | None = None
     servers: Sequence[BackgroundWork] = ()
     """They run for the whole life of this daemon, on a standby too."""
@@ -145,36 +145,38 @@ class Daemon:
             self.intake.start()
         for server in self.servers:
             server.start()
-        _check_munge(self.live.config.intake.munge_socket)
+        _log_munge_failure(self.live.config.intake.munge_socket)
         again = None
         try:
-            self._lead_until_stop()
+            self._run_cycles_until_stop()
             if not self.signals.stopping:
-                again = self._keep_listener()
+                again = self._make_restart_request()
         except LeaseLost as error:
             if not self.shared:
                 raise
             log.error("%s", error)
-            again = self._keep_listener()
+            again = self._make_restart_request()
         finally:
             for server in self.servers:
                 server.stop()
-            self._release_all()
+            self._release_resources()
         return None if self.signals.stopping else again
 
-    def _keep_listener(self) -> RestartRequested:
-        return RestartRequested(self.intake.keep_listener() if self.intake is not None else None)
+    def _make_restart_request(self) -> RestartRequested:
+        return RestartRequested(
+            self.intake.duplicate_listener() if self.intake is not None else None
+        )
 
-    def _lead_until_stop(self) -> None:
+    def _run_cycles_until_stop(self) -> None:
         """Until this daemon is to stop, or another one is to lead."""
         if self.shared:
             self.standby.run()
         if not self.signals.stopping:
-            self._start_work()
+            self._start_leading()
         while not (self.signals.stopping or self.leadership.hand_over_to):
             self.cycle.run()
 
-    def _start_work(self) -> None:
+    def _start_leading(self) -> None:
         self.takeover.run()
         if self.intake is not None:
             self.intake.say_who_leads()
@@ -185,7 +187,7 @@ class Daemon:
         config = self.live.config
         log.info("running mode=%s intake=%s", config.mode, config.intake.listen)
 
-    def _release_all(self) -> None:
+    def _release_resources(self) -> None:
         """Release in order: no effect under way, then the lease, then the rest."""
         stopping = self.signals.stopping
         self.readiness.announce_end(stopping=stopping)
@@ -208,7 +210,7 @@ class Daemon:
             self.leadership.release()
 
 
-def _check_munge(socket: Path | None) -> None:
+def _log_munge_failure(socket: Path | None) -> None:
     try:
         munge.encode_credential(b"", socket)
     except munge.MungeUnavailable as error:

@@ -41,11 +41,11 @@ def lock_state_dir(state_dir: Path) -> IO[str]:
             f"cannot start: another hpctl daemon uses the directory {state_dir}: {holder}",
             "stop the other daemon: only one can use a state directory",
         ) from None
-    _write_holder(descriptor)
+    _write_lock_holder(descriptor)
     return handle
 
 
-def _write_holder(descriptor: int) -> None:
+def _write_lock_holder(descriptor: int) -> None:
     """Write who holds a lock, over what was there: a full disk has no block for it elsewhere. Where
     it cannot be written, the lock holds all the same."""
     text = f"pid {os.getpid()} on {socket.gethostname()}\n".encode()
@@ -76,7 +76,7 @@ class ClusterLock:
     def trouble(self) -> str:
         """Return what to tell the operator; empty while no other daemon is known of."""
         self._conf = self._conf or find_slurm_conf()
-        if self._conf is None or self._is_held(self._conf):
+        if self._conf is None or self._is_file_locked(self._conf):
             return ""
         self.close()
         with contextlib.suppress(OSError):
@@ -95,7 +95,7 @@ class ClusterLock:
             self._fd = fd
         return ""
 
-    def _is_held(self, conf: Path) -> bool:
+    def _is_file_locked(self, conf: Path) -> bool:
         """Return whether the file is the one that was locked: slurmd and editors replace it by
         another."""
         with contextlib.suppress(OSError):

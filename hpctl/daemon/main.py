@@ -10,7 +10,7 @@ from collections.abc import Callable
 from hpctl.daemon.composition import compose_daemon
 from hpctl.daemon.journal_guard import RETRY_S
 from hpctl.daemon.lifecycle import Daemon
-from hpctl.daemon.readiness import extend_start
+from hpctl.daemon.readiness import extend_start_timeout
 from hpctl.engine.config import read_config_file
 from hpctl.engine.journal.state import InconsistentEventError
 from hpctl.engine.journal.store import LeaseLost
@@ -26,7 +26,7 @@ def run_daemon(config_path: str, say: Callable[[str], None]) -> int:
     A daemon that loses the lease executes the program again, as a standby in the same process.
     """
     try:
-        again = compose_when_ready(config_path).run()
+        again = compose_daemon_when_ready(config_path).run()
     except (JournalCorrupt, InconsistentEventError) as error:
         say(f"the journal is corrupt: {error}")
         say(getattr(error, "hint", "") or "see docs/operations.md, 'A corrupt journal'")
@@ -35,11 +35,11 @@ def run_daemon(config_path: str, say: Callable[[str], None]) -> int:
         say(str(error))
         return 1
     if again is not None:
-        execute_again(again.listener)
+        restart_program(again.listener)
     return 0
 
 
-def execute_again(listener: int | None) -> None:
+def restart_program(listener: int | None) -> None:
     """Replace this program by a fresh one, which takes over the listening socket."""
     if listener is not None:
         pass_socket_to_successor(listener)
@@ -48,7 +48,7 @@ def execute_again(listener: int | None) -> None:
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606
 
 
-def compose_when_ready(config_path: str) -> Daemon:
+def compose_daemon_when_ready(config_path: str) -> Daemon:
     """Compose the daemon, once the database that several heads share answers. Raises HpctlError."""
     while True:
         try:
@@ -57,5 +57,5 @@ def compose_when_ready(config_path: str) -> Daemon:
             if read_config_file(config_path).database_url is None:
                 raise
             log.error("trouble=%s", error)
-        extend_start("waiting for the database")
+        extend_start_timeout("waiting for the database")
         time.sleep(RETRY_S)

@@ -20,7 +20,7 @@ def page(listen: str | None, link: bool, config: str) -> None:
     The daemon itself serves one where page.listen is set. From your own machine: `ssh -L
     8472:127.0.0.1:8472 HEAD`, then open the link. Ctrl-C ends it.
     """
-    from hpctl.cli.features import list_explain_parts
+    from hpctl.cli.features import make_explain_extensions
     from hpctl.service.page.access import PageAccess
     from hpctl.service.page.serve import make_login_link, serve_page
 
@@ -35,4 +35,4 @@ def page(listen: str | None, link: bool, config: str) -> None:
     else:
         access = PageAccess.of(loaded.page)
     place = (listen or HERE) if by_hand else loaded.page.listen
-    serve_page(loaded, place, access, list_explain_parts(), by_hand=by_hand)
+    serve_page(loaded, place, access, make_explain_extensions(), by_hand=by_hand)

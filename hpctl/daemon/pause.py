@@ -7,7 +7,7 @@ from typing import Protocol
 from hpctl.engine.live_config import LiveConfig
 from hpctl.engine.loop import NextCycle
 from hpctl.vocabulary.ports import Clock
-from hpctl.vocabulary.recovery import RequeueInterval
+from hpctl.vocabulary.recovery import RecheckInterval
 
 LISTEN_S = 0.2
 """How often slurmctld's log is looked at during a sleep, in seconds."""
@@ -22,10 +22,10 @@ class LoopAlarm(Protocol):
         """Sleep until an event or until the time is over; True for an event."""
 
 
-class ControllerNewsSource(Protocol):
+class ControllerLogWatcher(Protocol):
     """Follows slurmctld's log."""
 
-    def log_asks(self) -> bool:
+    def has_urgent_log_news(self) -> bool:
         """Return whether it asks for a reading of Slurm now."""
 
 
@@ -33,7 +33,7 @@ class CyclePause:
     """Sleeps between two cycles."""
 
     def __init__(
-        self, live: LiveConfig, alarm: LoopAlarm, news: ControllerNewsSource, clock: Clock
+        self, live: LiveConfig, alarm: LoopAlarm, news: ControllerLogWatcher, clock: Clock
     ) -> None:
         """`alarm` ends a sleep, and so does slurmctld's log."""
         self._live, self._alarm, self._news, self._clock = live, alarm, news, clock
@@ -41,7 +41,7 @@ class CyclePause:
     def rest(self, pace: NextCycle, spent_s: float) -> bool:
         """Sleep as the last cycle asks for; `spent_s`: how long it took. Return whether the next
         cycle is quiet: no event asks for it, and nothing was done in the last."""
-        woken = self._sleep_until_event(self.choose_s(pace, spent_s))
+        woken = self._sleep_until_event(self.compute_pause_s(pace, spent_s))
         gather_s = self._live.config.loop.gather_s
         if woken and gather_s:
             # One fault seldom comes alone: nodes of a mass event report within milliseconds of
@@ -49,16 +49,16 @@ class CyclePause:
             time.sleep(gather_s)
         return not woken and not pace.acted
 
-    def choose_s(self, pace: NextCycle, spent_s: float) -> float:
+    def compute_pause_s(self, pace: NextCycle, spent_s: float) -> float:
         """Return the seconds to sleep: none after an action, else as the waiting recoveries
         ask."""
         loop = self._live.config.loop
         if pace.acted:
             return 0.0
         looks = {
-            RequeueInterval.SOON: loop.poll_s,
-            RequeueInterval.OFTEN: OFTEN_S,
-            RequeueInterval.SLOWLY: loop.slow_poll_s,
+            RecheckInterval.SOON: loop.poll_s,
+            RecheckInterval.OFTEN: OFTEN_S,
+            RecheckInterval.SLOWLY: loop.slow_poll_s,
         }
         pause_s = looks.get(pace.look, loop.reconcile_s)
         # On a cluster where looking is slow, look less: never more than a third of the time.
@@ -66,7 +66,7 @@ class CyclePause:
         if pace.until is not None:
             left_s = (pace.until - self._clock.now()) / timedelta(seconds=1)
             pause_s = min(pause_s, max(left_s, 0.02))
-        return min(pause_s, loop.reconcile_s, self._live.config.upkeep_s * 4 / 3)
+        return min(pause_s, loop.reconcile_s, self._live.config.flush_interval_s * 4 / 3)
 
     def _sleep_until_event(self, pause_s: float) -> bool:
         """Sleep until an event, or until slurmctld's log asks for a reading. Return whether it was
@@ -75,6 +75,6 @@ class CyclePause:
         while (left_s := end - time.monotonic()) > LISTEN_S:
             if self._alarm.wait(LISTEN_S):
                 return True
-            if self._news.log_asks():
+            if self._news.has_urgent_log_news():
                 return self._alarm.wait(0.0)
         return self._alarm.wait(left_s)

@@ -7,12 +7,12 @@ WAITING = "EXTEND_TIMEOUT_USEC=120000000\nSTATUS="
 minutes."""
 
 
-def extend_start(status: str) -> None:
+def extend_start_timeout(status: str) -> None:
     """Ask for two more minutes to start, and say what the start waits for."""
     notify_systemd(WAITING + status)
 
 
-class Readiness:
+class ReadinessNotifier:
     """Ready once Slurm was read, or as a standby; before that the start is extended."""
 
     def __init__(self) -> None:
@@ -43,4 +43,4 @@ class Readiness:
         if self._ready:
             notify_systemd("WATCHDOG=1")
         else:
-            extend_start("waiting until Slurm answers")
+            extend_start_timeout("waiting until Slurm answers")

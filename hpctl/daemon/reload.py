@@ -64,7 +64,7 @@ class ConfigReload:
         before = self._live.config
         try:
             fresh = read_config_file(self._path)
-            fresh.list_changes()  # as the journal is to have it
+            fresh.list_non_default_settings()  # as the journal is to have it
             self._live.replace(fresh)
         # It was written by hand: whatever is wrong with it, the one before stays in force.
         except (HpctlError, OSError, ArithmeticError, TypeError, ValueError) as error:

@@ -6,7 +6,7 @@ from types import FrameType
 from hpctl.engine.wake import LoopWaker
 
 
-class Signals:
+class DaemonSignalHandler:
     """Notes what a signal asks for, and wakes the loop, which looks here."""
 
     def __init__(self, waker: LoopWaker) -> None:
@@ -29,7 +29,7 @@ class Signals:
             self.stopping = True
         self._waker.poke()
 
-    def take_reload(self) -> bool:
+    def consume_reload_request(self) -> bool:
         """Return whether a reload was asked for since the last call."""
         wanted, self._reload_wanted = self._reload_wanted, False
         return wanted

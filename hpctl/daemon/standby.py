@@ -6,10 +6,10 @@ import time
 from dataclasses import dataclass
 
 from hpctl.daemon.controller_watch import ControllerWatch
-from hpctl.daemon.readiness import Readiness
+from hpctl.daemon.readiness import ReadinessNotifier
 from hpctl.daemon.reload import ConfigReload
-from hpctl.daemon.signals import Signals
-from hpctl.engine.journal.store import Store
+from hpctl.daemon.signals import DaemonSignalHandler
+from hpctl.engine.journal.store import JournalStore
 from hpctl.engine.journaled_state import JournaledState
 from hpctl.engine.leadership import Leadership
 from hpctl.engine.live_config import LiveConfig
@@ -27,12 +27,12 @@ class Standby:
     """Waits for the lease of a database that several heads share."""
 
     live: LiveConfig
-    store: Store
+    store: JournalStore
     memory: JournaledState
     leadership: Leadership
     controllers: ControllerWatch
-    readiness: Readiness
-    signals: Signals
+    readiness: ReadinessNotifier
+    signals: DaemonSignalHandler
     reload: ConfigReload
     waker: LoopWaker
 
@@ -56,7 +56,7 @@ class Standby:
                 if str(error) != trouble:
                     trouble = str(error)
                     log.error("trouble=%s", trouble)
-            if self.signals.take_reload():
+            if self.signals.consume_reload_request():
                 self.reload.run()
             self.waker.wait(self.leadership.poll_s)
 
@@ -65,7 +65,11 @@ class _JournalFollower:
     """Keeps the memory of a standby as the journal is, and says that the standby lives."""
 
     def __init__(
-        self, store: Store, memory: JournaledState, leadership: Leadership, note_every_s: float
+        self,
+        store: JournalStore,
+        memory: JournaledState,
+        leadership: Leadership,
+        note_every_s: float,
     ) -> None:
         self._store, self._memory, self._leadership = store, memory, leadership
         self._note_every_s = note_every_s
@@ -78,7 +82,7 @@ class _JournalFollower:
         now = time.monotonic()
         if now - self._noted >= self._note_every_s:
             self._noted = now
-            self._leadership.note_standby()
+            self._leadership.record_standby_heartbeat()
         if now > self._reread_at:
             self._reread_at = now + REREAD_S
             self._memory.reread()

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from hpctl import __version__
 from hpctl.daemon.configuration_audit import ConfigurationAudit
 from hpctl.daemon.journal_guard import JournalGuard
-from hpctl.daemon.signals import Signals
+from hpctl.daemon.signals import DaemonSignalHandler
 from hpctl.engine.journal.events import DaemonStarted
-from hpctl.engine.journal.state import State
-from hpctl.engine.journal.store import Store
+from hpctl.engine.journal.state import EngineState
+from hpctl.engine.journal.store import JournalStore
 from hpctl.engine.journaled_state import JournaledState
 from hpctl.engine.leadership import Leadership
 from hpctl.engine.live_config import LiveConfig
-from hpctl.engine.node_health import NodeHealthStore, drop_checks
+from hpctl.engine.node_health import NodeHealthStore, drop_check_findings
 from hpctl.toolkit.errors import Unavailable
 from hpctl.vocabulary.ports import Clock
 
@@ -25,19 +25,19 @@ class Takeover:
     """Takes the journal as it is, and writes down that this daemon acts from here on."""
 
     live: LiveConfig
-    store: Store
+    store: JournalStore
     memory: JournaledState
     health: NodeHealthStore
     leadership: Leadership
     audit: ConfigurationAudit
     journal: JournalGuard
-    signals: Signals
+    signals: DaemonSignalHandler
     clock: Clock
     shared: bool
     """Several heads share the database: one that is away is waited for."""
     local_checks: tuple[str, ...] = ()
     """Checks whose findings each head keeps for itself: how their names begin."""
-    on_takeover: Sequence[Callable[[State], None]] = ()
+    on_takeover: Sequence[Callable[[EngineState], None]] = ()
     """Each is called with the state that this daemon starts from."""
 
     def run(self) -> None:
@@ -46,7 +46,7 @@ class Takeover:
         while not self.signals.stopping:
             self.leadership.progress()
             try:
-                self._take_over()
+                self._take_over_journal()
                 break
             except (OSError, Unavailable) as error:
                 if not self.shared:
@@ -54,10 +54,10 @@ class Takeover:
                 self.journal.wait(error)
         self.leadership.mark_caught_up()
 
-    def _take_over(self) -> None:
+    def _take_over_journal(self) -> None:
         if self.shared:
             self.memory.take_over(self.store)
-            self.health.take_over(drop_checks(self.store.health(), self.local_checks))
+            self.health.take_over(drop_check_findings(self.store.health(), self.local_checks))
         for begin in self.on_takeover:
             begin(self.memory.state)
         started = DaemonStarted(

@@ -54,7 +54,7 @@ def read_resident_mb(process: int | str) -> float:
     return int(statm.split()[1]) * os.sysconf("SC_PAGE_SIZE") / _MB
 
 
-class CheckBudget:
+class CheckLoadShedder:
     """The decision which levels of checks (CheckSpec.shed) are shed. `levels` are those in use."""
 
     def __init__(
@@ -72,7 +72,7 @@ class CheckBudget:
         self.cpu_percent = 0.0
         self.memory_mb = 0.0
 
-    def is_shed(self, level: int) -> bool:
+    def is_level_shed(self, level: int) -> bool:
         """Return whether checks of that level are not to run now."""
         return level in self._levels[: self._shed]
 

@@ -3,14 +3,14 @@
 from typing import Protocol
 
 
-class ChangeListener(Protocol):
+class FindingChangeListener(Protocol):
     """A receiver of news. For any thread."""
 
     def note_change(self) -> None:
         """Record that a finding came or went."""
 
 
-class NoListener:
+class NullFindingChangeListener:
     """A listener for parts whose findings are only read."""
 
     def note_change(self) -> None:

@@ -77,12 +77,16 @@ Judged = Iterable[Observation]
 """The result of a judge."""
 
 
-def make_failure(code: str, device: str = "", detail: str = "", evidence: str = "") -> Observation:
+def make_fail_observation(
+    code: str, device: str = "", detail: str = "", evidence: str = ""
+) -> Observation:
     """Return an observation that is evidence against the node."""
     return Observation(code, device, DeviceVerdict.FAIL, detail, evidence)
 
 
-def make_warning(code: str, device: str = "", detail: str = "", evidence: str = "") -> Observation:
+def make_warn_observation(
+    code: str, device: str = "", detail: str = "", evidence: str = ""
+) -> Observation:
     """Return an observation that is only watched."""
     return Observation(code, device, DeviceVerdict.WARN, detail, evidence)
 
@@ -148,7 +152,7 @@ RESET_REQUIRED = 16
 LIB_RM_VERSION_MISMATCH = 18
 
 
-def get_latest_sweep(machine: CheckedMachine) -> NvmlSnapshot:
+def get_latest_nvml_sweep(machine: CheckedMachine) -> NvmlSnapshot:
     """Return the newest sweep, its error included. Raises DeviceAbsentError, UnknownResultError,
     DriverHungError."""
     if machine.nvml is None:
@@ -162,7 +166,7 @@ def get_gpu_sweep(machine: CheckedMachine) -> NvmlSnapshot:
     Raises DeviceAbsentError where there is no driver or no GPU, UnknownResultError where NVML
     failed.
     """
-    snapshot = _raise_on_error(get_latest_sweep(machine))
+    snapshot = _raise_on_nvml_error(get_latest_nvml_sweep(machine))
     if not snapshot.gpus:
         raise DeviceAbsentError("NVML lists no GPU")
     return snapshot
@@ -171,19 +175,19 @@ def get_gpu_sweep(machine: CheckedMachine) -> NvmlSnapshot:
 def list_gpus(machine: CheckedMachine) -> tuple[GpuState, ...]:
     """Return the GPUs that NVML lists, perhaps none. Raises DeviceAbsentError without a driver,
     UnknownResultError."""
-    return _raise_on_error(get_latest_sweep(machine)).gpus
+    return _raise_on_nvml_error(get_latest_nvml_sweep(machine)).gpus
 
 
-def _raise_on_error(snapshot: NvmlSnapshot) -> NvmlSnapshot:
+def _raise_on_nvml_error(snapshot: NvmlSnapshot) -> NvmlSnapshot:
     error = snapshot.error
     if error is None:
         return snapshot
     if error.code in (DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND):
-        raise DeviceAbsentError(describe_error(error))
-    raise UnknownResultError(describe_error(error))
+        raise DeviceAbsentError(describe_nvml_error(error))
+    raise UnknownResultError(describe_nvml_error(error))
 
 
-def describe_error(error: NvmlError) -> str:
+def describe_nvml_error(error: NvmlError) -> str:
     """Return the text of an NVML error."""
     return f"{error.call}: {error.text or 'error'} ({error.code})"
 
@@ -204,7 +208,7 @@ def pair_gpu_states(
             yield gpu, was
 
 
-def count_growth(now: int | None, then: int | None) -> int:
+def compute_counter_growth(now: int | None, then: int | None) -> int:
     """Return by how much a counter grew; 0 where one is not known or it went back (a driver
     reset)."""
     if now is None or then is None:
@@ -212,7 +216,7 @@ def count_growth(now: int | None, then: int | None) -> int:
     return max(0, now - then)
 
 
-def is_busy(gpu: GpuState, percent: float) -> bool:
+def is_gpu_busy(gpu: GpuState, percent: float) -> bool:
     """Return whether kernels run on it for at least so much of the time; an unknown load is not
     busy."""
     return gpu.utilization is not None and gpu.utilization >= percent

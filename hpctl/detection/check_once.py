@@ -14,8 +14,8 @@ from hpctl.detection.kernel.log import KernelLineJudge
 from hpctl.detection.kmsg import open_kernel_log
 from hpctl.detection.runner import LoadedCheck, make_finding
 from hpctl.detection.slurm_jobs import ProcessJobFinder
-from hpctl.faults.assess import assess_settled
-from hpctl.faults.catalogue import build_rules
+from hpctl.faults.assess import assess_without_settling
+from hpctl.faults.catalogue import build_fault_rules
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import Unavailable
 from hpctl.vocabulary.assessment import NodeCondition
@@ -54,22 +54,22 @@ def run_checks_once(checks: Sequence[LoadedCheck], machine: CheckedMachine) -> l
 def examine_kernel_log(path: Path, *, accept_user: bool = False) -> tuple[CheckRow, int]:
     """Return the findings of this boot's kernel log, folded, and how many records were lost."""
     try:
-        findings, lost = _read_log(path, accept_user)
+        findings, lost = _read_kernel_log_findings(path, accept_user)
     except Unavailable as error:
         return CheckRow(LOG, DeviceVerdict.UNKNOWN, f"{error} {error.hint}".strip()), 0
-    return _make_log_row(path, findings), lost
+    return _make_kernel_log_row(path, findings), lost
 
 
-def _make_log_row(path: Path, findings: tuple[Finding, ...]) -> CheckRow:
+def _make_kernel_log_row(path: Path, findings: tuple[Finding, ...]) -> CheckRow:
     """Judge the lines together, by the daemon's own function, so that both agree."""
     if not findings:
         return CheckRow(LOG, DeviceVerdict.OK, f"what the kernel says in {path}")
-    assessment = assess_settled(findings, build_rules())
+    assessment = assess_without_settling(findings, build_fault_rules())
     state = _STATES.get(assessment.condition, DeviceVerdict.NOTE)
     return CheckRow(LOG, state, assessment.why, findings)
 
 
-def _read_log(path: Path, accept_user: bool) -> tuple[tuple[Finding, ...], int]:
+def _read_kernel_log_findings(path: Path, accept_user: bool) -> tuple[tuple[Finding, ...], int]:
     source, kernel, findings = (
         open_kernel_log(path),
         KernelLineJudge(ProcessJobFinder().of),
@@ -93,10 +93,10 @@ def _run_check(check: LoadedCheck, machine: CheckedMachine) -> CheckRow:
     except UnknownResultError as error:
         seen = [Observation("cannot_tell", "", DeviceVerdict.UNKNOWN, str(error)[:256])]
     findings = tuple(make_finding(spec, one, now) for one in seen)
-    return CheckRow(spec.name, _find_worst(findings), spec.what, findings)
+    return CheckRow(spec.name, _find_worst_verdict(findings), spec.what, findings)
 
 
-def _find_worst(findings: Sequence[Finding]) -> str:
+def _find_worst_verdict(findings: Sequence[Finding]) -> str:
     verdicts = {finding.verdict for finding in findings}
     return next(
         (verdict.value for verdict in _WORST if verdict in verdicts), DeviceVerdict.OK.value

@@ -5,11 +5,11 @@ from contextlib import contextmanager
 
 from msgspec.structs import replace
 
-from hpctl.detection.budget import CheckBudget, measure_usage, read_resident_mb
-from hpctl.detection.changes import ChangeListener
-from hpctl.detection.config import apply_config
-from hpctl.detection.machine import build_machine, read_boot_age_s, record_agent_version
-from hpctl.detection.metrics import list_samples, render_samples
+from hpctl.detection.budget import CheckLoadShedder, measure_usage, read_resident_mb
+from hpctl.detection.changes import FindingChangeListener
+from hpctl.detection.config import select_enabled_checks
+from hpctl.detection.machine import build_checked_machine, read_uptime_s, record_agent_version
+from hpctl.detection.metrics import list_metric_samples, render_prometheus_text
 from hpctl.detection.nvml.client import NvmlClient
 from hpctl.detection.nvml.snapshot import NvmlSnapshot
 from hpctl.detection.runner import AGENT_CHECKS, CheckRunner, load_check
@@ -33,21 +33,21 @@ class CheckSupervisor:
     """The checks of one agent. `listener` is called with news, from one of their threads."""
 
     def __init__(
-        self, settings: AgentSettings, earlier: Iterable[Finding], listener: ChangeListener
+        self, settings: AgentSettings, earlier: Iterable[Finding], listener: FindingChangeListener
     ) -> None:
         self._nvml = NvmlClient(root=settings.root)
         self._patience_s = FIRST_SWEEP_S
-        bare = build_machine(settings.root, settings.config.expected)
-        chosen = apply_config(settings.config, CHECKS)
+        bare = build_checked_machine(settings.root, settings.config.expected)
+        chosen = select_enabled_checks(settings.config, CHECKS)
         allowed = settings.config.budget
         levels = {spec.shed for spec, _ in chosen}
-        self._budget = CheckBudget(levels, allowed.cpu_percent, allowed.memory_mb)
+        self._budget = CheckLoadShedder(levels, allowed.cpu_percent, allowed.memory_mb)
         self._runner = CheckRunner(
             [load_check(spec, limits) for spec, limits in chosen],
             replace(bare, nvml=self._wait_for_sweep),
             listener,
             self._budget,
-            boot_age_s=read_boot_age_s(bare),
+            boot_age_s=read_uptime_s(bare),
             upgraded=record_agent_version(settings.spool),
             earlier=(finding for finding in earlier if finding.check in NAMES),
         )
@@ -92,9 +92,9 @@ class CheckSupervisor:
 
     def metrics(self, findings: Iterable[Finding]) -> bytes:
         """Return all that is exported to Prometheus. From any thread."""
-        return render_samples(
+        return render_prometheus_text(
             (
-                *list_samples(self._runner.samples(), findings, self._runner.gauges()),
+                *list_metric_samples(self._runner.samples(), findings, self._runner.gauges()),
                 ("cpu_ratio", {}, self._budget.cpu_percent / 100),
                 ("resident_memory_bytes", {}, measure_usage().memory_mb * 1e6),
                 ("nvml_child_resident_memory_bytes", {}, self._read_child_memory()),

@@ -21,7 +21,7 @@ MAX_THINGS = 128
 _Thing_Key = tuple[str, str, str]
 
 
-class _CheckedCode(Struct):
+class _CodeRunHistory(Struct):
     """One code on one device (and job): its last runs, and the finding once it is reported."""
 
     runs: deque[bool]
@@ -30,7 +30,7 @@ class _CheckedCode(Struct):
     gone_s: float | None = None
 
 
-class CheckFindings:
+class CheckFindingTracker:
     """The findings of one check. Not for several threads at once.
 
     `earlier` are the check's findings of a former run of the agent in this boot: they end like any
@@ -40,12 +40,12 @@ class CheckFindings:
     def __init__(self, spec: CheckSpec, earlier: Iterable[Finding] = ()) -> None:
         self._spec = spec
         self._at = datetime.min.replace(tzinfo=UTC)
-        self._things: dict[_Thing_Key, _CheckedCode] = {}
+        self._things: dict[_Thing_Key, _CodeRunHistory] = {}
         self._unknown: Finding | None = None
         for finding in earlier:
             if finding.check == spec.name and finding.verdict is not DeviceVerdict.UNKNOWN:
                 key = (finding.code, finding.device, finding.job)
-                self._things[key] = _CheckedCode(self._make_run_window(), finding.first, finding)
+                self._things[key] = _CodeRunHistory(self._make_run_window(), finding.first, finding)
                 self._at = max(self._at, finding.last)
 
     def saw(
@@ -55,8 +55,8 @@ class CheckFindings:
 
         What an `early` run sees is UNKNOWN at most. `at` is the wall clock's, which may be set.
         """
-        self._shift_times(at)
-        before = self._list_names()
+        self._adjust_to_clock_change(at)
+        before = self._list_finding_keys()
         seen = {(o.code, o.device, o.job): o for o in observations}
         if early:
             self._record_grace_failures(sorted({o.code for o in seen.values()}), at)
@@ -65,15 +65,15 @@ class CheckFindings:
             self._unknown = None
         for name in seen.keys() - self._things.keys():
             if len(self._things) < MAX_THINGS:
-                self._things[name] = _CheckedCode(self._make_run_window(), at)
+                self._things[name] = _CodeRunHistory(self._make_run_window(), at)
         for name, thing in list(self._things.items()):
-            self._update_runs(name, thing, seen.get(name), at)
-        return self._list_names() != before
+            self._update_run_history(name, thing, seen.get(name), at)
+        return self._list_finding_keys() != before
 
     def record_unknown(self, why: str, at: datetime) -> bool:
         """Record a run that could not tell: what was known stays known. Return whether this is
         new."""
-        self._shift_times(at)
+        self._adjust_to_clock_change(at)
         old = self._unknown
         self._unknown = Finding(
             self._spec.name,
@@ -95,7 +95,7 @@ class CheckFindings:
         else:
             self._unknown = None
 
-    def _shift_times(self, at: datetime) -> None:
+    def _adjust_to_clock_change(self, at: datetime) -> None:
         """Move all times with a clock that was set back, so that their ages stay the same.
 
         Otherwise a finding would begin after it was last seen, for which the head node refuses the
@@ -116,8 +116,8 @@ class CheckFindings:
         known = [thing.finding for thing in self._things.values() if thing.finding is not None]
         return known if self._unknown is None else [*known, self._unknown]
 
-    def _update_runs(
-        self, key: _Thing_Key, thing: _CheckedCode, observation: Observation | None, at: datetime
+    def _update_run_history(
+        self, key: _Thing_Key, thing: _CodeRunHistory, observation: Observation | None, at: datetime
     ) -> None:
         if not any(thing.runs):
             thing.since = at
@@ -126,20 +126,22 @@ class CheckFindings:
         if observation is not None:
             thing.gone_s = observation.gone_s
             if finding is not None:
-                thing.finding = _increment_count(finding, observation, at)
+                thing.finding = _update_finding_count(finding, observation, at)
             elif sum(thing.runs) >= self._spec.seen[0]:
                 thing.finding = self._make_first_finding(observation, thing, at)
-        elif self._is_finding_over(thing, at):
+        elif self._has_finding_ended(thing, at):
             del self._things[key]
 
-    def _is_finding_over(self, thing: _CheckedCode, at: datetime) -> bool:
+    def _has_finding_ended(self, thing: _CodeRunHistory, at: datetime) -> bool:
         finding = thing.finding
         if finding is None:
             return not any(thing.runs)
         limit = timedelta(seconds=self._spec.gone_s if thing.gone_s is None else thing.gone_s)
         return finding.clears is ClearCondition.GONE and at - finding.last >= limit
 
-    def _make_first_finding(self, seen: Observation, thing: _CheckedCode, at: datetime) -> Finding:
+    def _make_first_finding(
+        self, seen: Observation, thing: _CodeRunHistory, at: datetime
+    ) -> Finding:
         return Finding(
             self._spec.name,
             seen.verdict,
@@ -157,7 +159,7 @@ class CheckFindings:
     def _make_run_window(self) -> deque[bool]:
         return deque(maxlen=self._spec.seen[1])
 
-    def _list_names(self) -> set[tuple[str, str, str, str]]:
+    def _list_finding_keys(self) -> set[tuple[str, str, str, str]]:
         return {(f.code, f.device, f.job, f.verdict) for f in self.findings()}
 
 
@@ -165,7 +167,7 @@ def _backdate_finding(finding: Finding, by: timedelta) -> Finding:
     return replace(finding, first=finding.first - by, last=finding.last - by)
 
 
-def _increment_count(finding: Finding, seen: Observation, at: datetime) -> Finding:
+def _update_finding_count(finding: Finding, seen: Observation, at: datetime) -> Finding:
     """Return the finding with one more count. Its text stays the first one, unless the verdict
     changes."""
     more = replace(finding, last=at, count=finding.count + 1)

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from hpctl.detection import budget as detection_budget
 from hpctl.detection.check import ExpectedHardware
 from hpctl.faults.table import CheckSpec
-from hpctl.toolkit.errors import FileProblems
+from hpctl.toolkit.errors import InvalidFileError
 from hpctl.vocabulary.evidence import PLACE
 
 CONFIG = Path("/etc/hpctl/agent.yaml")
@@ -64,7 +64,7 @@ class AgentConfig(Struct, frozen=True):
     evidence: EvidenceConfig = msgspec.field(default_factory=EvidenceConfig)
 
 
-class AgentFileError(FileProblems):
+class AgentConfigError(InvalidFileError):
     """The error of an agent's file with problems."""
 
     hint_text = "docs/checks.md names all checks and limits"
@@ -74,23 +74,23 @@ def load_agent_config(path: Path | None, specs: Sequence[CheckSpec]) -> AgentCon
     """Return the file's settings; the defaults where `path` is None or the default file is not
     there.
 
-    Raises AgentFileError with every problem of the file.
+    Raises AgentConfigError with every problem of the file.
     """
     if path is None or (path == CONFIG and not path.exists()):
         return AgentConfig()
     from hpctl.toolkit import yaml_files  # only where there is a file, because it costs memory
 
-    text = yaml_files.read_limited_text(path, AgentFileError)
-    data = yaml_files.load_mapping(text, str(path), AgentFileError)
+    text = yaml_files.read_limited_text(path, AgentConfigError)
+    data = yaml_files.load_yaml_mapping(text, str(path), AgentConfigError)
     config, problems = yaml_files.build_struct(AgentConfig, data)
     if config is not None:
         problems = list(_find_unknown_settings(config, specs))
     if config is None or problems:
-        raise AgentFileError(str(path), yaml_files.format_problems(problems, text))
+        raise AgentConfigError(str(path), yaml_files.format_problems(problems, text))
     return config
 
 
-def apply_config(
+def select_enabled_checks(
     config: AgentConfig, specs: Sequence[CheckSpec]
 ) -> list[tuple[CheckSpec, dict[str, float]]]:
     """Return the enabled checks with their times and the site's limits."""

@@ -58,10 +58,10 @@ def list_driver_locations(
     yield _make_system_location(root / "run/nvidia/driver")
 
 
-def find_library(root: Path, env: Mapping[str, str] = os.environ) -> Path | None:
+def find_nvml_library(root: Path, env: Mapping[str, str] = os.environ) -> Path | None:
     """Return the path of the driver's libnvidia-ml.so.1; None where no trusted one is found."""
     for place in list_driver_locations(root, env):
-        found = _find_library_file(place)
+        found = _find_trusted_nvml_library(place)
         if found is not None:
             return found
     return None
@@ -73,7 +73,7 @@ def find_nvidia_smi(root: Path, env: Mapping[str, str] = os.environ) -> DriverPr
         path = place.programs / SMI
         if not _is_trusted_file(path):
             continue
-        library = _find_library_file(place)
+        library = _find_trusted_nvml_library(place)
         in_system = place.programs == root / "usr/bin"
         if library is None or in_system:
             return DriverProgram(path)
@@ -81,7 +81,7 @@ def find_nvidia_smi(root: Path, env: Mapping[str, str] = os.environ) -> DriverPr
     return None
 
 
-def read_library_version(root: Path, env: Mapping[str, str] = os.environ) -> str:
+def read_nvml_library_version(root: Path, env: Mapping[str, str] = os.environ) -> str:
     """Return the version that the loader's name of the library leads to; empty where unknown.
 
     Only the link is read, so that a link to a removed file still shows the version.
@@ -101,7 +101,7 @@ def _make_system_location(root: Path) -> DriverLocation:
     return DriverLocation(root / "usr/bin", tuple(root / folder for folder in _LIBRARY_FOLDERS))
 
 
-def _find_library_file(place: DriverLocation) -> Path | None:
+def _find_trusted_nvml_library(place: DriverLocation) -> Path | None:
     for folder in place.libraries:
         if _is_trusted_file(folder / LIBRARY):
             return folder / LIBRARY

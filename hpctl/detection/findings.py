@@ -75,7 +75,7 @@ class FindingStore:
         self._jobs: dict[Key, dict[Key, None]] = {}
         self._notes = {n for n, f in self._earlier.items() if f.verdict is DeviceVerdict.NOTE}
         for name in self._earlier:
-            self._record_job(name)
+            self._record_job_finding(name)
 
     def add(self, finding: Finding) -> bool:
         """Fold one sighting in. Return whether there is something new to report.
@@ -84,7 +84,7 @@ class FindingStore:
         """
         if finding.verdict is DeviceVerdict.OK and finding.clears is ClearCondition.GONE:
             return self._drop_ended_finding(finding)
-        finding = self._add_job(finding)
+        finding = self._assign_job(finding)
         name = make_finding_key(finding)
         if name not in self._seen and name not in self._earlier and self._is_full(MAX_DETAILED):
             finding = replace(finding, detail="", job="")
@@ -100,7 +100,7 @@ class FindingStore:
             self._count_dropped_finding(finding.last)
             return False
         self._seen[name] = finding
-        self._record_job(name)
+        self._record_job_finding(name)
         return name not in self._earlier
 
     def all(self) -> tuple[Finding, ...]:
@@ -108,12 +108,12 @@ class FindingStore:
         merged = dict(self._earlier)
         for name, new in self._seen.items():
             old = merged.get(name)
-            merged[name] = new if old is None else _widen_finding(old, new)
+            merged[name] = new if old is None else _merge_run_findings(old, new)
         if self._left_out is not None:
             merged[make_finding_key(self._left_out)] = self._left_out
         return tuple(sorted(merged.values(), key=lambda f: (f.first, make_finding_key(f))))
 
-    def _add_job(self, finding: Finding) -> Finding:
+    def _assign_job(self, finding: Finding) -> Finding:
         """Return a sighting under the job that it belongs to, after making room for a new job."""
         name = make_finding_key(finding)
         jobs = self._jobs.get(_strip_job(name))
@@ -124,15 +124,15 @@ class FindingStore:
         elif finding.job:
             self._fold_oldest_job(jobs)
         else:
-            for known in map(self._find_known, reversed(jobs)):
+            for known in map(self._get_finding_by_key, reversed(jobs)):
                 if known.first - SAME_BURST <= finding.first <= known.last + SAME_BURST:
                     return replace(finding, job=known.job)
         return finding
 
-    def _find_known(self, name: Key) -> Finding:
+    def _get_finding_by_key(self, name: Key) -> Finding:
         return self._seen.get(name) or self._earlier[name]
 
-    def _record_job(self, name: Key) -> None:
+    def _record_job_finding(self, name: Key) -> None:
         if name[-1]:
             self._jobs.setdefault(_strip_job(name), {})[name] = None
 
@@ -187,7 +187,7 @@ def _strip_job(name: Key) -> Key:
     return (*name[:-1], "")
 
 
-def _widen_finding(old: Finding, new: Finding) -> Finding:
+def _merge_run_findings(old: Finding, new: Finding) -> Finding:
     """Join the findings of two runs of the agent: the later run may be of a newer version."""
     return replace(
         old,

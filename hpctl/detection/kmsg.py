@@ -48,16 +48,16 @@ class KernelRecord(Struct, frozen=True):
     text: str
 
 
-def parse_record(raw: bytes, booted: float | None = None) -> KernelRecord | None:
+def parse_kmsg_record(raw: bytes, booted: float | None = None) -> KernelRecord | None:
     """Return one record from its bytes; None for other bytes. Continuation lines are left out.
 
     `booted` is the wall-clock time that USEC counts from: by default this machine's boot.
     """
     now = time.time()
-    return _parse_record_at(raw, _read_boot_time(now) if booted is None else booted, now)
+    return _parse_kmsg_record_at(raw, _read_boot_time(now) if booted is None else booted, now)
 
 
-def _parse_record_at(raw: bytes, booted: float, now: float) -> KernelRecord | None:
+def _parse_kmsg_record_at(raw: bytes, booted: float, now: float) -> KernelRecord | None:
     """Parse a record where the clock was read once for many: a storm runs through here."""
     line = raw.partition(b"\n")[0].decode("utf-8", "replace")
     header = _HEADER.match(line)
@@ -78,7 +78,7 @@ def _escape_char(char: str) -> str:
     return "".join(f"\\x{byte:02x}" for byte in char.encode())
 
 
-def format_record(text: str, seq: int, priority: int = 4) -> bytes:
+def format_kmsg_record(text: str, seq: int, priority: int = 4) -> bytes:
     """Return one record as the kernel would return it now, for a stand-in file.
 
     The default priority is facility 0 (kernel), level 4 (warning), the NVIDIA driver's own for
@@ -150,7 +150,7 @@ class KmsgDevice:
                 ) from error
             if not raw:
                 break
-            record = _parse_record_at(raw, booted, now)
+            record = _parse_kmsg_record_at(raw, booted, now)
             if record is not None:
                 records.append(record)
         return records
@@ -174,7 +174,7 @@ class InotifyWatch:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
         try:
             self._add_watch(path.parent, _CREATE | _MOVED_TO)
-            self.watch_again()
+            self.watch_current_file()
         except OSError:
             self.close()
             raise
@@ -183,7 +183,7 @@ class InotifyWatch:
         """Return a descriptor for a selector."""
         return self._fd
 
-    def watch_again(self) -> None:
+    def watch_current_file(self) -> None:
         """Watch the file that is at the path now."""
         self._add_watch(self._path, _MODIFY)
 
@@ -241,7 +241,7 @@ class KmsgFileFollower:
     def _read_piece(self) -> bool:
         """Read the next piece of the file; return False where there is none."""
         try:
-            written = self._follow_file()
+            written = self._reopen_replaced_file()
             chunk = os.pread(self._file.fileno(), 256 * 1024, self._offset)
         except FileNotFoundError:
             return False
@@ -259,7 +259,7 @@ class KmsgFileFollower:
         if last is not None:
             self._booted = min(self._booted, written - int(last[1]) / 1e6)
         now = time.time()
-        parsed = (_parse_record_at(line, self._booted, now) for line in lines)
+        parsed = (_parse_kmsg_record_at(line, self._booted, now) for line in lines)
         self._records = [record for record in parsed if record is not None]
         self._is_kmsg |= bool(self._records)
         if not self._is_kmsg and (other := next(filter(None, map(bytes.strip, lines)), b"")):
@@ -272,7 +272,7 @@ class KmsgFileFollower:
             )
         return bool(chunk)
 
-    def _follow_file(self) -> float:
+    def _reopen_replaced_file(self) -> float:
         """Detect a replaced or shortened file; return when it was last written."""
         status = self._path.stat()
         if status.st_ino != self._inode:
@@ -281,7 +281,7 @@ class KmsgFileFollower:
             self._inode, self._offset, self._rest = status.st_ino, 0, b""
             self._booted = math.inf
             if self._changes is not None:
-                self._changes.watch_again()
+                self._changes.watch_current_file()
         elif status.st_size < self._offset:
             self._offset, self._rest, self._booted = 0, b"", math.inf
         return status.st_mtime

@@ -52,7 +52,7 @@ _PREFIX = re.compile(
 )
 
 
-def strip_prefixes(text: str) -> str:
+def strip_log_prefixes(text: str) -> str:
     """Return a line without colors, and without what tools that collect logs put before it."""
     if "\x1b" in text:
         text = _COLOR.sub("", text)

@@ -37,8 +37,8 @@ import msgspec
 from msgspec import Struct
 
 from hpctl.detection import kmsg
-from hpctl.detection.log_prefixes import DECODED, ISO_TIME, MONTH, strip_prefixes
-from hpctl.toolkit.bounds import EARLIEST, bound_time
+from hpctl.detection.log_prefixes import DECODED, ISO_TIME, MONTH, strip_log_prefixes
+from hpctl.toolkit.bounds import EARLIEST, clamp_time
 from hpctl.toolkit.compat import UTC, parse_iso_time
 
 MAX_LINE = 256 * 1024
@@ -129,10 +129,10 @@ class LogTextReader:
         while line := self._read_line():
             text = line.decode("utf-8", "replace").rstrip("\r\n")
             if line.startswith(b"__CURSOR="):
-                yield from self._parse_export(line)
+                yield from self._parse_journal_export(line)
                 continue
             if _VERBOSE.match(text):
-                yield from self._parse_verbose()
+                yield from self._parse_journal_verbose()
                 continue
             bare = text.strip("\x1e ,")
             if bare in ("{", "}", "},{") or (
@@ -140,13 +140,13 @@ class LogTextReader:
             ):
                 block.append(text)
                 if bare.startswith("}"):
-                    yield from self._parse_block(block)
+                    yield from self._parse_json_block(block)
                     block = []
                 if bare.endswith("{"):
                     block = ["{"]
                 continue
             block = []
-            entry = self._parse_entry(text, line)
+            entry = self._parse_log_line(text, line)
             if entry is not None:
                 yield entry
 
@@ -162,9 +162,11 @@ class LogTextReader:
         self.lines += bool(line)
         return line
 
-    def _parse_entry(self, text: str, line: bytes) -> LogTextEntry | None:
-        whole, text = text, strip_prefixes(text)
-        record = kmsg.parse_record(line if text == whole else text.encode(), EARLIEST.timestamp())
+    def _parse_log_line(self, text: str, line: bytes) -> LogTextEntry | None:
+        whole, text = text, strip_log_prefixes(text)
+        record = kmsg.parse_kmsg_record(
+            line if text == whole else text.encode(), EARLIEST.timestamp()
+        )
         if record is not None:
             return LogTextEntry(self.lines, record, whole)
         # `{7}[Hardware Error]: ` is the kernel's own: what firmware reports has a number (APEI).
@@ -172,7 +174,7 @@ class LogTextReader:
             fields = _parse_json(text.lstrip("\x1e").removeprefix("data: "))
             if fields is None:
                 return self._make_entry(USER, self._at, text, self.lines)
-            return self._make_record(fields, text, self.lines)
+            return self._make_entry_from_fields(fields, text, self.lines)
         further = _FURTHER.match(text)
         if further is not None:
             return self._make_entry(self._facility, None, text[further.end() :], self.lines, whole)
@@ -189,17 +191,17 @@ class LogTextReader:
             number, kmsg.KernelRecord(facility, number, self._at, one_line), raw or message
         )
 
-    def _parse_block(self, block: list[str]) -> Iterator[LogTextEntry]:
+    def _parse_json_block(self, block: list[str]) -> Iterator[LogTextEntry]:
         """Parse one object of json-pretty or of dmesg's JSON, which ended on this line."""
         inner = [line for line in block if line.strip(" ,") not in ("{", "}", "},{")]
         for back, line in enumerate(reversed(inner), 1):
             if '"MESSAGE"' in line or '"msg"' in line:
                 fields = _parse_json("{" + "\n".join(inner).rstrip(", ") + "}")
                 if fields is not None:
-                    yield self._make_record(fields, line.strip(), self.lines - back)
+                    yield self._make_entry_from_fields(fields, line.strip(), self.lines - back)
                 return
 
-    def _parse_export(self, first: bytes) -> Iterator[LogTextEntry]:
+    def _parse_journal_export(self, first: bytes) -> Iterator[LogTextEntry]:
         """Parse one entry of the journal's export format, until its empty line."""
         fields: dict[str, Any] = {}
         number, line = self.lines, first
@@ -214,9 +216,9 @@ class LogTextReader:
             line = self._read_line()
         decoded = {key: value.decode("utf-8", "replace") for key, value in fields.items()}
         if "MESSAGE" in decoded:
-            yield self._make_record(decoded, decoded["MESSAGE"], number)
+            yield self._make_entry_from_fields(decoded, decoded["MESSAGE"], number)
 
-    def _parse_verbose(self) -> Iterator[LogTextEntry]:
+    def _parse_journal_verbose(self) -> Iterator[LogTextEntry]:
         """Parse one entry of the journal's verbose form: the indented lines after its first."""
         fields: dict[str, str] = {}
         number, key = self.lines, ""
@@ -235,7 +237,7 @@ class LogTextReader:
                 self._unread = line
                 break
         if "MESSAGE" in fields:
-            yield self._make_record(fields, fields["MESSAGE"], number)
+            yield self._make_entry_from_fields(fields, fields["MESSAGE"], number)
 
     def _read_binary(self) -> bytes:
         """Read a field of any bytes: its length in 8 bytes, the field, a newline."""
@@ -244,33 +246,41 @@ class LogTextReader:
         self._read_line()
         return data
 
-    def _make_record(self, fields: dict[str, Any], raw: str, number: int) -> LogTextEntry:
+    def _make_entry_from_fields(
+        self, fields: dict[str, Any], raw: str, number: int
+    ) -> LogTextEntry:
         """Return the record of the journal's fields, or dmesg's own: who wrote it, when, and the
         text."""
         if "msg" in fields and "pri" in fields:
             facility = KERNEL if fields.get("fac", "kern") == "kern" else ""
-            at = _time_since_boot(fields.get("time"))
+            at = _convert_seconds_to_time(fields.get("time"))
             return self._make_entry(
-                0 if facility else USER, at, _read_text(fields["msg"]), number, raw
+                0 if facility else USER, at, _decode_message(fields["msg"]), number, raw
             )
-        message = _read_text(fields.get("MESSAGE", fields.get("message", fields.get("log", ""))))
-        if _is_collected(fields):
-            inner = strip_prefixes(message.rstrip("\n"))
+        message = _decode_message(
+            fields.get("MESSAGE", fields.get("message", fields.get("log", "")))
+        )
+        if _is_from_log_collector(fields):
+            inner = strip_log_prefixes(message.rstrip("\n"))
             author, at, text = _split_line(inner)
             return self._make_entry(USER if text == inner else author, at, text, number, raw)
-        transport = _read_transport(fields)
+        transport = _get_journal_transport(fields)
         ours = transport == KERNEL and str(fields.get("SYSLOG_FACILITY", 0)) == "0"
         stamp = str(fields.get("__REALTIME_TIMESTAMP", ""))
-        at = _time_since_boot(int(stamp) / 1e6) if re.fullmatch(r"[0-9]{1,17}", stamp) else None
+        at = (
+            _convert_seconds_to_time(int(stamp) / 1e6)
+            if re.fullmatch(r"[0-9]{1,17}", stamp)
+            else None
+        )
         return self._make_entry(0 if ours else USER, at, message or raw, number, raw)
 
 
-def _is_collected(fields: dict[str, Any]) -> bool:
+def _is_from_log_collector(fields: dict[str, Any]) -> bool:
     """Return whether an object is a log collector's, which names no author of the line in it."""
-    return "MESSAGE" not in fields and _read_transport(fields) == ""
+    return "MESSAGE" not in fields and _get_journal_transport(fields) == ""
 
 
-def _read_transport(fields: dict[str, Any]) -> object:
+def _get_journal_transport(fields: dict[str, Any]) -> object:
     """Return who gave the journal an entry, empty where nothing says it."""
     systemd = fields.get("systemd")  # as Filebeat names the journal's fields
     if isinstance(systemd, dict):
@@ -287,19 +297,23 @@ def _split_line(text: str) -> tuple[int, datetime | None, str]:
         head = _RFC5424.match(text)
         if head is not None:
             ours = head[2] == KERNEL and facility == 0
-            return 0 if ours else USER, _parse_iso(head[1]), _strip_prefix(text[head.end() :])
+            return (
+                0 if ours else USER,
+                _parse_iso_timestamp(head[1]),
+                _strip_kernel_prefix(text[head.end() :]),
+            )
     elif (decoded := _DECODED.match(text)) is not None:
         facility, text = 0 if decoded[1] == "kern" else USER, text[decoded.end() :]
     at, syslog, text = _split_timestamp(text)
-    says = _match_kernel(text, syslog)
+    says = _match_kernel_origin(text, syslog)
     if says is not None:
         text = text[says.end() :]
     elif syslog:
         facility = USER
-    return facility, at, _strip_prefix(text)
+    return facility, at, _strip_kernel_prefix(text)
 
 
-def _match_kernel(text: str, syslog: bool) -> re.Match[str] | None:
+def _match_kernel_origin(text: str, syslog: bool) -> re.Match[str] | None:
     """Match what says that the kernel wrote the rest of a line, with its date cut off."""
     if not syslog:
         return _SAYS.match(text)
@@ -313,18 +327,18 @@ def _split_timestamp(text: str) -> tuple[datetime | None, bool, str]:
     at, syslog = None, False
     stamp = _UPTIME.match(text)
     if stamp is not None:
-        at = _time_since_boot(float(stamp[1])) if stamp[1] else None
+        at = _convert_seconds_to_time(float(stamp[1])) if stamp[1] else None
     elif (stamp := _CTIME.match(text)) is not None:
         at = _parse_named_date(stamp[1] + stamp[2])
     elif (stamp := _BRACKETED_ISO.match(text)) is not None:
-        at = _parse_iso(stamp[1])
+        at = _parse_iso_timestamp(stamp[1])
     elif (stamp := _ISO.match(text)) is not None:
         # Of the writers of such times only dmesg has a comma in them, and no host's name after it.
-        at, syslog = _parse_iso(stamp["at"] or stamp["full"]), stamp["dmesg"] is None
+        at, syslog = _parse_iso_timestamp(stamp["at"] or stamp["full"]), stamp["dmesg"] is None
     elif (stamp := _SYSLOG.match(text)) is not None:
         at, syslog = _parse_syslog_date(stamp), True
     elif (stamp := _UNIX.match(text)) is not None:
-        at, syslog = _time_since_boot(float(stamp[1])), True
+        at, syslog = _convert_seconds_to_time(float(stamp[1])), True
     elif (stamp := _DATED.match(text)) is not None:
         syslog = True
     return at, syslog, text if stamp is None else text[stamp.end() :]
@@ -335,7 +349,7 @@ def _parse_syslog_date(stamp: re.Match[str]) -> datetime | None:
     return _parse_named_date(f"{stamp[2]} {stamp[4]} {year}")
 
 
-def _strip_prefix(text: str) -> str:
+def _strip_kernel_prefix(text: str) -> str:
     """Return the message without the kernel's own time and caller, which syslog leaves before
     it."""
     for prefix in (_UPTIME, _CALLER):
@@ -346,7 +360,7 @@ def _strip_prefix(text: str) -> str:
     return repeated[1] if repeated else text
 
 
-def _read_text(value: object) -> str:
+def _decode_message(value: object) -> str:
     """Return a message of the journal's JSON: a list of bytes where it is no valid text."""
     if isinstance(value, list):
         return bytes(b & 0xFF for b in value if isinstance(b, int)).decode("utf-8", "replace")
@@ -361,28 +375,28 @@ def _parse_json(text: str) -> dict[str, Any] | None:
     return fields if isinstance(fields, dict) else None
 
 
-def _time_since_boot(seconds: object) -> datetime | None:
+def _convert_seconds_to_time(seconds: object) -> datetime | None:
     if not isinstance(seconds, int | float):
         return None
     try:
-        return bound_time(EARLIEST + timedelta(seconds=seconds))
+        return clamp_time(EARLIEST + timedelta(seconds=seconds))
     except OverflowError:
         return None
 
 
 @lru_cache(64)
-def _parse_iso(text: str) -> datetime | None:
+def _parse_iso_timestamp(text: str) -> datetime | None:
     try:
         at = parse_iso_time(text)
     except ValueError:
         return None
-    return bound_time(at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC))
+    return clamp_time(at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC))
 
 
 @lru_cache(64)
 def _parse_named_date(text: str) -> datetime | None:
     """Parse `Nov 10 12:00:00 2026` as UTC: only the time between lines counts."""
     try:
-        return bound_time(datetime.strptime(text, "%b %d %H:%M:%S %Y").replace(tzinfo=UTC))
+        return clamp_time(datetime.strptime(text, "%b %d %H:%M:%S %Y").replace(tzinfo=UTC))
     except ValueError:
         return None

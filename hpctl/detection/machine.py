@@ -13,7 +13,7 @@ from hpctl.detection.check import (
     ExpectedHardware,
     UnknownResultError,
 )
-from hpctl.detection.instance_shapes import find_shape
+from hpctl.detection.instance_shapes import find_instance_hardware
 
 #
 # Whether there is an NVIDIA GPU on the PCI bus: without a driver NVML cannot report it.
@@ -42,7 +42,7 @@ def _is_gpu(device: Path) -> bool:
 PRODUCT_NAME = "/sys/devices/virtual/dmi/id/product_name"
 
 
-def read_boot_age_s(machine: CheckedMachine) -> float:
+def read_uptime_s(machine: CheckedMachine) -> float:
     """Return the seconds since the machine booted; 0 where unknown, so that every grace applies."""
     try:
         return float(machine.text("/proc/uptime").split()[0])
@@ -70,7 +70,7 @@ def record_agent_version(spool: Path) -> bool:
     return False
 
 
-def build_machine(root: Path, configured: ExpectedHardware) -> CheckedMachine:
+def build_checked_machine(root: Path, configured: ExpectedHardware) -> CheckedMachine:
     """Return the machine to check; the instance type gives what the settings leave open.
 
     A Nitro instance has its type as the product name in its firmware's tables.
@@ -80,6 +80,6 @@ def build_machine(root: Path, configured: ExpectedHardware) -> CheckedMachine:
     if not kind:
         with contextlib.suppress(UnknownResultError, DeviceAbsentError):
             kind = bare.text(PRODUCT_NAME)
-    shape = find_shape(kind)
+    shape = find_instance_hardware(kind)
     gpus = shape.gpus if configured.gpus is None else configured.gpus
     return replace(bare, expected=structs.replace(configured, instance_type=kind, gpus=gpus))

@@ -63,14 +63,14 @@ _GPU: Final[tuple[tuple[str, dict[str, str], str, float], ...]] = (
 _KNOWN: Final = frozenset(spec.name for spec in (*CHECKS, *KERNEL_CHECKS))
 
 
-def list_series() -> dict[str, tuple[str, str]]:
+def list_metric_series() -> dict[str, tuple[str, str]]:
     """Return type and meaning of each series, by the table of metrics.md."""
     text = (pkgutil.get_data(__package__, "metrics.md") or b"").decode()
     rows = [line.split("|")[1:-1] for line in text.splitlines()[4:] if line.startswith("|")]
     return {name.strip(): (kind.strip(), meaning.strip()) for name, kind, _, meaning in rows}
 
 
-def render_samples(samples: Iterable[Sample]) -> bytes:
+def render_prometheus_text(samples: Iterable[Sample]) -> bytes:
     """Return the text format (https://prometheus.io/docs/instrumenting/exposition_formats), version
     0.0.4.
 
@@ -82,7 +82,7 @@ def render_samples(samples: Iterable[Sample]) -> bytes:
             inner = ",".join(f'{key}="{_escape_label(text)}"' for key, text in labels.items())
             found.setdefault(name, {}).setdefault(f"{{{inner}}}" if inner else "", float(value))
     lines = []
-    for name, (kind, meaning) in list_series().items():
+    for name, (kind, meaning) in list_metric_series().items():
         if name in found:
             label = name.removesuffix("_total").replace("_", " ")
             lines += [f"# HELP {PREFIX}{name} {meaning or label}", f"# TYPE {PREFIX}{name} {kind}"]
@@ -95,7 +95,7 @@ def _escape_label(text: object) -> str:
     return plain.replace("\\", "\\\\").replace('"', '\\"')
 
 
-def list_samples(
+def list_metric_samples(
     seen: Mapping[str, Any], findings: Iterable[Finding], gauges: Mapping[str, float]
 ) -> Iterator[Sample]:
     """Yield samples of what the checks saw last, by their names, what they report, and their
@@ -233,12 +233,12 @@ class MetricsServer(threading.Thread):
         elif not request.startswith((b"GET /metrics ", b"GET /metrics?")):
             status, body = "404 Not Found", b"GET /metrics\n"
         else:
-            body = self._render_page()
+            body = self._get_cached_metrics()
         head = f"HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n"
         head += f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
         connection.sendall(head.encode() + body)
 
-    def _render_page(self) -> bytes:
+    def _get_cached_metrics(self) -> bytes:
         text, until = self._made
         if time.monotonic() >= until:
             made = isolate_call("metrics", "metrics", lambda _: self._text(), None)

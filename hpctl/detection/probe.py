@@ -82,14 +82,14 @@ class ProbeRunner:
             if not self._is_child_running(key):
                 self._start_probe(key, command)
         self._wait_for_probes(questions, wait_s)
-        return {key: self._check_probe(key) for key in questions}
+        return {key: self._poll_probe(key) for key in questions}
 
     def forget(self, keep: Mapping[str, object] | frozenset[str]) -> None:
         """Drop what is known of all other keys: they no longer exist."""
         for key in self._unanswered.keys() - set(keep):
             del self._unanswered[key]
         for key in self._out.keys() - set(keep):
-            self._abandon_child(self._out[key])
+            self._kill_child(self._out[key])
             self._is_child_running(key)
 
     def out(self) -> int:
@@ -140,20 +140,20 @@ class ProbeRunner:
             time.sleep(min(pause, left))
             pause = min(pause * 2, _LONGEST_PAUSE_S)
 
-    def _check_probe(self, key: str) -> ProbeResult | ProbePending:
+    def _poll_probe(self, key: str) -> ProbeResult | ProbePending:
         child = self._out[key]
         exit_code = child.process.poll()
         if exit_code is None or child.given_up:
             now = self._monotonic()
             if now - child.started >= self.deadline_s:
-                self._abandon_child(child)
+                self._kill_child(child)
             return ProbePending(now - self._unanswered[key])
         out, err = child.process.communicate()
         del self._out[key], self._unanswered[key]
         return ProbeResult(exit_code, out, err)
 
     @staticmethod
-    def _abandon_child(child: _ProbeProcess) -> None:
+    def _kill_child(child: _ProbeProcess) -> None:
         if not child.given_up:
             child.given_up = True
             child.process.kill()

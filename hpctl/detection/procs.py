@@ -64,7 +64,7 @@ class ProcessScanner:
             if task is not None:
                 yield task
 
-    def a_step_runs(self, machine: CheckedMachine) -> bool:
+    def is_step_running(self, machine: CheckedMachine) -> bool:
         """Return whether Slurm runs a job here. Raises UnknownResultError."""
         proc = machine.path("/proc")
         named = (task.pid for task in self.tasks(machine) if task.comm == "slurmstepd")

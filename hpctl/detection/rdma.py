@@ -77,7 +77,7 @@ def list_infiniband_devices(machine: CheckedMachine) -> tuple[RdmaDevice, ...]:
     return found
 
 
-def count_efa_functions(machine: CheckedMachine) -> int | None:
+def count_efa_pci_functions(machine: CheckedMachine) -> int | None:
     """Return how many EFA functions the PCI bus has, with a driver or not; None if it cannot be
     read."""
     return count_amazon_pci_functions(machine, EFA)
@@ -94,7 +94,7 @@ def count_amazon_pci_functions(machine: CheckedMachine, device: re.Pattern[str])
     found = 0
     for name in names:
         with suppress(OSError):  # unplugged between the two reads
-            found += _has_amazon_vendor(f"{folder}/{name}", device)
+            found += _is_amazon_pci_function(f"{folder}/{name}", device)
     return found
 
 
@@ -102,24 +102,24 @@ def is_efa_device(folder: str, inode: int) -> bool:
     """Return whether the PCI device in that folder is an EFA. `inode`: the RDMA device's, its
     identity."""
     try:
-        return _is_efa_device(folder, inode)
+        return _is_cached_efa_device(folder, inode)
     except OSError:
         return False  # a software device has no PCI folder; a new one is read again
 
 
 @lru_cache(maxsize=512)
-def _is_efa_device(folder: str, inode: int) -> bool:  # noqa: ARG001 - a device that returns is another one
-    return _has_amazon_vendor(folder, EFA)
+def _is_cached_efa_device(folder: str, inode: int) -> bool:  # noqa: ARG001 - a device that returns is another one
+    return _is_amazon_pci_function(folder, EFA)
 
 
-def _has_amazon_vendor(folder: str, device: re.Pattern[str]) -> bool:
+def _is_amazon_pci_function(folder: str, device: re.Pattern[str]) -> bool:
     """Return whether the vendor is Amazon. Raises OSError."""
-    return _read_word(f"{folder}/vendor") == AMAZON and bool(
-        device.fullmatch(_read_word(f"{folder}/device"))
+    return _read_sysfs_word(f"{folder}/vendor") == AMAZON and bool(
+        device.fullmatch(_read_sysfs_word(f"{folder}/device"))
     )
 
 
-def _read_word(path: str) -> str:
+def _read_sysfs_word(path: str) -> str:
     with open(path, "rb") as file:
         return file.read(64).decode("ascii", "replace").strip().lower()
 
@@ -155,10 +155,10 @@ def list_rdma_ports(found: Sequence[RdmaDevice]) -> tuple[RdmaPort, ...]:
             continue
         for number in numbers[:8]:
             folder = f"{device.folder}/ports/{number}"
-            state = _parse_port_state(f"{folder}/state")
+            state = _read_port_state(f"{folder}/state")
             if state:
                 phys, rate = (
-                    _parse_port_state(f"{folder}/phys_state"),
+                    _read_port_state(f"{folder}/phys_state"),
                     _RATE.match(_read_file(f"{folder}/rate")),
                 )
                 gbps = float(rate[1]) if rate else 0.0
@@ -166,7 +166,7 @@ def list_rdma_ports(found: Sequence[RdmaDevice]) -> tuple[RdmaPort, ...]:
     return tuple(seen)
 
 
-def _parse_port_state(path: str) -> str:
+def _read_port_state(path: str) -> str:
     """Return `4: ACTIVE`, as the kernel writes it, without the number."""
     return _read_file(path).partition(":")[2].strip()
 

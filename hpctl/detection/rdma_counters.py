@@ -53,7 +53,9 @@ class CounterReading(Struct, frozen=True):
     troubles: int = 0
 
 
-def count_rise(now: CounterReading | None, then: CounterReading | None, name: str) -> int | None:
+def compute_counter_rise(
+    now: CounterReading | None, then: CounterReading | None, name: str
+) -> int | None:
     """Return how much a counter grew between two readings of one incarnation of a device.
 
     None where unknown: not supported, not read, another incarnation, or reset.
@@ -64,7 +66,7 @@ def count_rise(now: CounterReading | None, then: CounterReading | None, name: st
     return None if new is None or old is None or new < old else new - old
 
 
-class _CounterGroup(Struct):
+class _CounterFileGroup(Struct):
     """The files of one folder: they answer, or fail, together.
 
     `why` describes how the last attempt failed; for `left_out` readings no attempt is made.
@@ -87,10 +89,10 @@ class _CounterGroup(Struct):
                 self.why = error.strerror or str(error)
                 self.left_out = self.pause
                 self.pause = min(2 * self.pause, MOST_LEFT_OUT)
-                failed.update(self._list_unread(values))
+                failed.update(self._list_unread_counters(values))
                 return False
             self.why, self.pause = "", 1
-        failed.update(self._list_unread(values))
+        failed.update(self._list_unread_counters(values))
         return True
 
     def _read_values(self, values: dict[str, int]) -> None:
@@ -101,18 +103,18 @@ class _CounterGroup(Struct):
             with suppress(ValueError), open(path, "rb") as file:
                 values[name] = int(file.read(VALUE_BYTES))
 
-    def _list_unread(self, values: Mapping[str, int]) -> dict[str, str]:
+    def _list_unread_counters(self, values: Mapping[str, int]) -> dict[str, str]:
         if not self.why:
             return {}
         names = (*self.descriptors, *self.paths)
         return {name: self.why for name in names if name not in values}
 
 
-class _FollowedFolder(Struct):
+class _OpenCounterFolder(Struct):
     """The open files of one incarnation of one device, by the folder they are in."""
 
     identity: Identity
-    groups: dict[str, _CounterGroup] = field(default_factory=dict)
+    groups: dict[str, _CounterFileGroup] = field(default_factory=dict)
     troubles: int = 0
 
     def read(self) -> CounterReading:
@@ -133,7 +135,7 @@ class CounterFileReader:
         self._most_open = most_open
         self._open = 0
         self._lives = 0
-        self._kept: dict[str, _FollowedFolder] = {}
+        self._kept: dict[str, _OpenCounterFolder] = {}
 
     def read(self, folder: str) -> CounterReading | None:
         """Return all counters of one folder; None where the folder is gone or too many are
@@ -151,7 +153,7 @@ class CounterFileReader:
             kept = self._kept[folder] = self._open_folder(folder, inode)
         return kept.read()
 
-    def keep_only(self, folders: Sequence[str]) -> None:
+    def close_other_folders(self, folders: Sequence[str]) -> None:
         """Drop every other folder: its devices have disappeared."""
         for folder in self._kept.keys() - set(folders):
             self.forget(folder)
@@ -167,28 +169,28 @@ class CounterFileReader:
 
     def close(self) -> None:
         """Close everything."""
-        self.keep_only(())
+        self.close_other_folders(())
 
     def __del__(self) -> None:
         self.close()
 
     @property
-    def open_files(self) -> int:
+    def open_file_count(self) -> int:
         """Return how many descriptors are kept now."""
         return self._open
 
-    def _open_folder(self, folder: str, inode: int) -> _FollowedFolder:
+    def _open_folder(self, folder: str, inode: int) -> _OpenCounterFolder:
         """Open the existing files."""
         self._lives += 1
-        kept = _FollowedFolder((inode, self._lives))
+        kept = _OpenCounterFolder((inode, self._lives))
         for name, places in self._files.items():
             for place in places:
-                group = kept.groups.setdefault(os.path.dirname(place), _CounterGroup())
-                if self._keep_file(group, name, f"{folder}/{place}"):
+                group = kept.groups.setdefault(os.path.dirname(place), _CounterFileGroup())
+                if self._open_counter_file(group, name, f"{folder}/{place}"):
                     break
         return kept
 
-    def _keep_file(self, group: _CounterGroup, name: str, path: str) -> bool:
+    def _open_counter_file(self, group: _CounterFileGroup, name: str, path: str) -> bool:
         """Open one file and keep it open, or note its path. Return False where there is no such
         file."""
         if self._open >= self._most_open:
@@ -226,7 +228,7 @@ class CounterTrace(Struct, frozen=True):
         """Yield by how much a counter grew since an earlier sweep, for each device where that is
         known."""
         for device, reading in self.now.devices.items():
-            grown = count_rise(reading, then.devices.get(device), counter)
+            grown = compute_counter_rise(reading, then.devices.get(device), counter)
             if grown is not None:
                 yield device, grown
 

@@ -142,20 +142,22 @@ def report(
             f"with --read, the {(*given, 'verdict')[0]} comes from stdin: remove it from the "
             "command line"
         )
-    for one in _read_stdin(read, exit_code, strict):
+    for one in _read_stdin_observations(read, exit_code, strict):
         said = {"code": one.code, "device": one.device, "verdict": str(one.verdict)}
         text = {"detail": one.detail, "evidence": one.evidence}
         if not _send_report({**found, **said, **text}, for_s, socket, strict):
             return
 
 
-def _read_stdin(name: str, exit_code: int | None, strict: bool) -> tuple[Observation, ...]:
+def _read_stdin_observations(
+    name: str, exit_code: int | None, strict: bool
+) -> tuple[Observation, ...]:
     """Return what to report of the output on stdin; one OK where all is well.
 
     `unknown` and counted findings are not reported: the agent takes none of them from scripts.
     """
     from hpctl.detection.check import Observation, UnknownResultError
-    from hpctl.detection.outside.verdict_formats import read_verdict
+    from hpctl.detection.outside.verdict_formats import parse_tool_verdict
     from hpctl.detection.outside.verdict_readers import ToolOutput
     from hpctl.vocabulary.model import DeviceVerdict
 
@@ -167,7 +169,7 @@ def _read_stdin(name: str, exit_code: int | None, strict: bool) -> tuple[Observa
         if len(raw) > _READ_BYTES:
             raise UnknownResultError(f"prints more than {_READ_BYTES} bytes")
         text = raw.decode(errors="replace")
-        found = read_verdict(name, ToolOutput(text, status, os.uname().nodename))
+        found = parse_tool_verdict(name, ToolOutput(text, status, os.uname().nodename))
     except UnknownResultError as error:
         if strict:
             raise HpctlError(
@@ -229,7 +231,7 @@ def verdict(as_json: bool, form: str | None, counts: bool, socket: str, strict: 
     judged = answer["verdict"]
     _print_verdict(judged, as_json, form)
     if form or counts:
-        raise SystemExit(health_validation.find_exit_code(judged["overall_severity"]))
+        raise SystemExit(health_validation.get_severity_exit_code(judged["overall_severity"]))
     if judged["condition"] == "faulty":
         raise SystemExit(1)
     if judged["condition"] == "unknown" and strict:

@@ -16,8 +16,8 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from hpctl.detection.budget import CheckBudget
-from hpctl.detection.changes import ChangeListener
+from hpctl.detection.budget import CheckLoadShedder
+from hpctl.detection.changes import FindingChangeListener
 from hpctl.detection.check import (
     CheckedMachine,
     CheckFunctions,
@@ -44,7 +44,7 @@ from hpctl.detection.checks import (
     neuron,
     rdma,
 )
-from hpctl.detection.conditions import CheckFindings
+from hpctl.detection.conditions import CheckFindingTracker
 from hpctl.faults.table import CheckSpec
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.jitter import pick_pause
@@ -114,7 +114,7 @@ class _ScheduledCheck(Struct):
     """A check, its last sample, and its findings. Before `believe_at` it is too early to judge."""
 
     check: LoadedCheck
-    conditions: CheckFindings
+    conditions: CheckFindingTracker
     believe_at: float
     before: Any = None
     gauges: Mapping[str, float] = field(default_factory=dict)
@@ -137,8 +137,8 @@ class CheckRunner(threading.Thread):
         self,
         checks: Sequence[LoadedCheck],
         machine: CheckedMachine,
-        listener: ChangeListener,
-        budget: CheckBudget,
+        listener: FindingChangeListener,
+        budget: CheckLoadShedder,
         *,
         boot_age_s: float,
         upgraded: bool = False,
@@ -149,10 +149,10 @@ class CheckRunner(threading.Thread):
         earlier, now = tuple(earlier), machine.monotonic()
         age_s = 0.0 if upgraded else boot_age_s
         self._slots = [
-            _ScheduledCheck(c, CheckFindings(c.spec, earlier), now + c.spec.grace_s - age_s)
+            _ScheduledCheck(c, CheckFindingTracker(c.spec, earlier), now + c.spec.grace_s - age_s)
             for c in checks
         ]
-        self._own = CheckFindings(AGENT_CHECKS)
+        self._own = CheckFindingTracker(AGENT_CHECKS)
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._busy: tuple[str, float] | None = None
@@ -169,7 +169,7 @@ class CheckRunner(threading.Thread):
                 break
             slot = self._slots[number]
             self._budget.look(clock())
-            shed = self._budget.is_shed(slot.check.spec.shed)
+            shed = self._budget.is_level_shed(slot.check.spec.shed)
             if shed:
                 slot.gauges = {}
             here = shed or self._run_check(slot)
@@ -188,12 +188,12 @@ class CheckRunner(threading.Thread):
         with self._lock:
             for slot in self._slots:
                 if slot.check.spec.name.startswith(prefix):
-                    slot.conditions, slot.before = CheckFindings(slot.check.spec), None
+                    slot.conditions, slot.before = CheckFindingTracker(slot.check.spec), None
 
     def findings(self) -> list[Finding]:
         """Return all that the checks have to report now, themselves included. From any thread."""
         with self._lock:
-            self._own.saw(self._make_own_observations(), datetime.now(UTC))
+            self._own.saw(self._make_agent_observations(), datetime.now(UTC))
             found = list(chain.from_iterable(slot.conditions.findings() for slot in self._slots))
             return [*found, *self._own.findings()]
 
@@ -215,9 +215,9 @@ class CheckRunner(threading.Thread):
         with self._lock:
             return {s.check.spec.name: s.before for s in self._slots if s.before is not None}
 
-    def _make_own_observations(self) -> list[Observation]:
+    def _make_agent_observations(self) -> list[Observation]:
         left_out = [
-            s.check.spec.name for s in self._slots if self._budget.is_shed(s.check.spec.shed)
+            s.check.spec.name for s in self._slots if self._budget.is_level_shed(s.check.spec.shed)
         ]
         observations = self._budget.observations(left_out)
         name = self._find_hanging_check()
@@ -236,7 +236,7 @@ class CheckRunner(threading.Thread):
     def _run_check(self, slot: _ScheduledCheck) -> bool:
         """Run one check. Return False where this machine has no such device."""
         self._busy = (slot.check.spec.name, self._machine.monotonic())
-        seen, here, trouble = self._run_gather(slot)
+        seen, here, trouble = self._gather_and_judge(slot)
         self._busy = None
         slot.blind = min(slot.blind + 1, MOST_BLIND) if trouble else 0
         with self._lock:
@@ -250,7 +250,7 @@ class CheckRunner(threading.Thread):
             self._listener.note_change()
         return here
 
-    def _run_gather(self, slot: _ScheduledCheck) -> tuple[list[Observation], bool, str]:
+    def _gather_and_judge(self, slot: _ScheduledCheck) -> tuple[list[Observation], bool, str]:
         check = slot.check
         gauges: Mapping[str, float] = {}
         try:

@@ -41,10 +41,10 @@ from hpctl.wire import reports as wire
 from hpctl.wire.heads import (
     NOT_LEADER,
     HeadAddress,
-    UnprovedAnswerError,
+    UnauthenticatedAnswerError,
     check_answer_proof,
     explain_refusal,
-    find_named_leader,
+    parse_leader_address,
 )
 from hpctl.wire.stack_request import StackRequest
 
@@ -208,7 +208,7 @@ class ReportSender(threading.Thread):
 
     def _send_snapshot(self) -> HeadReply:
         version, report = self._make_next_report()
-        if self._has_head_same_findings(report.findings):
+        if self._is_head_node_current(report.findings):
             reply = self._client.post(_make_heartbeat(report))
             if reply.answer is not DeliveryResult.NEED_FULL:
                 self._save_state(version, report, acked=True)
@@ -222,7 +222,7 @@ class ReportSender(threading.Thread):
         self._save_state(version, report, acked=acked)
         return reply
 
-    def _has_head_same_findings(self, findings: tuple[Finding, ...]) -> bool:
+    def _is_head_node_current(self, findings: tuple[Finding, ...]) -> bool:
         """Return whether the head node has all this, except for repeats that can wait."""
         if self._held is None or findings == self._held:
             return self._held is not None
@@ -372,8 +372,8 @@ class HeadClient:
             except (OSError, http.client.HTTPException) as error:
                 self.close()
                 if isinstance(error, TimeoutError):
-                    return self._note_failure(head, error)
-            except (munge.MungeUnavailable, UnprovedAnswerError) as error:
+                    return self._record_connection_failure(head, error)
+            except (munge.MungeUnavailable, UnauthenticatedAnswerError) as error:
                 return HeadReply(DeliveryResult.RETRY, str(error))
         try:
             self._connection = self._open_connection(head)
@@ -382,15 +382,15 @@ class HeadClient:
             OSError,
             http.client.HTTPException,
             munge.MungeUnavailable,
-            UnprovedAnswerError,
+            UnauthenticatedAnswerError,
         ) as error:
             self.close()
-            return self._note_failure(head, error)
+            return self._record_connection_failure(head, error)
         if self._connection is not None and self._connection.sock is None:
             self._connection = None
         return reply
 
-    def _note_failure(self, head: HeadAddress, error: Exception) -> HeadReply:
+    def _record_connection_failure(self, head: HeadAddress, error: Exception) -> HeadReply:
         if isinstance(error, TimeoutError):
             self._silent = head, time.monotonic() + DISTRUST_S
         self._current = (self._current + 1) % len(self._heads)
@@ -401,7 +401,7 @@ class HeadClient:
     def _switch_head_node(self, text: bytes) -> HeadReply:
         """Turn to the leader that a standby names, or to the next head node."""
         self.close()
-        here, named = self._heads[self._current], find_named_leader(text, self._heads)
+        here, named = self._heads[self._current], parse_leader_address(text, self._heads)
         following = self._heads[(self._current + 1) % len(self._heads)]
         goal, (silent, until) = following if named in (None, here) else named, self._silent
         if goal != silent or time.monotonic() > until:
@@ -422,12 +422,14 @@ class HeadClient:
         if session and session.head == head and time.monotonic() < session.renew_at:
             body = _encode_message(message, open_session=False)
             proof = wire.make_session_authorization(session.id, session.secret, body)
-            status, text, given = _exchange_http(connection, body, proof)
+            status, text, given = _post_http_request(connection, body, proof)
             if status == NOT_LEADER:
                 return self._switch_head_node(text)
             if status != 401 or _parse_error_code(text) not in _SESSION_OVER:
                 answer = wire.make_answer_payload(proof, status, text)
-                return self._verify_reply(make_reply(status, text), given, answer, session.secret)
+                return self._verify_reply(
+                    parse_head_reply(status, text), given, answer, session.secret
+                )
             if connection.sock is None:  # the head node closed it with its answer
                 connection.connect()
         self._session = None
@@ -435,11 +437,11 @@ class HeadClient:
         credential = munge.encode_credential(wire.make_credential_payload(body), self._munge_socket)
         asked_at = time.monotonic()
         authorization = f"{wire.AUTH_SCHEME} {credential}"
-        status, text, given = _exchange_http(connection, body, authorization)
+        status, text, given = _post_http_request(connection, body, authorization)
         if status == NOT_LEADER:
             return self._switch_head_node(text)
         answer = wire.make_answer_payload(authorization, status, text)
-        reply = self._verify_reply(make_reply(status, text), given, answer)
+        reply = self._verify_reply(parse_head_reply(status, text), given, answer)
         if status == 200:
             self._session = self._open_session(text, head, asked_at)
         return reply
@@ -460,13 +462,13 @@ class HeadClient:
             own = munge.decode_credential(
                 munge.encode_credential(b"", self._munge_socket), self._munge_socket
             ).address
-            return _make_connection(head, (str(own), 0), self._answer_s)
-        return _make_connection(head, None, self._answer_s)
+            return _connect_to_head_node(head, (str(own), 0), self._answer_s)
+        return _connect_to_head_node(head, None, self._answer_s)
 
     def _open_session(self, text: bytes, head: HeadAddress, asked_at: float) -> _HeadSession | None:
         """Return the session that an answer grants; without one (None), credentials still work."""
         try:
-            granted = wire.decode_ack(text).session
+            granted = wire.decode_report_ack(text).session
             if granted is None:
                 return None
             secret = munge.decode_credential(granted.key, self._munge_socket).payload
@@ -476,7 +478,7 @@ class HeadClient:
         return _HeadSession(head, granted.id, secret, asked_at + RENEW_AT * granted.lasts_s)
 
 
-def _make_connection(
+def _connect_to_head_node(
     head: HeadAddress, source: tuple[str, int] | None, answer_s: float
 ) -> http.client.HTTPConnection:
     connection = http.client.HTTPConnection(
@@ -499,7 +501,7 @@ def _encode_message(message: AgentReport | wire.Heartbeat, *, open_session: bool
     return wire.encode_heartbeat(message, open_session=open_session)
 
 
-def _exchange_http(
+def _post_http_request(
     connection: http.client.HTTPConnection, body: bytes, authorization: str
 ) -> tuple[int, bytes, str]:
     headers = {"Authorization": authorization, "Content-Type": "application/json"}
@@ -509,7 +511,7 @@ def _exchange_http(
     return response.status, response.read(_ANSWER_BYTES), proof
 
 
-def make_reply(status: int, text: bytes) -> HeadReply:
+def parse_head_reply(status: int, text: bytes) -> HeadReply:
     """Return what an answer with an HTTP status and a body means for the sender."""
     if status == 200:
         ack = _parse_ack(text)
@@ -527,7 +529,7 @@ def _parse_ack(text: bytes) -> wire.ReportAck:
     """Return what an answer requests, which is usually nothing."""
     if b'"stacks"' in text or b'"order"' in text:
         with contextlib.suppress(wire.MalformedReportError):
-            return wire.decode_ack(text)
+            return wire.decode_report_ack(text)
     return wire.ReportAck(0)
 
 

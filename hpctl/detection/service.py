@@ -20,7 +20,11 @@ from hpctl.detection.findings import FindingStore
 from hpctl.detection.kernel.log import KernelLineJudge
 from hpctl.detection.kmsg import BATCH, FILE_POLL_S, KernelLog, open_kernel_log
 from hpctl.detection.metrics import MetricsServer
-from hpctl.detection.outside.sources import OutsideSources, StackReader, is_outside_check
+from hpctl.detection.outside.sources import (
+    ExternalFindingSources,
+    JobStackCollector,
+    is_external_check,
+)
 from hpctl.detection.send import ReportSender
 from hpctl.detection.send_pace import SendRateLimiter
 from hpctl.detection.settings import AgentSettings
@@ -38,9 +42,9 @@ from hpctl.wire.systemd import notify_systemd, read_watchdog_interval
 log = logging.getLogger(__name__)
 
 
-def is_kept_by_other_source(check: str) -> bool:
+def is_check_of_other_source(check: str) -> bool:
     """Return whether findings of that check are not to be recalled from the agent's spool."""
-    return is_outside_check(check) or check.startswith(TEST) or check == PLACE_CHECK
+    return is_external_check(check) or check.startswith(TEST) or check == PLACE_CHECK
 
 
 CHECK_LOG = "kernel.log"
@@ -113,7 +117,7 @@ class NodeAgent:
         mine = [
             f
             for f in recalled.findings
-            if f.check not in NAMES and not is_kept_by_other_source(f.check)
+            if f.check not in NAMES and not is_check_of_other_source(f.check)
         ]
         self._findings = FindingStore(mine)
         self._blind = {f.detail for f in mine if f.check == CHECK_LOG and f.code == UNREADABLE}
@@ -130,11 +134,11 @@ class NodeAgent:
             settings.config.evidence.directory, self._turned
         )
         self._checks = CheckSupervisor(settings, recalled.findings, self)
-        self._outside = OutsideSources(
+        self._outside = ExternalFindingSources(
             settings.places, generation, settings.spool, agent=self, earlier=recalled.findings
         )
         self._tests = tests
-        obey = make_order_handler(settings, self._checks.held, self._add_finding, mine)
+        obey = make_order_handler(settings, self._checks.held, self._add_findings, mine)
         self._sender = ReportSender(
             settings=settings,
             spool=spool,
@@ -143,9 +147,9 @@ class NodeAgent:
             orders=_OrderHandlers(self._outside.stacks, obey),
         )
         self._waker, self._woken = socket.socketpair()
-        self._endpoint = self._serve_metrics()
+        self._endpoint = self._create_metrics_server()
 
-    def _serve_metrics(self) -> MetricsServer | None:
+    def _create_metrics_server(self) -> MetricsServer | None:
         settings = self._settings
         if not settings.metrics:
             return None
@@ -171,7 +175,7 @@ class NodeAgent:
             selector.register(self._woken, selectors.EVENT_READ)
             selector.register(self._checks, selectors.EVENT_READ)
             # Read the existing log first, so that the first report is not empty.
-            self._read_log(selector)
+            self._read_kernel_log(selector)
             self._sender.start()
             self._checks.start()
             self._outside.start()
@@ -207,16 +211,16 @@ class NodeAgent:
             if not self._sender.is_alive():
                 what = "the report sender's thread ended unexpectedly"
                 raise HpctlError(what, "The log lines before this one say why.")
-            selector.select(self._get_watchdog_limit(watchdog))
-            self._read_log(selector)
+            selector.select(self._compute_select_timeout(watchdog))
+            self._read_kernel_log(selector)
             self._turned = datetime.now(UTC)
             self._checks.listen()
             for results in self._tests:
                 if results.look():
                     self.note_change()
-            self._wake_sender()
+            self._wake_sender_if_due()
 
-    def _get_watchdog_limit(self, watchdog: float | None) -> float:
+    def _compute_select_timeout(self, watchdog: float | None) -> float:
         if self._behind:
             return 0.0
         if self._log is not None and self._log.fileno() is None:
@@ -224,21 +228,21 @@ class NodeAgent:
         waits = (watchdog, self._pace.wait_s(time.monotonic()), REOPEN_S)
         return min(wait for wait in waits if wait is not None)
 
-    def _read_log(self, selector: selectors.BaseSelector) -> None:
+    def _read_kernel_log(self, selector: selectors.BaseSelector) -> None:
         """Read all waiting records. A log that cannot be read is an UNKNOWN finding until it can
         be."""
         accept_user = self._settings.kmsg_accept_user
         self._behind = False
         try:
-            source = self._open_log(selector)
+            source = self._open_kernel_log(selector)
             if source is None:
                 return
             for _ in range(BATCHES_A_TURN):
                 records = source.read()
-                self._add_finding(self._kernel.findings(records, accept_user=accept_user))
+                self._add_findings(self._kernel.findings(records, accept_user=accept_user))
                 if source.lost > self._lost:
                     count, self._lost = source.lost - self._lost, source.lost
-                    self._add_finding(
+                    self._add_findings(
                         [_make_log_finding(DeviceVerdict.WARN, "lost", "records were lost", count)]
                     )
                 if len(records) < BATCH:
@@ -246,7 +250,7 @@ class NodeAgent:
             else:
                 self._behind = True
             if self._blind:
-                self._add_finding(
+                self._add_findings(
                     [_make_unreadable_log_finding(DeviceVerdict.OK, why) for why in self._blind]
                 )
                 self._blind.clear()
@@ -254,9 +258,9 @@ class NodeAgent:
             self._close_kernel_log(selector)
             self._reopen_at = time.monotonic() + REOPEN_S
             self._blind.add(why := str(error)[:200])
-            self._add_finding([_make_unreadable_log_finding(DeviceVerdict.UNKNOWN, why)])
+            self._add_findings([_make_unreadable_log_finding(DeviceVerdict.UNKNOWN, why)])
 
-    def _open_log(self, selector: selectors.BaseSelector) -> KernelLog | None:
+    def _open_kernel_log(self, selector: selectors.BaseSelector) -> KernelLog | None:
         if self._log is None and time.monotonic() >= self._reopen_at:
             self._log, self._lost = open_kernel_log(self._settings.kmsg), 0
             fd = self._log.fileno()
@@ -272,7 +276,7 @@ class NodeAgent:
             self._log.close()
             self._log = None
 
-    def _add_finding(self, findings: list[Finding]) -> None:
+    def _add_findings(self, findings: list[Finding]) -> None:
         if not findings:
             return
         with self._lock:
@@ -282,9 +286,9 @@ class NodeAgent:
             for finding in new:
                 log.info("new finding: %s %s", finding.check, finding.evidence or finding.detail)
             self._pace.news()
-            self._wake_sender()
+            self._wake_sender_if_due()
 
-    def _wake_sender(self) -> None:
+    def _wake_sender_if_due(self) -> None:
         if self._pace.due(time.monotonic()):
             self._sender.wake()
 
@@ -298,7 +302,7 @@ class NodeAgent:
         """Return the numbers that are in reports and heartbeats alike. From any thread."""
         return self._checks.gauges()
 
-    def last_look(self) -> tuple[datetime, tuple[Finding, ...]]:
+    def get_latest_findings(self) -> tuple[datetime, tuple[Finding, ...]]:
         """Return when the loop last turned, and all findings. From any thread."""
         return self._turned, self.snapshot()[1]
 
@@ -321,7 +325,7 @@ class NodeAgent:
 class _OrderHandlers:
     """The handlers of what the head node requests in its answers."""
 
-    def __init__(self, stacks: StackReader, obey: Callable[[str], None]) -> None:
+    def __init__(self, stacks: JobStackCollector, obey: Callable[[str], None]) -> None:
         self._stacks, self._obey = stacks, obey
 
     def read_stacks(self, ask: StackRequest) -> None:

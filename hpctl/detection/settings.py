@@ -6,7 +6,7 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from hpctl.detection.config import AgentConfig
-from hpctl.detection.outside.sources import SourceLocations
+from hpctl.detection.outside.sources import FindingSourceLocations
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.identity import BootId, InstanceId, NodeName
 from hpctl.wire.heads import HeadAddress
@@ -48,7 +48,7 @@ class AgentSettings(Struct, frozen=True):
     config: AgentConfig = field(default_factory=AgentConfig)
     metrics: str = ""
     metrics_allow: str = ""
-    places: SourceLocations = field(default_factory=SourceLocations)
+    places: FindingSourceLocations = field(default_factory=FindingSourceLocations)
 
 
 def read_own_instance_id(node: NodeName, asset_tag: Path = ASSET_TAG_FILE) -> InstanceId:

@@ -73,14 +73,14 @@ def is_slurmstepd(process: Path) -> bool:
     """
     try:
         name = (process / "comm").read_text(errors="replace").strip()
-        if name != _SLURMSTEPD or not _belongs_to_root(process):
+        if name != _SLURMSTEPD or not _is_owned_by_root(process):
             return False
-        return _is_installed(process / "exe")
+        return _is_installed_slurmstepd(process / "exe")
     except OSError:
         return False
 
 
-def _belongs_to_root(process: Path) -> bool:
+def _is_owned_by_root(process: Path) -> bool:
     """Return whether all user IDs of a process are root's, or this user's as in a sandbox."""
     for line in (process / "status").read_text(errors="replace").splitlines():
         if line.startswith("Uid:"):
@@ -89,7 +89,7 @@ def _belongs_to_root(process: Path) -> bool:
     return False
 
 
-def _is_installed(program: Path) -> bool:
+def _is_installed_slurmstepd(program: Path) -> bool:
     """Return whether a running program is the slurmstepd that root has installed.
 
     True where the agent may not check, which takes CAP_SYS_PTRACE: otherwise a process of a job
@@ -108,7 +108,7 @@ def _is_installed(program: Path) -> bool:
     )
 
 
-class _JobAnswer(Struct, frozen=True):
+class _CachedJobLookup(Struct, frozen=True):
     job: str
     began: float
     until: float
@@ -119,7 +119,7 @@ class ProcessJobFinder:
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
         self._proc = proc
-        self._known: OrderedDict[int, _JobAnswer] = OrderedDict()
+        self._known: OrderedDict[int, _CachedJobLookup] = OrderedDict()
         self._looks = TokenBucket(LOOKS_A_SECOND, LOOKS_A_SECOND)
 
     def of(self, pid: int, at: datetime) -> str:
@@ -129,21 +129,21 @@ class ProcessJobFinder:
         if answer is None or answer.until < now:
             if not self._looks.take(now):
                 return ""
-            answer = self._read_process(pid, now)
+            answer = self._look_up_job(pid, now)
             self._known[pid] = answer
             self._known.move_to_end(pid)
             if len(self._known) > REMEMBERED:
                 self._known.popitem(last=False)
         return answer.job if answer.began <= at.timestamp() + _CLOCK_SLACK_S else ""
 
-    def _read_process(self, pid: int, now: float) -> _JobAnswer:
+    def _look_up_job(self, pid: int, now: float) -> _CachedJobLookup:
         until = now + REMEMBERED_S
         try:
             began = self._read_start_time(pid)
-            return _JobAnswer(self.holder(pid), began, until)
+            return _CachedJobLookup(self.holder(pid), began, until)
         except (OSError, ValueError, IndexError):
             # Ended, or never existed.
-            return _JobAnswer("", 0.0, until)
+            return _CachedJobLookup("", 0.0, until)
 
     def holder(self, pid: int) -> str:
         """Return the job that a process is in now; empty for none. Not cached. Raises OSError.

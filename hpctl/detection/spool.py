@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 # shows most of it again. A disk that cannot be written affects only the spool, never the agent.
 
 
-class RecalledFindings(Struct, frozen=True):
+class RestoredFindings(Struct, frozen=True):
     """The state of a former run: the findings that still count, and when that run started."""
 
     findings: tuple[Finding, ...] = ()
@@ -48,15 +48,15 @@ class FindingsSpool:
         self._state = directory / "state.json"
         self._complained = False
 
-    def recall(self, generation: NodeGeneration) -> RecalledFindings:
+    def recall(self, generation: NodeGeneration) -> RestoredFindings:
         """Read the state. Of another boot only findings count that were not acknowledged and that
         no boot clears, of another instance none; the agent's start always counts."""
         found = self._read()
         if found is None:
-            return RecalledFindings()
+            return RestoredFindings()
         state, report = found
         if report.generation == generation:
-            return RecalledFindings(report.findings, report.agent_start)
+            return RestoredFindings(report.findings, report.agent_start)
         unheard = () if state.acked else report.findings
         kept = []
         for finding in unheard:
@@ -64,7 +64,7 @@ class FindingsSpool:
                 kept.append(finding)
             else:
                 log.warning("not heard before this boot: %s %s", finding.check, finding.evidence)
-        return RecalledFindings(tuple(kept), report.agent_start)
+        return RestoredFindings(tuple(kept), report.agent_start)
 
     def save(self, report: AgentReport, *, acked: bool) -> None:
         """Replace the state; it is on stable storage on return."""

@@ -42,7 +42,7 @@ from hpctl.toolkit.output import ExitCode
 from hpctl.vocabulary.model import Finding
 
 if TYPE_CHECKING:
-    from hpctl.faults.catalogue import Rules
+    from hpctl.faults.catalogue import FaultRules
     from hpctl.vocabulary.assessment import Assessment, FaultClass
     from hpctl.vocabulary.model import ClearCondition, DeviceVerdict, Finding
 
@@ -81,7 +81,7 @@ class TriagedBootView(Struct, frozen=True):
     restart_job: bool
 
 
-class LineText(Struct, frozen=True):
+class RepeatedLineText(Struct, frozen=True):
     """The text of equal lines: the number of the first, how many, and what they mean."""
 
     line: int
@@ -108,7 +108,7 @@ class TriageText(Struct, frozen=True):
     """The text of `hpctl agent triage`. `meant`: so many of the `read` lines mean something;
     `others` were not the kernel's."""
 
-    lines: tuple[LineText, ...]
+    lines: tuple[RepeatedLineText, ...]
     boots: tuple[TriagedBootView, ...]
     meant: int
     read: int
@@ -118,7 +118,8 @@ class TriageText(Struct, frozen=True):
         RowTable("lines"),
         BlankLine(when="lines"),
         ItemLines(
-            "boots", lambda boot: f"lines {boot.first} to {boot.last}: {_describe_reaction(boot)}"
+            "boots",
+            lambda boot: f"lines {boot.first} to {boot.last}: {_describe_boot_response(boot)}",
         ),
         TextLine("{meant} of {read} lines mean something{rest}"),
     )
@@ -129,7 +130,7 @@ class TriageText(Struct, frozen=True):
         return f", {self.others} not the kernel's" if self.others else ""
 
 
-def _fold_lines(views: list[TriagedLineView]) -> tuple[LineText, ...]:
+def _merge_equal_lines(views: list[TriagedLineView]) -> tuple[RepeatedLineText, ...]:
     """Return equal lines as one row."""
     folded: dict[TriagedLineView, tuple[int, int]] = {}
     for view in views:
@@ -137,7 +138,7 @@ def _fold_lines(views: list[TriagedLineView]) -> tuple[LineText, ...]:
         first, times = folded.get(same, (view.line, 0))
         folded[same] = (first, times + 1)
     rows = list(folded.items())[:_SHOWN]
-    return tuple(LineText(first, times, view) for view, (first, times) in rows)
+    return tuple(RepeatedLineText(first, times, view) for view, (first, times) in rows)
 
 
 @click.command(short_help="Show what hpctl would make of a kernel log.")
@@ -162,15 +163,17 @@ def triage(file: str, as_json: bool) -> None:
             views.append(view)
             # Rows of a file in groups of a hundred; a live input line by line.
             if as_json and (file == "-" or len(views) >= _AT_ONCE):
-                _print_lines(views)
+                _print_json_lines(views)
     boots = reader.boots()
     if as_json:
-        _print_lines(views)
+        _print_json_lines(views)
     else:
-        text = TriageText(_fold_lines(views), tuple(boots), len(views), reader.lines, reader.others)
+        text = TriageText(
+            _merge_equal_lines(views), tuple(boots), len(views), reader.lines, reader.others
+        )
         output.show_view("triage", text, as_json)
     faulty = any(boot.assessment.condition is NodeCondition.FAULTY for boot in boots)
-    output.exit_with(ExitCode.PROBLEM if faulty else ExitCode.FINE)
+    output.exit_with_code(ExitCode.PROBLEM if faulty else ExitCode.FINE)
 
 
 @contextmanager
@@ -203,19 +206,19 @@ class TriageReader:
         log = LogTextReader(stream)
         for entry in log:
             if not self._boots or entry.record.text.startswith(_BOOT):
-                self._judge_boot(entry.number)
+                self._start_boot(entry.number)
             first, _, all_of_boot = self._boots[-1]
             self._boots[-1] = (first, log.lines, all_of_boot)
-            for finding in self._judge_entry(entry):
+            for finding in self._detect_entry_findings(entry):
                 all_of_boot.add(finding)
-                view = _view_finding(finding, entry)
+                view = _make_finding_view(finding, entry)
                 if view is not None:
                     yield view
         self.lines = log.lines
 
     def boots(self) -> list[TriagedBootView]:
         """Judge each boot as the daemon would have done at its end."""
-        from hpctl.faults.assess import assess_settled, list_fault_classes
+        from hpctl.faults.assess import assess_without_settling, list_fault_classes
         from hpctl.vocabulary.assessment import Remedy
 
         boots = []
@@ -228,24 +231,27 @@ class TriageReader:
                 restart = any(ladder[0] is Remedy.RESTART_JOB for ladder in ladders)
                 boots.append(
                     TriagedBootView(
-                        first, last, assess_settled(findings, _load_default_rules()), restart
+                        first,
+                        last,
+                        assess_without_settling(findings, _load_default_rules()),
+                        restart,
                     )
                 )
         return boots
 
-    def _judge_boot(self, number: int) -> None:
+    def _start_boot(self, number: int) -> None:
         self._kernel = _make_kernel_judge()
         self._boots.append((number, number, FindingStore()))
 
-    def _judge_entry(self, entry: LogTextEntry) -> list[Finding]:
+    def _detect_entry_findings(self, entry: LogTextEntry) -> list[Finding]:
         if entry.record.facility == KERNEL_FACILITY:
-            found = self._kernel.findings([entry.record]) or _find_error_word(entry.record)
+            found = self._kernel.findings([entry.record]) or _find_driver_error(entry.record)
             if found:
                 return found
         else:
             self.others += 1
         try:
-            detection = hma_records.read_detection(entry.raw)
+            detection = hma_records.parse_detection(entry.raw)
         except hma_records.MalformedDetectionError:
             return []
         return [] if detection is None else [detection.finding(entry.record.at)]
@@ -257,20 +263,20 @@ def _make_kernel_judge() -> KernelLineJudge:
     return KernelLineJudge(lambda _pid, _at: "")
 
 
-def _find_error_word(record: KernelRecord) -> list[Finding]:
+def _find_driver_error(record: KernelRecord) -> list[Finding]:
     """Return a word of failure in any line: a reader of a log needs it, an agent does not keep
     it."""
     text = record.text[:LONGEST]
     if has_process_name(text):
         return []
-    found = unknown_driver_lines.parse_driver_line(replace(record, text=text))
+    found = unknown_driver_lines.parse_unknown_driver_line(replace(record, text=text))
     return [] if found is None else [judge_kernel_line(found)]
 
 
-def _view_finding(finding: Finding, entry: LogTextEntry) -> TriagedLineView | None:
+def _make_finding_view(finding: Finding, entry: LogTextEntry) -> TriagedLineView | None:
     """Return the view of one finding; None where the catalogue has no row for it."""
     kind = (finding.check, finding.verdict, finding.device, finding.code, finding.detail)
-    judged = _judge_line_kind(kind, finding.count, finding.clears)
+    judged = _classify_line(kind, finding.count, finding.clears)
     if judged is None:
         return None
     fault, condition = judged
@@ -290,17 +296,17 @@ def _view_finding(finding: Finding, entry: LogTextEntry) -> TriagedLineView | No
 
 
 @lru_cache(1024)
-def _judge_line_kind(
+def _classify_line(
     kind: tuple[str, DeviceVerdict, str, str, str], count: int, clears: ClearCondition
 ) -> tuple[FaultClass, str] | None:
     """Judge by what the lines of a storm share: time, process and text of a line change nothing."""
-    from hpctl.faults.assess import assess_settled, list_fault_classes
+    from hpctl.faults.assess import assess_without_settling, list_fault_classes
 
     check, verdict, device, code, detail = kind
     finding = Finding(
         check, verdict, EARLIEST, EARLIEST, device, code, detail, count=count, clears=clears
     )
-    assessment = assess_settled((finding,), _load_default_rules())
+    assessment = assess_without_settling((finding,), _load_default_rules())
     if assessment.fault is not None:
         return assessment.fault, assessment.condition.value
     rows = list_fault_classes([finding], _load_default_rules())
@@ -308,10 +314,10 @@ def _judge_line_kind(
 
 
 @lru_cache(1)
-def _load_default_rules() -> Rules:
-    from hpctl.faults.catalogue import build_rules
+def _load_default_rules() -> FaultRules:
+    from hpctl.faults.catalogue import build_fault_rules
 
-    return build_rules()
+    return build_fault_rules()
 
 
 @lru_cache(256)
@@ -326,7 +332,7 @@ def _describe_remedy(remedy: str) -> str:
     return remedy.replace("_", "-")
 
 
-def _print_lines(views: list[TriagedLineView]) -> None:
+def _print_json_lines(views: list[TriagedLineView]) -> None:
     """Print one object a line; the list is then empty."""
     if views:
         output.echo("\n".join(map(_encode_view, views)))
@@ -338,7 +344,7 @@ def _encode_view(view: TriagedLineView) -> str:
     return escape_json(msgspec.json.encode(body).decode())
 
 
-def _describe_reaction(boot: TriagedBootView) -> str:
+def _describe_boot_response(boot: TriagedBootView) -> str:
     """Return the condition, what hpctl would do about it, and why."""
     from hpctl.vocabulary.assessment import Urgency
 

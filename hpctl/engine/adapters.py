@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from hpctl.engine.config import Config
     from hpctl.engine.journal.reader import JournalReader
-    from hpctl.engine.journal.store import Store
-    from hpctl.faults.catalogue import Rules
+    from hpctl.engine.journal.store import JournalStore
+    from hpctl.faults.catalogue import FaultRules
     from hpctl.slurm.cli import CliScheduler
 
 
@@ -27,12 +27,12 @@ COPY_S = 10.0
 """How long a copy of the journal may take."""
 
 
-def open_writer(config: Config) -> Store:
+def open_journal_writer(config: Config) -> JournalStore:
     """Open the journal to write it. Raises Unavailable, JournalCorrupt; HpctlError where a database
     that several heads share is another cluster's."""
-    from hpctl.engine.journal.store import Store
+    from hpctl.engine.journal.store import JournalStore
 
-    store = Store(config.url)
+    store = JournalStore(config.url)
     try:
         name = _find_journal_cluster(config)
         if name:
@@ -43,12 +43,12 @@ def open_writer(config: Config) -> Store:
     return store
 
 
-def open_reader(config: Config) -> JournalReader:
+def open_journal_reader(config: Config) -> JournalReader:
     """Open the journal to read it; for users who may not write it, a copy that the daemon makes of
-    it. For one thread. Raises as `open_writer`."""
+    it. For one thread. Raises as `open_journal_writer`."""
     from hpctl.engine.journal.reader import open_journal
 
-    reader = open_journal(find_readable_url(config))
+    reader = open_journal(find_readable_journal_url(config))
     try:
         name = _find_journal_cluster(config)
         if name:
@@ -66,7 +66,7 @@ def _find_journal_cluster(config: Config) -> str:
     return config.cluster.name or read_cluster_name(config.slurm.conf)
 
 
-def find_readable_url(config: Config) -> str:
+def find_readable_journal_url(config: Config) -> str:
     """Return the journal's URL; for users who may not write it, that of a copy. Raises
     Unavailable."""
     path = _find_journal_file(config)
@@ -99,17 +99,17 @@ def _find_journal_file(config: Config) -> Path | None:
             "run the command on the head node; if the daemon never ran there, start it (`hpctl "
             "daemon run`); for another configuration use --config",
         )
-    return path if os.access(path, os.W_OK) else _fetch_copy(config, path)
+    return path if os.access(path, os.W_OK) else _fetch_journal_copy(config, path)
 
 
-def _fetch_copy(config: Config, journal: Path) -> Path:
+def _fetch_journal_copy(config: Config, journal: Path) -> Path:
     """Return the copy of the journal; an old one where no daemon answers. Raises Unavailable."""
     import http.client
 
     from hpctl.wire import reports as wire
     from hpctl.wire.heads import HeadAddress, explain_refusal
 
-    copy = wire.find_journal_copy(journal)
+    copy = wire.make_journal_copy_path(journal)
     until = time.monotonic() + COPY_S
     try:
         head, munge_socket = HeadAddress.here(config.intake.listen), config.intake.munge_socket
@@ -155,9 +155,9 @@ def choose_scheduler(
     cli = CliScheduler(runner, event=event, may_act=may_act)
     if wanted == "cli":
         return cli, "cli, as slurm.adapter says"
-    from hpctl.slurm.pyslurm import PySlurm
+    from hpctl.slurm.pyslurm import PySlurmScheduler
 
-    pyslurm = PySlurm(runner, event=event, may_act=may_act)
+    pyslurm = PySlurmScheduler(runner, event=event, may_act=may_act)
     why_not = pyslurm.explain_unusable()
     if not why_not:
         return pyslurm, f"pyslurm (slurm.adapter: {wanted})"
@@ -170,7 +170,7 @@ def choose_scheduler(
     return cli, f"cli (slurm.adapter: auto), for {why_not}"
 
 
-def make_provider(config: Config) -> CloudProvider:
+def make_cloud_provider(config: Config) -> CloudProvider:
     """Return the cloud, or the lack of one."""
     cluster = config.cluster
     if cluster.provider == "none":
@@ -188,11 +188,11 @@ def make_provider(config: Config) -> CloudProvider:
     )
 
 
-def make_rules(config: Config) -> Rules:
+def make_fault_rules(config: Config) -> FaultRules:
     """Return the catalogue with the site's overrides. Raises HpctlError for a rule it does not
     have."""
     from hpctl.faults.catalogue import UnknownRuleError
-    from hpctl.faults.catalogue import build_rules as catalogue_rules
+    from hpctl.faults.catalogue import build_fault_rules as catalogue_rules
 
     try:
         return catalogue_rules(config.catalogue, silent_after_s=config.ages.silent_s)
@@ -205,7 +205,7 @@ def make_rules(config: Config) -> Rules:
         ) from error
 
 
-def open_aws(
+def open_aws_account(
     profile: str | None = None, region: str | None = None, endpoint_url: str | None = None
 ) -> Aws:
     """Return an AWS account for an operator's command. Nothing is asked yet. Raises HpctlError."""

@@ -11,19 +11,19 @@ from hpctl.engine.completing import is_stuck_completing
 from hpctl.engine.journal.events import SignalSeen
 from hpctl.engine.kinds import DueStep, JobsByNode, RecoveryAnswer, RecoveryKind, Withdrawn
 from hpctl.engine.pauses import find_recovery_pause
-from hpctl.engine.view import View, group_jobs_by_node
+from hpctl.engine.view import PlanningView, group_jobs_by_node
 from hpctl.toolkit.bounds import add_seconds
 from hpctl.vocabulary.identity import JobId
 from hpctl.vocabulary.isolation import InconsistentState
 from hpctl.vocabulary.pause import find_active_pauses
-from hpctl.vocabulary.policy import Mode, RecoveryPolicy
+from hpctl.vocabulary.policy import OperatingMode, RecoveryPolicy
 from hpctl.vocabulary.recovery import PhaseMove, StartStep, StepKind, WaitUntil
 
 KILL_S = 45.0
 """A slurmd ends a job sooner: KillWait is 30 s as it comes."""
 
 
-class AdvancePass(Struct, frozen=True):
+class RecoveryPassResult(Struct, frozen=True):
     """One pass over all open recoveries. While there are `moves`, another pass is needed."""
 
     moves: tuple[SignalSeen, ...] = ()
@@ -33,12 +33,12 @@ class AdvancePass(Struct, frozen=True):
 
 
 def advance_recoveries(
-    view: View, policy: RecoveryPolicy, now: datetime, kinds: Sequence[RecoveryKind]
-) -> AdvancePass:
+    view: PlanningView, policy: RecoveryPolicy, now: datetime, kinds: Sequence[RecoveryKind]
+) -> RecoveryPassResult:
     """Return what each open recovery does next. Nothing moves on an old view, nor of what is
     flawed."""
     if not view.current:
-        return AdvancePass()
+        return RecoveryPassResult()
     here = group_jobs_by_node(list(view.state.open_nodes), view.scheduler.jobs)
     taken_back = [kind.find_withdrawn(view, policy, now) for kind in kinds]
     flaws = list(chain.from_iterable(flaws for _, flaws in taken_back))
@@ -46,15 +46,15 @@ def advance_recoveries(
     found = [kind.advance(view, policy, here, now) for kind in kinds]
     steps = list(chain.from_iterable(made for made, _ in found))
     flaws.extend(chain.from_iterable(flawed for _, flawed in found))
-    return AdvancePass(
-        tuple(_list_signals(steps, now)),
+    return RecoveryPassResult(
+        tuple(_list_signal_events(steps, now)),
         _list_due_steps(steps, view, policy, here, now),
         tuple(step.answer for step in steps if isinstance(step.answer, WaitUntil)),
         tuple(flaws),
     )
 
 
-def _list_signals(steps: Sequence[RecoveryAnswer], now: datetime) -> Iterator[SignalSeen]:
+def _list_signal_events(steps: Sequence[RecoveryAnswer], now: datetime) -> Iterator[SignalSeen]:
     """Yield the event of each recovery that moves."""
     for step in steps:
         move = step.answer
@@ -62,7 +62,7 @@ def _list_signals(steps: Sequence[RecoveryAnswer], now: datetime) -> Iterator[Si
             yield SignalSeen(now, step.recovery, move.signal, move.why, step.generation, move.tests)
 
 
-def _withdraw_recoveries(view: View, found: Sequence[Withdrawn]) -> View:
+def _withdraw_recoveries(view: PlanningView, found: Sequence[Withdrawn]) -> PlanningView:
     """Return the view with what the kinds take back. What could not be decided on is left alone."""
     withdrawn, flaws = dict(view.withdrawn), dict(view.flaws)
     for why, flawed in found:
@@ -73,7 +73,7 @@ def _withdraw_recoveries(view: View, found: Sequence[Withdrawn]) -> View:
 
 def _list_due_steps(
     steps: Sequence[RecoveryAnswer],
-    view: View,
+    view: PlanningView,
     policy: RecoveryPolicy,
     here: JobsByNode,
     now: datetime,
@@ -81,18 +81,18 @@ def _list_due_steps(
     """Return the steps that are wanted. A pause stops effects, not looking: what is observed
     meanwhile still moves a recovery. So does mode observe, in which recoveries are open where it
     was set while they were."""
-    if view.stopped or policy.mode is Mode.OBSERVE:
+    if view.stopped or policy.mode is OperatingMode.OBSERVE:
         return ()
     wanted = [
         DueStep(s.recovery, s.answer, s.attempt) for s in steps if isinstance(s.answer, StartStep)
     ]
     if find_active_pauses(view.state.pauses, now):
         wanted = [due for due in wanted if find_recovery_pause(due.recovery, view, now) is None]
-    return _drop_early_node_downs(wanted, view, here, now)
+    return _defer_node_down_steps(wanted, view, here, now)
 
 
-def _drop_early_node_downs(
-    due: Sequence[DueStep], view: View, here: JobsByNode, now: datetime
+def _defer_node_down_steps(
+    due: Sequence[DueStep], view: PlanningView, here: JobsByNode, now: datetime
 ) -> tuple[DueStep, ...]:
     """Return the steps without DOWN for a node whose slurmd is about to end a job that Slurm
     requeues.
@@ -107,11 +107,11 @@ def _drop_early_node_downs(
     nodes = {d.recovery: view.state.nodes[d.recovery] for d in downs}
     causes = {view.state.jobs[rid].cause for rid in view.state.open_jobs.values()}
 
-    def alive(one: DueStep) -> bool:
+    def is_node_alive(one: DueStep) -> bool:
         node = view.scheduler.nodes.get(nodes[one.recovery].node)
         return node is not None and node.responding and not node.down
 
-    downs.sort(key=lambda one: (alive(one), one.recovery not in causes))
+    downs.sort(key=lambda one: (is_node_alive(one), one.recovery not in causes))
     sent, ended = [d for d in due if d.do.kind is not StepKind.DOWN], set[JobId]()
     for one in downs:
         rec = nodes[one.recovery]
@@ -119,7 +119,7 @@ def _drop_early_node_downs(
         requeued = (j for j in here[rec.node] if j.completing and j.state == "PENDING")
         completing = any(not is_stuck_completing(job, KILL_S, now) for job in requeued)
         wait = now < add_seconds(rec.opened, KILL_S) and (completing or running & ended)
-        if not (wait and alive(one)):
+        if not (wait and is_node_alive(one)):
             sent.append(one)
             ended |= running
     return tuple(sent)

@@ -14,15 +14,15 @@ from hpctl.engine.held_jobs import HeldJob, describe_release_command, find_held_
 from hpctl.engine.journal.events import GateBlocked
 from hpctl.engine.out_of_service import OutOfServiceCause, OutOfServiceNode, format_node_state
 from hpctl.engine.power_saving import describe_power_saving, has_failed_to_resume
-from hpctl.engine.timeline import describe_hold_release, find_awaited, write_title
+from hpctl.engine.timeline import describe_hold_release, find_awaited_event, format_subject_title
 from hpctl.engine.untreated import (
     UntreatedNode,
     describe_untreated_node,
-    find_untreated_awaited,
+    find_untreated_node_resolution,
     find_untreated_nodes,
 )
 from hpctl.engine.world import World
-from hpctl.faults.slurm_reasons import describe_operator_action, find_closed_node_row
+from hpctl.faults.slurm_reasons import describe_operator_action, find_closed_node_fault_row
 from hpctl.toolkit.declared_view import AgeCell, Column, Columns, JsonOnly, RowTable
 from hpctl.toolkit.hostlist import fold_hostlist, is_host_name
 from hpctl.vocabulary.hang import HANG_GATE
@@ -113,9 +113,9 @@ def _collect_targets(tasks: Iterable[PersonTask]) -> set[str]:
 
 def _make_handover_task(w: World, rec: NodeRecovery) -> PersonTask:
     return PersonTask(
-        title=write_title(rec),
+        title=format_subject_title(rec),
         why=rec.trail[-1].why if rec.trail else "",
-        ask=find_awaited(rec, w.policy).what,
+        ask=find_awaited_event(rec, w.policy).what,
         explain=rec.id,
         since=rec.since,
         targets=(rec.node,),
@@ -181,7 +181,7 @@ def _make_untreated_node_task(one: UntreatedNode) -> PersonTask:
     return PersonTask(
         title=f"{one.name}: {meaning or 'left out of service'}",
         why=describe_untreated_node(one),
-        ask=find_untreated_awaited(one).what,
+        ask=find_untreated_node_resolution(one).what,
         explain=one.last.id,
         since=one.since,
         targets=(one.name,),
@@ -211,7 +211,7 @@ def _describe_closed_node(node: SlurmNode) -> tuple[str, str, str] | None:
     if has_failed_to_resume(node):
         ask = f"find out why it did not boot, then run `scontrol update NodeName={node.name}"
         return describe_power_saving(node), f"Reason {node.reason!r}", f"{ask} State=RESUME`"
-    row = find_closed_node_row(node)
+    row = find_closed_node_fault_row(node)
     if row is None:
         return None
     return row.meaning, f"{row.by} closed it ({node.reason!r})", describe_operator_action(node)

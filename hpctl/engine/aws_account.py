@@ -10,6 +10,6 @@ if TYPE_CHECKING:
 
 def open_aws(profile: str | None, region: str | None, endpoint_url: str | None) -> Aws:
     """Return the account that the options name. Raises HpctlError."""
-    from hpctl.engine.adapters import open_aws as wired
+    from hpctl.engine.adapters import open_aws_account as wired
 
     return wired(profile, region, endpoint_url)

@@ -25,7 +25,7 @@ FRESH_S = 1.0
 """A reading of the cloud that is younger is not repeated for what it blocks."""
 
 
-class CloudWatch:
+class CloudPoller:
     """Reads the provider in the background, as often as the loop asks for."""
 
     def __init__(
@@ -42,7 +42,9 @@ class CloudWatch:
         self._blocked: Set[object] = frozenset()
         self._read_at = -math.inf
         self._stop = False
-        self._thread = threading.Thread(target=self._run, name="cloud-watch", daemon=True)
+        self._thread = threading.Thread(
+            target=self._poll_until_stopped, name="cloud-watch", daemon=True
+        )
 
     def start(self) -> None:
         """Begin reading."""
@@ -64,7 +66,7 @@ class CloudWatch:
         self._stop = True
         self._hurry.set()
 
-    def _run(self) -> None:
+    def _poll_until_stopped(self) -> None:
         while not self._stop:
             self.read()
             self._hurry.wait(min(self.interval_s, AGAIN_S) if self.trouble else self.interval_s)

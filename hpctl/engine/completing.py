@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Final
 
-from hpctl.engine.journal.state import State
+from hpctl.engine.journal.state import EngineState
 from hpctl.toolkit.bounds import add_seconds, parse_count
 from hpctl.toolkit.durations import format_duration
 from hpctl.vocabulary.identity import NodeName
@@ -35,7 +35,7 @@ def is_stuck_completing(job: SlurmJob, for_s: float, now: datetime) -> bool:
     return since is not None and now >= add_seconds(since, for_s)
 
 
-def is_waiting_to_restart(job: SlurmJob, state: State) -> bool:
+def is_waiting_to_restart(job: SlurmJob, state: EngineState) -> bool:
     """Return whether a restart of the job waits until it is no longer COMPLETING."""
     recovery = state.job_recovery(job.id)
     return job.state == "PENDING" or (recovery is not None and recovery.phase in _WAITS)
@@ -64,7 +64,7 @@ def describe_completing_job(job: SlurmJob, now: datetime) -> str:
 
 
 def describe_completing_fix(
-    job: SlurmJob, slurm: SchedulerView, state: State, policy: RecoveryPolicy
+    job: SlurmJob, slurm: SchedulerView, state: EngineState, policy: RecoveryPolicy
 ) -> str:
     """Say what ends it: what hpctl does and when, or what a person can do."""
     nodes = ", ".join(job.completing_nodes)

@@ -16,7 +16,7 @@ from hpctl.toolkit.output import DEFAULT_CONFIG
 
 if TYPE_CHECKING:
     from hpctl.engine.config import Config
-    from hpctl.engine.journal.state import State
+    from hpctl.engine.journal.state import EngineState
     from hpctl.vocabulary.identity import NodeName
 
 
@@ -25,13 +25,15 @@ _JOB = re.compile(r"\d+(_\d+)?")
 Complete = Callable[[click.Context, click.Parameter, str], list[str]]
 
 
-def _make_completer(pick: Callable[[State], Iterable[object]], *, agents: bool = False) -> Complete:
+def _make_completer(
+    pick: Callable[[EngineState], Iterable[object]], *, agents: bool = False
+) -> Complete:
     """Completes what `pick` finds in the journal, and with `agents` the nodes that report."""
 
     def complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
         path = ctx.params.get("config") or os.environ.get("HPCTL_CONFIG") or DEFAULT_CONFIG
         try:
-            state, heard = _read_state(load_config(path), agents=agents)
+            state, heard = _read_journal_state(load_config(path), agents=agents)
         except (HpctlError, OSError):
             return []
         names = {*map(str, pick(state)), *map(str, heard)}
@@ -40,7 +42,7 @@ def _make_completer(pick: Callable[[State], Iterable[object]], *, agents: bool =
     return complete
 
 
-def _read_state(config: Config, *, agents: bool) -> tuple[State, Iterable[NodeName]]:
+def _read_journal_state(config: Config, *, agents: bool) -> tuple[EngineState, Iterable[NodeName]]:
     """Return what the journal amounts to, and with `agents` the nodes that report: as the daemon
     knows them, else from the journal itself. Slurm and the cloud are not asked. Raises
     HpctlError."""
@@ -49,32 +51,33 @@ def _read_state(config: Config, *, agents: bool) -> tuple[State, Iterable[NodeNa
     client = WorldClient(config)
     try:
         state = client.read_state(history=True)
-        return state, client.read_heard() if agents else ()
+        return state, client.list_reporting_nodes() if agents else ()
     except WorldUnavailableError:
         pass
-    from hpctl.engine.adapters import open_reader
+    from hpctl.engine.adapters import open_journal_reader
     from hpctl.engine.world_offline import replay_journal_events
 
-    with closing(open_reader(config)) as store:
+    with closing(open_journal_reader(config)) as store:
         return replay_journal_events(store.events()), list(store.health()) if agents else ()
 
 
-def list_jobs(state: State) -> list[object]:
+def list_journaled_jobs(state: EngineState) -> list[object]:
     """Return the jobs that the journal names: treated, held, or with a report of their own."""
     treated = [recovery.shown for recovery in state.jobs.values()]
     held = [target for target in state.holds if _JOB.fullmatch(target)]
     return [*treated, *held, *state.reports]
 
 
-def list_explainable_targets(state: State) -> list[object]:
+def list_explainable_targets(state: EngineState) -> list[object]:
     """Whatever `explain` can explain."""
     jobs = [r.shown for r in state.jobs.values()]
-    nodes = [r.node for r in state.nodes.values() if not r.of_capacity]
+    nodes = [r.node for r in state.nodes.values() if not r.is_for_capacity_change]
     return [*state.nodes, *state.jobs, *state.changes, *state.holds, *nodes, *jobs]
 
 
 complete_node = _make_completer(
-    lambda state: (r.node for r in state.nodes.values() if not r.of_capacity), agents=True
+    lambda state: (r.node for r in state.nodes.values() if not r.is_for_capacity_change),
+    agents=True,
 )
 
 
@@ -88,7 +91,7 @@ complete_hold = _make_completer(
 )
 
 
-complete_job = _make_completer(list_jobs)
+complete_job = _make_completer(list_journaled_jobs)
 
 
 complete_window = _make_completer(lambda state: (one.opened.group for one in state.windows))

@@ -19,7 +19,7 @@ from msgspec import Meta, Struct, field
 from hpctl.engine.database_url import hide_password, read_database_url
 from hpctl.toolkit import yaml_files
 from hpctl.toolkit.bounds import parse_count
-from hpctl.toolkit.errors import FileProblems
+from hpctl.toolkit.errors import InvalidFileError
 from hpctl.vocabulary.identity import RuleId
 from hpctl.vocabulary.policy import (
     AcceptancePolicy,
@@ -27,13 +27,13 @@ from hpctl.vocabulary.policy import (
     BurnInPolicy,
     Count,
     EvidencePolicy,
-    FactAges,
+    FactAgeLimits,
     FaultClassOverride,
     HangPolicy,
     JobPolicy,
-    Mode,
     NodePolicy,
     NoticeKind,
+    OperatingMode,
     RecoveryPolicy,
     Seconds,
     SecondsOrNone,
@@ -49,7 +49,7 @@ MAILPROG = "mailprog"
 ALONE_LEASE_S, SHARED_LEASE_S = 30.0, 3.0
 
 
-class ConfigError(FileProblems):
+class ConfigError(InvalidFileError):
     """A configuration file with problems: all of them, each with its place."""
 
     hint_text = "`hpctl config example` prints every key with its default"
@@ -184,7 +184,7 @@ class NotifySection(Struct, frozen=True):
         if unknown:
             raise ValueError(f"no sink is called {', '.join(sorted(unknown))}")
 
-    def quiet_at(self, now: datetime) -> bool:
+    def is_in_quiet_hours(self, now: datetime) -> bool:
         """Return whether a message that is not urgent waits: `quiet` is HH:MM-HH:MM in this
         host's time zone."""
         begin, _, end = self.quiet.partition("-")
@@ -195,7 +195,7 @@ class NotifySection(Struct, frozen=True):
 class Config(Struct, frozen=True):
     """The whole file."""
 
-    mode: Mode = Mode.OBSERVE
+    mode: OperatingMode = OperatingMode.OBSERVE
     state_dir: Path = Path("/var/lib/hpctl")
     database_url: str | None = None
     heads: tuple[HeadUrl, ...] = ()
@@ -214,7 +214,7 @@ class Config(Struct, frozen=True):
     node: NodePolicy = NodePolicy()
     job: JobPolicy = JobPolicy()
     budgets: TreatmentBudgets = TreatmentBudgets()
-    ages: FactAges = FactAges()
+    ages: FactAgeLimits = FactAgeLimits()
     hangs: HangPolicy = field(default_factory=HangPolicy)
     catalogue: dict[RuleId, FaultClassOverride] = field(default_factory=dict)
     autoscale: AutoscalePolicy = AutoscalePolicy()
@@ -232,7 +232,7 @@ class Config(Struct, frozen=True):
             raise ValueError("page: on a port it needs a token_file (or listen: unix:/PATH)")
         if self.autoscale.enabled and not self.autoscale.groups:
             raise ValueError("autoscale: enabled, but no group is named in groups")
-        if self.mode is Mode.OWN and self.cluster.provider == "none":
+        if self.mode is OperatingMode.OWN and self.cluster.provider == "none":
             raise ValueError("mode own reboots and replaces: it needs a cluster.provider")
         if self.autoscale.enabled and self.cluster.provider == "none":
             raise ValueError("autoscale adds and removes instances: it needs a cluster.provider")
@@ -250,7 +250,7 @@ class Config(Struct, frozen=True):
         return self.loop.lease_s or alone
 
     @property
-    def upkeep_s(self) -> float:
+    def flush_interval_s(self) -> float:
         """Return how often at least the loop stores what it has in memory alone, in seconds."""
         return (self.lease_s if self.database_url is None else ALONE_LEASE_S) / 4
 
@@ -272,7 +272,7 @@ class Config(Struct, frozen=True):
         own = self.run_policies.get(partition)
         return (self.run_policy,) if own is None else (self.run_policy, own)
 
-    def list_changes(self) -> dict[str, str]:
+    def list_non_default_settings(self) -> dict[str, str]:
         """Return what differs from the defaults, by dotted name, as the audit trail keeps it."""
         found, plain = _flatten_config(self), _flatten_config(type(self)())
         if self.database_url is not None:
@@ -293,15 +293,15 @@ def read_config_file(path: str | Path) -> Config:
 
 def parse_config(text: str, path: str = "<text>") -> Config:
     """Validate YAML text. Raises ConfigError with every problem it has."""
-    return yaml_files.parse_struct(Config, text, path, ConfigError)
+    return yaml_files.parse_yaml_struct(Config, text, path, ConfigError)
 
 
-def format_example(config: Config | None = None) -> str:
+def format_example_config(config: Config | None = None) -> str:
     """Return a file with every key of a configuration, by default of the defaults, under its
     meaning."""
     config = config or Config()
     out = ["# hpctl.yaml: every key with its default. Durations are in seconds.", ""]
-    for name, value in convert_to_dict(config).items():
+    for name, value in convert_config_to_dict(config).items():
         section = getattr(config, name)
         if isinstance(section, Struct):
             out += ["", f"# {(type(section).__doc__ or '').strip().splitlines()[0]}"]
@@ -310,7 +310,7 @@ def format_example(config: Config | None = None) -> str:
     return "\n".join(out) + "\n"
 
 
-def convert_to_dict(config: Config) -> dict[str, Any]:
+def convert_config_to_dict(config: Config) -> dict[str, Any]:
     """Return the file's keys; of a recovery policy, which has no defaults, those that are set."""
     plain: dict[str, Any] = msgspec.json.decode(
         msgspec.json.encode(config, enc_hook=str, order="deterministic")
@@ -321,7 +321,7 @@ def convert_to_dict(config: Config) -> dict[str, Any]:
 def _flatten_config(config: Config) -> dict[str, str]:
     """Nested keys as `a.b.c`, each with its value as JSON; lists are values."""
     found: dict[str, str] = {}
-    todo: list[tuple[str, Any]] = list(convert_to_dict(config).items())
+    todo: list[tuple[str, Any]] = list(convert_config_to_dict(config).items())
     for name, value in todo:
         if isinstance(value, Mapping):
             todo += [(f"{name}.{key}", inner) for key, inner in value.items()]

@@ -13,7 +13,7 @@ import yaml
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpctl.engine.config import Config, ConfigError, convert_to_dict, parse_config
+from hpctl.engine.config import Config, ConfigError, convert_config_to_dict, parse_config
 from hpctl.engine.database_url import hide_password, read_database_url
 from hpctl.toolkit import yaml_files
 from hpctl.toolkit.yaml_files import Place
@@ -36,10 +36,10 @@ def list_settings(path: str) -> tuple[Setting, ...]:
     if config.database_url is not None:
         # The password in it is for the daemon alone.
         config = _hide_password(config)
-    usual = dict(_flatten_keys(convert_to_dict(Config())))
+    usual = dict(_flatten_keys(convert_config_to_dict(Config())))
     root = _compose_yaml(text)
     found = []
-    for place, value in _flatten_keys(convert_to_dict(config)):
+    for place, value in _flatten_keys(convert_config_to_dict(config)):
         line, is_whole = _find_key_line(root, place)
         if not is_whole and value == usual.get(place, value):
             line = None

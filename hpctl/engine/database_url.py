@@ -34,7 +34,7 @@ def read_database_url(text: str) -> URL:
 
 def hide_password(url: URL) -> str:
     """Return a URL with a mark in place of its password, and without options that are one."""
-    query = {name: value for name, value in url.query.items() if not _is_password(name)}
+    query = {name: value for name, value in url.query.items() if not _is_password_option(name)}
     return url.set(query=query).render_as_string()
 
 
@@ -45,8 +45,8 @@ def mask_database_url(url: URL) -> str:
 
 def has_password(url: URL) -> bool:
     """Return whether a URL holds a password."""
-    return bool(url.password) or any(map(_is_password, url.query))
+    return bool(url.password) or any(map(_is_password_option, url.query))
 
 
-def _is_password(option: str) -> bool:
+def _is_password_option(option: str) -> bool:
     return "pass" in option.lower()

@@ -16,8 +16,8 @@ from hpctl.toolkit.bounds import add_seconds
 from hpctl.toolkit.durations import format_duration
 from hpctl.vocabulary.job_recovery import JobPhase, JobRecovery, JobSignal
 from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery
-from hpctl.vocabulary.policy import Mode, RecoveryPolicy
-from hpctl.vocabulary.recovery import Trail
+from hpctl.vocabulary.policy import OperatingMode, RecoveryPolicy
+from hpctl.vocabulary.recovery import TransitionRecord
 
 NEWEST: Final = 200
 """So many of the newest recoveries are measured."""
@@ -69,9 +69,9 @@ class RecoveryTimeEstimator:
         open_ids = {*state.open_jobs.values(), *state.open_nodes.values()}
         if not open_ids:
             return
-        for rec in islice(_find_resumed_jobs(state.jobs.values()), NEWEST):
-            self._measure_phases(_JOB, JobPhase.HIT, rec, _find_job_running_time(rec))
-        for node in islice(_find_returned_nodes(state.nodes.values()), NEWEST):
+        for rec in islice(_find_resumed_job_recoveries(state.jobs.values()), NEWEST):
+            self._measure_phases(_JOB, JobPhase.HIT, rec, _find_job_resume_time(rec))
+        for node in islice(_find_returned_node_recoveries(state.nodes.values()), NEWEST):
             self._measure_phases(str(node.remedy), NodePhase.OPEN, node, node.since)
 
     def _measure_phases(
@@ -86,11 +86,11 @@ class RecoveryTimeEstimator:
                 left_s = (end - at).total_seconds()
                 self._left_s.setdefault((kind, phase), []).append(left_s)
 
-    def estimate_job(self, rec: JobRecovery) -> EndTimeEstimate | None:
+    def estimate_job_restart(self, rec: JobRecovery) -> EndTimeEstimate | None:
         """Return when a job runs again; None where it runs, where hpctl does not restart it, where
         it waits its turn in Slurm's queue, and where even the bound has passed."""
         w = self._world
-        if rec.ended or rec.phase is JobPhase.PROVING or w.policy.mode is Mode.OBSERVE:
+        if rec.ended or rec.phase is JobPhase.PROVING or w.policy.mode is OperatingMode.OBSERVE:
             return None
         job = w.slurm.jobs.get(rec.attempt.job) if w.slurm is not None else None
         if job is not None and job.reason.startswith("JobHeld"):
@@ -105,7 +105,7 @@ class RecoveryTimeEstimator:
         bound = add_seconds(rec.since, _sum_job_deadlines_s(rec, w.policy, completing))
         return EndTimeEstimate(bound) if bound > w.now else None
 
-    def estimate_node(self, rec: NodeRecovery) -> EndTimeEstimate | None:
+    def estimate_node_return(self, rec: NodeRecovery) -> EndTimeEstimate | None:
         """Return when a node is back in service; None where too few were measured.
 
         No bound is given: a node whose remedy fails gets the next one.
@@ -130,23 +130,23 @@ def _format_rounded_duration(seconds: float) -> str:
     return f"{math.ceil(seconds)} s"
 
 
-def _find_resumed_jobs(recs: Iterable[JobRecovery]) -> Iterator[JobRecovery]:
+def _find_resumed_job_recoveries(recs: Iterable[JobRecovery]) -> Iterator[JobRecovery]:
     """Yield the newest recoveries of jobs that ran again, without those that a backoff put off."""
     for rec in reversed([*recs]):
-        if rec.ended and rec.start_at is None and not rec.of_no_fault:
+        if rec.ended and rec.start_at is None and not rec.is_without_fault:
             yield rec
 
 
-def _find_returned_nodes(recs: Iterable[NodeRecovery]) -> Iterator[NodeRecovery]:
+def _find_returned_node_recoveries(recs: Iterable[NodeRecovery]) -> Iterator[NodeRecovery]:
     """Yield the newest recoveries of nodes that are back in service."""
     for rec in reversed([*recs]):
-        if rec.phase is NodePhase.RETURNED and not rec.of_capacity:
+        if rec.phase is NodePhase.RETURNED and not rec.is_for_capacity_change:
             yield rec
 
 
-def _find_job_running_time(rec: JobRecovery) -> datetime | None:
+def _find_job_resume_time(rec: JobRecovery) -> datetime | None:
     ran = (JobSignal.RUNNING_SEEN, JobSignal.WENT_ON)
-    moves: Iterable[Trail] = rec.trail
+    moves: Iterable[TransitionRecord] = rec.trail
     return next((move.at for move in moves if JobSignal(move.signal) in ran), None)
 
 

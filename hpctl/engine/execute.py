@@ -18,7 +18,7 @@ from msgspec import Struct
 from hpctl.engine.journal.events import StepResolved, StepStarted
 from hpctl.engine.journaled_state import JournaledState
 from hpctl.engine.kinds import DueStep
-from hpctl.toolkit.threads import start_pool
+from hpctl.toolkit.threads import start_thread_pool
 from hpctl.vocabulary.evidence import EvidenceOrder
 from hpctl.vocabulary.identity import InstanceId, JobId, NodeName
 from hpctl.vocabulary.isolation import InconsistentState, isolate_call
@@ -85,7 +85,7 @@ class ExecutorPorts(Struct, frozen=True):
     """Reads the stacks of a job's ranks beside everything else. None: none are read."""
 
 
-class Executor:
+class StepExecutor:
     """Carries steps out, each in three parts: StepStarted, one port call, StepResolved."""
 
     def __init__(
@@ -108,7 +108,7 @@ class Executor:
         self._clock = clock
         self._poke = poke
         self._may_act = may_act
-        self._pool = start_pool(1, "cloud-call") if poke else None
+        self._pool = start_thread_pool(1, "cloud-call") if poke else None
         self._answers: queue.SimpleQueue[tuple[list[DueStep], Mapping[str, Outcome]]]
         self._answers = queue.SimpleQueue()
         self._calling = False
@@ -137,7 +137,7 @@ class Executor:
         begun = self._read_stacks([d for d in due if d.do.kind is StepKind.STACKS])
         for batch in _batch_slurm_steps(due):
             begun = True
-            if _is_any_in_doubt(self.run_step(batch, self._run_slurm_steps)):
+            if _has_ambiguous_outcome(self.run_step(batch, self._run_slurm_steps)):
                 break
         for kind in _AGENTS:
             batch = [d for d in due if d.do.kind is kind]
@@ -155,7 +155,7 @@ class Executor:
 
     def _read_stacks(self, due: list[DueStep]) -> bool:
         for one in due:
-            self._journal_start([one])
+            self._journal_step_starts([one])
             if self._stacks is not None and self._may_act():
                 self._stacks.begin(one)
             else:
@@ -183,7 +183,7 @@ class Executor:
         self, batch: list[DueStep], call: Callable[[list[DueStep]], Mapping[str, Outcome]]
     ) -> Mapping[str, Outcome]:
         """Journal a batch, call a port for it, and journal what it answered."""
-        self._journal_start(batch)
+        self._journal_step_starts(batch)
         outcomes = self._call_port(batch, call)
         self._journal_outcomes(batch, outcomes)
         return outcomes
@@ -207,7 +207,7 @@ class Executor:
         self._flaws.put(outcomes)
         return {d.do.target: Outcome.ambiguous("internal_error", outcomes.error) for d in batch}
 
-    def _journal_start(self, batch: list[DueStep]) -> None:
+    def _journal_step_starts(self, batch: list[DueStep]) -> None:
         now = self._clock.now()
         started = []
         for due in batch:
@@ -233,13 +233,13 @@ class Executor:
             return True
         if self._calling:
             return False
-        self._journal_start(batch)
-        self._pool.submit(self._queue_answer, batch)
+        self._journal_step_starts(batch)
+        self._pool.submit(self._queue_cloud_answer, batch)
         # Not before: where it raises, no call is under way. Only this thread collects answers.
         self._calling = True
         return True
 
-    def _queue_answer(self, batch: list[DueStep]) -> None:
+    def _queue_cloud_answer(self, batch: list[DueStep]) -> None:
         self._answers.put((batch, self._call_port(batch, self.order_instances)))
         if self._poke:
             self._poke()
@@ -264,7 +264,7 @@ class Executor:
             return {d.do.target: Outcome.rejected("no_agents") for d in batch}
         if batch[0].do.kind is StepKind.EVIDENCE:
             wanted = [d.do.evidence for d in batch if d.do.evidence is not None]
-            answers = self._agents.keep_evidence(wanted)
+            answers = self._agents.request_evidence(wanted)
         else:
             answers = self._agents.reset([d.do.order for d in batch if d.do.order is not None])
         return {str(n): o for n, o in answers.items()}
@@ -277,7 +277,9 @@ class Executor:
     def _run_node_steps(self, batch: list[DueStep]) -> Mapping[str, Outcome]:
         kind = batch[0].do.kind
         if kind in (StepKind.RETURN, StepKind.RESUME):
-            answers = self._scheduler.give_back({NodeName(d.do.target): d.recovery for d in batch})
+            answers = self._scheduler.resume_nodes(
+                {NodeName(d.do.target): d.recovery for d in batch}
+            )
         else:
             reasons = {
                 NodeName(d.do.target): d.do.reason or format_own_reason(d.recovery, d.do.why)
@@ -309,8 +311,10 @@ class Executor:
         if do.kind is StepKind.NOTE:
             return self._scheduler.note(attempt, do.why)
         if do.kind is StepKind.CANCEL:
-            return self._scheduler.give_up(attempt, f"hpctl: {do.why}")
-        return self._scheduler.start_now(job, do.exclude, do.forgive, do.after_s, do.elastic)
+            return self._scheduler.cancel_attempt(attempt, f"hpctl: {do.why}")
+        return self._scheduler.start_pending_job(
+            job, do.exclude, do.forgive, do.after_s, do.elastic
+        )
 
     def _run_reservation_step(self, do: StartStep) -> Outcome:
         if do.kind is StepKind.RESERVE:
@@ -333,7 +337,7 @@ class Executor:
             )
             return slurm.test(test)
         if do.kind is StepKind.END_TEST:
-            return slurm.end_test(do.target)
+            return slurm.cancel_node_test(do.target)
         return slurm.reserve(do.target, do.nodes if do.kind is StepKind.ISOLATE else (), own=True)
 
 
@@ -351,7 +355,7 @@ class AgentOrders:
         """See Agents."""
         return self._seal_orders(wanted)
 
-    def keep_evidence(self, orders: Sequence[EvidenceOrder]) -> Mapping[NodeName, Outcome]:
+    def request_evidence(self, orders: Sequence[EvidenceOrder]) -> Mapping[NodeName, Outcome]:
         """See Agents."""
         return self._seal_orders(orders)
 
@@ -391,7 +395,7 @@ def _batch_slurm_steps(due: Sequence[DueStep]) -> Iterator[list[DueStep]]:
                 yield batch
 
 
-def _is_any_in_doubt(outcomes: Mapping[str, Outcome]) -> bool:
+def _has_ambiguous_outcome(outcomes: Mapping[str, Outcome]) -> bool:
     return any(o.kind is OutcomeKind.AMBIGUOUS or o.code == UNAVAILABLE for o in outcomes.values())
 
 

@@ -19,12 +19,12 @@ from hpctl.engine.completing import (
 )
 from hpctl.engine.gates import GATES
 from hpctl.engine.held_jobs import describe_release_command
-from hpctl.engine.instance_resolver import make_natural_key as instance_natural
+from hpctl.engine.instance_resolver import make_natural_sort_key as instance_natural
 from hpctl.engine.job_deadlines import find_job_phase_deadline_s
 from hpctl.engine.journal.events import GateBlocked, JobReported
-from hpctl.engine.journal.state import State
+from hpctl.engine.journal.state import EngineState
 from hpctl.engine.maintenance import describe_maintenance
-from hpctl.engine.named_jobs import find_named_jobs
+from hpctl.engine.named_jobs import find_jobs_by_id
 from hpctl.engine.node_waits import describe_job_wait
 from hpctl.engine.power_saving import describe_power_saving, has_failed_to_resume
 from hpctl.engine.preemption import (
@@ -32,9 +32,9 @@ from hpctl.engine.preemption import (
     Preemption,
     describe_preemption,
     find_preemption,
-    find_suspender,
+    find_suspending_job,
     format_preemptor,
-    may_be_preempted,
+    may_have_been_preempted,
 )
 from hpctl.engine.queue_wait import describe_queue_wait, is_queued
 from hpctl.engine.remedies import REMEDY_GATES
@@ -47,38 +47,48 @@ from hpctl.engine.timeline import (
     build_timeline,
     describe_hold_release,
     describe_job_release,
-    find_awaited,
+    find_awaited_event,
     find_fault_time,
     format_finding,
     format_sentence,
-    make_report_line,
+    format_subject_headline,
+    make_job_report_line,
     make_resume_command,
-    write_headline,
 )
 from hpctl.engine.untreated import (
     UntreatedNode,
     describe_untreated_node,
-    find_untreated_awaited,
+    find_untreated_node_resolution,
     find_untreated_nodes,
 )
-from hpctl.engine.views import TroubleView, find_windows, list_capacity_changes, make_trouble_view
-from hpctl.engine.world import World, describe_cloud_trouble, find_target_hold, list_known_nodes
-from hpctl.faults.catalogue import Rules
-from hpctl.faults.hma_marks import find_node_mark
-from hpctl.faults.slurm_reasons import describe_operator_action, find_closed_node_row
+from hpctl.engine.views import (
+    TroubleView,
+    list_capacity_changes,
+    list_maintenance_windows,
+    make_trouble_view,
+)
+from hpctl.engine.world import (
+    World,
+    describe_instance_status_message,
+    find_gate_hold,
+    list_known_nodes,
+)
+from hpctl.faults.catalogue import FaultRules
+from hpctl.faults.hma_marks import find_hma_mark
+from hpctl.faults.slurm_reasons import describe_operator_action, find_closed_node_fault_row
 from hpctl.toolkit.bounds import add_seconds, parse_count
 from hpctl.toolkit.durations import format_duration
-from hpctl.toolkit.job_ids import find_task_ranges, format_component, parse_job_id
-from hpctl.toolkit.view_copy import copy_view
+from hpctl.toolkit.job_ids import format_het_component_id, parse_job_id, parse_task_ranges
+from hpctl.toolkit.view_copy import build_view_from_source
 from hpctl.vocabulary import assessment, identity, model, reason, slurm_facts
 from hpctl.vocabulary.change import ClusterChange
 from hpctl.vocabulary.failure import FailureVerdict
 from hpctl.vocabulary.hang import ENDED_GATE, HANG_GATE, OTHERS_GATE
 from hpctl.vocabulary.job_recovery import JobPhase, JobRecovery
 from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery
-from hpctl.vocabulary.pause import find_pause
+from hpctl.vocabulary.pause import find_covering_pause
 from hpctl.vocabulary.preemption_order import PreemptionOrder
-from hpctl.vocabulary.registration import Registration, read_comment
+from hpctl.vocabulary.registration import Registration, parse_registration_comment
 from hpctl.vocabulary.run_policy import RunPolicy
 from hpctl.vocabulary.trouble import Trouble
 
@@ -247,7 +257,7 @@ def judge_failure(parts: ExplainExtensions, asked: FailureToExplain) -> FailureV
     for judge in parts.on_failures:
         verdict = judge(asked)
         if verdict is not None:
-            return copy_view(FailureView, verdict)
+            return build_view_from_source(FailureView, verdict)
     return None
 
 
@@ -256,7 +266,7 @@ NO_ORDER: Final = PreemptionOrder()
 
 def build_explain_view(
     w: World,
-    rules: Rules,
+    rules: FaultRules,
     target: str,
     parts: ExplainExtensions = NO_PARTS,
     order: PreemptionOrder = NO_ORDER,
@@ -270,7 +280,7 @@ def build_explain_view(
     by_id = w.state.nodes.get(rid) or w.state.jobs.get(rid)
     if by_id is not None:
         return _explain_recovery(w, rules, by_id, parts)
-    named = find_named_jobs(w, target)
+    named = find_jobs_by_id(w, target)
     if _is_array_id(w, target, named):
         return _explain_array(w, target, named)
     view = _explain_target(w, rules, str(named[0]) if named else target, parts)
@@ -298,13 +308,15 @@ def _add_standstill(w: World, view: ExplainView, number: identity.JobId) -> Expl
         f"hpctl sees none of its processes at work ({found.why})",
     )
     return replace(
-        view, headline=f"{view.headline} {said}", standstill=copy_view(StandstillView, found)
+        view,
+        headline=f"{view.headline} {said}",
+        standstill=build_view_from_source(StandstillView, found),
     )
 
 
 def find_job_preemption(w: World, target: str, order: PreemptionOrder) -> Preemption | None:
     """Return how a job lost its nodes to another, where it waits or has ended since."""
-    named = find_named_jobs(w, target)
+    named = find_jobs_by_id(w, target)
     job = w.slurm.jobs.get(named[0]) if w.slurm is not None and len(named) == 1 else None
     if w.slurm is None or job is None or job.id in w.state.open_jobs:
         return None
@@ -315,22 +327,22 @@ def find_job_preemption(w: World, target: str, order: PreemptionOrder) -> Preemp
     return find_preemption(job, w.slurm.jobs.values(), order)
 
 
-def is_suspended(w: World, target: str) -> bool:
+def is_job_suspended(w: World, target: str) -> bool:
     """Return whether a job is suspended, by a person or by a job that preempts it."""
-    named = find_named_jobs(w, target)
+    named = find_jobs_by_id(w, target)
     job = w.slurm.jobs.get(named[0]) if w.slurm is not None and len(named) == 1 else None
     return job is not None and job.state == SUSPENDED
 
 
 def _explain_target(
-    w: World, rules: Rules, target: str, parts: ExplainExtensions
+    w: World, rules: FaultRules, target: str, parts: ExplainExtensions
 ) -> ExplainView | None:
     """Return the explanation of one node, group, or job by slurmctld's number of it."""
     of_target = [
-        rec for rec in _list_target_recoveries(w, target) if not _is_shown_with_job(w, rec)
+        rec for rec in _list_target_recoveries(w, target) if not _is_preemption_note(w, rec)
     ]
     still_open = [r for r in of_target if not r.ended]
-    hold = find_target_hold(w, target)
+    hold = find_gate_hold(w, target)
     if still_open:
         return _explain_recovery(w, rules, still_open[-1], parts)
     if hold is not None:
@@ -342,10 +354,10 @@ def _explain_target(
         return _explain_reported_job(w, target, reports, parts)
     if target in list_known_nodes(w):
         return _explain_node(w, rules, identity.NodeName(target), parts)
-    return _explain_one_change(w, target)
+    return _explain_target_change(w, target)
 
 
-def _is_shown_with_job(w: World, rec: NodeRecovery | JobRecovery) -> bool:
+def _is_preemption_note(w: World, rec: NodeRecovery | JobRecovery) -> bool:
     """Return whether a recovery is a note of a preemption, which `make_job_view` tells among the
     rest."""
     noted = isinstance(rec, JobRecovery) and rec.ended and bool(rec.note)
@@ -379,40 +391,42 @@ def _find_completing_job(w: World, target: str) -> slurm_facts.SlurmJob | None:
 def _list_target_recoveries(w: World, target: str) -> list[NodeRecovery | JobRecovery]:
     """Return the recoveries of a node or of a job, oldest first."""
     found: list[NodeRecovery | JobRecovery] = [
-        r for r in w.state.nodes.values() if r.node == target and not (r.of_capacity and r.ended)
+        r
+        for r in w.state.nodes.values()
+        if r.node == target and not (r.is_for_capacity_change and r.ended)
     ]
     found += [r for r in w.state.jobs.values() if str(r.attempt.job) == target]
     return sorted(found, key=lambda r: (r.opened, r.id))
 
 
 def _explain_recovery(
-    w: World, rules: Rules, rec: NodeRecovery | JobRecovery, parts: ExplainExtensions
+    w: World, rules: FaultRules, rec: NodeRecovery | JobRecovery, parts: ExplainExtensions
 ) -> ExplainView:
     if isinstance(rec, JobRecovery):
         return _explain_job_recovery(w, rules, rec, parts)
-    if rec.of_capacity:
+    if rec.is_for_capacity_change:
         return _explain_change(w, rec)
-    hold = None if rec.ended else find_target_hold(w, rec.node)
+    hold = None if rec.ended else find_gate_hold(w, rec.node)
     untreated = next((one for one in find_untreated_nodes(w) if one.last.id == rec.id), None)
     if untreated is not None:
-        return _explain_untreated(w, rules, untreated, parts)
+        return _explain_untreated_node(w, rules, untreated, parts)
     return ExplainView(
         as_of=w.now,
         target=rec.id,
         kind="node_recovery",
-        headline=write_headline(rec),
+        headline=format_subject_headline(rec),
         rule=_describe_rule(rules, rec, parts),
         evidence=list_evidence((*rec.findings, *rec.tests)),
         gates=(*list_passed_gates(rec.passed), *(_list_blocked_gates(hold, _ASKS) if hold else ())),
         story=build_timeline(rec, w.state),
         fault_at=find_fault_time(rec, w.state),
-        next=describe_hold_release(hold) if hold else _find_awaited(w, rec),
+        next=describe_hold_release(hold) if hold else _find_awaited_node_event(w, rec),
         related=tuple(j.id for j in w.state.jobs.values() if j.cause == rec.id),
     )
 
 
-def _explain_untreated(
-    w: World, rules: Rules, one: UntreatedNode, parts: ExplainExtensions
+def _explain_untreated_node(
+    w: World, rules: FaultRules, one: UntreatedNode, parts: ExplainExtensions
 ) -> ExplainView:
     """Return a node that an operator keeps as it is, its fault known or its drain left."""
     rec, now = one.last, one.judged.findings if one.judged is not None else ()
@@ -421,26 +435,28 @@ def _explain_untreated(
         as_of=w.now,
         target=rec.id,
         kind="node_recovery",
-        headline=write_headline(rec) if escalated else f"{describe_untreated_node(one)}.",
+        headline=format_subject_headline(rec) if escalated else f"{describe_untreated_node(one)}.",
         rule=_describe_rule(rules, rec, parts),
         evidence=list_evidence((*rec.findings, *(f for f in now if f not in rec.findings))),
         gates=list_passed_gates(rec.passed),
         story=build_timeline(rec, w.state),
         fault_at=find_fault_time(rec, w.state),
-        next=find_awaited(rec, w.policy) if escalated else find_untreated_awaited(one),
+        next=find_awaited_event(rec, w.policy)
+        if escalated
+        else find_untreated_node_resolution(one),
         related=tuple(j.id for j in w.state.jobs.values() if j.cause == rec.id),
     )
 
 
-def _describe_rule(rules: Rules, rec: NodeRecovery, parts: ExplainExtensions) -> RuleView:
+def _describe_rule(rules: FaultRules, rec: NodeRecovery, parts: ExplainExtensions) -> RuleView:
     """What was decided then counts, not what the catalogue says by now."""
     row = make_rule_view(rules, rec.rule, parts)
-    return copy_view(RuleView, rec, id=rec.rule, source=row.source if row else "")
+    return build_view_from_source(RuleView, rec, id=rec.rule, source=row.source if row else "")
 
 
-def _find_awaited(w: World, rec: NodeRecovery) -> AwaitedEvent:
+def _find_awaited_node_event(w: World, rec: NodeRecovery) -> AwaitedEvent:
     """Return what is awaited, and what the cloud says where it is the cloud's turn."""
-    found, status = find_awaited(rec, w.policy), describe_cloud_trouble(w, rec)
+    found, status = find_awaited_event(rec, w.policy), describe_instance_status_message(w, rec)
     waits = describe_job_wait(rec, w.slurm, w.policy, w.now)
     if waits:
         found = replace(found, what=waits)
@@ -455,20 +471,20 @@ def _find_awaited(w: World, rec: NodeRecovery) -> AwaitedEvent:
 
 
 def _explain_job_recovery(
-    w: World, rules: Rules, rec: JobRecovery, parts: ExplainExtensions
+    w: World, rules: FaultRules, rec: JobRecovery, parts: ExplainExtensions
 ) -> ExplainView:
     cause = w.state.nodes.get(rec.cause)
     return ExplainView(
         as_of=w.now,
         target=rec.id,
         kind="job_recovery",
-        headline=write_headline(rec),
+        headline=format_subject_headline(rec),
         rule=_describe_rule(rules, cause, parts) if cause else None,
         evidence=list_evidence(cause.findings) if cause else (),
-        story=_add_reports(rec, w.state),
+        story=_build_timeline_with_reports(rec, w.state),
         fault_at=find_fault_time(rec, w.state),
-        next=_find_job_awaited(w, rec),
-        related=(*((rec.cause,) if rec.cause else ()), *_list_changes(w, rec.id)),
+        next=_find_awaited_job_event(w, rec),
+        related=(*((rec.cause,) if rec.cause else ()), *_list_change_ids(w, rec.id)),
         trouble=make_trouble_view(rec.trouble),
         failure=judge_failure(
             parts, FailureToExplain(w, rec.attempt.job, rec.trouble, rec.ran_on, recovery=rec)
@@ -476,9 +492,9 @@ def _explain_job_recovery(
     )
 
 
-def _find_job_awaited(w: World, rec: JobRecovery) -> AwaitedEvent:
+def _find_awaited_job_event(w: World, rec: JobRecovery) -> AwaitedEvent:
     """Return what is awaited, and which nodes keep the job COMPLETING."""
-    found, completing = _find_awaited_start(w, rec), _explain_completing(w, rec.attempt.job)
+    found, completing = _find_awaited_start(w, rec), _explain_completing_job(w, rec.attempt.job)
     if not completing:
         return found
     if rec.ended:
@@ -487,7 +503,7 @@ def _find_job_awaited(w: World, rec: JobRecovery) -> AwaitedEvent:
     return replace(found, what=f"{found.what}; {completing}", until=until)
 
 
-def _explain_completing(w: World, number: identity.JobId) -> str:
+def _explain_completing_job(w: World, number: identity.JobId) -> str:
     """Return which nodes keep a job COMPLETING and what ends it; "" where none does for long."""
     job = w.slurm.jobs.get(number) if w.slurm is not None else None
     if (
@@ -502,7 +518,7 @@ def _explain_completing(w: World, number: identity.JobId) -> str:
 
 def _find_awaited_start(w: World, rec: JobRecovery) -> AwaitedEvent:
     """Return what is awaited, and why Slurm lets the job wait where it is Slurm's turn."""
-    found = find_awaited(rec, w.policy)
+    found = find_awaited_event(rec, w.policy)
     job = w.slurm.jobs.get(rec.attempt.job) if w.slurm is not None else None
     if job is None or rec.phase is not JobPhase.STARTING or job.state != "PENDING":
         return found
@@ -518,16 +534,16 @@ def _find_awaited_start(w: World, rec: JobRecovery) -> AwaitedEvent:
     return replace(found, what=f"{found.what} (Slurm: {job.reason})") if named else found
 
 
-def _add_reports(rec: JobRecovery, state: State) -> tuple[TimelineLine, ...]:
+def _build_timeline_with_reports(rec: JobRecovery, state: EngineState) -> tuple[TimelineLine, ...]:
     """Return the timeline, and the reports of the job's supervisors from the run that was hit
     on."""
     runs = range(rec.attempt.restarts, rec.attempt.restarts + 2)
     reports = state.reports.get(rec.attempt.job, ())
-    found = [make_report_line(r, rec.shown) for r in reports if r.report.restarts in runs]
+    found = [make_job_report_line(r, rec.shown) for r in reports if r.report.restarts in runs]
     return tuple(sorted([*found, *build_timeline(rec, state)], key=lambda line: line.at))
 
 
-def _list_changes(w: World, target: str) -> list[str]:
+def _list_change_ids(w: World, target: str) -> list[str]:
     """Return the newest changes of capacity that are about a node, or were made for a recovery."""
     return [change.id for change in _list_target_changes(w, target)[-3:]]
 
@@ -541,7 +557,7 @@ def _has_no_supervisor(w: World, number: identity.JobId) -> bool:
     """Return whether a job is one that Slurm knows and that no supervisor is in: its script
     reports."""
     job = w.slurm.jobs.get(number) if w.slurm is not None else None
-    registered = read_comment(job.comment) if job is not None else None
+    registered = parse_registration_comment(job.comment) if job is not None else None
     return registered is not None and not registered.supervised
 
 
@@ -553,7 +569,7 @@ def _find_run_note(reports: Sequence[JobReported], restarts: int) -> str:
 
 def _list_report_lines(reports: Sequence[JobReported], shown: str) -> tuple[TimelineLine, ...]:
     """Return the reports of a job's supervisors as lines. `shown`: the job's id."""
-    return tuple(make_report_line(report, shown) for report in reports)
+    return tuple(make_job_report_line(report, shown) for report in reports)
 
 
 def _is_array_id(w: World, target: str, named: Sequence[identity.JobId]) -> bool:
@@ -569,7 +585,7 @@ def _is_array_id(w: World, target: str, named: Sequence[identity.JobId]) -> bool
 def _explain_array(w: World, target: str, named: Sequence[identity.JobId]) -> ExplainView:
     """Return an array: every task, and what hpctl did about it."""
     tasks = sorted(
-        (_describe_task(w, job) for job in named), key=lambda task: instance_natural(task.id)
+        (_describe_array_task(w, job) for job in named), key=lambda task: instance_natural(task.id)
     )
     known = [w.slurm.jobs[job] for job in named if w.slurm is not None and job in w.slurm.jobs]
     whose = f" ({known[0].name}, {known[0].user})" if known else ""
@@ -593,7 +609,7 @@ def _count_task_states(known: Sequence[slurm_facts.SlurmJob]) -> list[tuple[str,
     own = {parse_count(job.array_task) for job in known if job.array_task.isdigit()}
     counts = Counter[str]()
     for job in known:
-        ranges = list(find_task_ranges(job.array_task))
+        ranges = list(parse_task_ranges(job.array_task))
         if job.array_task.isdigit() or not ranges:
             counts[job.state] += 1
             continue
@@ -602,14 +618,14 @@ def _count_task_states(known: Sequence[slurm_facts.SlurmJob]) -> list[tuple[str,
     return sorted((state, count) for state, count in counts.items() if count)
 
 
-def _describe_task(w: World, number: identity.JobId) -> TaskView:
+def _describe_array_task(w: World, number: identity.JobId) -> TaskView:
     """Return a task, or several that wait in one record."""
     job = w.slurm.jobs.get(number) if w.slurm is not None else None
     recoveries = [r for r in w.state.jobs.values() if r.attempt.job == number]
-    hold = find_target_hold(w, str(number))
+    hold = find_gate_hold(w, str(number))
     text, explain = "not treated by hpctl", ""
     if recoveries:
-        text, explain = write_headline(recoveries[-1]), recoveries[-1].id
+        text, explain = format_subject_headline(recoveries[-1]), recoveries[-1].id
     if hold is not None:
         by_gate = "" if hold.gate == ENDED_GATE else f"held by the gate {hold.gate}: "
         text, explain = f"{by_gate}{hold.why}", ""
@@ -635,7 +651,7 @@ def _add_component_note(view: ExplainView, target: str) -> ExplainView:
 def format_job_id(job: slurm_facts.SlurmJob, target: str) -> str:
     """Return the id of a job as its user asked for it, and what it belongs to."""
     if job.components:
-        parts = ", ".join(format_component(job.id, i) for i in range(len(job.components)))
+        parts = ", ".join(format_het_component_id(job.id, i) for i in range(len(job.components)))
         return f"{job.shown}, heterogeneous: {parts}"
     if job.shown != target and not job.array_task.isdigit() and job.array_job:
         return f"{target} of {job.shown}"
@@ -647,7 +663,7 @@ def _explain_reported_job(
 ) -> ExplainView:
     """A job that needed nothing of hpctl: what its supervisor reported."""
     last = reports[-1].report
-    completing = _explain_completing(w, last.job)
+    completing = _explain_completing_job(w, last.job)
     job = w.slurm.jobs.get(last.job) if w.slurm is not None else None
     shown = job.shown if job is not None else target
     what = last.trouble.why if last.trouble else "its supervisor lives"
@@ -692,7 +708,7 @@ def _describe_hold(hold: GateBlocked) -> str:
 
 
 def _explain_hold(
-    w: World, rules: Rules, hold: GateBlocked, parts: ExplainExtensions
+    w: World, rules: FaultRules, hold: GateBlocked, parts: ExplainExtensions
 ) -> ExplainView:
     judged = w.assessments.get(identity.NodeName(hold.target))
     return ExplainView(
@@ -734,7 +750,7 @@ def _find_reported_trouble(w: World, hold: GateBlocked) -> Trouble | None:
 
 
 def _explain_node(
-    w: World, rules: Rules, name: identity.NodeName, parts: ExplainExtensions
+    w: World, rules: FaultRules, name: identity.NodeName, parts: ExplainExtensions
 ) -> ExplainView:
     """Return a node to which nothing is being done: say what is known, and why nothing is done."""
     judged = w.assessments.get(name)
@@ -748,10 +764,10 @@ def _explain_node(
     if slurm is not None:
         flags = "".join(f"+{flag}" for flag in sorted(slurm.flags))
         facts.append(f"Slurm calls it {slurm.state}{flags}")
-        mark = find_node_mark(slurm)
+        mark = find_hma_mark(slurm)
         if mark:
             facts.append(f"HyperPod's health agent marked it {mark}")
-        elif row := find_closed_node_row(slurm):
+        elif row := find_closed_node_fault_row(slurm):
             facts.append(f"{row.by} closed it ({slurm.reason!r}): {row.meaning}")
         elif slurm.closed and reason.parse_reason_owner(slurm.reason) is None:
             how = "drained it" if slurm.drained else "set it FAIL"
@@ -764,7 +780,7 @@ def _explain_node(
     facts += _list_hands_off_reasons(w, name)
     job = _find_completing_job(w, name)
     if job:
-        facts.append(_explain_completing(w, job.id))
+        facts.append(_explain_completing_job(w, job.id))
     health = w.health.get(name)
     left_out = [f.detail for f in health.findings if is_skipped_checks_finding(f)] if health else []
     facts += [f"its agent leaves checks out: {detail}" for detail in left_out]
@@ -779,7 +795,7 @@ def _explain_node(
         next=AwaitedEvent(
             f"job {job.shown} to finish there" if job else _describe_node_wait(judged, slurm)
         ),
-        related=(*(r.id for r in treated), *_list_changes(w, name)),
+        related=(*(r.id for r in treated), *_list_change_ids(w, name)),
     )
 
 
@@ -788,7 +804,7 @@ def _list_hands_off_reasons(w: World, name: identity.NodeName) -> list[str]:
     found = []
     slurm = w.slurm.nodes.get(name) if w.slurm else None
     partitions = slurm.partitions if slurm is not None else ()
-    pause = find_pause(w.state.pauses, w.now, (name,), partitions)
+    pause = find_covering_pause(w.state.pauses, w.now, (name,), partitions)
     if pause is not None:
         found.append(f"{pause.text}, so hpctl does nothing to it (`{pause.lift_command}`)")
     held_by = w.maintenance.get(name)
@@ -829,7 +845,7 @@ def list_evidence(findings: Iterable[model.Finding]) -> tuple[EvidenceView, ...]
     """Return what was seen of a node; checks that passed, or that its agent left out, are nothing
     seen."""
     seen = (f for f in findings if _is_shown_finding(f) and not is_skipped_checks_finding(f))
-    return tuple(copy_view(EvidenceView, f, text=format_finding(f)) for f in seen)
+    return tuple(build_view_from_source(EvidenceView, f, text=format_finding(f)) for f in seen)
 
 
 def _is_shown_finding(f: model.Finding) -> bool:
@@ -850,14 +866,14 @@ _ORDERS: Final = {order.fault.rule: order.fault for order in ORDERS.values()}
 
 
 def make_rule_view(
-    rules: Rules, rule: identity.RuleId, parts: ExplainExtensions = NO_PARTS
+    rules: FaultRules, rule: identity.RuleId, parts: ExplainExtensions = NO_PARTS
 ) -> RuleView | None:
     """Return a row of the catalogue as shown; None for a rule that no longer exists."""
     ordered = _ORDERS | {fault.rule: fault for fault in parts.orders}
     row = rules.classes.get(rule) or ordered.get(rule)
     if row is None:
         return None
-    return copy_view(RuleView, row, id=row.rule)
+    return build_view_from_source(RuleView, row, id=row.rule)
 
 
 def _list_gate_questions(gates: Iterable[NamedGate]) -> dict[str, str]:
@@ -902,7 +918,7 @@ def list_explainable_names(w: World) -> list[str]:
 
 def _list_target_changes(w: World, target: str) -> list[ClusterChange | NodeRecovery]:
     """Return the changes of a group, of a node, or for a recovery; oldest first."""
-    found = [*list_capacity_changes(w.state), *find_windows(w.state)]
+    found = [*list_capacity_changes(w.state), *list_maintenance_windows(w.state)]
     return [one for one in found if target in _list_change_subjects(one)]
 
 
@@ -914,7 +930,7 @@ def _list_change_subjects(change: ClusterChange | NodeRecovery) -> tuple[str | N
     return (about.group, about.node, about.cause, *about.nodes)
 
 
-def _explain_one_change(w: World, target: str) -> ExplainView | None:
+def _explain_target_change(w: World, target: str) -> ExplainView | None:
     """Return the story of the change of this id, or of a group's last one; None where there is
     none."""
     change: ClusterChange | NodeRecovery | None = w.state.changes.get(identity.RecoveryId(target))
@@ -934,9 +950,9 @@ def _explain_change(w: World, change: ClusterChange | NodeRecovery) -> ExplainVi
         as_of=w.now,
         target=change.id,
         kind="change",
-        headline=write_headline(change),
+        headline=format_subject_headline(change),
         story=build_timeline(change, w.state),
-        next=find_awaited(change, w.policy),
+        next=find_awaited_event(change, w.policy),
         related=(*((cause,) if cause else ()), *others[-5:]),
     )
 
@@ -949,20 +965,22 @@ def make_job_view(
     order: PreemptionOrder = NO_ORDER,
 ) -> ExplainView | None:
     """Return what is known of a job that Slurm knows; None for any other target."""
-    named = find_named_jobs(w, target)
+    named = find_jobs_by_id(w, target)
     job = w.slurm.jobs.get(named[0]) if w.slurm is not None and named else None
     if job is None:
         return None
-    registered = read_comment(job.comment)
+    registered = parse_registration_comment(job.comment)
     facts = [f"Job {format_job_id(job, target)} ({job.name}, {job.user}) is {job.state}"]
-    facts.append(_explain_completing(w, job.id))
+    facts.append(_explain_completing_job(w, job.id))
     notes = [rec for rec in w.state.jobs.values() if rec.key == job.id and rec.note]
     lost = find_job_preemption(w, target, order)
     if lost:
         facts.append(f"it was {describe_preemption(lost)}")
-    elif notes and may_be_preempted(job) and notes[-1].attempt.restarts >= job.restarts - 1:
+    elif notes and may_have_been_preempted(job) and notes[-1].attempt.restarts >= job.restarts - 1:
         facts.append(notes[-1].why)
-    suspender = find_suspender(job, w.slurm.jobs.values(), order) if w.slurm is not None else None
+    suspender = (
+        find_suspending_job(job, w.slurm.jobs.values(), order) if w.slurm is not None else None
+    )
     if suspender is not None:
         facts.append(
             f"it is preempted by {format_preemptor(suspender)} and continues once that ends"
@@ -983,13 +1001,16 @@ def make_job_view(
             text += f"; `{make_resume_command(job.shown)}` resumes from an earlier checkpoint"
         then = AwaitedEvent(text)
     elif not job.recoverable:
-        facts.append(_explain_unprotected(job))
-        then = AwaitedEvent(f"nothing of hpctl's. {format_sentence(job.advice_unrecoverable)}")
+        facts.append(_explain_unprotected_job(job))
+        then = AwaitedEvent(f"nothing of hpctl's. {format_sentence(job.unrecoverable_advice)}")
     elif registered is None:
-        facts.append(_explain_unprotected(job))
+        facts.append(_explain_unprotected_job(job))
         then = AwaitedEvent("nothing of you; to have it treated too, submit it with `hpctl sbatch`")
     else:
-        facts += [_explain_protected(registered), *(describe(asked) for describe in parts.on_jobs)]
+        facts += [
+            _explain_protected_job(registered),
+            *(describe(asked) for describe in parts.on_jobs),
+        ]
         facts.append(_find_run_note(_list_target_reports(w, str(job.id)), job.restarts))
         facts += [f"one thing is wrong: {registered.flaw}"] if registered.flaw else []
         crash = [f"Were a rank to crash now: {describe(asked)}" for describe in parts.on_crashes]
@@ -1031,9 +1052,9 @@ def _explain_hold_by_slurm(job: slurm_facts.SlurmJob) -> str:
     return ""
 
 
-def _explain_unprotected(job: slurm_facts.SlurmJob) -> str:
+def _explain_unprotected_job(job: slurm_facts.SlurmJob) -> str:
     if not job.recoverable:
-        why = job.why_unrecoverable
+        why = job.unrecoverable_reason
         return f"it is not protected: Slurm cannot start it again ({why})"
     return (
         "it is protected from faults of its nodes alone: hpctl requeues it away from them; it did"
@@ -1041,7 +1062,7 @@ def _explain_unprotected(job: slurm_facts.SlurmJob) -> str:
     )
 
 
-def _explain_protected(registered: Registration) -> str:
+def _explain_protected_job(registered: Registration) -> str:
     how = ["requeued away from faulty nodes", "restarted by its policy when it crashes"]
     if registered.supervised:
         how.append("restarted inside its allocation by its own supervisor")

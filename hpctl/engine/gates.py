@@ -13,12 +13,12 @@ from datetime import datetime, timedelta
 
 from msgspec import Struct, field
 
-from hpctl.engine.journal.state import State
+from hpctl.engine.journal.state import EngineState
 from hpctl.engine.maintenance import describe_maintenance
 from hpctl.engine.power_saving import describe_power_saving
-from hpctl.engine.view import Candidate, View, is_fresh
+from hpctl.engine.view import PlanningView, RecoveryCandidate, is_fresh
 from hpctl.faults.catalogue import OWN_HARDWARE
-from hpctl.faults.hma_marks import find_node_mark
+from hpctl.faults.hma_marks import find_hma_mark
 from hpctl.faults.slurm_reasons import is_closed_by_slurm
 from hpctl.toolkit.bounds import add_seconds, clamp_duration
 from hpctl.vocabulary.assessment import Remedy
@@ -28,10 +28,10 @@ from hpctl.vocabulary.node_recovery import (
     OF_MAINTENANCE,
     NodePhase,
     NodeRecovery,
-    waits_for_provider,
+    is_await_only_ladder,
 )
-from hpctl.vocabulary.pause import find_pause
-from hpctl.vocabulary.policy import Mode, RecoveryPolicy
+from hpctl.vocabulary.pause import find_covering_pause
+from hpctl.vocabulary.policy import OperatingMode, RecoveryPolicy
 from hpctl.vocabulary.reason import parse_reason_owner
 from hpctl.vocabulary.slurm_facts import SlurmNode
 
@@ -77,14 +77,17 @@ class GateCounts(Struct):
         return bisect_right(times, last) - bisect_left(times, first) + (not counted)
 
 
-def count_for_gates(
-    view: View, candidates: Iterable[Candidate], policy: RecoveryPolicy, now: datetime
+def build_gate_counts(
+    view: PlanningView,
+    candidates: Iterable[RecoveryCandidate],
+    policy: RecoveryPolicy,
+    now: datetime,
 ) -> GateCounts:
     """Count once for a whole plan."""
     t = GateCounts(nodes=len(view.scheduler.nodes))
     _count_nodes(t, view)
-    _count_recoveries(t, view.state, policy, now)
-    _count_assessments(t, view)
+    _count_recovery_faults(t, view.state, policy, now)
+    _count_current_faults(t, view)
     for c in candidates:
         if not c.manual and c.node.name not in view.maintenance:
             t.seen.setdefault(c.fault.rule, {}).setdefault(c.node.name, c.since)
@@ -93,7 +96,7 @@ def count_for_gates(
 
 
 def _find_ongoing_mass_events(
-    view: View, candidates: Iterable[Candidate], policy: RecoveryPolicy
+    view: PlanningView, candidates: Iterable[RecoveryCandidate], policy: RecoveryPolicy
 ) -> dict[RuleId, int]:
     """Return the mass events of which some node has the fault still.
 
@@ -121,12 +124,12 @@ def _find_ongoing_mass_events(
     return found
 
 
-def _count_nodes(t: GateCounts, view: View) -> None:
+def _count_nodes(t: GateCounts, view: PlanningView) -> None:
     """Count the nodes of each partition, and those that are out of service."""
     state, nodes = view.state, view.scheduler.nodes
     t.partition_nodes = count_partitions(view)
     t.kept_out = find_nodes_kept_closed(view)
-    faults = [name for name in state.open_nodes if state.is_faulty(name)]
+    faults = [name for name in state.open_nodes if state.is_node_faulty(name)]
     for name in (*faults, *t.kept_out):
         t.open += 1
         known = nodes.get(name)
@@ -134,7 +137,7 @@ def _count_nodes(t: GateCounts, view: View) -> None:
             t.open_by_partition[partition] = t.open_by_partition.get(partition, 0) + 1
 
 
-def count_partitions(view: View) -> dict[str, int]:
+def count_partitions(view: PlanningView) -> dict[str, int]:
     """Return how many nodes each partition has."""
     found: dict[str, int] = {}
     for node in view.scheduler.nodes.values():
@@ -143,18 +146,22 @@ def count_partitions(view: View) -> dict[str, int]:
     return found
 
 
-def find_nodes_kept_closed(view: View) -> frozenset[NodeName]:
+def find_nodes_kept_closed(view: PlanningView) -> frozenset[NodeName]:
     """Return the nodes that hpctl has closed and that nothing treats.
 
     A node that was handed to a person and is still closed is as much out of service as one under
     treatment: a slow wave of failures must not take the cluster ten nodes an hour.
     """
     state, nodes = view.state, view.scheduler.nodes
-    kept = {name for name, node in nodes.items() if node.reason and _is_kept_closed(node, state)}
+    kept = {
+        name for name, node in nodes.items() if node.reason and _is_closed_by_recovery(node, state)
+    }
     return frozenset(kept.difference(state.open_nodes))
 
 
-def _count_recoveries(t: GateCounts, state: State, policy: RecoveryPolicy, now: datetime) -> None:
+def _count_recovery_faults(
+    t: GateCounts, state: EngineState, policy: RecoveryPolicy, now: datetime
+) -> None:
     """Count the faults that the recoveries of the last minutes treat."""
     for rec in state.nodes.values():
         if rec.by:
@@ -165,7 +172,7 @@ def _count_recoveries(t: GateCounts, state: State, policy: RecoveryPolicy, now: 
             t.seen.setdefault(rec.rule, {})[rec.node] = rec.opened
 
 
-def _count_assessments(t: GateCounts, view: View) -> None:
+def _count_current_faults(t: GateCounts, view: PlanningView) -> None:
     """Count the faults that nodes have now."""
     for name, judged in view.assessments.items():
         # What shows while an admin works on a node is no sign of a mass event.
@@ -176,38 +183,42 @@ def _count_assessments(t: GateCounts, view: View) -> None:
                 t.seen.setdefault(rule, {}).setdefault(name, since)
 
 
-def _is_kept_closed(node: SlurmNode, state: State) -> bool:
+def _is_closed_by_recovery(node: SlurmNode, state: EngineState) -> bool:
     """Whether a recovery of ours has closed a node, whatever became of the recovery since."""
     owner = parse_reason_owner(node.reason) if node.drained or node.down else None
     rec = state.nodes.get(owner) if owner is not None else None
-    return owner is not None and owner not in state.changes and not (rec and rec.of_capacity)
+    return (
+        owner is not None
+        and owner not in state.changes
+        and not (rec and rec.is_for_capacity_change)
+    )
 
 
-Gate = Callable[[Candidate, View, GateCounts, RecoveryPolicy, datetime], str | None]
+Gate = Callable[[RecoveryCandidate, PlanningView, GateCounts, RecoveryPolicy, datetime], str | None]
 
 
 def check_kill_switch(
-    c: Candidate, view: View, t: GateCounts, policy: RecoveryPolicy, now: datetime
+    c: RecoveryCandidate, view: PlanningView, t: GateCounts, policy: RecoveryPolicy, now: datetime
 ) -> str | None:
     """The kill-switch file exists."""
     return view.stopped or None
 
 
 def check_pause(
-    c: Candidate, view: View, t: GateCounts, policy: RecoveryPolicy, now: datetime
+    c: RecoveryCandidate, view: PlanningView, t: GateCounts, policy: RecoveryPolicy, now: datetime
 ) -> str | None:
     """An operator has paused hpctl, for the cluster, the node or a partition of it."""
-    pause = find_pause(view.state.pauses, now, (c.node.name,), c.node.partitions)
+    pause = find_covering_pause(view.state.pauses, now, (c.node.name,), c.node.partitions)
     return None if pause is None else pause.text
 
 
 def check_stale_facts(
-    c: Candidate, view: View, t: GateCounts, policy: RecoveryPolicy, now: datetime
+    c: RecoveryCandidate, view: PlanningView, t: GateCounts, policy: RecoveryPolicy, now: datetime
 ) -> str | None:
     """Slurm, the cloud or the node's agent has not been read lately."""
-    if not view.current or not is_fresh(view.scheduler.known_at, policy.ages.scheduler_s, now):
-        return f"Slurm was last read at {view.scheduler.known_at:%H:%M:%S}"
-    if policy.mode is Mode.OWN and view.provider.present and not view.provider.instances:
+    if not view.current or not is_fresh(view.scheduler.valid_at, policy.ages.scheduler_s, now):
+        return f"Slurm was last read at {view.scheduler.valid_at:%H:%M:%S}"
+    if policy.mode is OperatingMode.OWN and view.provider.present and not view.provider.instances:
         return "the cloud has not been read since the daemon started"
     if c.manual or c.heard is None:
         return None
@@ -217,29 +228,29 @@ def check_stale_facts(
     return None
 
 
-def check_wrong_instance(
-    c: Candidate, view: View, t: GateCounts, policy: RecoveryPolicy, now: datetime
+def check_instance_match(
+    c: RecoveryCandidate, view: PlanningView, t: GateCounts, policy: RecoveryPolicy, now: datetime
 ) -> str | None:
     """The report is from another instance than the node has now."""
     instance = view.instance(c.node.name)
     if instance is None or not is_fresh(view.provider.as_of, policy.ages.provider_s, now):
         return None
-    if policy.mode is Mode.ASSIST and not c.manual and _is_node_lost(c):
+    if policy.mode is OperatingMode.ASSIST and not c.manual and _is_node_lost(c):
         return None  # the successor that the service is booting is not up either: its jobs wait
     if c.generation.instance and instance.id != c.generation.instance:
         return f"the report is from {c.generation.instance}, the node is {instance.id} by now"
     return None
 
 
-def check_provider_acts(
-    c: Candidate, view: View, t: GateCounts, policy: RecoveryPolicy, now: datetime
+def check_provider_repair(
+    c: RecoveryCandidate, view: PlanningView, t: GateCounts, policy: RecoveryPolicy, now: datetime
 ) -> str | None:
     """The service works on the instance already.
 
     Not in mode assist where the node is lost: that the service acts is what assist counts on,
     and the jobs that stood there are still ours to move.
     """
-    if policy.mode is Mode.ASSIST and not c.manual and _is_node_lost(c):
+    if policy.mode is OperatingMode.ASSIST and not c.manual and _is_node_lost(c):
         return None
     if c.fault.ladder == (Remedy.DELETE,):
         return None  # the service takes a deletion in every state
@@ -251,16 +262,16 @@ def check_provider_acts(
     return f"the service calls {instance.id} {instance.status}"
 
 
-def _is_node_lost(c: Candidate) -> bool:
+def _is_node_lost(c: RecoveryCandidate) -> bool:
     """Slurm itself has lost the node: closing it takes nothing from anybody."""
     return c.node.down or not c.node.responding
 
 
 def check_provider_auto_recovery(
-    c: Candidate, view: View, t: GateCounts, policy: RecoveryPolicy, now: datetime
+    c: RecoveryCandidate, view: PlanningView, t: GateCounts, policy: RecoveryPolicy, now: datetime
 ) -> str | None:
     """Mode own needs NodeRecovery None: HyperPod replaces nodes itself."""
-    if policy.mode is Mode.OWN and view.provider.present and view.provider.automatic:
+    if policy.mode is OperatingMode.OWN and view.provider.present and view.provider.automatic:
         return (
             "NodeRecovery is Automatic: set it to None (`hpctl cluster update`), or run in mode"
             " assist"
@@ -269,7 +280,7 @@ def check_provider_auto_recovery(
 
 
 def check_maintenance(
-    c: Candidate, view: View, t: GateCounts, policy: RecoveryPolicy, now: datetime
+    c: RecoveryCandidate, view: PlanningView, t: GateCounts, policy: RecoveryPolicy, now: datetime
 ) -> str | None:
     """An admin keeps the node in a maintenance reservation, or is about to."""
     if c.fault.rule in OF_MAINTENANCE:
@@ -279,7 +290,7 @@ def check_maintenance(
 
 
 def check_power_saving(
-    c: Candidate, view: View, t: GateCounts, policy: RecoveryPolicy, now: datetime
+    c: RecoveryCandidate, view: PlanningView, t: GateCounts, policy: RecoveryPolicy, now: datetime
 ) -> str | None:
     """Slurm's power saving has stopped the node, or starts it.
 
@@ -290,8 +301,8 @@ def check_power_saving(
     return f"{text}; it is treated once it is up" if text else None
 
 
-def check_foreign_drain(
-    c: Candidate, view: View, t: GateCounts, policy: RecoveryPolicy, now: datetime
+def check_external_drain(
+    c: RecoveryCandidate, view: PlanningView, t: GateCounts, policy: RecoveryPolicy, now: datetime
 ) -> str | None:
     """An operator or another tool closed the node.
 
@@ -299,7 +310,7 @@ def check_foreign_drain(
     not act on it, hpctl does. A drain that Slurm itself set is evidence of a fault, and is taken
     over.
     """
-    if not c.node.closed or find_node_mark(c.node) or parse_reason_owner(c.node.reason) is not None:
+    if not c.node.closed or find_hma_mark(c.node) or parse_reason_owner(c.node.reason) is not None:
         return None
     if is_closed_by_slurm(c.node):
         return None
@@ -307,8 +318,8 @@ def check_foreign_drain(
     return f"{how} by another user or tool: {c.node.reason!r}"
 
 
-def check_protected(
-    c: Candidate, view: View, t: GateCounts, policy: RecoveryPolicy, now: datetime
+def check_protected_node(
+    c: RecoveryCandidate, view: PlanningView, t: GateCounts, policy: RecoveryPolicy, now: datetime
 ) -> str | None:
     """Controllers and login nodes are never treated."""
     instance = view.instance(c.node.name)
@@ -317,8 +328,8 @@ def check_protected(
     return None
 
 
-def check_not_allowed(
-    c: Candidate, view: View, t: GateCounts, policy: RecoveryPolicy, now: datetime
+def check_allowed_partitions(
+    c: RecoveryCandidate, view: PlanningView, t: GateCounts, policy: RecoveryPolicy, now: datetime
 ) -> str | None:
     """The node is in none of the partitions where hpctl may act."""
     if policy.partitions and not policy.partitions.intersection(c.node.partitions):
@@ -326,8 +337,8 @@ def check_not_allowed(
     return None
 
 
-def check_correlated(
-    c: Candidate, view: View, t: GateCounts, policy: RecoveryPolicy, now: datetime
+def check_correlated_faults(
+    c: RecoveryCandidate, view: PlanningView, t: GateCounts, policy: RecoveryPolicy, now: datetime
 ) -> str | None:
     """Too many nodes with the same finding: the check is broken, or the fabric is."""
     rule, node = c.fault.rule, c.node.name
@@ -364,17 +375,17 @@ def describe_correlated_faults(
 
 
 def find_correlated_rules(
-    view: View, policy: RecoveryPolicy, now: datetime
+    view: PlanningView, policy: RecoveryPolicy, now: datetime
 ) -> dict[NodeName, frozenset[RuleId]]:
     """Return which of the faults that nodes have now are a mass event's, and not the nodes' own.
 
     What only a node's own hardware can produce is never among them, nor what was approved.
     """
     faulty = {name: a for name, a in view.assessments.items() if a.fault is not None}
-    counts = count_for_gates(view, (), policy, now) if faulty else GateCounts()
+    counts = build_gate_counts(view, (), policy, now) if faulty else GateCounts()
     found = {}
     for name, judged in faulty.items():
-        if is_approved(name, view, policy, judged.since):
+        if is_target_approved(name, view, policy, judged.since):
             continue
         rules = set()
         for rule, since in judged.faults.items():
@@ -390,7 +401,7 @@ def find_correlated_rules(
 
 
 def find_correlated_recoveries(
-    view: View, policy: RecoveryPolicy, now: datetime
+    view: PlanningView, policy: RecoveryPolicy, now: datetime
 ) -> dict[RecoveryId, str]:
     """Open recoveries whose rule has turned out to be a mass event since, and how many nodes.
 
@@ -398,19 +409,19 @@ def find_correlated_recoveries(
     touched it is not too late for them.
     """
     open_now = [view.state.nodes[i] for i in view.state.open_nodes.values()]
-    early = [r for r in open_now if not (r.by or r.remedied or waits_for_provider(r.ladder))]
-    counts = count_for_gates(view, (), policy, now) if early else GateCounts()
+    early = [r for r in open_now if not (r.by or r.remedied or is_await_only_ladder(r.ladder))]
+    counts = build_gate_counts(view, (), policy, now) if early else GateCounts()
     found = {}
     for rec in early:
         why = describe_correlated_faults(rec.rule, rec.node, rec.opened, counts, policy)
         # An approval's hour is for opening: the jobs on the node may take days to end.
-        if why and not is_approved(rec.node, view, policy, rec.opened):
+        if why and not is_target_approved(rec.node, view, policy, rec.opened):
             found[rec.id] = why
     return found
 
 
 def check_drain_budget(
-    c: Candidate, view: View, t: GateCounts, policy: RecoveryPolicy, now: datetime
+    c: RecoveryCandidate, view: PlanningView, t: GateCounts, policy: RecoveryPolicy, now: datetime
 ) -> str | None:
     """Enough of the cluster, or of a partition, is closed by hpctl already."""
     b = policy.budgets
@@ -432,13 +443,13 @@ def check_drain_budget(
     return None
 
 
-def count_launch_failures(state: State, now: datetime, window_s: float) -> int:
+def count_launch_failures(state: EngineState, now: datetime, window_s: float) -> int:
     """Count the recoveries in a row that ended because the instance did not come back."""
     ended = [
         rec
         for rec in state.nodes.values()
         if rec.ended
-        and not (rec.of_capacity or rec.of_maintenance)
+        and not (rec.is_for_capacity_change or rec.is_for_maintenance)
         and now < add_seconds(rec.since, window_s)
     ]
     failures = 0
@@ -455,11 +466,11 @@ def _is_launch_failure(rec: NodeRecovery) -> bool:
     return rec.trail[-2].phase in (NodePhase.REMEDYING, NodePhase.REJOINING)
 
 
-def check_observing(
-    c: Candidate, view: View, t: GateCounts, policy: RecoveryPolicy, now: datetime
+def check_observe_mode(
+    c: RecoveryCandidate, view: PlanningView, t: GateCounts, policy: RecoveryPolicy, now: datetime
 ) -> str | None:
     """Mode observe only journals. Last: what passes the others shows here."""
-    if policy.mode is not Mode.OBSERVE:
+    if policy.mode is not OperatingMode.OBSERVE:
         return None
     if c.fault.ladder[0] is Remedy.NONE:
         return f"mode observe: would give {c.node.name} back"
@@ -479,24 +490,26 @@ GATES: tuple[GateRow, ...] = (
     GateRow("kill_switch", check_kill_switch),
     GateRow("paused", check_pause),
     GateRow("stale_facts", check_stale_facts),
-    GateRow("wrong_instance", check_wrong_instance),
-    GateRow("provider_acts", check_provider_acts),
+    GateRow("wrong_instance", check_instance_match),
+    GateRow("provider_acts", check_provider_repair),
     GateRow("provider_auto_recovery", check_provider_auto_recovery),
     GateRow("maintenance", check_maintenance),
     GateRow("power_saving", check_power_saving, manual=False),
-    GateRow("foreign_drain", check_foreign_drain),
-    GateRow("protected", check_protected),
-    GateRow("not_allowed", check_not_allowed),
-    GateRow("correlated", check_correlated, approvable=True, manual=False),
+    GateRow("foreign_drain", check_external_drain),
+    GateRow("protected", check_protected_node),
+    GateRow("not_allowed", check_allowed_partitions),
+    GateRow("correlated", check_correlated_faults, approvable=True, manual=False),
     GateRow("drain_budget", check_drain_budget, approvable=True, manual=False),
-    GateRow("observing", check_observing),
+    GateRow("observing", check_observe_mode),
 )
 
 OF_CLOUD = frozenset({"wrong_instance", "provider_acts"})
 """The gates that rest on the cloud's last reading: an old one may hold what is over by now."""
 
 
-def is_approved(target: str, view: View, policy: RecoveryPolicy, now: datetime) -> bool:
+def is_target_approved(
+    target: str, view: PlanningView, policy: RecoveryPolicy, now: datetime
+) -> bool:
     """Return whether an operator's approval of this target is still valid."""
     at = view.state.approvals.get(target)
     return at is not None and now < add_seconds(at, policy.budgets.approval_s)

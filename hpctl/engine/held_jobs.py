@@ -8,7 +8,7 @@ from typing import Final
 from msgspec import Struct
 
 from hpctl.engine.world import World
-from hpctl.vocabulary.registration import read_comment
+from hpctl.vocabulary.registration import parse_registration_comment
 from hpctl.vocabulary.slurm_facts import SlurmJob
 
 _ENDED_BY_SIGNAL: Final = ("0", "137", "143")
@@ -32,24 +32,24 @@ def find_held_jobs(w: World) -> list[HeldJob]:
     recovery. An operator who runs `scontrol hold` or `scontrol requeuehold` knows of the hold."""
     found = []
     for job in w.slurm.jobs.values() if w.slurm else ():
-        why = _find_cause(job)
+        why = _find_hold_cause(job)
         if not why or str(job.id) in w.state.holds or job.id in w.state.open_jobs:
             continue
-        if read_comment(job.comment) is not None:
+        if parse_registration_comment(job.comment) is not None:
             found.append(HeldJob(job, why))
     return sorted(found, key=lambda one: one.job.id)
 
 
-def _find_cause(job: SlurmJob) -> str:
+def _find_hold_cause(job: SlurmJob) -> str:
     """Return why Slurm holds a job; "" where it does not, or where a person has asked for it."""
-    if job.held_after_run and _has_own_failure(job):
+    if job.held_after_run and _has_nonsignal_exit_code(job):
         return "since its last run ended"
     if job.cannot_start:
         return f"because it could not start it as it is ({job.reason})"
     return ""
 
 
-def _has_own_failure(job: SlurmJob) -> bool:
+def _has_nonsignal_exit_code(job: SlurmJob) -> bool:
     return job.exit_code.partition(":")[0] not in ("", *_ENDED_BY_SIGNAL)
 
 

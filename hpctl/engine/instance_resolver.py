@@ -10,7 +10,7 @@ from hpctl.toolkit.addresses import resolve_ipv4
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.cloud_facts import ProviderView
 from hpctl.vocabulary.identity import NodeName
-from hpctl.vocabulary.instance_join import InstanceJoin, join_instances
+from hpctl.vocabulary.instance_join import InstanceJoin, map_instances_to_nodes
 from hpctl.vocabulary.slurm_facts import SchedulerView
 
 NEVER = datetime(1970, 1, 1, tzinfo=UTC)
@@ -50,7 +50,7 @@ class InstanceResolver:
         now = addresses if now == addresses else now
         if provider is not before or resolved is not known or now is not addresses:
             self._of = (provider, now, known)
-            joined = join_instances(provider, now, known)
+            joined = map_instances_to_nodes(provider, now, known)
             self._last = (joined.of(provider), joined)
         return self._last
 
@@ -78,7 +78,7 @@ class InstanceResolver:
         return changed
 
 
-def join_once(
+def join_instances_once(
     provider: ProviderView, slurm: SchedulerView | None
 ) -> tuple[ProviderView, InstanceJoin]:
     """Return instances and nodes joined, for a single reading: names are resolved if needed."""
@@ -88,7 +88,7 @@ def join_once(
 
 
 @functools.lru_cache(32_768)
-def make_natural_key(name: str) -> tuple[tuple[bool, int, str], ...]:
+def make_natural_sort_key(name: str) -> tuple[tuple[bool, int, str], ...]:
     """Return a sort key that puts `n9` before `n10`."""
     key = []
     for part in re.split(r"(\d+)", name):

@@ -61,7 +61,7 @@ class JobDowntime(Struct, frozen=True):
 NO_LOSSES: Final = JobDowntime((), 0, 0)
 
 
-def find_job_standstill(rec: JobRecovery, now: datetime) -> tuple[datetime, datetime]:
+def find_job_interruption(rec: JobRecovery, now: datetime) -> tuple[datetime, datetime]:
     """Return from when to when a job made no progress: from its trouble, or its recovery's
     opening, to its next run, or until it was left to its owner.
 
@@ -89,7 +89,7 @@ def group_recoveries_by_job(w: World) -> dict[JobId, list[JobRecovery]]:
     jobs = w.slurm.jobs if w.slurm is not None else {}
     hits: dict[JobId, list[JobRecovery]] = {}
     for rec in w.state.jobs.values():
-        if rec.of_no_fault:
+        if rec.is_without_fault:
             continue
         job = jobs.get(rec.attempt.job)
         if job is None or rec.user == job.user:
@@ -104,7 +104,7 @@ def find_job_downtime(
     `now`: until when an interruption that lasts is counted."""
     if not hits:
         return NO_LOSSES
-    spans = [(rec, find_job_standstill(rec, now)) for rec in hits]
+    spans = [(rec, find_job_interruption(rec, now)) for rec in hits]
     losses = tuple(JobInterruption(begin, end, rec) for rec, (begin, end) in spans if end > begin)
     troubles = (rec.trouble for rec in hits if rec.trouble is not None)
     wrong = [trouble for trouble in troubles if trouble.progress is not None]
@@ -112,7 +112,7 @@ def find_job_downtime(
     return JobDowntime(losses, _count_job_gpus(w, job, hits[-1]), redone)
 
 
-def has_moved_recently(rec: JobRecovery, now: datetime) -> bool:
+def has_recent_phase_change(rec: JobRecovery, now: datetime) -> bool:
     """Return whether a recovery moved lately enough to be shown where its job has left Slurm."""
     return now < add_seconds(rec.since, LATELY.total_seconds())
 

@@ -10,8 +10,8 @@ from datetime import datetime
 from msgspec import Struct
 
 from hpctl.engine.journal.events import Event, GateBlocked, JobRecoveryOpened, NodeRecoveryOpened
-from hpctl.engine.journal.state import State
-from hpctl.engine.view import Candidate, Request, View
+from hpctl.engine.journal.state import EngineState
+from hpctl.engine.view import PlanningView, RecoveryCandidate, Request
 from hpctl.vocabulary.assessment import FaultClass
 from hpctl.vocabulary.change import ChangeOpened
 from hpctl.vocabulary.identity import JobAttempt, NodeGeneration, NodeName, RecoveryId
@@ -24,13 +24,13 @@ JobsByNode = Mapping[NodeName, Sequence[SlurmJob]]
 """The jobs that hold, or last held, each node with an open recovery."""
 
 
-class Plan(Struct, frozen=True):
+class RecoveryPlan(Struct, frozen=True):
     """What may open, what is held and why, and what could not be decided."""
 
     opens: tuple[NodeRecoveryOpened | JobRecoveryOpened | ChangeOpened, ...] = ()
     holds: tuple[GateBlocked, ...] = ()
     flaws: tuple[InconsistentState, ...] = ()
-    candidates: tuple[Candidate, ...] = ()
+    candidates: tuple[RecoveryCandidate, ...] = ()
     """What the gates were asked about, each with an open or a hold."""
 
 
@@ -56,23 +56,23 @@ Answers = tuple[list[RecoveryAnswer], list[InconsistentState]]
 
 
 def find_no_candidates(
-    view: View,  # noqa: ARG001
+    view: PlanningView,  # noqa: ARG001
     policy: RecoveryPolicy,  # noqa: ARG001
     treated: Collection[NodeName],  # noqa: ARG001
     now: datetime,  # noqa: ARG001
-) -> list[Candidate]:
+) -> list[RecoveryCandidate]:
     """Return no candidates: for a kind that treats no nodes."""
     return []
 
 
 def plan_nothing(
-    view: View,  # noqa: ARG001
+    view: PlanningView,  # noqa: ARG001
     policy: RecoveryPolicy,  # noqa: ARG001
     here: JobsByNode,  # noqa: ARG001
     now: datetime,  # noqa: ARG001
-) -> Plan:
+) -> RecoveryPlan:
     """Return an empty plan."""
-    return Plan()
+    return RecoveryPlan()
 
 
 Withdrawn = tuple[Mapping[NodeName, str], Sequence[InconsistentState]]
@@ -80,7 +80,7 @@ Withdrawn = tuple[Mapping[NodeName, str], Sequence[InconsistentState]]
 
 
 def withdraw_nothing(
-    view: View,  # noqa: ARG001
+    view: PlanningView,  # noqa: ARG001
     policy: RecoveryPolicy,  # noqa: ARG001
     now: datetime,  # noqa: ARG001
 ) -> Withdrawn:
@@ -88,20 +88,20 @@ def withdraw_nothing(
     return {}, ()
 
 
-class Order(Struct, frozen=True):
+class OperatorOrder(Struct, frozen=True):
     """An order for one node that an operator may give by a request.
 
     `refuse` returns why the order cannot be given for this node now, "" where it can.
     """
 
     fault: FaultClass
-    refuse: Callable[[SlurmNode, View], str]
+    refuse: Callable[[SlurmNode, PlanningView], str]
 
 
 Answered = tuple[bool, str, Sequence[Event]]
 """Whether a request is agreed to, the answer to its operator, and the events that it causes."""
 
-AnswerRequest = Callable[[Request, View, RecoveryPolicy, datetime], Answered]
+AnswerRequest = Callable[[Request, PlanningView, RecoveryPolicy, datetime], Answered]
 
 
 class RecoveryKind(Struct, frozen=True):
@@ -118,15 +118,19 @@ class RecoveryKind(Struct, frozen=True):
     `pair_instances` yields what the journal keeps together until both ended.
     """
 
-    advance: Callable[[View, RecoveryPolicy, JobsByNode, datetime], Answers]
+    advance: Callable[[PlanningView, RecoveryPolicy, JobsByNode, datetime], Answers]
     find_candidates: Callable[
-        [View, RecoveryPolicy, Collection[NodeName], datetime], list[Candidate]
+        [PlanningView, RecoveryPolicy, Collection[NodeName], datetime], list[RecoveryCandidate]
     ] = find_no_candidates
-    plan: Callable[[View, RecoveryPolicy, JobsByNode, datetime], Plan] = plan_nothing
-    plan_after: Callable[[View, RecoveryPolicy, JobsByNode, datetime], Plan] = plan_nothing
-    find_withdrawn: Callable[[View, RecoveryPolicy, datetime], Withdrawn] = withdraw_nothing
-    orders: Mapping[str, Order] = {}
+    plan: Callable[[PlanningView, RecoveryPolicy, JobsByNode, datetime], RecoveryPlan] = (
+        plan_nothing
+    )
+    plan_after: Callable[[PlanningView, RecoveryPolicy, JobsByNode, datetime], RecoveryPlan] = (
+        plan_nothing
+    )
+    find_withdrawn: Callable[[PlanningView, RecoveryPolicy, datetime], Withdrawn] = withdraw_nothing
+    orders: Mapping[str, OperatorOrder] = {}
     requests: Mapping[str, AnswerRequest] = {}
-    pair_instances: Callable[[State], Iterable[tuple[RecoveryId, RecoveryId | None]]] = (
+    pair_instances: Callable[[EngineState], Iterable[tuple[RecoveryId, RecoveryId | None]]] = (
         lambda _state: ()
     )

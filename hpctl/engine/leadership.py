@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from hpctl.engine.journal.events import RequestTaken
 from hpctl.engine.journal.rows import DaemonIdentity, DaemonInfo, StandbyInfo
-from hpctl.engine.journal.store import LeaseHeld, LeaseLost, Store
+from hpctl.engine.journal.store import JournalStore, LeaseHeld, LeaseLost
 from hpctl.engine.journaled_state import JournaledState
 from hpctl.engine.view import Request
 from hpctl.toolkit.bounds import add_seconds
@@ -63,7 +63,7 @@ class Leadership:
 
     def __init__(
         self,
-        store: Store,
+        store: JournalStore,
         me: DaemonIdentity,
         terms: LeaseTerms,
         clock: Clock,
@@ -93,7 +93,7 @@ class Leadership:
         self.lease: DaemonInfo | None = None
         """The row of the lease as this daemon wrote it last; None while it never led."""
         if terms.shared:
-            store.stand_by()
+            store.block_writes_until_lease()
 
     @property
     def leads(self) -> bool:
@@ -110,14 +110,14 @@ class Leadership:
         into less would have what the node said before forgotten."""
         self._caught_up = True
 
-    def note_controller(self, host: str) -> None:
+    def set_active_controller(self, host: str) -> None:
         """Take the host of the slurmctld that answers, as slurm.conf names it; empty: not known.
         Any thread."""
         self._active_controller = host
 
-    def is_beside_controller(self) -> bool:
+    def is_on_controller_host(self) -> bool:
         """Return whether slurmctld is known to be active on this host. Any thread."""
-        return bool(self._active_controller) and self._is_near_controller(self._me.host)
+        return bool(self._active_controller) and self._is_controller_host(self._me.host)
 
     @property
     def leader_address(self) -> str:
@@ -155,7 +155,7 @@ class Leadership:
                 raise
             return False
         self._until = began + self._lease_s * (1 - MARGIN) if self._shared else math.inf
-        self.lease = self._read_own_lease(seen, at)
+        self.lease = self._make_own_lease(seen, at)
         self._progress = self.led_since = began
         if self._shared:
             self._thread = threading.Thread(
@@ -164,7 +164,7 @@ class Leadership:
             self._thread.start()
         return True
 
-    def _read_own_lease(self, seen: DaemonInfo | None, at: datetime) -> DaemonInfo:
+    def _make_own_lease(self, seen: DaemonInfo | None, at: datetime) -> DaemonInfo:
         """Return the row that `Store.take_lease` wrote."""
         me = self._me
         return DaemonInfo(
@@ -181,7 +181,7 @@ class Leadership:
             address=me.address,
         )
 
-    def _renew(self, at: datetime) -> None:
+    def _renew_stored_lease(self, at: datetime) -> None:
         """Renew the lease in the store and in memory. Raises what `Store.renew_lease` raises."""
         last_cycle_s, trouble, mode = self._shown
         self._store.renew_lease(at, self._lease_s, last_cycle_s, trouble, mode)
@@ -215,24 +215,24 @@ class Leadership:
         if still_s < seen.lease_s or still_s >= seen.lease_s + ELSEWHERE_S:
             return still_s < seen.lease_s
         others = (one.address != self._me.address for one in self._store.standbys())
-        return not self._is_near_controller(self._me.host) and any(others)
+        return not self._is_controller_host(self._me.host) and any(others)
 
-    def _is_near_controller(self, host: str) -> bool:
+    def _is_controller_host(self, host: str) -> bool:
         """Return whether a host is that of the active slurmctld, or none is known."""
         active = self._active_controller
         return not active or strip_domain(active) == strip_domain(host)
 
-    def note_standby(self) -> None:
+    def record_standby_heartbeat(self) -> None:
         """Say that we stand by. Raises OSError."""
         self._beats += 1
-        self._store.note_standby(self._me, self._beats, self._clock.now())
+        self._store.record_standby_heartbeat(self._me, self._beats, self._clock.now())
 
     def note(self, last_cycle_s: float, trouble: str, mode: str) -> None:
         """Note what the lease's row says of the loop. Raises LeaseLost, OSError, where no thread
         renews."""
         self._shown = (last_cycle_s, trouble, mode)
         if not self._shared:
-            self._renew(self._clock.now())
+            self._renew_stored_lease(self._clock.now())
 
     def progress(self) -> None:
         """Note that the loop makes progress. Raises LeaseLost where another daemon took over."""
@@ -257,7 +257,7 @@ class Leadership:
             log.error("trouble=the loop hangs for %.0f s: the lease is left", STUCK_S)
             return
         try:
-            self._renew(self._clock.now())
+            self._renew_stored_lease(self._clock.now())
         except LeaseLost as error:
             self._until, self.lost = -math.inf, True
             log.error("%s", error)
@@ -290,7 +290,7 @@ class Leadership:
         now = self._now()
         alive = [one for at, one in self._standbys.values() if now - at < self._lease_s]
         return sorted(
-            alive, key=lambda one: (not self._is_near_controller(one.host), one.behind, one.host)
+            alive, key=lambda one: (not self._is_controller_host(one.host), one.behind, one.host)
         )
 
     def silent(self) -> frozenset[str]:
@@ -310,7 +310,7 @@ class Leadership:
         if led:
             self._store.release_lease(self._clock.now(), self.hand_over_to)
         elif self._beats:
-            self._store.forget_standby(self._me.address)
+            self._store.delete_standby(self._me.address)
 
     def take(self, request: Request, memory: JournaledState) -> None:
         """Answer `hpctl daemon failover` in the journal; where it is yes, `hand_over_to` names who
@@ -318,7 +318,7 @@ class Leadership:
         now, by, target = self._clock.now(), request.by or "operator", request.target
         ready = self.ready()
         chosen = [one for one in ready if target in ("", one.host, one.address)]
-        ok, answer = False, f"no standby is ready there; ready: {join_hosts(ready)}"
+        ok, answer = False, f"no standby is ready there; ready: {format_standby_hosts(ready)}"
         if not request.proof:
             answer = f"{by!r} is not authenticated: repeat while a daemon runs"
         elif not chosen and target in (self._me.host, self._me.address):
@@ -330,19 +330,19 @@ class Leadership:
         if ok:
             self.hand_over_to = chosen[0].address
 
-    def follow_controller(self) -> None:
+    def follow_active_controller(self) -> None:
         """Hand over to a standby on the active slurmctld's host, where this is another one."""
         led = self._now() - self.led_since
-        if not self._shared or self._is_near_controller(self._me.host) or led < FOLLOW_S:
+        if not self._shared or self._is_controller_host(self._me.host) or led < FOLLOW_S:
             return
         for one in self.ready():
-            if self._is_near_controller(one.host) and one.behind <= BEHIND:
+            if self._is_controller_host(one.host) and one.behind <= BEHIND:
                 log.warning("handing over to %s, where slurmctld is active", one.host)
                 self.hand_over_to = one.address
                 return
 
 
-def join_hosts(standbys: Sequence[StandbyInfo]) -> str:
+def format_standby_hosts(standbys: Sequence[StandbyInfo]) -> str:
     """Their hosts, for a sentence."""
     return ", ".join(one.host for one in standbys) or "none"
 

@@ -2,18 +2,18 @@
 
 from msgspec import Struct
 
-from hpctl.engine.adapters import make_rules
+from hpctl.engine.adapters import make_fault_rules
 from hpctl.engine.config import Config
 from hpctl.engine.run_policies import RunPolicies
-from hpctl.faults.catalogue import Rules
+from hpctl.faults.catalogue import FaultRules
 from hpctl.vocabulary.policy import RecoveryPolicy
 
 
-class _InForce(Struct, frozen=True):
+class _DerivedConfig(Struct, frozen=True):
     """A configuration with all that is derived from it."""
 
     config: Config
-    rules: Rules
+    rules: FaultRules
     policy: RecoveryPolicy
     run_policies: RunPolicies
 
@@ -26,7 +26,7 @@ class LiveConfig:
 
     def __init__(self, config: Config) -> None:
         """Raises HpctlError where the configuration names a rule that the catalogue lacks."""
-        self._in_force = _derive_in_force(config)
+        self._in_force = _derive_config(config)
 
     @property
     def config(self) -> Config:
@@ -34,7 +34,7 @@ class LiveConfig:
         return self._in_force.config
 
     @property
-    def rules(self) -> Rules:
+    def rules(self) -> FaultRules:
         """Return the catalogue with the overrides of the site."""
         return self._in_force.rules
 
@@ -51,13 +51,13 @@ class LiveConfig:
     def replace(self, config: Config) -> None:
         """Put another configuration in force; on an error the one before stays. Raises HpctlError,
         ArithmeticError, TypeError, ValueError."""
-        self._in_force = _derive_in_force(config)
+        self._in_force = _derive_config(config)
 
 
-def _derive_in_force(config: Config) -> _InForce:
-    return _InForce(
+def _derive_config(config: Config) -> _DerivedConfig:
+    return _DerivedConfig(
         config=config,
-        rules=make_rules(config),
+        rules=make_fault_rules(config),
         policy=config.policy(),
         run_policies=RunPolicies(config.run_policy_layers),
     )

@@ -10,22 +10,32 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from hpctl.engine.advance import AdvancePass, advance_recoveries
+from hpctl.engine.advance import RecoveryPassResult, advance_recoveries
 from hpctl.engine.clock_watch import ClockWatch
-from hpctl.engine.execute import Executor
+from hpctl.engine.execute import StepExecutor
 from hpctl.engine.journal.events import Event, GateBlocked, HoldLifted, JobReported
-from hpctl.engine.journal.state import State
+from hpctl.engine.journal.state import EngineState
 from hpctl.engine.journaled_state import JournaledState
 from hpctl.engine.kinds import RecoveryKind
 from hpctl.engine.pauses import list_pause_end_events
-from hpctl.engine.plan import merge_holds, plan_followups, plan_recoveries
-from hpctl.engine.requests import collect_answers, collect_orders, take_request_isolated
-from hpctl.engine.view import Candidate, ReadScope, Request, View, group_jobs_by_node
-from hpctl.faults.catalogue import Rules
-from hpctl.vocabulary.isolation import InconsistentState, isolate_each
-from hpctl.vocabulary.policy import Mode, RecoveryPolicy
+from hpctl.engine.plan import merge_holds, plan_followup_recoveries, plan_recoveries
+from hpctl.engine.requests import (
+    collect_operator_orders,
+    collect_request_handlers,
+    process_request_isolated,
+)
+from hpctl.engine.view import (
+    PlanningView,
+    RecoveryCandidate,
+    Request,
+    SlurmReadScope,
+    group_jobs_by_node,
+)
+from hpctl.faults.catalogue import FaultRules
+from hpctl.vocabulary.isolation import InconsistentState, isolate_each_call
+from hpctl.vocabulary.policy import OperatingMode, RecoveryPolicy
 from hpctl.vocabulary.ports import Clock
-from hpctl.vocabulary.recovery import RequeueInterval
+from hpctl.vocabulary.recovery import RecheckInterval
 
 MAX_PASSES = 50
 """A recovery has fewer phases than this: more passes in one cycle is a bug, not a recovery."""
@@ -35,7 +45,7 @@ class NextCycle(Struct, frozen=True):
     """When the next cycle should come, if nothing wakes the loop before."""
 
     acted: bool
-    look: RequeueInterval
+    look: RecheckInterval
     until: datetime | None
 
 
@@ -50,7 +60,9 @@ class WorldObserver(Protocol):
     def cloud_trouble(self) -> str:
         """Return why the cloud could not be read; empty where it was."""
 
-    def look(self, state: State, rules: Rules, acts: bool = True, *, quiet: bool = False) -> View:
+    def look(
+        self, state: EngineState, rules: FaultRules, acts: bool = True, *, quiet: bool = False
+    ) -> PlanningView:
         """Return the world now. `acts`: the mode lets hpctl act on what is seen. `quiet`: nothing
         asks for it, and Slurm need not be read."""
 
@@ -70,9 +82,9 @@ class CycleResult(Struct, frozen=True):
     """
 
     at: datetime
-    view: View
+    view: PlanningView
     policy: RecoveryPolicy
-    candidates: tuple[Candidate, ...] = ()
+    candidates: tuple[RecoveryCandidate, ...] = ()
     holds: tuple[GateBlocked, ...] = ()
     flaws: tuple[InconsistentState, ...] = ()
     slurm_trouble: str = ""
@@ -86,13 +98,13 @@ class JobReportSource(Protocol):
         """Return the reports since the last call, which the journal has already."""
 
 
-class Loop:
+class RecoveryLoop:
     """The cycle that one daemon repeats."""
 
     def __init__(  # noqa: PLR0913 -- the composition of the daemon names each part once
         self,
         memory: JournaledState,
-        executor: Executor,
+        executor: StepExecutor,
         observer: WorldObserver,
         requests: RequestSource,
         clock: Clock,
@@ -104,13 +116,13 @@ class Loop:
         self._memory, self.executor, self._observer = memory, executor, observer
         self._requests, self._jobs, self._clock = requests, jobs, clock
         self._clock_watch = ClockWatch(clock)
-        self._kinds, self._orders = kinds, collect_orders(kinds)
-        self._answers = collect_answers(kinds)
+        self._kinds, self._orders = kinds, collect_operator_orders(kinds)
+        self._answers = collect_request_handlers(kinds)
         self.last: CycleResult | None = None
         """The last cycle that came to its end."""
 
     @property
-    def state(self) -> State:
+    def state(self) -> EngineState:
         """Return the state in memory."""
         return self._memory.state
 
@@ -119,25 +131,27 @@ class Loop:
         """Return what could not be handled in the last cycle, one entry each."""
         return self.last.flaws if self.last else ()
 
-    def cycle(self, policy: RecoveryPolicy, rules: Rules, *, quiet: bool = False) -> NextCycle:
+    def cycle(self, policy: RecoveryPolicy, rules: FaultRules, *, quiet: bool = False) -> NextCycle:
         """Once round. `quiet`: no event asks for it. Raises what the journal raises; what raises
         about one thing is its flaw."""
         self.executor.collect()
         self._memory.append(self._clock_watch.look(self.state.newest))
         reports = self._jobs.news() if self._jobs is not None else ()
-        _, of_reports = isolate_each("fold", reports, lambda e: e.report.job, self.state.fold)
+        _, of_reports = isolate_each_call("fold", reports, lambda e: e.report.job, self.state.fold)
         view, now = self._observe_world(policy, rules, quiet=quiet and not reports)
         for request in self._requests.pending():
-            events = take_request_isolated(request, view, policy, now, self._orders, self._answers)
+            events = process_request_isolated(
+                request, view, policy, now, self._orders, self._answers
+            )
             self._memory.append(events)
         self._memory.append(list_pause_end_events(self.state, now))
         here = group_jobs_by_node(list(self.state.open_nodes), view.scheduler.jobs)
         decided = plan_recoveries(view, policy, rules, here, now, self._kinds)
         self._memory.append(decided.opens)
-        later = plan_followups(view, policy, here, now, self._kinds)
+        later = plan_followup_recoveries(view, policy, here, now, self._kinds)
         self._memory.append(later.opens)
         before = self._count_open_recoveries()
-        progress = self._advance(view, policy, now)
+        progress = self._advance_recoveries(view, policy, now)
         begun = self.executor.run(progress.due)
         flaws = [*view.flaws.values(), *of_reports, *decided.flaws, *later.flaws, *progress.flaws]
         flaws += self.executor.flaws()
@@ -158,33 +172,35 @@ class Loop:
         return find_next_cycle(progress, view, begun or ended or bool(decided.opens or later.opens))
 
     def _observe_world(
-        self, policy: RecoveryPolicy, rules: Rules, *, quiet: bool
-    ) -> tuple[View, datetime]:
+        self, policy: RecoveryPolicy, rules: FaultRules, *, quiet: bool
+    ) -> tuple[PlanningView, datetime]:
         """Return the world, and when it was looked at. Where something would be begun on what was
         read before, Slurm is read first."""
-        acts = policy.mode is not Mode.OBSERVE
+        acts = policy.mode is not OperatingMode.OBSERVE
         view = self._observer.look(self.state, rules, acts, quiet=quiet)
         now = self._clock.now()
-        if view.reading is ReadScope.NONE and self._has_new_work(view, policy, rules, now):
+        if view.reading is SlurmReadScope.NONE and self._has_new_work(view, policy, rules, now):
             view = self._observer.look(self.state, rules, acts)
             now = self._clock.now()
         return view, now
 
     def _has_new_work(
-        self, view: View, policy: RecoveryPolicy, rules: Rules, now: datetime
+        self, view: PlanningView, policy: RecoveryPolicy, rules: FaultRules, now: datetime
     ) -> bool:
         if self._requests.pending():
             return True
         here = group_jobs_by_node(list(self.state.open_nodes), view.scheduler.jobs)
         if plan_recoveries(view, policy, rules, here, now, self._kinds).opens:
             return True
-        return bool(plan_followups(view, policy, here, now, self._kinds).opens)
+        return bool(plan_followup_recoveries(view, policy, here, now, self._kinds).opens)
 
     def _count_open_recoveries(self) -> int:
         state = self.state
         return len(state.open_nodes) + len(state.open_jobs) + len(state.open_changes)
 
-    def _advance(self, view: View, policy: RecoveryPolicy, now: datetime) -> AdvancePass:
+    def _advance_recoveries(
+        self, view: PlanningView, policy: RecoveryPolicy, now: datetime
+    ) -> RecoveryPassResult:
         for _ in range(MAX_PASSES):
             progress = advance_recoveries(view, policy, now, self._kinds)
             if not progress.moves:
@@ -202,16 +218,16 @@ class Loop:
 
 
 _SOONEST = (
-    RequeueInterval.SOON,
-    RequeueInterval.OFTEN,
-    RequeueInterval.SLOWLY,
-    RequeueInterval.WOKEN,
+    RecheckInterval.SOON,
+    RecheckInterval.OFTEN,
+    RecheckInterval.SLOWLY,
+    RecheckInterval.WOKEN,
 )
 
 
-def find_next_cycle(progress: AdvancePass, view: View, acted: bool) -> NextCycle:
+def find_next_cycle(progress: RecoveryPassResult, view: PlanningView, acted: bool) -> NextCycle:
     """Return when the loop looks again: at the end of the first wait, at once where it `acted`."""
-    look = min((w.look for w in progress.waits), key=_SOONEST.index, default=RequeueInterval.WOKEN)
+    look = min((w.look for w in progress.waits), key=_SOONEST.index, default=RecheckInterval.WOKEN)
     times = [w.until for w in progress.waits]
     times += [a.until for a in view.assessments.values() if a.until is not None]
     if view.silent_at is not None:

@@ -9,14 +9,14 @@ from msgspec import Struct
 
 if TYPE_CHECKING:  # the intake's process has none of them
     from hpctl.engine.journaled_state import JournaledState
-    from hpctl.engine.observe import Observer
+    from hpctl.engine.observe import ClusterObserver
     from hpctl.vocabulary.ports import Clock
 
 
 class LoopPort(Struct, frozen=True):
     """What the loop knows, by which clock, and how to wake it."""
 
-    observer: Observer
+    observer: ClusterObserver
     memory: JournaledState
     clock: Clock
     poke: Callable[[], None]

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 from msgspec.structs import replace
 
 from hpctl.engine import test_reservation
-from hpctl.engine.view import View
+from hpctl.engine.view import PlanningView
 from hpctl.toolkit.bounds import add_seconds
 from hpctl.vocabulary import spares_reservation
 from hpctl.vocabulary.identity import NodeName
@@ -38,7 +38,7 @@ def is_in_maintenance(node: SlurmNode) -> bool:
     return not _FLAGS.isdisjoint(node.flags)
 
 
-def find_maintenance(
+def find_maintenance_reservations(
     slurm: SchedulerView, lead_s: float, now: datetime
 ) -> dict[NodeName, Reservation]:
     """Return the maintenance reservation of each node that one holds now or within `lead_s`
@@ -53,39 +53,39 @@ def find_maintenance(
         return {name: Reservation("", (name,), maintenance=True) for name in flagged_nodes}
     found: dict[NodeName, Reservation] = {}
     for one in slurm.reservations.values():
-        if not _holds_nodes(one, lead_s, now):
+        if not _is_maintenance_due(one, lead_s, now):
             continue
         for name in one.nodes:
             other = found.get(name)
-            if other is None or _outlasts(one, other):
+            if other is None or _is_ending_later(one, other):
                 found[name] = one
     return found
 
 
-def is_own_reservation(one: Reservation) -> bool:
+def is_hpctl_reservation(one: Reservation) -> bool:
     """Return whether hpctl made a reservation, for a test or for spares, and acts in it."""
     return one.name.startswith(_OWN)
 
 
-def _holds_nodes(one: Reservation, lead_s: float, now: datetime) -> bool:
-    if not one.maintenance or is_own_reservation(one):
+def _is_maintenance_due(one: Reservation, lead_s: float, now: datetime) -> bool:
+    if not one.maintenance or is_hpctl_reservation(one):
         return False
     begun = one.start is None or add_seconds(one.start, -lead_s) <= now
     return begun and (one.end is None or now < one.end)
 
 
-def _outlasts(one: Reservation, other: Reservation) -> bool:
+def _is_ending_later(one: Reservation, other: Reservation) -> bool:
     if other.end is None or one.end is None:
         return one.end is None
     return one.end > other.end
 
 
-def find_maintenance_hold(rec: NodeRecovery, view: View) -> Reservation | None:
+def find_maintenance_hold(rec: NodeRecovery, view: PlanningView) -> Reservation | None:
     """Return the maintenance reservation that keeps hpctl from a node under treatment.
 
     A recovery that makes room for a maintenance window lasts until the window has begun.
     """
-    held = view.begun if rec.of_maintenance else view.maintenance
+    held = view.begun if rec.is_for_maintenance else view.maintenance
     return held.get(rec.node)
 
 

@@ -3,7 +3,7 @@
 from datetime import datetime, timedelta
 from typing import Final
 
-from hpctl.engine.journal.state import State
+from hpctl.engine.journal.state import EngineState
 from hpctl.toolkit.bounds import add_seconds
 from hpctl.vocabulary.change import ChangePhase, ClusterChange
 from hpctl.vocabulary.identity import NodeName
@@ -40,7 +40,9 @@ def find_next_window_time(
     return min((at for at in times if at > now), default=None)
 
 
-def find_nodes_of_due_windows(state: State, policy: RecoveryPolicy, now: datetime) -> set[NodeName]:
+def find_nodes_of_due_windows(
+    state: EngineState, policy: RecoveryPolicy, now: datetime
+) -> set[NodeName]:
     """Return the nodes of the windows that hpctl is doing something about now."""
     found: set[NodeName] = set()
     for window in state.windows:

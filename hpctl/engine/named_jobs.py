@@ -7,20 +7,20 @@ the journal knows how they were called.
 
 from collections.abc import Iterator
 
-from hpctl.engine.journal.state import State
+from hpctl.engine.journal.state import EngineState
 from hpctl.engine.world import World
-from hpctl.toolkit.job_ids import UserJobId, find_task_ranges, parse_job_id
+from hpctl.toolkit.job_ids import ParsedJobId, parse_job_id, parse_task_ranges
 from hpctl.vocabulary.identity import JobId
 from hpctl.vocabulary.slurm_facts import SlurmJob
 
 
-def find_named_jobs(w: World, text: str) -> tuple[JobId, ...]:
+def find_jobs_by_id(w: World, text: str) -> tuple[JobId, ...]:
     """Return slurmctld's numbers of the jobs that an id names; none where it is unknown."""
     asked = parse_job_id(text)
     if asked is None:
         return ()
     jobs = list(w.slurm.jobs.values()) if w.slurm is not None else []
-    own = [job.id for job in jobs if _is_task(asked, job)]
+    own = [job.id for job in jobs if _is_requested_task(asked, job)]
     if own:
         # squeue lists a task that was requeued in the record of those that wait, too.
         return tuple(sorted(own))
@@ -33,24 +33,24 @@ def find_named_jobs(w: World, text: str) -> tuple[JobId, ...]:
     return tuple(sorted(found))
 
 
-def matches_job_id(asked: UserJobId, job: SlurmJob) -> bool:
+def matches_job_id(asked: ParsedJobId, job: SlurmJob) -> bool:
     """Return whether an id names this job, or a task that waits in its record."""
     if asked.task is not None:
-        ranges = find_task_ranges(job.array_task)
+        ranges = parse_task_ranges(job.array_task)
         return job.array_job == asked.number and any(asked.task in tasks for tasks in ranges)
     if asked.component is not None:
         return job.id == asked.number and asked.component < len(job.components)
     return asked.number in (job.id, job.array_job, *job.components)
 
 
-def _is_task(asked: UserJobId, job: SlurmJob) -> bool:
+def _is_requested_task(asked: ParsedJobId, job: SlurmJob) -> bool:
     """Return whether an id is that of a task with its own record, which this job is."""
     if asked.task is None or job.array_job != asked.number:
         return False
     return job.array_task == str(asked.task)
 
 
-def _find_journaled_jobs(asked: UserJobId, state: State) -> Iterator[JobId]:
+def _find_journaled_jobs(asked: ParsedJobId, state: EngineState) -> Iterator[JobId]:
     """Yield the jobs of that id that hpctl has treated."""
     for rec in state.jobs.values():
         own = parse_job_id(rec.shown)

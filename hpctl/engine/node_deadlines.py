@@ -33,7 +33,7 @@ def find_phase_deadline_s(rec: NodeRecovery, policy: RecoveryPolicy) -> float:
     kinds = {step.kind for step in rec.steps}
     remedying = node.replace_deadline_s
     vacated = node.replace_deadline_s
-    if rec.remedy is Remedy.DELETE and rec.of_capacity:
+    if rec.remedy is Remedy.DELETE and rec.is_for_capacity_change:
         remedying = vacated = policy.autoscale.leave_deadline_s
         if not may_have_begun_remedy(rec):
             # Until then it waits to be deleted; after that it is given back.

@@ -15,20 +15,20 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from hpctl.faults.health import fold_report, limit_findings
+from hpctl.faults.health import limit_findings, merge_agent_report
 from hpctl.vocabulary.identity import NodeGeneration, NodeName
 from hpctl.vocabulary.model import AgentReport, Finding, NodeHealth
 from hpctl.vocabulary.ports import Clock
 from hpctl.wire import reports as wire
 
 
-class HealthRows(Protocol):
+class HealthRowWriter(Protocol):
     """Where health is stored: the journal's store."""
 
     def record(self, rows: Sequence[NodeHealth]) -> None:
         """Store rows, all or none. Raises OSError."""
 
-    def note_heard(self, heard: Mapping[NodeName, datetime]) -> None:
+    def store_last_heard_times(self, heard: Mapping[NodeName, datetime]) -> None:
         """Store when each node was heard. Raises OSError."""
 
 
@@ -38,7 +38,7 @@ class FindingsSource(Protocol):
     checks: tuple[str, ...]
     """How the names of its checks begin."""
 
-    def add_to(self, health: dict[NodeName, NodeHealth]) -> None:
+    def add_findings(self, health: dict[NodeName, NodeHealth]) -> None:
         """Add its findings, in place."""
 
 
@@ -51,7 +51,7 @@ class NodeHealthStore:
     def __init__(
         self,
         known: Mapping[NodeName, NodeHealth],
-        rows: HealthRows,
+        rows: HealthRowWriter,
         poke: Callable[[], None],
         clock: Clock,
         sources: Sequence[FindingsSource] = (),
@@ -85,12 +85,12 @@ class NodeHealthStore:
             news: set[NodeName] = set()
             now = self._clock.now()
             for report in reports:
-                before = fresh.get(report.node) or self._find_known(report.node)
-                fresh[report.node], new = fold_report(before, report, now)
+                before = fresh.get(report.node) or self._find_node_health(report.node)
+                fresh[report.node], new = merge_agent_report(before, report, now)
                 if new:
                     news.add(report.node)
             if news:
-                self._record([fresh[node] for node in news])
+                self._store_health_rows([fresh[node] for node in news])
             with self._lock:
                 self._health.update(fresh)
                 for report in reports:
@@ -108,7 +108,7 @@ class NodeHealthStore:
         if wake:
             self._poke()
 
-    def _find_known(self, node: NodeName) -> NodeHealth | None:
+    def _find_node_health(self, node: NodeName) -> NodeHealth | None:
         with self._lock:
             return self._health.get(node)
 
@@ -128,32 +128,32 @@ class NodeHealthStore:
 
     def find_generation(self, node: NodeName) -> NodeGeneration | None:
         """Return which generation of a node spoke last. From any thread."""
-        known = self._find_known(node)
+        known = self._find_node_health(node)
         return known.generation if known else None
 
     def list_findings(self, node: NodeName) -> tuple[Finding, ...]:
         """Return what a node's agent reported. From any thread."""
-        known = self._find_known(node)
+        known = self._find_node_health(node)
         return known.findings if known else ()
 
-    def of_agents(self) -> dict[NodeName, NodeHealth]:
+    def copy_agent_health(self) -> dict[NodeName, NodeHealth]:
         """Return what the agents reported, as a separate value."""
         with self._lock:
             return dict(self._health)
 
     def snapshot(self) -> dict[NodeName, NodeHealth]:
         """Return what the agents reported and the sources found, as a separate value."""
-        health = self.of_agents()
+        health = self.copy_agent_health()
         for source in self._sources:
-            source.add_to(health)
+            source.add_findings(health)
         return health
 
-    def _record(self, rows: Sequence[NodeHealth]) -> None:
+    def _store_health_rows(self, rows: Sequence[NodeHealth]) -> None:
         """Store rows with what the sources find now, whatever an agent calls its checks."""
         own = tuple(chain.from_iterable(source.checks for source in self._sources))
-        health = drop_checks({row.generation.node: row for row in rows}, own)
+        health = drop_check_findings({row.generation.node: row for row in rows}, own)
         for source in self._sources:
-            source.add_to(health)
+            source.add_findings(health)
         self._rows.record(list(health.values()))
 
     def flush(self) -> None:
@@ -168,9 +168,9 @@ class NodeHealthStore:
                     heard = {node: health.last_heard for node, health in self._health.items()}
                 self._heard_since_flush = False
             try:
-                self._record(rows)
+                self._store_health_rows(rows)
                 if heard:
-                    self._rows.note_heard(heard)
+                    self._rows.store_last_heard_times(heard)
             except BaseException:
                 with self._lock:
                     self._unsaved |= nodes
@@ -178,7 +178,7 @@ class NodeHealthStore:
                 raise
 
 
-def drop_checks(
+def drop_check_findings(
     health: Mapping[NodeName, NodeHealth], checks: tuple[str, ...]
 ) -> dict[NodeName, NodeHealth]:
     """Return the same without the findings of checks that begin so."""

@@ -6,21 +6,21 @@ from typing import Final
 from hpctl.faults.hma_marks import CHECK, MARKS
 from hpctl.vocabulary.assessment import Assessment, Remedy
 from hpctl.vocabulary.node_recovery import IN_TEST, NodePhase, NodeRecovery, NodeSignal
-from hpctl.vocabulary.policy import Mode, RecoveryPolicy
+from hpctl.vocabulary.policy import OperatingMode, RecoveryPolicy
 from hpctl.vocabulary.reason import parse_reason_owner
 from hpctl.vocabulary.recovery import StepKind, StepRecord, find_last_step
 from hpctl.vocabulary.slurm_facts import SlurmNode
 
 
-def advise_service_order(rec: NodeRecovery, policy: RecoveryPolicy) -> str:
+def suggest_hyperpod_order(rec: NodeRecovery, policy: RecoveryPolicy) -> str:
     """Return how to ask the service for what is left to it, where no user has; "" elsewhere.
 
     Slurm keeps one Reason: a mark that landed in the milliseconds between our look and our drain
     leaves no trace in the node's record.
     """
     if (
-        policy.mode is not Mode.ASSIST
-        or has_mark_since_opening(rec)
+        policy.mode is not OperatingMode.ASSIST
+        or has_health_agent_mark(rec)
         or rec.remedy not in MARKS.values()
     ):
         return ""
@@ -28,7 +28,7 @@ def advise_service_order(rec: NodeRecovery, policy: RecoveryPolicy) -> str:
     return f"HyperPod's health agent has not marked the node; `{order}` asks for the same"
 
 
-def has_mark_since_opening(rec: NodeRecovery) -> bool:
+def has_health_agent_mark(rec: NodeRecovery) -> bool:
     """Return whether a mark was seen on the node since the recovery opened, or opened it."""
     return rec.marked_at >= 0 or any(f.check == CHECK for f in rec.findings)
 
@@ -111,7 +111,7 @@ def may_have_begun_remedy(rec: NodeRecovery) -> bool:
     )
 
 
-def has_doubtful_order(rec: NodeRecovery) -> bool:
+def has_unresolved_order(rec: NodeRecovery) -> bool:
     """Return whether an order for this instance was sent whose outcome is not known."""
     kind = ORDERS.get(rec.remedy)
     return any(

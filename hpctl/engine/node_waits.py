@@ -18,20 +18,20 @@ def describe_job_wait(
     jobs = _find_awaited_jobs(rec, slurm, policy)
     if not jobs:
         return ""
-    job = max(jobs, key=_make_end_key)
+    job = max(jobs, key=_make_end_time_sort_key)
     who = f" of {job.user}" if job.user else ""
     how = "which may run to its end" if job.recoverable else "not requeueable"
     others = len(jobs) - 1
     more = f"; and {others} other job{'s' * (others > 1)}" if others else ""
-    return f"job {job.shown}{who}, {how}, {_describe_end(job, now)}{more}"
+    return f"job {job.shown}{who}, {how}, {_describe_job_end(job, now)}{more}"
 
 
-def _make_end_key(job: SlurmJob) -> tuple[bool, float, int]:
+def _make_end_time_sort_key(job: SlurmJob) -> tuple[bool, float, int]:
     """Return the longest last: one without a time limit, then by its end."""
     return job.end is None, job.end.timestamp() if job.end is not None else 0.0, job.id
 
 
-def _describe_end(job: SlurmJob, now: datetime) -> str:
+def _describe_job_end(job: SlurmJob, now: datetime) -> str:
     if job.end is None:
         return "has no time limit"
     at = f"{job.end:%Y-%m-%d %H:%M:%S} UTC"

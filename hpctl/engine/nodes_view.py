@@ -16,7 +16,7 @@ from hpctl.toolkit.declared_view import (
     JsonOnly,
     Layout,
     RowTable,
-    state_column,
+    make_state_column,
 )
 from hpctl.toolkit.tables import STYLES, WARN
 from hpctl.vocabulary.assessment import NodeCondition
@@ -49,16 +49,16 @@ class NodeView(Struct, frozen=True):
     held_by: str
 
     columns: ClassVar[Columns] = (
-        state_column("NODE", "name"),
+        make_state_column("NODE", "name"),
         Column(
             "SLURM", "slurm_text", style=lambda node: STYLES.get(node.slurm_state, ""), empty="-"
         ),
-        state_column("HEALTH", "condition"),
-        state_column("RULE", "rule"),
-        state_column("HEARD", AgeCell("last_heard")),
-        state_column("INSTANCE", "instance_id", wide=True),
-        state_column("CLOUD", "instance_status", wide=True),
-        state_column("LOGICAL ID", "logical_id", wide=True),
+        make_state_column("HEALTH", "condition"),
+        make_state_column("RULE", "rule"),
+        make_state_column("HEARD", AgeCell("last_heard")),
+        make_state_column("INSTANCE", "instance_id", wide=True),
+        make_state_column("CLOUD", "instance_status", wide=True),
+        make_state_column("LOGICAL ID", "logical_id", wide=True),
         Column("TREATMENT", "treatment", fold=True, style=STYLES, empty="-"),
     )
     json_only: ClassVar[JsonOnly] = ("slurm_reason", "partitions", "why", "group")
@@ -136,7 +136,7 @@ def _make_node_rows(w: World, names: list[NodeName]) -> list[NodeView]:
                 why=judged.why if judged else "no agent has reported",
                 last_heard=health.last_heard if health else None,
                 instance_id=instance.id if instance else heard_id,
-                instance_status=_instance_status(w, instance.status if instance else ""),
+                instance_status=_format_instance_status(w, instance.status if instance else ""),
                 logical_id=(instance.logical_id or "") if instance else "",
                 group=instance.group if instance else "",
                 recovery=rec.id if rec else "",
@@ -147,7 +147,7 @@ def _make_node_rows(w: World, names: list[NodeName]) -> list[NodeView]:
     return rows
 
 
-def _instance_status(w: World, status: str) -> str:
+def _format_instance_status(w: World, status: str) -> str:
     if status:
         return status
     return NOT_FOUND if w.cloud is not None and w.cloud.present else UNKNOWN

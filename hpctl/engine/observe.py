@@ -18,14 +18,14 @@ from typing import Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpctl.engine.absent_jobs import add_jobs, find_absent_jobs
-from hpctl.engine.cloud_watch import CloudWatch
+from hpctl.engine.absent_jobs import add_jobs_to_view, find_absent_jobs
+from hpctl.engine.cloud_watch import CloudPoller
 from hpctl.engine.completing import find_completing_jobs
 from hpctl.engine.instance_resolver import NEVER as LONG_AGO
-from hpctl.engine.journal.state import State
+from hpctl.engine.journal.state import EngineState
 from hpctl.engine.kill_switch import read_stop_reason
 from hpctl.engine.live_config import LiveConfig
-from hpctl.engine.maintenance import ReservationWatch, find_maintenance
+from hpctl.engine.maintenance import ReservationWatch, find_maintenance_reservations
 from hpctl.engine.maintenance_times import find_nodes_of_due_windows
 from hpctl.engine.node_health import NodeHealthStore
 from hpctl.engine.node_history import has_unexpectedly_left_drain
@@ -34,26 +34,26 @@ from hpctl.engine.reading_pace import (
     DISTRUST_S,
     SILENCE,
     SlurmReadingAge,
-    find_unlogged_changes,
-    is_reading_due,
-    must_log_wake_loop,
+    find_service_state_changes,
+    is_slurm_reading_due,
+    should_wake_loop_for_log,
 )
 from hpctl.engine.requeue_exit import RequeueExitWatch
-from hpctl.engine.test_reservation import find_left_reservation
-from hpctl.engine.view import ReadScope, View
+from hpctl.engine.test_reservation import find_leftover_test_reservation
+from hpctl.engine.view import PlanningView, SlurmReadScope
 from hpctl.faults.assess import assess_health
-from hpctl.faults.catalogue import Rules
+from hpctl.faults.catalogue import FaultRules
 from hpctl.faults.health import drop_dismissed_findings
-from hpctl.faults.hma_marks import keep_spent_marks
+from hpctl.faults.hma_marks import preserve_fulfilled_marks
 from hpctl.faults.reachability import Signs, add_derived_findings
 from hpctl.toolkit.errors import ReadInterrupted, Unavailable
 from hpctl.vocabulary.assessment import Assessment, NodeCondition
 from hpctl.vocabulary.change import is_maintenance_window
 from hpctl.vocabulary.cloud_facts import ProviderView
-from hpctl.vocabulary.controller_news import ControllerNews
+from hpctl.vocabulary.controller_news import ControllerLogEvent
 from hpctl.vocabulary.hang import Hang, StalledRun
 from hpctl.vocabulary.identity import JobId, NodeName
-from hpctl.vocabulary.isolation import InconsistentState, isolate_each
+from hpctl.vocabulary.isolation import InconsistentState, isolate_each_call
 from hpctl.vocabulary.model import NodeHealth
 from hpctl.vocabulary.node_recovery import IN_TEST, NodePhase
 from hpctl.vocabulary.pause import find_cluster_pause
@@ -108,12 +108,12 @@ class HangSource(Protocol):
         """Return the jobs of which nothing works, as of the last look."""
 
     def look(
-        self, slurm: SchedulerView, now: datetime, policy: HangPolicy, state: State
+        self, slurm: SchedulerView, now: datetime, policy: HangPolicy, state: EngineState
     ) -> Mapping[JobId, Hang]:
         """Return the jobs that hang."""
 
 
-class NoHangs:
+class NullHangSource:
     """Finds no job that hangs: for a daemon that watches none."""
 
     flaws: tuple[InconsistentState, ...] = ()
@@ -121,7 +121,7 @@ class NoHangs:
     still: Mapping[JobId, StalledRun] = {}
 
     def look(
-        self, slurm: SchedulerView, now: datetime, policy: HangPolicy, state: State
+        self, slurm: SchedulerView, now: datetime, policy: HangPolicy, state: EngineState
     ) -> Mapping[JobId, Hang]:
         """Return nothing."""
         return {}
@@ -144,7 +144,7 @@ class ControllerLogSource(Protocol):
     def open(self) -> str:
         """Follow it from here on. Return why that cannot be; empty where it can."""
 
-    def read(self) -> ControllerNews:
+    def read(self) -> ControllerLogEvent:
         """Return the most urgent news since the last time."""
 
 
@@ -152,11 +152,11 @@ class ObserverSources(Struct, frozen=True):
     """Where facts come from."""
 
     scheduler: Scheduler
-    cloud: CloudWatch
+    cloud: CloudPoller
     health: NodeHealthStore
     log: ControllerLogSource | None = None
     """None: Slurm is read at each cycle."""
-    hangs: HangSource = NoHangs()
+    hangs: HangSource = NullHangSource()
 
 
 OPEN_EVERY_S = 600.0
@@ -167,7 +167,7 @@ LEAVES_S = 600.0
 """How often the topology is read, in seconds."""
 
 
-class Observer:
+class ClusterObserver:
     """All the reading of one cycle."""
 
     def __init__(
@@ -200,7 +200,7 @@ class Observer:
         self._placed = False
         self.slurm_trouble = ""
         self._log = sources.log
-        self._news = ControllerNews.NONE
+        self._news = ControllerLogEvent.NONE
         self._read_at = self._trusted_from = self._open_from = -math.inf
         self._log_trouble: str | None = None
         """Why the log is not followed; None until slurmctld was asked for it."""
@@ -253,14 +253,16 @@ class Observer:
         self.latest_slurm()
         return self._cloud.resolver.addresses
 
-    def look(self, state: State, rules: Rules, acts: bool = True, *, quiet: bool = False) -> View:
+    def look(
+        self, state: EngineState, rules: FaultRules, acts: bool = True, *, quiet: bool = False
+    ) -> PlanningView:
         """Return the world now. Where Slurm cannot be read, the old view with its old time. `acts`:
         the mode lets hpctl act on what is seen. `quiet`: no event asks for it, and nothing that is
         decided on it is carried out."""
         health = self._health.snapshot()
-        self._follow_log()
-        since = self._summarize_since_reading(state, health, rules)
-        rests = quiet and not is_reading_due(since, self._live.config.loop)
+        self._read_controller_log()
+        since = self._summarize_reading_age(state, health, rules)
+        rests = quiet and not is_slurm_reading_due(since, self._live.config.loop)
         if rests:
             self._mark_view_current()
         else:
@@ -268,8 +270,8 @@ class Observer:
                 self._whole_due = -math.inf
             health = self._refresh_slurm_view(state, health)
             if not self.slurm_trouble and (quiet or self._log_trouble is None):
-                self._open_log()
-        reading = ReadScope.PART if self._reads_parts else ReadScope.WHOLE
+                self._open_controller_log()
+        reading = SlurmReadScope.PART if self._reads_parts else SlurmReadScope.WHOLE
         for node in state.returned.keys() & health.keys():
             health[node] = drop_dismissed_findings(health[node], state.returned[node])
         now, stopped = self._clock.now(), self.find_stop_reason()
@@ -288,26 +290,26 @@ class Observer:
             self.slurm_trouble or stopped or find_cluster_pause(state.pauses, now)
         )
         ruled, of_runs = self._live.run_policies.of(self._slurm)
-        return View(
+        return PlanningView(
             scheduler=self._slurm,
             provider=self._provider,
             health=health,
             assessments=assessments,
-            silent_at=find_next_silence(health, rules, now),
+            silent_at=find_next_agent_silence(health, rules, now),
             state=state,
             instances=joined.instances,
             unjoined=joined.unjoined,
             current=not self.slurm_trouble,
-            reading=ReadScope.NONE if rests else reading,
+            reading=SlurmReadScope.NONE if rests else reading,
             stopped=stopped,
-            able_since=self._find_able_since(hindered, now),
+            able_since=self._find_operational_since(hindered, now),
             ruled=ruled,
             reservations=self._reserved,
-            absent=self._note_absent(state, now),
-            maintenance=find_maintenance(
+            absent=self._note_missing_nodes(state, now),
+            maintenance=find_maintenance_reservations(
                 self._slurm, self._live.policy.node.maintenance_lead_s, now
             ),
-            begun=find_maintenance(self._slurm, 0.0, now),
+            begun=find_maintenance_reservations(self._slurm, 0.0, now),
             placed=self._placed,
             preemption=self._preemption.look(self._list_registered_jobs(ruled)),
             requeue_codes=self._requeue_codes,
@@ -319,46 +321,48 @@ class Observer:
         )
 
     def _refresh_slurm_view(
-        self, state: State, health: dict[NodeName, NodeHealth]
+        self, state: EngineState, health: dict[NodeName, NodeHealth]
     ) -> dict[NodeName, NodeHealth]:
         """Read Slurm; return the health of the nodes by then."""
-        news, self._news = self._news, ControllerNews.NONE
+        news, self._news = self._news, ControllerLogEvent.NONE
         self._read_at = self._clock.monotonic()
         self._placed = False
         try:
             seen, health = self._read_slurm(state, health)
             absent = find_absent_jobs(seen, self._slurm, state)
             if absent:
-                found = add_jobs(seen, self._scheduler.find_jobs(absent).values())
-                seen = keep_last_runs(self._slurm, found)
+                found = add_jobs_to_view(seen, self._scheduler.find_jobs(absent).values())
+                seen = carry_over_last_runs(self._slurm, found)
             if any(
                 has_unexpectedly_left_drain(state.nodes[i], seen.nodes.get(n))
                 for n, i in state.open_nodes.items()
             ):
                 seen = replace(seen, booted=self._scheduler.read_boot_time())
-            before, self._slurm = self._slurm, keep_spent_marks(self._slurm, seen)
-            self._read_capacity(state)
+            before, self._slurm = self._slurm, preserve_fulfilled_marks(self._slurm, seen)
+            self._read_reservations_and_topology(state)
             self._requeue_codes = self._requeue_exit.look(seen.jobs.values())
             self.slurm_trouble = ""
         except Unavailable as error:
             self.slurm_trouble = str(error)
             return health
-        self._follow_log()
+        self._read_controller_log()
         if self._reads_parts:
             self._news = max(self._news, news)
-        elif max(self._news, news) < ControllerNews.NODE and find_unlogged_changes(before, seen):
+        elif max(self._news, news) < ControllerLogEvent.NODE and find_service_state_changes(
+            before, seen
+        ):
             self._trusted_from = self._clock.monotonic() + DISTRUST_S
         return health
 
     def _list_registered_jobs(self, ruled: Iterable[JobId]) -> Iterable[SlurmJob]:
         return (self._slurm.jobs[job] for job in ruled if job in self._slurm.jobs)
 
-    def _follow_log(self) -> None:
+    def _read_controller_log(self) -> None:
         if self._log is not None:
             self._news = max(self._news, self._log.read())
 
-    def _summarize_since_reading(
-        self, state: State, health: Mapping[NodeName, NodeHealth], rules: Rules
+    def _summarize_reading_age(
+        self, state: EngineState, health: Mapping[NodeName, NodeHealth], rules: FaultRules
     ) -> SlurmReadingAge:
         now_s = self._clock.monotonic()
         treated = state.open_nodes or state.open_jobs or state.is_resizing
@@ -366,12 +370,12 @@ class Observer:
         return SlurmReadingAge(
             age_s=now_s - self._read_at,
             busy=bool(unsettled) or self._has_newly_silent_agent(health, rules.silent_after),
-            followed=self._can_follow_log(now_s),
+            followed=self._can_follow_controller_log(now_s),
             news=self._news,
             sizes_capacity=self._live.config.sizes_capacity,
         )
 
-    def _can_follow_log(self, now_s: float) -> bool:
+    def _can_follow_controller_log(self, now_s: float) -> bool:
         return self._log is not None and self._log.is_following and now_s >= self._trusted_from
 
     def _has_newly_silent_agent(
@@ -390,7 +394,7 @@ class Observer:
         self._slurm = replace(self._slurm, confirmed=self._clock.now())
         self._whole_due = self._clock.monotonic() + WHOLE_AGE_S
 
-    def _open_log(self) -> None:
+    def _open_controller_log(self) -> None:
         """Follow slurmctld's log where it is not: Slurm is read once more, for what was written
         between the last reading and now."""
         now_s = self._clock.monotonic()
@@ -401,30 +405,30 @@ class Observer:
         if trouble:
             self._open_from = now_s + OPEN_EVERY_S
         else:
-            self._news = ControllerNews.NODE
+            self._news = ControllerLogEvent.NODE
         if trouble != (self._log_trouble or ""):
             log.info("slurmctld's log followed=%s %s", not trouble, trouble)
         self._log_trouble = trouble
 
-    def log_asks(self) -> bool:
+    def has_urgent_log_news(self) -> bool:
         """Return whether slurmctld's log asks for a reading now. For the loop's thread."""
         if self._log is None or self.slurm_trouble:
             return False
-        self._follow_log()
+        self._read_controller_log()
         age_s = self._clock.monotonic() - self._read_at
         since = SlurmReadingAge(age_s, busy=False, followed=True, news=self._news)
-        return must_log_wake_loop(since)
+        return should_wake_loop_for_log(since)
 
     def _flaws(self) -> tuple[InconsistentState, ...]:
         return (*self._slurm.flaws, *self._provider.flaws, *self.hangs.flaws)
 
-    def _read_capacity(self, state: State) -> None:
+    def _read_reservations_and_topology(self, state: EngineState) -> None:
         """The reservations, and the topology, which changes with slurmctld's configuration, where
         capacity is managed or a node is tested, and where what was reserved before the
         configuration changed has to be released. Raises Unavailable."""
         phases = {state.nodes[rid].phase for rid in state.open_nodes.values()}
         back = NodePhase.VERIFYING in phases and any(
-            map(find_left_reservation, state.nodes.values())
+            map(find_leftover_test_reservation, state.nodes.values())
         )
         capacity = self._live.config.sizes_capacity
         resized = any(not is_maintenance_window(change) for change in state.changes.values())
@@ -435,7 +439,9 @@ class Observer:
             self._leaves, self._leaves_at = self._scheduler.leaves(), time.monotonic()
         self._placed = True
 
-    def _read_reservations(self, state: State, assessments: Mapping[NodeName, Assessment]) -> None:
+    def _read_reservations(
+        self, state: EngineState, assessments: Mapping[NodeName, Assessment]
+    ) -> None:
         """The reservations, where a node is faulty, lost or treated, keeps a job COMPLETING, or is
         held by one."""
         if self.slurm_trouble:
@@ -455,20 +461,20 @@ class Observer:
             self.slurm_trouble = str(error)
 
     def _read_slurm(
-        self, state: State, health: dict[NodeName, NodeHealth]
+        self, state: EngineState, health: dict[NodeName, NodeHealth]
     ) -> tuple[SchedulerView, dict[NodeName, NodeHealth]]:
         """Slurm, and the health of the nodes: after a reading of the whole what it is by then, for
         that takes half a second where there are 10,000 nodes."""
         try:
-            seen = self._read_part_or_whole(state, health)
+            seen = self._read_full_or_partial_slurm(state, health)
         except ReadInterrupted:
             health = self._health.snapshot()
             self._reads_parts, self._whole_due = True, self._clock.monotonic() + WHOLE_EVERY_S
-            seen = self._read_part_or_whole(state, health)
+            seen = self._read_full_or_partial_slurm(state, health)
         return seen, health if self._reads_parts else self._health.snapshot()
 
-    def _read_part_or_whole(
-        self, state: State, health: Mapping[NodeName, NodeHealth]
+    def _read_full_or_partial_slurm(
+        self, state: EngineState, health: Mapping[NodeName, NodeHealth]
     ) -> SchedulerView:
         """Return the whole, or all jobs and the nodes that something is to be done about.
 
@@ -478,8 +484,8 @@ class Observer:
         began = self._clock.monotonic()
         nodes = list_concerned_nodes(state, health, self._slurm)
         capacity = self._live.config.sizes_capacity or state.is_resizing
-        if self._can_read_part(began, nodes) and not capacity:
-            part = self._scheduler.part(nodes, self._pick_settled_nodes(state, nodes))
+        if self._can_read_node_subset(began, nodes) and not capacity:
+            part = self._scheduler.part(nodes, self._pick_nodes_not_booting(state, nodes))
             seen = dict(self._slurm.nodes)
             for name in nodes:
                 seen.pop(name, None)
@@ -494,15 +500,15 @@ class Observer:
                     flaws=tuple(flaws.values()),
                     booted=None,
                 )
-                return keep_last_runs(self._slurm, now)
-        view = keep_last_runs(self._slurm, self._scheduler.view())
+                return carry_over_last_runs(self._slurm, now)
+        view = carry_over_last_runs(self._slurm, self._scheduler.view())
         now_s = self._clock.monotonic()
         self._whole_due, self._reads_parts = now_s + WHOLE_AGE_S, False
         self._whole_cost = now_s - began
         return view
 
-    def _pick_settled_nodes(
-        self, state: State, nodes: Set[NodeName]
+    def _pick_nodes_not_booting(
+        self, state: EngineState, nodes: Set[NodeName]
     ) -> Mapping[NodeName, SlurmNode]:
         """Return those that no recovery waits for to boot: of them only the state is read again."""
         remedied = {
@@ -512,7 +518,7 @@ class Observer:
         }
         return {n: self._slurm.nodes[n] for n in nodes - remedied if n in self._slurm.nodes}
 
-    def _can_read_part(self, now: float, nodes: Set[NodeName]) -> bool:
+    def _can_read_node_subset(self, now: float, nodes: Set[NodeName]) -> bool:
         if self.slurm_trouble or not 0 < len(nodes) <= PART_NODES:
             return False
         if not self._reads_parts:
@@ -520,14 +526,14 @@ class Observer:
             self._whole_due = min(self._whole_due, now + WHOLE_EVERY_S)
         return self._whole_cost > self._whole_cheap_s and now <= self._whole_due
 
-    def _note_absent(self, state: State, now: datetime) -> Mapping[NodeName, datetime]:
+    def _note_missing_nodes(self, state: EngineState, now: datetime) -> Mapping[NodeName, datetime]:
         """Since when each node that is treated is missing in Slurm, as far as that was read."""
         if not self.slurm_trouble:
             missing = state.open_nodes.keys() - self._slurm.nodes.keys()
             self._absent = {name: self._absent.get(name, now) for name in missing}
         return self._absent
 
-    def _find_able_since(self, hindered: bool, now: datetime) -> datetime:
+    def _find_operational_since(self, hindered: bool, now: datetime) -> datetime:
         """Since when nothing keeps hpctl from looking and acting; a start is the end of a gap."""
         if hindered:
             self._hindered = self._hindered or now
@@ -542,7 +548,7 @@ class Observer:
         return read_stop_reason(self._live.config.kill_switch)
 
     def _assess_nodes(
-        self, health: dict[NodeName, NodeHealth], rules: Rules, now: datetime
+        self, health: dict[NodeName, NodeHealth], rules: FaultRules, now: datetime
     ) -> tuple[dict[NodeName, Assessment], list[InconsistentState]]:
         """Return the assessments of all nodes that are not plainly healthy."""
         worth = [
@@ -550,7 +556,7 @@ class Observer:
             for node, known in health.items()
             if known.findings or now - known.last_heard > rules.silent_after
         ]
-        found, flaws = isolate_each(
+        found, flaws = isolate_each_call(
             "assess",
             worth,
             itemgetter(0),
@@ -564,7 +570,7 @@ class Observer:
 
 
 def list_concerned_nodes(
-    state: State, health: Mapping[NodeName, NodeHealth], slurm: SchedulerView
+    state: EngineState, health: Mapping[NodeName, NodeHealth], slurm: SchedulerView
 ) -> set[NodeName]:
     """Return the nodes that a recovery is about, or that an agent tells of, or whose jobs are
     moved."""
@@ -585,8 +591,8 @@ def _has_job_on_down_node(jobs: Iterable[SlurmJob], older: Mapping[NodeName, Slu
     )
 
 
-def find_next_silence(
-    health: Mapping[NodeName, NodeHealth], rules: Rules, now: datetime
+def find_next_agent_silence(
+    health: Mapping[NodeName, NodeHealth], rules: FaultRules, now: datetime
 ) -> datetime | None:
     """Return when the first of the nodes that are heard now has been silent for too long."""
     heard = (h.last_heard for h in health.values() if now - h.last_heard <= rules.silent_after)
@@ -594,12 +600,12 @@ def find_next_silence(
     return None if oldest is None else oldest + rules.silent_after + _JUST_AFTER
 
 
-def keep_last_runs(before: SchedulerView, after: SchedulerView) -> SchedulerView:
+def carry_over_last_runs(before: SchedulerView, after: SchedulerView) -> SchedulerView:
     """Keep what Slurm forgets of the last runs of jobs."""
-    return keep_requeue_orders(before, keep_last_nodes(before, after))
+    return carry_over_requeue_orders(before, carry_over_last_nodes(before, after))
 
 
-def keep_requeue_orders(before: SchedulerView, after: SchedulerView) -> SchedulerView:
+def carry_over_requeue_orders(before: SchedulerView, after: SchedulerView) -> SchedulerView:
     """Keep which jobs wait for another run because of a requeue after they had ended.
 
     Nothing in Slurm tells it: one whose node was lost after it had ended is not requeued because of
@@ -617,7 +623,7 @@ def keep_requeue_orders(before: SchedulerView, after: SchedulerView) -> Schedule
     return replace(after, jobs={**after.jobs, **carried}) if carried else after
 
 
-def keep_last_nodes(before: SchedulerView, after: SchedulerView) -> SchedulerView:
+def carry_over_last_nodes(before: SchedulerView, after: SchedulerView) -> SchedulerView:
     """Keep the nodes and the start of a job's last run, which Slurm forgets: all nodes when it
     requeues the job, those that have finished (or died) one by one while it is completing.
 

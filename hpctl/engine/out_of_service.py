@@ -18,15 +18,15 @@ from hpctl.engine.power_saving import describe_power_saving, has_failed_to_resum
 from hpctl.engine.untreated import (
     UntreatedNode,
     find_changing_instance,
-    find_untreated_awaited,
+    find_untreated_node_resolution,
     find_untreated_nodes,
 )
-from hpctl.engine.view import Candidate
-from hpctl.engine.waiting import find_waiting_nodes
-from hpctl.engine.world import World, find_holds
-from hpctl.faults.hma_marks import find_node_mark
+from hpctl.engine.view import RecoveryCandidate
+from hpctl.engine.waiting import find_nodes_awaiting_operator
+from hpctl.engine.world import World, list_gate_holds
+from hpctl.faults.hma_marks import find_hma_mark
 from hpctl.faults.reachability import is_intentionally_unreachable
-from hpctl.faults.slurm_reasons import find_closed_node_row
+from hpctl.faults.slurm_reasons import find_closed_node_fault_row
 from hpctl.toolkit.compat import StrEnum
 from hpctl.vocabulary.cloud_facts import InstanceStatus
 from hpctl.vocabulary.identity import NodeName, RecoveryId
@@ -80,7 +80,7 @@ class _NodeLookups(Struct, frozen=True):
     holds: Mapping[str, GateBlocked]
     escalated: Mapping[NodeName, NodeRecovery]
     untreated: Mapping[NodeName, UntreatedNode]
-    candidates: Mapping[NodeName, Candidate]
+    candidates: Mapping[NodeName, RecoveryCandidate]
     maintenance: Mapping[NodeName, Reservation]
     now: datetime
 
@@ -109,7 +109,7 @@ def find_nodes_out_of_service(w: World) -> list[OutOfServiceNode]:
         return []
     known = _NodeLookups(
         world=w,
-        holds=find_holds(w),
+        holds=list_gate_holds(w),
         escalated={rec.node: rec for rec in find_escalated_recoveries(w)},
         untreated={one.name: one for one in find_untreated_nodes(w)},
         candidates={c.node.name: c for c in w.candidates},
@@ -126,29 +126,29 @@ def _explain_out_of_service(node: SlurmNode, known: _NodeLookups) -> OutOfServic
         found = account(node, known)
         if found is not None:
             return found
-    return OutOfServiceNode(node, OutOfServiceCause.UNKNOWN, _describe_unknown(node))
+    return OutOfServiceNode(node, OutOfServiceCause.UNKNOWN, _describe_unknown_cause(node))
 
 
 def find_escalated_recoveries(w: World) -> list[NodeRecovery]:
     """Return the escalated recoveries whose node still waits for a person, longest first."""
-    return find_waiting_nodes(w.state, w.slurm.nodes if w.slurm else None)
+    return find_nodes_awaiting_operator(w.state, w.slurm.nodes if w.slurm else None)
 
 
-def _explain_by_recovery(node: SlurmNode, known: _NodeLookups) -> OutOfServiceNode | None:
+def _explain_node_by_recovery(node: SlurmNode, known: _NodeLookups) -> OutOfServiceNode | None:
     rec = known.world.state.node_recovery(node.name)
     if rec is None:
         return None
-    if rec.of_capacity:
+    if rec.is_for_capacity_change:
         return OutOfServiceNode(
             node, OutOfServiceCause.CAPACITY, f"{rec.id} removes it", problem=False
         )
-    if rec.of_maintenance:
+    if rec.is_for_maintenance:
         why = f"{rec.id} {rec.phase}: a planned maintenance window"
         return OutOfServiceNode(node, OutOfServiceCause.RECOVERY, why, problem=False)
     return OutOfServiceNode(node, OutOfServiceCause.RECOVERY, f"{rec.id} {rec.phase}")
 
 
-def _explain_by_gate(node: SlurmNode, known: _NodeLookups) -> OutOfServiceNode | None:
+def _explain_node_by_gate(node: SlurmNode, known: _NodeLookups) -> OutOfServiceNode | None:
     hold = known.holds.get(node.name)
     return (
         None
@@ -157,7 +157,7 @@ def _explain_by_gate(node: SlurmNode, known: _NodeLookups) -> OutOfServiceNode |
     )
 
 
-def _explain_by_escalation(node: SlurmNode, known: _NodeLookups) -> OutOfServiceNode | None:
+def _explain_node_by_escalation(node: SlurmNode, known: _NodeLookups) -> OutOfServiceNode | None:
     rec = known.escalated.get(node.name)
     if rec is None:
         return None
@@ -165,14 +165,14 @@ def _explain_by_escalation(node: SlurmNode, known: _NodeLookups) -> OutOfService
     return OutOfServiceNode(node, OutOfServiceCause.PERSON, f"{rec.id} escalated: {why}")
 
 
-def _explain_by_fault(node: SlurmNode, known: _NodeLookups) -> OutOfServiceNode | None:
+def _explain_node_by_fault(node: SlurmNode, known: _NodeLookups) -> OutOfServiceNode | None:
     candidate = known.candidates.get(node.name)
     if candidate is None:
         return None
     return OutOfServiceNode(node, OutOfServiceCause.FAULT, f"{candidate.why}; not treated yet")
 
 
-def _explain_by_maintenance(node: SlurmNode, known: _NodeLookups) -> OutOfServiceNode | None:
+def _explain_node_by_maintenance(node: SlurmNode, known: _NodeLookups) -> OutOfServiceNode | None:
     held_by = known.maintenance.get(node.name)
     if held_by is not None:
         why = describe_maintenance(held_by, known.now)
@@ -183,7 +183,9 @@ def _explain_by_maintenance(node: SlurmNode, known: _NodeLookups) -> OutOfServic
     return OutOfServiceNode(node, OutOfServiceCause.ADMINISTRATOR, why, problem=False)
 
 
-def _explain_by_operator_order(node: SlurmNode, known: _NodeLookups) -> OutOfServiceNode | None:
+def _explain_node_by_operator_order(
+    node: SlurmNode, known: _NodeLookups
+) -> OutOfServiceNode | None:
     """Return a node that an operator has taken out of treatment, its fault known or its drain
     left."""
     one = known.untreated.get(node.name)
@@ -193,11 +195,11 @@ def _explain_by_operator_order(node: SlurmNode, known: _NodeLookups) -> OutOfSer
     fault = f"{one.judged.why}; " if one.judged is not None else ""
     by = OutOfServiceCause.PERSON if one.instance is None else OutOfServiceCause.SERVICE
     return OutOfServiceNode(
-        node, by, f"{fault}{last}: waits for {find_untreated_awaited(one).what}"
+        node, by, f"{fault}{last}: waits for {find_untreated_node_resolution(one).what}"
     )
 
 
-def _explain_by_reason(node: SlurmNode, known: _NodeLookups) -> OutOfServiceNode | None:
+def _explain_node_by_reason(node: SlurmNode, known: _NodeLookups) -> OutOfServiceNode | None:
     """A node that bears a Reason of hpctl's though no recovery of this name is open."""
     owner = parse_reason_owner(node.reason)
     if owner is None:
@@ -211,18 +213,18 @@ def _explain_by_reason(node: SlurmNode, known: _NodeLookups) -> OutOfServiceNode
         why = f"left closed by {owner}; HyperPod calls instance {instance.id} {instance.status}"
         return OutOfServiceNode(node, OutOfServiceCause.SERVICE, why)
     return OutOfServiceNode(
-        node, OutOfServiceCause.PERSON, _describe_left_closed(node, owner, known)
+        node, OutOfServiceCause.PERSON, _describe_node_left_closed(node, owner, known)
     )
 
 
 def _is_capacity_owner(owner: RecoveryId, known: _NodeLookups) -> bool:
     state = known.world.state
     rec = state.nodes.get(owner)
-    removed = rec is not None and (rec.of_capacity or rec.phase is NodePhase.REMOVED)
+    removed = rec is not None and (rec.is_for_capacity_change or rec.phase is NodePhase.REMOVED)
     return owner in state.changes or removed
 
 
-def _describe_left_closed(node: SlurmNode, owner: RecoveryId, known: _NodeLookups) -> str:
+def _describe_node_left_closed(node: SlurmNode, owner: RecoveryId, known: _NodeLookups) -> str:
     state = known.world.state
     over = "has ended" if owner in state else "is not in the journal"
     orders = f"`hpctl replace {node.name}`"
@@ -231,11 +233,11 @@ def _describe_left_closed(node: SlurmNode, owner: RecoveryId, known: _NodeLookup
     return f"left closed by {owner}, which {over}: a person runs {orders}"
 
 
-def _explain_by_slurm_program(node: SlurmNode, known: _NodeLookups) -> OutOfServiceNode | None:  # noqa: ARG001
+def _explain_node_by_slurm_program(node: SlurmNode, known: _NodeLookups) -> OutOfServiceNode | None:  # noqa: ARG001
     """A node that a program of Slurm's has closed, as its Reason says."""
     if has_failed_to_resume(node):
         return OutOfServiceNode(node, OutOfServiceCause.SLURM, describe_power_saving(node))
-    row = find_closed_node_row(node)
+    row = find_closed_node_fault_row(node)
     if row is None:
         return None
     return OutOfServiceNode(
@@ -243,8 +245,8 @@ def _explain_by_slurm_program(node: SlurmNode, known: _NodeLookups) -> OutOfServ
     )
 
 
-def _explain_by_service(node: SlurmNode, known: _NodeLookups) -> OutOfServiceNode | None:
-    mark = find_node_mark(node)
+def _explain_node_by_hyperpod(node: SlurmNode, known: _NodeLookups) -> OutOfServiceNode | None:
+    mark = find_hma_mark(node)
     instance = known.world.joined.instances.get(node.name)
     if instance is not None and instance.status not in _AT_WORK:
         what = f"HyperPod calls instance {instance.id} {instance.status}"
@@ -256,7 +258,7 @@ def _explain_by_service(node: SlurmNode, known: _NodeLookups) -> OutOfServiceNod
     return None
 
 
-def _explain_by_administrator(node: SlurmNode, known: _NodeLookups) -> OutOfServiceNode | None:  # noqa: ARG001
+def _explain_node_by_administrator(node: SlurmNode, known: _NodeLookups) -> OutOfServiceNode | None:  # noqa: ARG001
     if node.about_to_reboot:
         why = "a reboot by `scontrol reboot` is under way"
         return OutOfServiceNode(node, OutOfServiceCause.ADMINISTRATOR, why, problem=False)
@@ -268,7 +270,7 @@ def _explain_by_administrator(node: SlurmNode, known: _NodeLookups) -> OutOfServ
     )
 
 
-def _explain_by_reachability(node: SlurmNode, known: _NodeLookups) -> OutOfServiceNode | None:
+def _explain_node_by_reachability(node: SlurmNode, known: _NodeLookups) -> OutOfServiceNode | None:
     """Return a node that slurmctld lost, or that never registered."""
     if not (node.down or not node.responding or node.state == "UNKNOWN"):
         return None
@@ -279,7 +281,7 @@ def _explain_by_reachability(node: SlurmNode, known: _NodeLookups) -> OutOfServi
     )
 
 
-def _describe_unknown(node: SlurmNode) -> str:
+def _describe_unknown_cause(node: SlurmNode) -> str:
     # What stands in backquotes is shown as a command to run.
     said = node.reason.replace("`", "'")
     reason = f"Reason {said!r}" if said else "Slurm gives no Reason"
@@ -287,15 +289,15 @@ def _describe_unknown(node: SlurmNode) -> str:
 
 
 ACCOUNTS: Final[tuple[Callable[[SlurmNode, _NodeLookups], OutOfServiceNode | None], ...]] = (
-    _explain_by_recovery,
-    _explain_by_gate,
-    _explain_by_escalation,
-    _explain_by_fault,
-    _explain_by_maintenance,
-    _explain_by_operator_order,
-    _explain_by_reason,
-    _explain_by_slurm_program,
-    _explain_by_service,
-    _explain_by_administrator,
-    _explain_by_reachability,
+    _explain_node_by_recovery,
+    _explain_node_by_gate,
+    _explain_node_by_escalation,
+    _explain_node_by_fault,
+    _explain_node_by_maintenance,
+    _explain_node_by_operator_order,
+    _explain_node_by_reason,
+    _explain_node_by_slurm_program,
+    _explain_node_by_hyperpod,
+    _explain_node_by_administrator,
+    _explain_node_by_reachability,
 )

@@ -4,36 +4,36 @@ from collections.abc import Collection
 from datetime import datetime
 
 from hpctl.engine.journal.events import PAUSE_ENDED, RequestTaken
-from hpctl.engine.journal.state import State
-from hpctl.engine.view import View
+from hpctl.engine.journal.state import EngineState
+from hpctl.engine.view import PlanningView
 from hpctl.vocabulary.identity import NodeName, RecoveryId
-from hpctl.vocabulary.pause import Pause, find_pause, find_pause_end
+from hpctl.vocabulary.pause import Pause, find_covering_pause, find_pause_end
 
 Scope = tuple[Collection[NodeName], Collection[str]]
 """The nodes and the partitions that something is about."""
 
 
-def find_recovery_scope(recovery: RecoveryId, view: View) -> Scope:
+def find_recovery_scope(recovery: RecoveryId, view: PlanningView) -> Scope:
     """Return the nodes and partitions that a recovery or a change of capacity is about."""
     state = view.state
     node = state.nodes.get(recovery)
     if node is not None:
-        return (node.node,), list_partitions((node.node,), view)
+        return (node.node,), list_node_partitions((node.node,), view)
     job = state.jobs.get(recovery)
     if job is not None:
         seen = view.scheduler.jobs.get(job.attempt.job)
         nodes = {*job.bad_nodes, *job.ran_on, *(seen.nodes if seen is not None else ())}
-        return nodes, {*job.partition.split(","), *list_partitions(nodes, view)}
+        return nodes, {*job.partition.split(","), *list_node_partitions(nodes, view)}
     change = state.changes.get(recovery)
     if change is not None:
         about = change.opened
         nodes = {*about.nodes, *about.released}
         nodes.update([about.node] if about.node is not None else [])
-        return nodes, list_partitions(nodes, view)
+        return nodes, list_node_partitions(nodes, view)
     return (), ()
 
 
-def list_partitions(nodes: Collection[NodeName], view: View) -> set[str]:
+def list_node_partitions(nodes: Collection[NodeName], view: PlanningView) -> set[str]:
     """Return the partitions of these nodes, as far as Slurm lists the nodes."""
     found: set[str] = set()
     for name in nodes:
@@ -42,13 +42,15 @@ def list_partitions(nodes: Collection[NodeName], view: View) -> set[str]:
     return found
 
 
-def find_recovery_pause(recovery: RecoveryId, view: View, now: datetime) -> Pause | None:
+def find_recovery_pause(recovery: RecoveryId, view: PlanningView, now: datetime) -> Pause | None:
     """Return the pause in force that covers a recovery or a change; None where none does."""
     nodes, partitions = find_recovery_scope(recovery, view)
-    return find_pause(view.state.pauses, now, nodes, partitions)
+    return find_covering_pause(view.state.pauses, now, nodes, partitions)
 
 
-def find_unpaused_since(recovery: RecoveryId, view: View, now: datetime) -> datetime | None:
+def find_unpaused_start_time(
+    recovery: RecoveryId, view: PlanningView, now: datetime
+) -> datetime | None:
     """Return since when hpctl can look at Slurm and act on a recovery; see `View.able_since`."""
     if not view.state.pauses:
         return view.able_since
@@ -58,7 +60,7 @@ def find_unpaused_since(recovery: RecoveryId, view: View, now: datetime) -> date
     return max(known, default=None)
 
 
-def list_pause_end_events(state: State, now: datetime) -> list[RequestTaken]:
+def list_pause_end_events(state: EngineState, now: datetime) -> list[RequestTaken]:
     """Return the events that record pauses that have reached their end, once for each."""
     found = []
     for scope in sorted(state.pauses):

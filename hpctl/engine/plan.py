@@ -20,22 +20,22 @@ from msgspec.structs import replace
 from hpctl.engine.gates import (
     GATES,
     GateCounts,
-    count_for_gates,
+    build_gate_counts,
     find_correlated_rules,
-    is_approved,
+    is_target_approved,
 )
 from hpctl.engine.journal.events import GateBlocked, NodeRecoveryOpened
-from hpctl.engine.kinds import JobsByNode, Plan, RecoveryKind
+from hpctl.engine.kinds import JobsByNode, RecoveryKind, RecoveryPlan
 from hpctl.engine.maintenance import describe_maintenance, find_maintenance_hold
 from hpctl.engine.node_history import (
-    has_mark_since_opening,
+    has_health_agent_mark,
     list_steps_since_drain,
     may_have_begun_remedy,
 )
 from hpctl.engine.remedies import find_held_remedies
-from hpctl.engine.view import Candidate, View
+from hpctl.engine.view import PlanningView, RecoveryCandidate
 from hpctl.faults.assess import make_fault_sort_key
-from hpctl.faults.catalogue import OWN_HARDWARE, Rules
+from hpctl.faults.catalogue import OWN_HARDWARE, FaultRules
 from hpctl.faults.hma_marks import REQUESTS as MARK_REQUESTS
 from hpctl.faults.hma_marks import RULES as MARK_RULES
 from hpctl.faults.reachability import RULES as REACH_RULES
@@ -45,8 +45,8 @@ from hpctl.toolkit.bounds import add_seconds
 from hpctl.vocabulary.assessment import Assessment, FaultClass, NodeCondition, Remedy, Urgency
 from hpctl.vocabulary.cloud_facts import InstanceStatus
 from hpctl.vocabulary.identity import InstanceId, NodeName, RuleId
-from hpctl.vocabulary.isolation import InconsistentState, isolate_each
-from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery, NodeSignal, waits_for_provider
+from hpctl.vocabulary.isolation import InconsistentState, isolate_each_call
+from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery, NodeSignal, is_await_only_ladder
 from hpctl.vocabulary.policy import RecoveryPolicy
 from hpctl.vocabulary.reason import parse_reason_owner
 from hpctl.vocabulary.recovery import StepKind, make_recovery_id
@@ -69,7 +69,7 @@ def merge_holds(
     found = {hold.target: hold for hold in holds}
     for flaw in flaws:
         before = known.get(flaw.target)
-        lasts = before is not None and before.gate == GATE and _is_same_hold(before, now)
+        lasts = before is not None and before.gate == GATE and _is_hold_persistent(before, now)
         hint = "it lasts: look at the daemon's log" if lasts else "left alone, all others go on"
         why = f"{flaw.where} raised {flaw.error} (input {flaw.digest}); {hint}"
         rule = ESCALATED if lasts else QUARANTINED
@@ -77,7 +77,7 @@ def merge_holds(
     return list(found.values())
 
 
-def _is_same_hold(before: GateBlocked, now: datetime) -> bool:
+def _is_hold_persistent(before: GateBlocked, now: datetime) -> bool:
     return before.rule == ESCALATED or now >= add_seconds(before.at, LASTS_S)
 
 
@@ -96,34 +96,37 @@ DRAIN_RESTORED: Final = FaultClass(
 
 
 def plan_recoveries(  # noqa: PLR0913 -- pure: all that decides is an argument
-    view: View,
+    view: PlanningView,
     policy: RecoveryPolicy,
-    rules: Rules,
+    rules: FaultRules,
     here: JobsByNode,
     now: datetime,
     kinds: Sequence[RecoveryKind],
-) -> Plan:
+) -> RecoveryPlan:
     """Decide on every candidate. `here`: the jobs on nodes with an open recovery."""
     judged = _exclude_mass_events(view, policy, rules, now)
     candidates, flaws = find_node_candidates(judged, rules, now)
     candidates += _find_restored_nodes(view, _list_treated_nodes(view, candidates), now)
     for kind in kinds:
         candidates += kind.find_candidates(view, policy, _list_treated_nodes(view, candidates), now)
-    counts = count_for_gates(view, candidates, policy, now)
+    counts = build_gate_counts(view, candidates, policy, now)
 
-    def one(candidate: Candidate) -> NodeRecoveryOpened | GateBlocked:
+    def decide_and_count(candidate: RecoveryCandidate) -> NodeRecoveryOpened | GateBlocked:
         decision = decide_candidate(candidate, view, counts, policy, now)
         if not isinstance(decision, GateBlocked):
             counts.add(candidate.node, candidate.fault.rule, now)
         return decision
 
-    nodes, of_nodes = isolate_each(
-        "plan", sorted(candidates, key=_make_candidate_sort_key), lambda c: c.node.name, one
+    nodes, of_nodes = isolate_each_call(
+        "plan",
+        sorted(candidates, key=_make_candidate_sort_key),
+        lambda c: c.node.name,
+        decide_and_count,
     )
     of_kinds = _join_plans([kind.plan(view, policy, here, now) for kind in kinds])
     opens = [opened for opened in nodes if not isinstance(opened, GateBlocked)]
     holds = [hold for hold in nodes if isinstance(hold, GateBlocked)]
-    return Plan(
+    return RecoveryPlan(
         (*opens, *of_kinds.opens),
         (*holds, *of_kinds.holds, *_list_blocked_node_holds(view, policy, now)),
         (*flaws, *of_nodes, *of_kinds.flaws),
@@ -131,27 +134,29 @@ def plan_recoveries(  # noqa: PLR0913 -- pure: all that decides is an argument
     )
 
 
-def plan_followups(
-    view: View,
+def plan_followup_recoveries(
+    view: PlanningView,
     policy: RecoveryPolicy,
     here: JobsByNode,
     now: datetime,
     kinds: Sequence[RecoveryKind],
-) -> Plan:
+) -> RecoveryPlan:
     """Decide on what may open only after the journal has what `plan` opened."""
     return _join_plans([kind.plan_after(view, policy, here, now) for kind in kinds])
 
 
-def _join_plans(plans: Sequence[Plan]) -> Plan:
+def _join_plans(plans: Sequence[RecoveryPlan]) -> RecoveryPlan:
     """Return one plan of what several kinds open, hold and could not decide; no candidates."""
-    return Plan(
+    return RecoveryPlan(
         tuple(chain.from_iterable(plan.opens for plan in plans)),
         tuple(chain.from_iterable(plan.holds for plan in plans)),
         tuple(chain.from_iterable(plan.flaws for plan in plans)),
     )
 
 
-def _exclude_mass_events(view: View, policy: RecoveryPolicy, rules: Rules, now: datetime) -> View:
+def _exclude_mass_events(
+    view: PlanningView, policy: RecoveryPolicy, rules: FaultRules, now: datetime
+) -> PlanningView:
     """The view in which a fault of a node's own goes before a mass event's, where it has both."""
     of_events = find_correlated_rules(view, policy, now)
     changed = {}
@@ -171,13 +176,15 @@ def _exclude_mass_events(view: View, policy: RecoveryPolicy, rules: Rules, now: 
     return replace(view, assessments={**view.assessments, **changed})
 
 
-def _list_treated_nodes(view: View, candidates: Iterable[Candidate]) -> set[NodeName]:
+def _list_treated_nodes(
+    view: PlanningView, candidates: Iterable[RecoveryCandidate]
+) -> set[NodeName]:
     """Return the nodes that are treated or about to be."""
     return {*view.state.open_nodes, *(candidate.node.name for candidate in candidates)}
 
 
 def _list_blocked_node_holds(
-    view: View, policy: RecoveryPolicy, now: datetime
+    view: PlanningView, policy: RecoveryPolicy, now: datetime
 ) -> list[GateBlocked]:
     """Return nodes under treatment for which nothing is done now: an admin keeps them in a
     maintenance reservation, or a gate holds their remedy, which a person may approve."""
@@ -195,17 +202,21 @@ def _list_blocked_node_holds(
     return found
 
 
-def _make_candidate_sort_key(c: Candidate) -> tuple[bool, datetime, str]:
+def _make_candidate_sort_key(c: RecoveryCandidate) -> tuple[bool, datetime, str]:
     return (c.fault.urgency is not Urgency.NOW, c.since, c.node.name)
 
 
 def decide_candidate(
-    c: Candidate, view: View, counts: GateCounts, policy: RecoveryPolicy, now: datetime
+    c: RecoveryCandidate,
+    view: PlanningView,
+    counts: GateCounts,
+    policy: RecoveryPolicy,
+    now: datetime,
 ) -> NodeRecoveryOpened | GateBlocked:
     """Check one candidate against all gates in order."""
     passed: list[str] = []
-    is_waived = is_approved(c.node.name, view, policy, now)
-    leaves = waits_for_provider(c.fault.ladder)
+    is_waived = is_target_approved(c.node.name, view, policy, now)
+    leaves = is_await_only_ladder(c.fault.ladder)
     for row in GATES:
         if (c.manual and not row.manual) or (is_waived and row.approvable):
             passed.append(f"{row.name} (waived by {c.by or 'approval'})")
@@ -224,7 +235,11 @@ def decide_candidate(
 
 
 def _open_recovery(
-    c: Candidate, view: View, policy: RecoveryPolicy, passed: tuple[str, ...], now: datetime
+    c: RecoveryCandidate,
+    view: PlanningView,
+    policy: RecoveryPolicy,
+    passed: tuple[str, ...],
+    now: datetime,
 ) -> NodeRecoveryOpened:
     instance = view.instance(c.node.name)
     judged = view.assessments.get(c.node.name)
@@ -249,7 +264,7 @@ def _open_recovery(
     )
 
 
-def _choose_ladder_step(c: Candidate, view: View, now: datetime) -> int:
+def _choose_ladder_step(c: RecoveryCandidate, view: PlanningView, now: datetime) -> int:
     """Climb one rung for each time this instance was treated by this rule in the window."""
     window = c.fault.escalate_window_s
     treated = [
@@ -263,12 +278,12 @@ def _choose_ladder_step(c: Candidate, view: View, now: datetime) -> int:
 
 
 def find_node_candidates(
-    view: View, rules: Rules, now: datetime
-) -> tuple[list[Candidate], list[InconsistentState]]:
+    view: PlanningView, rules: FaultRules, now: datetime
+) -> tuple[list[RecoveryCandidate], list[InconsistentState]]:
     """Return every generation that the facts call faulty and that is not treated yet."""
     leaving = _list_removed_nodes(view)
 
-    def one(item: tuple[NodeName, Assessment]) -> Candidate | None:
+    def make_node_candidate(item: tuple[NodeName, Assessment]) -> RecoveryCandidate | None:
         name, judged = item
         node = view.scheduler.nodes.get(name)
         if node is None or name in view.state.open_nodes or name not in view.health:
@@ -279,13 +294,15 @@ def find_node_candidates(
         dealt_with = candidate is not None and _is_already_treated(candidate, judged, view)
         return None if dealt_with else candidate
 
-    found, flaws = isolate_each("plan", view.assessments.items(), itemgetter(0), one)
+    found, flaws = isolate_each_call(
+        "plan", view.assessments.items(), itemgetter(0), make_node_candidate
+    )
     return [candidate for candidate in found if candidate is not None], flaws
 
 
 def _find_restored_nodes(
-    view: View, treated: Collection[NodeName], now: datetime
-) -> list[Candidate]:
+    view: PlanningView, treated: Collection[NodeName], now: datetime
+) -> list[RecoveryCandidate]:
     """Return nodes that are drained in the name of a recovery that has seen them back in service.
 
     Only hpctl writes such a Reason. They are given back as by an operator's order: no budget is
@@ -311,11 +328,11 @@ def _find_restored_nodes(
         if lifted.node == node.name and lifted.phase is NodePhase.RETURNED:
             why = f"{lifted.id} had given it back: slurmctld came back with a state from before"
             generation = health.generation
-            found.append(Candidate(generation, node, DRAIN_RESTORED, now, why, by="hpctl"))
+            found.append(RecoveryCandidate(generation, node, DRAIN_RESTORED, now, why, by="hpctl"))
     return found
 
 
-def _list_removed_nodes(view: View) -> set[tuple[NodeName, InstanceId]]:
+def _list_removed_nodes(view: PlanningView) -> set[tuple[NodeName, InstanceId]]:
     """Return the nodes whose very instance is gone by our own order, or may be about to go.
 
     Its name stays in Slurm for a while, DOWN, and its agent is silent: as was asked for.
@@ -333,26 +350,26 @@ def _may_have_deleted_instance(rec: NodeRecovery) -> bool:
 
 
 def _make_candidate(
-    node: SlurmNode, judged: Assessment, view: View, rules: Rules, now: datetime
-) -> Candidate | None:
+    node: SlurmNode, judged: Assessment, view: PlanningView, rules: FaultRules, now: datetime
+) -> RecoveryCandidate | None:
     heard = view.health[node.name].last_heard
     if judged.condition is NodeCondition.FAULTY and judged.fault is not None:
         # A mark is Slurm's word, which is as young as the view of Slurm; silence is no word.
         last_heard = None if judged.fault.rule in _SPOKEN else heard
-        return Candidate(
+        return RecoveryCandidate(
             judged.generation, node, judged.fault, judged.since, judged.why, heard=last_heard
         )
     silent = now - heard > rules.silent_after
     if judged.condition is NodeCondition.UNKNOWN and silent:
-        agrees = _find_loss_witness(node, view)
+        agrees = _find_node_loss_evidence(node, view)
         if agrees:
             why = f"agent silent since {heard:%H:%M:%S}; {agrees}"
             lost = rules.classes[NODE_LOST]
-            return Candidate(judged.generation, node, lost, judged.since, why, heard=heard)
+            return RecoveryCandidate(judged.generation, node, lost, judged.since, why, heard=heard)
     return None
 
 
-def _find_loss_witness(node: SlurmNode, view: View) -> str:
+def _find_node_loss_evidence(node: SlurmNode, view: PlanningView) -> str:
     """Return who, besides the silent agent, says that the node is gone. Empty: none."""
     instance = view.instance(node.name)
     if is_intentionally_unreachable(node):
@@ -366,7 +383,7 @@ def _find_loss_witness(node: SlurmNode, view: View) -> str:
     return ""
 
 
-def _is_already_treated(c: Candidate, judged: Assessment, view: View) -> bool:
+def _is_already_treated(c: RecoveryCandidate, judged: Assessment, view: PlanningView) -> bool:
     """Return whether the last recovery of this very generation ended after the newest evidence.
 
     A person who cancelled a recovery, was handed one or gave the node back is not overruled by
@@ -387,22 +404,22 @@ def _is_already_treated(c: Candidate, judged: Assessment, view: View) -> bool:
     if c.fault.rule in REACH_RULES:
         # It merely lasts: since when is forgotten whenever no cycle runs for a while.
         return last.rule == c.fault.rule
-    return judged.newest <= _find_evidence_limit(last)
+    return judged.newest <= _find_evidence_cutoff(last)
 
 
-def _is_mark_of_former_instance(c: Candidate, last: NodeRecovery) -> bool:
+def _is_mark_of_former_instance(c: RecoveryCandidate, last: NodeRecovery) -> bool:
     """Return whether the mark was on the node when a recovery opened for another instance of it.
 
     FAIL and its Reason stay when an instance is replaced, and the time of its launch, which shows
     that the mark is older, is not known while the cloud does not answer.
     """
     marked_at = c.node.reason_at
-    if marked_at is None or marked_at > last.opened or not has_mark_since_opening(last):
+    if marked_at is None or marked_at > last.opened or not has_health_agent_mark(last):
         return False
     return c.generation.instance not in ("", last.opened_for.instance)
 
 
-def _find_evidence_limit(last: NodeRecovery) -> datetime:
+def _find_evidence_cutoff(last: NodeRecovery) -> datetime:
     """Return the time up to which a recovery took evidence into account; what is newer may open
     another.
 

@@ -35,7 +35,7 @@ class Preemption(Struct, frozen=True):
     by: SlurmJob | None = None
 
 
-def may_be_preempted(job: SlurmJob) -> bool:
+def may_have_been_preempted(job: SlurmJob) -> bool:
     """Return whether a job waits for another run, or ended as preempted."""
     return job.state == "PREEMPTED" or (job.state == "PENDING" and job.restarts > 0)
 
@@ -44,7 +44,7 @@ def find_preemption(
     job: SlurmJob, jobs: Iterable[SlurmJob], order: PreemptionOrder
 ) -> Preemption | None:
     """Return how a job lost its nodes; None where it runs, or ended in another way."""
-    if not may_be_preempted(job):
+    if not may_have_been_preempted(job):
         return None
     waits = job.state == "PENDING"
     ended = job.submit if waits else job.end
@@ -83,7 +83,7 @@ def _find_first_job_on_nodes(
     return max(running)[2] if running else None
 
 
-def find_suspender(
+def find_suspending_job(
     job: SlurmJob, jobs: Iterable[SlurmJob], order: PreemptionOrder
 ) -> SlurmJob | None:
     """Return the job that has suspended another: the last that started on its nodes, runs, and may

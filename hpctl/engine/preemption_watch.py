@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from concurrent.futures import Future
 from typing import Final, Protocol
 
-from hpctl.engine.preemption import may_be_preempted
+from hpctl.engine.preemption import may_have_been_preempted
 from hpctl.toolkit.errors import Unavailable
-from hpctl.toolkit.threads import start_pool
+from hpctl.toolkit.threads import start_thread_pool
 from hpctl.vocabulary.ports import Clock
 from hpctl.vocabulary.preemption_order import PreemptionOrder
 from hpctl.vocabulary.slurm_facts import SlurmJob
@@ -39,13 +39,17 @@ class PreemptionWatch:
         self._source, self._clock = source, clock
         self._order = PreemptionOrder()
         self._due = float("-inf")
-        self._pool = start_pool(1, "preemption")
+        self._pool = start_thread_pool(1, "preemption")
         self._reading: Future[None] | None = None
 
     def look(self, jobs: Iterable[SlurmJob]) -> PreemptionOrder:
         """Return what is known. Begin to read it where one of these jobs asks for it."""
         busy = self._reading is not None and not self._reading.done()
-        if busy or self._clock.monotonic() < self._due or not any(map(may_be_preempted, jobs)):
+        if (
+            busy
+            or self._clock.monotonic() < self._due
+            or not any(map(may_have_been_preempted, jobs))
+        ):
             return self._order
         self._due = self._clock.monotonic() + KNOWN_S
         self._reading = self._pool.submit(self._read)

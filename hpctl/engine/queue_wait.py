@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Final
 
 from hpctl.toolkit.bounds import parse_count
-from hpctl.toolkit.job_ids import find_task_ranges
+from hpctl.toolkit.job_ids import parse_task_ranges
 from hpctl.vocabulary.slurm_facts import SlurmJob
 
 _QUEUED: Final = re.compile(
@@ -35,14 +35,14 @@ def describe_queue_wait(job: SlurmJob, jobs: Iterable[SlurmJob]) -> str:
     """Say what a job waits for that `is_queued`, with Slurm's reason and, of a task, how many
     others of its array wait."""
     text = f"its turn in Slurm's queue, where other jobs are before it (Slurm: {job.reason})"
-    others = _count_waiting_siblings(job, jobs)
+    others = _count_waiting_array_tasks(job, jobs)
     if others:
         tasks = "1 other task" if others == 1 else f"{others} other tasks"
         text = f"{text}; {tasks} of array {job.array_job} wait, too"
     return text
 
 
-def _count_waiting_siblings(job: SlurmJob, jobs: Iterable[SlurmJob]) -> int:
+def _count_waiting_array_tasks(job: SlurmJob, jobs: Iterable[SlurmJob]) -> int:
     """Return how many other tasks of a task's array wait. squeue lists them, the task too, as one
     job."""
     if not job.array_job:
@@ -51,6 +51,6 @@ def _count_waiting_siblings(job: SlurmJob, jobs: Iterable[SlurmJob]) -> int:
     for other in jobs:
         if other.array_job != job.array_job or other.state != "PENDING":
             continue
-        for tasks in find_task_ranges(other.array_task):
+        for tasks in parse_task_ranges(other.array_task):
             waiting.update(tasks[:MOST_TASKS])
     return len(waiting - {parse_count(job.array_task)} if job.array_task.isdecimal() else waiting)

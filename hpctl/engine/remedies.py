@@ -18,16 +18,16 @@ from hpctl.engine.gates import (
     count_partitions,
     find_correlated_recoveries,
     find_nodes_kept_closed,
-    is_approved,
+    is_target_approved,
 )
-from hpctl.engine.view import View, is_provider_taking_node
+from hpctl.engine.view import PlanningView, is_provider_taking_node
 from hpctl.faults.catalogue import OWN_HARDWARE
 from hpctl.toolkit.bounds import add_seconds
 from hpctl.vocabulary.assessment import Remedy
 from hpctl.vocabulary.cloud_facts import InstanceStatus
 from hpctl.vocabulary.identity import NodeName, RecoveryId
-from hpctl.vocabulary.node_recovery import FELT, NodePhase, NodeRecovery, waits_for_provider
-from hpctl.vocabulary.policy import Mode, RecoveryPolicy
+from hpctl.vocabulary.node_recovery import FELT, NodePhase, NodeRecovery, is_await_only_ladder
+from hpctl.vocabulary.policy import OperatingMode, RecoveryPolicy
 
 SHOWN: Final = 4
 """So many of what takes the slots are named."""
@@ -47,23 +47,23 @@ class RemedySlots(Struct):
     last_hour: int = 0
     """How many remedies began within an hour."""
 
-    def add(self, rec: NodeRecovery, view: View) -> None:
+    def add(self, rec: NodeRecovery, view: PlanningView) -> None:
         """Give one more recovery a slot."""
         self.holders.append(rec)
-        self._count_node(rec.node, view)
+        self._count_node_partitions(rec.node, view)
 
-    def count_kept_out(self, view: View) -> None:
+    def count_nodes_left_closed(self, view: PlanningView) -> None:
         """Count the nodes that are left closed."""
         for name in self.kept_out:
-            self._count_node(name, view)
+            self._count_node_partitions(name, view)
 
-    def _count_node(self, name: NodeName, view: View) -> None:
+    def _count_node_partitions(self, name: NodeName, view: PlanningView) -> None:
         node = view.scheduler.nodes.get(name)
         for partition in node.partitions if node is not None else ():
             self.by_partition[partition] = self.by_partition.get(partition, 0) + 1
 
 
-def count_slots(view: View, now: datetime) -> RemedySlots:
+def count_remedy_slots(view: PlanningView, now: datetime) -> RemedySlots:
     """Count what is under way before any further remedies are let through."""
     state = view.state
     slots = RemedySlots(
@@ -71,7 +71,7 @@ def count_slots(view: View, now: datetime) -> RemedySlots:
         partition_nodes=count_partitions(view),
         kept_out=find_nodes_kept_closed(view),
     )
-    slots.count_kept_out(view)
+    slots.count_nodes_left_closed(view)
     for rid in state.open_nodes.values():
         rec = state.nodes[rid]
         if has_begun_remedy(rec):
@@ -85,7 +85,7 @@ def count_slots(view: View, now: datetime) -> RemedySlots:
 
 def has_begun_remedy(rec: NodeRecovery) -> bool:
     """Return whether the remedy of an open recovery has begun."""
-    return not rec.ended and not rec.of_capacity and find_remedy_start(rec) is not None
+    return not rec.ended and not rec.is_for_capacity_change and find_remedy_start(rec) is not None
 
 
 def find_remedy_start(rec: NodeRecovery) -> datetime | None:
@@ -95,11 +95,13 @@ def find_remedy_start(rec: NodeRecovery) -> datetime | None:
     return min(times, default=None)
 
 
-RemedyGate = Callable[[NodeRecovery, View, RemedySlots, RecoveryPolicy, datetime], str | None]
+RemedyGate = Callable[
+    [NodeRecovery, PlanningView, RemedySlots, RecoveryPolicy, datetime], str | None
+]
 
 
 def check_remedy_budget(
-    rec: NodeRecovery, view: View, slots: RemedySlots, policy: RecoveryPolicy, now: datetime
+    rec: NodeRecovery, view: PlanningView, slots: RemedySlots, policy: RecoveryPolicy, now: datetime
 ) -> str | None:
     """Enough remedies are under way, by cluster, partition and hour."""
     b = policy.budgets
@@ -123,22 +125,24 @@ def _describe_budget_use(slots: RemedySlots) -> str:
     parts = []
     holders, kept_out = slots.holders, sorted(slots.kept_out)
     if holders:
-        named = _format_some([f"{rec.id} of {rec.node}" for rec in holders])
+        named = _format_first_names([f"{rec.id} of {rec.node}" for rec in holders])
         verb = "remedy is" if len(holders) == 1 else "remedies are"
         parts.append(f"{len(holders)} {verb} under way ({named})")
     if kept_out:
         verb = "node is" if len(kept_out) == 1 else "nodes are"
-        parts.append(f"{len(kept_out)} {verb} left closed to a person ({_format_some(kept_out)})")
+        parts.append(
+            f"{len(kept_out)} {verb} left closed to a person ({_format_first_names(kept_out)})"
+        )
     return " and ".join(parts)
 
 
-def _format_some(names: Sequence[str]) -> str:
+def _format_first_names(names: Sequence[str]) -> str:
     more = len(names) - SHOWN
     return ", ".join(names[:SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
-def check_offender(
-    rec: NodeRecovery, view: View, slots: RemedySlots, policy: RecoveryPolicy, now: datetime
+def check_repeated_recoveries(
+    rec: NodeRecovery, view: PlanningView, slots: RemedySlots, policy: RecoveryPolicy, now: datetime
 ) -> str | None:
     """The node was recovered too often lately."""
     b = policy.budgets
@@ -157,8 +161,8 @@ def check_offender(
     return f"recovered {len(earlier)} times in {days:g} days: a repeat offender"
 
 
-def check_launch_breaker(
-    rec: NodeRecovery, view: View, slots: RemedySlots, policy: RecoveryPolicy, now: datetime
+def check_launch_failures(
+    rec: NodeRecovery, view: PlanningView, slots: RemedySlots, policy: RecoveryPolicy, now: datetime
 ) -> str | None:
     """The last remedied instances did not return."""
     b = policy.budgets
@@ -178,8 +182,8 @@ class RemedyGateRow(Struct, frozen=True):
 
 REMEDY_GATES: tuple[RemedyGateRow, ...] = (
     RemedyGateRow("budget", check_remedy_budget),
-    RemedyGateRow("offender", check_offender),
-    RemedyGateRow("launch_breaker", check_launch_breaker),
+    RemedyGateRow("offender", check_repeated_recoveries),
+    RemedyGateRow("launch_breaker", check_launch_failures),
 )
 
 
@@ -195,7 +199,7 @@ class HeldRemedy(Struct, frozen=True):
 
 
 def find_held_remedies(
-    view: View, policy: RecoveryPolicy, now: datetime
+    view: PlanningView, policy: RecoveryPolicy, now: datetime
 ) -> dict[RecoveryId, HeldRemedy]:
     """Return the open recoveries whose remedy must wait, and why.
 
@@ -203,14 +207,16 @@ def find_held_remedies(
     also those whose nodes are vacated and that a gate holds; the longest open goes first.
     """
     held = _find_correlated_holds(view, policy, now)
-    waiting = [rec for rec in _list_open_recoveries(view) if _needs_remedy_slot(rec, view, policy)]
+    waiting = [
+        rec for rec in _list_actionable_recoveries(view) if _needs_remedy_slot(rec, view, policy)
+    ]
     waiting = [rec for rec in waiting if rec.id not in held]
     if not waiting:
         return held
-    slots = count_slots(view, now)
+    slots = count_remedy_slots(view, now)
     for rec in sorted(waiting, key=lambda rec: (rec.opened, rec.id)):
         found = None
-        if not is_approved(rec.node, view, policy, rec.opened):
+        if not is_target_approved(rec.node, view, policy, rec.opened):
             found = _find_blocking_gate(rec, view, slots, policy, now)
         if found is not None:
             held[rec.id] = found
@@ -221,7 +227,7 @@ def find_held_remedies(
 
 
 def _find_correlated_holds(
-    view: View, policy: RecoveryPolicy, now: datetime
+    view: PlanningView, policy: RecoveryPolicy, now: datetime
 ) -> dict[RecoveryId, HeldRemedy]:
     found = {}
     for rid, why in find_correlated_recoveries(view, policy, now).items():
@@ -231,7 +237,7 @@ def _find_correlated_holds(
 
 
 def _find_blocking_gate(
-    rec: NodeRecovery, view: View, slots: RemedySlots, policy: RecoveryPolicy, now: datetime
+    rec: NodeRecovery, view: PlanningView, slots: RemedySlots, policy: RecoveryPolicy, now: datetime
 ) -> HeldRemedy | None:
     for row in REMEDY_GATES:
         why = row.gate(rec, view, slots, policy, now)
@@ -240,7 +246,7 @@ def _find_blocking_gate(
     return None
 
 
-def _list_open_recoveries(view: View) -> list[NodeRecovery]:
+def _list_actionable_recoveries(view: PlanningView) -> list[NodeRecovery]:
     """Return the open recoveries that may act: not in maintenance, and not quarantined."""
     names = [
         n for n in view.state.open_nodes if n not in view.maintenance and not view.is_quarantined(n)
@@ -248,9 +254,14 @@ def _list_open_recoveries(view: View) -> list[NodeRecovery]:
     return [view.state.nodes[view.state.open_nodes[name]] for name in names]
 
 
-def _needs_remedy_slot(rec: NodeRecovery, view: View, policy: RecoveryPolicy) -> bool:
+def _needs_remedy_slot(rec: NodeRecovery, view: PlanningView, policy: RecoveryPolicy) -> bool:
     """Whether the next thing that a recovery does is its first remedy, which hpctl orders."""
-    if policy.mode is not Mode.OWN or policy.attended or rec.by or waits_for_provider(rec.ladder):
+    if (
+        policy.mode is not OperatingMode.OWN
+        or policy.attended
+        or rec.by
+        or is_await_only_ladder(rec.ladder)
+    ):
         return False
     if (
         rec.phase is not NodePhase.VACATED
@@ -262,10 +273,10 @@ def _needs_remedy_slot(rec: NodeRecovery, view: View, policy: RecoveryPolicy) ->
         return False
     if rec.remedy is Remedy.RESET_GPU:
         return True
-    return view.provider.present and _can_take_orders(rec, view)
+    return view.provider.present and _can_provider_take_order(rec, view)
 
 
-def _can_take_orders(rec: NodeRecovery, view: View) -> bool:
+def _can_provider_take_order(rec: NodeRecovery, view: PlanningView) -> bool:
     """Whether the service would take an order for the instance now: else the recovery waits for
     that, for as long as a replacement may last, and another uses the slot meanwhile."""
     instance = view.instance(rec.node)

@@ -95,7 +95,7 @@ def ask_daemon(
     ids = {_send_request(config, verb, target, by, detail): target for target in targets}
     if wait_s > 0:
         output.echo("hpctl: waiting for the daemon ...", err=True)
-    taken = wait_for_answers(config, ids.keys(), wait_s)
+    taken = wait_for_request_answers(config, ids.keys(), wait_s)
     rows = []
     for number, target in ids.items():
         got = taken.get(number)
@@ -112,14 +112,16 @@ def ask_daemon(
     return RequestsView(tuple(rows))
 
 
-def wait_for_answers(config: Config, numbers: Set[int], wait_s: float) -> dict[int, RequestTaken]:
+def wait_for_request_answers(
+    config: Config, numbers: Set[int], wait_s: float
+) -> dict[int, RequestTaken]:
     """Return the daemon's answers to these requests, by number, as soon as all are there or the
     seconds are over.
 
     Who may not write the journal reads a copy of it, which has no answer that is later than it. For
     each look another copy is requested, and the wait is longer.
     """
-    from hpctl.engine.adapters import open_reader
+    from hpctl.engine.adapters import open_journal_reader
 
     journal = config.state_dir / "journal.db"
     is_copy = config.database_url is None and not os.access(journal, os.W_OK)
@@ -127,7 +129,7 @@ def wait_for_answers(config: Config, numbers: Set[int], wait_s: float) -> dict[i
     if is_copy and wait_s > 0:
         wait_s = max(wait_s, COPY_ANSWER_S)
     until = time.monotonic() + wait_s
-    store = open_reader(config)
+    store = open_journal_reader(config)
     try:
         while True:
             for number in numbers - taken.keys():
@@ -139,7 +141,7 @@ def wait_for_answers(config: Config, numbers: Set[int], wait_s: float) -> dict[i
             time.sleep(COPY_LOOK_S if is_copy else LOOK_S)
             if is_copy:
                 store.close()
-                store = open_reader(config)
+                store = open_journal_reader(config)
     finally:
         store.close()
 
@@ -148,22 +150,22 @@ def _send_request(config: Config, verb: str, target: str, by: str, detail: str) 
     """Hand one request to the daemon; answers its number. Raises HpctlError with its refusal."""
     import http.client
 
-    from hpctl.engine.adapters import open_reader
+    from hpctl.engine.adapters import open_journal_reader
     from hpctl.wire import reports as wire
-    from hpctl.wire.heads import HeadAddress, ask_leader, explain_refusal
+    from hpctl.wire.heads import HeadAddress, explain_refusal, post_to_leader
 
     heads = [HeadAddress.parse(url) for url in config.heads] or [
         HeadAddress.here(config.intake.listen)
     ]
     if len(heads) > 1:
-        with contextlib.suppress(HpctlError), closing(open_reader(config)) as store:
+        with contextlib.suppress(HpctlError), closing(open_journal_reader(config)) as store:
             led = store.daemon()
             heads.sort(key=lambda head: not led or f"{head.host}:{head.port}" != led.address)
     named = by if os.getuid() == 0 else ""
     body = wire.encode_operator_request(verb, target, named, detail)
     until = time.monotonic() + SEND_S
     try:
-        status, answer = ask_leader(
+        status, answer = post_to_leader(
             heads, wire.REQUESTS_PATH, body, until, config.intake.munge_socket, once=True
         )
     except (OSError, http.client.HTTPException, Unavailable) as error:
@@ -192,7 +194,7 @@ def _queue_request(  # noqa: PLR0913 -- a request, and why it is left
     config: Config, verb: str, target: str, by: str, why: str, detail: str
 ) -> int:
     """Leave a request in the journal's file for the next daemon. Raises HpctlError."""
-    from hpctl.engine.adapters import open_writer
+    from hpctl.engine.adapters import open_journal_writer
     from hpctl.engine.wake import wake_daemon
 
     journal = config.state_dir / "journal.db"
@@ -205,31 +207,31 @@ def _queue_request(  # noqa: PLR0913 -- a request, and why it is left
             "user who may write to a"
             " SQLite journal can leave a request for it: try sudo",
         )
-    with closing(open_writer(config)) as store:
+    with closing(open_journal_writer(config)) as store:
         number = store.ask(verb, target, by, output.now(), detail=detail)
         wake_daemon(config.state_dir)
         return number
 
 
-def report_and_exit(view: RequestsView, as_json: bool, waited: bool) -> None:
+def print_answers_and_exit(view: RequestsView, as_json: bool, waited: bool) -> None:
     """Print the answers and leave: 0 all agreed, 1 one refused, 3 one is still queued."""
     if as_json:
         output.echo(output.to_json("requests", view))
     else:
-        print_answers(view, waited)
+        print_request_answers(view, waited)
     if any(r.answered and not r.ok for r in view.requests):
-        output.exit_with(ExitCode.PROBLEM)
+        output.exit_with_code(ExitCode.PROBLEM)
     if waited and any(not r.answered for r in view.requests):
-        output.exit_with(ExitCode.CANNOT_TELL)
+        output.exit_with_code(ExitCode.CANNOT_TELL)
 
 
-def print_answers(view: RequestsView, waited: bool) -> None:
+def print_request_answers(view: RequestsView, waited: bool) -> None:
     """Print what the daemon answered to each request, one line each."""
     for row in view.requests:
-        output.echo(_format_answer(row, waited))
+        output.echo(_format_request_answer(row, waited))
 
 
-def _format_answer(row: RequestView, waited: bool) -> str:
+def _format_request_answer(row: RequestView, waited: bool) -> str:
     what = f"{COMMANDS.get(row.verb, row.verb)} {row.target}".strip()
     if row.answered:
         return f"{what}: {row.answer or ('done' if row.ok else 'refused')}"
@@ -255,7 +257,7 @@ def describe_job_fate(job: JobOnNode, *, now: bool) -> str:
     return f"job {job.id} ({job.name}, {job.user}) is {job.state} on {job.nodes} node(s): {then}"
 
 
-def expand_target(target: str) -> tuple[str, ...]:
+def expand_target_hostlist(target: str) -> tuple[str, ...]:
     """Return the names of a hostlist such as `gpu-[3-5]`. Raises UsageError where it is none."""
     try:
         return expand_hostlist(target)
@@ -265,4 +267,4 @@ def expand_target(target: str) -> tuple[str, ...]:
 
 def expand_hostlists(targets: Iterable[str]) -> list[str]:
     """Return the names of several hostlists, in their order. Raises UsageError."""
-    return list(chain.from_iterable(map(expand_target, targets)))
+    return list(chain.from_iterable(map(expand_target_hostlist, targets)))

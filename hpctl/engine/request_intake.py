@@ -31,7 +31,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.routing import Route
 
 from hpctl.engine.journal.events import COMMANDS
-from hpctl.engine.journal.store import Store
+from hpctl.engine.journal.store import JournalStore
 from hpctl.engine.requests import NOW
 from hpctl.engine.view import Request
 from hpctl.toolkit.bounds import parse_count
@@ -39,8 +39,8 @@ from hpctl.toolkit.errors import HpctlError, Unavailable
 from hpctl.vocabulary.identity import JobId, RecoveryId
 from hpctl.wire import munge
 from hpctl.wire import reports as wire
-from hpctl.wire.authentication import IntakeSettings, RequestRefusal, decode_body
-from hpctl.wire.proved_route import RefusalCounter, make_proved_route
+from hpctl.wire.authentication import IntakeSettings, RequestRefusal, decode_request_body
+from hpctl.wire.proved_route import RefusalCounter, make_authenticated_route
 
 if TYPE_CHECKING:  # the intake's process has neither
     from hpctl.engine.leadership import Leadership
@@ -55,7 +55,7 @@ OWNERS_VERBS: Final = frozenset({"approve", "cancel"})
 """What a job's owner may ask about that job."""
 
 
-class RequestHandler:
+class OperatorRequestHandler:
     """Takes requests in on the intake's threads (`take`) and hands them to the loop (`pending`).
 
     In a database that several hosts write to a row alone proves nothing, and the loop refuses it.
@@ -65,7 +65,7 @@ class RequestHandler:
 
     def __init__(
         self,
-        store: Store,
+        store: JournalStore,
         loop: LoopPort,
         live: LiveConfig,
         leadership: Leadership | None = None,
@@ -82,7 +82,7 @@ class RequestHandler:
     def take(self, asked: wire.OperatorRequest, uid: int, address: str) -> int:
         """Store one request of a proved user on the host of that address; answers its number.
         Raises Refusal."""
-        if not (self._is_operator(uid) or self._is_owner(uid, asked)):
+        if not (self._is_operator(uid) or self._is_job_owner(uid, asked)):
             group = self._live.config.access.group or "no group yet (access.group)"
             verb = asked.verb.removesuffix(NOW)
             what = f"{COMMANDS.get(verb, verb)} {asked.target}".rstrip()
@@ -95,9 +95,9 @@ class RequestHandler:
             )
         by = asked.by if asked.by and uid in (0, os.geteuid()) else _find_user_name(uid)
         proof, socket = f"MUNGE uid {uid} from {address}", self._munge_socket
-        said = _join_detail(asked.target, asked.detail)
+        said = _join_target_and_detail(asked.target, asked.detail)
         with self._lock:
-            self._check_pace(uid)
+            self._check_request_rate(uid)
             try:
                 number = self._store.ask(
                     asked.verb,
@@ -124,7 +124,7 @@ class RequestHandler:
             self._proofs = {r.id: self._proofs[r.id] for r in rows if r.id in self._proofs}
             unknown = [r for r in rows if not r.proof and r.id not in self._proofs]
             if unknown:
-                self._take_over(unknown)
+                self._recover_request_proofs(unknown)
             known = {r.id: r.proof for r in rows if r.proof} | self._proofs
             waiting = [replace(r, proof=known[r.id]) for r in rows if r.id in known]
         if self._leadership is None:
@@ -134,13 +134,15 @@ class RequestHandler:
                 self._leadership.take(request, self._loop.memory)
         return [r for r in waiting if r.verb != FAILOVER]
 
-    def _take_over(self, requests: Sequence[Request]) -> None:
+    def _recover_request_proofs(self, requests: Sequence[Request]) -> None:
         """Find what proved these to a former leader; nothing is known of any while munged is
         away. Raises Unavailable, JournalCorrupt."""
         credentials = self._store.proofs()
         for one in requests:
             fields, proof = (
-                _make_proof_payload(one.id, one.verb, _join_detail(one.target, one.detail), one.by),
+                _make_proof_payload(
+                    one.id, one.verb, _join_target_and_detail(one.target, one.detail), one.by
+                ),
                 b"",
             )
             try:
@@ -166,7 +168,7 @@ class RequestHandler:
         except (KeyError, OSError):
             return False
 
-    def _is_owner(self, uid: int, asked: wire.OperatorRequest) -> bool:
+    def _is_job_owner(self, uid: int, asked: wire.OperatorRequest) -> bool:
         """Return whether the target is a job of this user's, or the recovery of one."""
         if asked.verb not in OWNERS_VERBS:
             return False
@@ -178,7 +180,7 @@ class RequestHandler:
             return False
         return job is not None and job.uid == uid
 
-    def _check_pace(self, uid: int) -> None:
+    def _check_request_rate(self, uid: int) -> None:
         now = self._loop.clock.monotonic()
         times = self._lately.setdefault(uid, deque(maxlen=PER_MINUTE))
         if len(times) == PER_MINUTE and now - times[0] <= 60:
@@ -188,7 +190,7 @@ class RequestHandler:
         times.append(now)
 
 
-def _join_detail(target: str, detail: str) -> str:
+def _join_target_and_detail(target: str, detail: str) -> str:
     """Return a request's target and detail as its credential covers them."""
     return f"{target}\n{detail}" if detail else target
 
@@ -206,25 +208,25 @@ def _find_user_name(uid: int) -> str:
         return f"uid {uid}"
 
 
-def make_route(
+def make_request_route(
     take: Callable[[wire.OperatorRequest, int, str], int],
     settings: IntakeSettings,
     registry: CollectorRegistry,
 ) -> Route:
-    """Return the route for the intake's application. `take`: a RequestHandler's, here or in the
-    daemon."""
+    """Return the route for the intake's application. `take`: a OperatorRequestHandler's, here or in
+    the daemon."""
 
-    async def answer(body: bytes, credential: munge.Credential) -> bytes:
-        asked = decode_body(wire.decode_operator_request, body, "invalid_request")
+    async def answer_request(body: bytes, credential: munge.Credential) -> bytes:
+        asked = decode_request_body(wire.decode_operator_request, body, "invalid_request")
         address = str(credential.address)
         number = await run_in_threadpool(take, asked, credential.uid, address)
         return msgspec.json.encode({"request": number})
 
     refused = RefusalCounter("hpctl_requests_refused", "Operators' requests not taken.", registry)
-    return make_proved_route(
+    return make_authenticated_route(
         path=wire.REQUESTS_PATH,
         most=wire.MAX_REQUEST,
         settings=settings,
-        answer_to=answer,
+        answer_to=answer_request,
         refused=refused,
     )

@@ -6,11 +6,11 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from hpctl.engine.gates import count_for_gates
+from hpctl.engine.gates import build_gate_counts
 from hpctl.engine.journal.events import LIFTS_PAUSE, Event, GateBlocked, RequestTaken, SignalSeen
-from hpctl.engine.kinds import AnswerRequest, Order, RecoveryKind
+from hpctl.engine.kinds import AnswerRequest, OperatorOrder, RecoveryKind
 from hpctl.engine.plan import decide_candidate
-from hpctl.engine.view import Candidate, Request, View
+from hpctl.engine.view import PlanningView, RecoveryCandidate, Request
 from hpctl.toolkit.bounds import EARLIEST
 from hpctl.toolkit.hostlist import expand_hostlist
 from hpctl.vocabulary import job_recovery, node_recovery
@@ -31,12 +31,12 @@ from hpctl.vocabulary.pause import (
     find_active_pauses,
     parse_pause_request,
 )
-from hpctl.vocabulary.policy import Mode, RecoveryPolicy
+from hpctl.vocabulary.policy import OperatingMode, RecoveryPolicy
 from hpctl.vocabulary.reason import parse_reason_owner
 from hpctl.vocabulary.slurm_facts import SlurmNode
 
 
-def _refuse_nothing(node: SlurmNode, view: View) -> str:  # noqa: ARG001
+def _refuse_nothing(node: SlurmNode, view: PlanningView) -> str:  # noqa: ARG001
     """Return no reason to refuse."""
     return ""
 
@@ -45,27 +45,29 @@ NOW = "-now"
 """How the verb ends that does not wait until the jobs on the node have ended."""
 
 
-def _make_order(verb: str, meaning: str, urgency: Urgency, remedy: Remedy) -> Order:
+def _make_operator_order(
+    verb: str, meaning: str, urgency: Urgency, remedy: Remedy
+) -> OperatorOrder:
     """Return an order that an operator may give for every node."""
     rule = RuleId(f"operator-{verb}")
     fault = FaultClass(rule, meaning, urgency, (remedy,), source="an operator")
-    return Order(fault, _refuse_nothing)
+    return OperatorOrder(fault, _refuse_nothing)
 
 
 _REPLACEMENT: Final = "an operator asked for a replacement"
 _REBOOT: Final = "an operator asked for a reboot"
 _RETURN: Final = "an operator asked for the node's return"
-ORDERS: dict[str, Order] = {
-    "replace" + NOW: _make_order("replace", _REPLACEMENT, Urgency.NOW, Remedy.REPLACE),
-    "replace": _make_order("replace", _REPLACEMENT, Urgency.AFTER_JOBS, Remedy.REPLACE),
-    "reboot" + NOW: _make_order("reboot", _REBOOT, Urgency.NOW, Remedy.REBOOT),
-    "reboot": _make_order("reboot", _REBOOT, Urgency.AFTER_JOBS, Remedy.REBOOT),
-    "return": _make_order("return", _RETURN, Urgency.AFTER_JOBS, Remedy.NONE),
+ORDERS: dict[str, OperatorOrder] = {
+    "replace" + NOW: _make_operator_order("replace", _REPLACEMENT, Urgency.NOW, Remedy.REPLACE),
+    "replace": _make_operator_order("replace", _REPLACEMENT, Urgency.AFTER_JOBS, Remedy.REPLACE),
+    "reboot" + NOW: _make_operator_order("reboot", _REBOOT, Urgency.NOW, Remedy.REBOOT),
+    "reboot": _make_operator_order("reboot", _REBOOT, Urgency.AFTER_JOBS, Remedy.REBOOT),
+    "return": _make_operator_order("return", _RETURN, Urgency.AFTER_JOBS, Remedy.NONE),
 }
 """The orders that concern every node, whatever kinds of recovery there are."""
 
 
-def collect_orders(kinds: Sequence[RecoveryKind]) -> Mapping[str, Order]:
+def collect_operator_orders(kinds: Sequence[RecoveryKind]) -> Mapping[str, OperatorOrder]:
     """Return every order that an operator may give, by the request's verb."""
     orders = dict(ORDERS)
     for kind in kinds:
@@ -76,7 +78,7 @@ def collect_orders(kinds: Sequence[RecoveryKind]) -> Mapping[str, Order]:
 NO_ANSWERS: Final[Mapping[str, AnswerRequest]] = {}
 
 
-def collect_answers(kinds: Sequence[RecoveryKind]) -> Mapping[str, AnswerRequest]:
+def collect_request_handlers(kinds: Sequence[RecoveryKind]) -> Mapping[str, AnswerRequest]:
     """Return what answers the requests of the kinds, by verb."""
     found: dict[str, AnswerRequest] = {}
     for kind in kinds:
@@ -84,49 +86,49 @@ def collect_answers(kinds: Sequence[RecoveryKind]) -> Mapping[str, AnswerRequest
     return found
 
 
-def take_request(  # noqa: PLR0913 -- pure: all that decides is an argument
+def process_operator_request(  # noqa: PLR0913 -- pure: all that decides is an argument
     request: Request,
-    view: View,
+    view: PlanningView,
     policy: RecoveryPolicy,
     now: datetime,
-    orders: Mapping[str, Order] = ORDERS,
+    orders: Mapping[str, OperatorOrder] = ORDERS,
     answers: Mapping[str, AnswerRequest] = NO_ANSWERS,
 ) -> list[Event]:
     """Return the events of one request: what it changes, then its answer."""
     if request.verb in ("pause", *LIFTS_PAUSE) and request.proof:
-        return [_pause_or_unpause(request, view, now)]
+        return [_process_pause_request(request, view, now)]
     if request.verb in answers and request.proof:
         ok, answer, events = answers[request.verb](request, view, policy, now)
     else:
         ok, answer, events = _answer_request(request, view, policy, now, orders)
-    return [*events, _make_answer(request, now, answer, ok)]
+    return [*events, _make_request_answer(request, now, answer, ok)]
 
 
-def _make_answer(request: Request, now: datetime, answer: str, ok: bool) -> RequestTaken:
+def _make_request_answer(request: Request, now: datetime, answer: str, ok: bool) -> RequestTaken:
     by = request.by or "operator"
     return RequestTaken(
         now, request.id, request.verb, request.target, by, answer, ok, request.proof
     )
 
 
-def _pause_or_unpause(request: Request, view: View, now: datetime) -> RequestTaken:
+def _process_pause_request(request: Request, view: PlanningView, now: datetime) -> RequestTaken:
     """Take a pause, or the end of one: the answer carries its scope, reason and end."""
     try:
         asked = parse_pause_request(request.detail)
     except ValueError as error:
-        return _make_answer(request, now, str(error), False)
+        return _make_request_answer(request, now, str(error), False)
     scope = asked.scope
     if request.verb == "pause":
-        why_not = _refuse_pause(asked, view, now)
+        why_not = _explain_pause_refusal(asked, view, now)
         answer = why_not or _format_pause_answer(asked)
     else:
-        why_not = _refuse_unpause(scope, view, now)
+        why_not = _explain_unpause_refusal(scope, view, now)
         answer = why_not or _format_unpause_answer(scope, view, now)
-    taken = replace(_make_answer(request, now, answer, not why_not), target=scope)
+    taken = replace(_make_request_answer(request, now, answer, not why_not), target=scope)
     return replace(taken, why=asked.why, until=asked.until) if taken.ok else taken
 
 
-def _refuse_pause(asked: PauseRequest, view: View, now: datetime) -> str:
+def _explain_pause_refusal(asked: PauseRequest, view: PlanningView, now: datetime) -> str:
     """Return why a pause cannot be taken; empty where it can."""
     if asked.until is not None and asked.until <= now:
         return f"its end, {asked.until:%Y-%m-%d %H:%M:%S} UTC, is past"
@@ -146,7 +148,7 @@ def _format_pause_answer(asked: PauseRequest) -> str:
     return f"paused{until}: nothing new is opened and no step is taken{of}"
 
 
-def _refuse_unpause(scope: str, view: View, now: datetime) -> str:
+def _explain_unpause_refusal(scope: str, view: PlanningView, now: datetime) -> str:
     """Return why no pause can be lifted; empty where one can, or where all are asked for."""
     if not scope:
         return ""
@@ -161,26 +163,26 @@ def _refuse_unpause(scope: str, view: View, now: datetime) -> str:
     return f"no pause of {what} is open; open: {'; '.join(wider) or 'none'}"
 
 
-def _format_unpause_answer(scope: str, view: View, now: datetime) -> str:
+def _format_unpause_answer(scope: str, view: PlanningView, now: datetime) -> str:
     if scope:
         return f"the pause of {Pause(scope, '', EARLIEST).what} is lifted"
     count = len(find_active_pauses(view.state.pauses, now))
     return f"all {count} pauses are lifted" if count > 1 else "the pause is lifted"
 
 
-def take_request_isolated(  # noqa: PLR0913 -- pure: all that decides is an argument
+def process_request_isolated(  # noqa: PLR0913 -- pure: all that decides is an argument
     request: Request,
-    view: View,
+    view: PlanningView,
     policy: RecoveryPolicy,
     now: datetime,
-    orders: Mapping[str, Order],
+    orders: Mapping[str, OperatorOrder],
     answers: Mapping[str, AnswerRequest] = NO_ANSWERS,
 ) -> list[Event]:
     """Take a request in isolation: one that raises is answered so, and is not asked again."""
     events = isolate_call(
         "request",
         request.target,
-        lambda r: take_request(r, view, policy, now, orders, answers),
+        lambda r: process_operator_request(r, view, policy, now, orders, answers),
         request,
     )
     if not isinstance(events, InconsistentState):
@@ -191,7 +193,11 @@ def take_request_isolated(  # noqa: PLR0913 -- pure: all that decides is an argu
 
 
 def _answer_request(
-    request: Request, view: View, policy: RecoveryPolicy, now: datetime, orders: Mapping[str, Order]
+    request: Request,
+    view: PlanningView,
+    policy: RecoveryPolicy,
+    now: datetime,
+    orders: Mapping[str, OperatorOrder],
 ) -> tuple[bool, str, Sequence[Event]]:
     if not request.proof:
         return False, f"nothing proves that {request.by!r} asked: ask again while a daemon runs", []
@@ -205,7 +211,7 @@ def _answer_request(
 
 
 def _approve_target(
-    request: Request, view: View, policy: RecoveryPolicy
+    request: Request, view: PlanningView, policy: RecoveryPolicy
 ) -> tuple[bool, str, Sequence[Event]]:
     hold = view.state.holds.get(request.target)
     if hold is None:
@@ -218,7 +224,7 @@ def _approve_target(
 
 
 def _cancel_recovery(
-    request: Request, view: View, now: datetime
+    request: Request, view: PlanningView, now: datetime
 ) -> tuple[bool, str, Sequence[Event]]:
     rid = RecoveryId(request.target)
     rid = view.state.open_nodes.get(NodeName(request.target), rid)
@@ -243,7 +249,11 @@ def _cancel_recovery(
 
 
 def _place_order(
-    request: Request, view: View, policy: RecoveryPolicy, now: datetime, order: Order
+    request: Request,
+    view: PlanningView,
+    policy: RecoveryPolicy,
+    now: datetime,
+    order: OperatorOrder,
 ) -> tuple[bool, str, Sequence[Event]]:
     name = NodeName(request.target)
     node = view.scheduler.nodes.get(name)
@@ -257,21 +267,21 @@ def _place_order(
     if request.verb == "return" and not (node.drained and parse_reason_owner(node.reason)):
         return False, f"{name} is not drained by hpctl (Reason {node.reason!r})", []
     fault = order.fault
-    why = order.refuse(node, view) or _refuse_in_assist(name, fault, view, policy)
+    why = order.refuse(node, view) or _explain_assist_mode_refusal(name, fault, view, policy)
     if why:
         return False, why, []
     by = request.by or "operator"
     generation = find_ordered_generation(request.verb, name, view)
-    candidate = Candidate(generation, node, fault, now, f"asked for by {by}", by=by)
+    candidate = RecoveryCandidate(generation, node, fault, now, f"asked for by {by}", by=by)
     decision = decide_candidate(
-        candidate, view, count_for_gates(view, [candidate], policy, now), policy, now
+        candidate, view, build_gate_counts(view, [candidate], policy, now), policy, now
     )
     if isinstance(decision, GateBlocked):
         return False, f"held by {decision.gate}: {decision.why}", []
     return True, f"recovery {decision.recovery} opened", [decision]
 
 
-def _is_return_with_fault(node: SlurmNode, view: View) -> bool:
+def _is_return_with_fault(node: SlurmNode, view: PlanningView) -> bool:
     """Return whether a return concerns a node that an operator keeps in service with a known
     fault."""
     judged = view.assessments.get(node.name)
@@ -281,7 +291,9 @@ def _is_return_with_fault(node: SlurmNode, view: View) -> bool:
     return node.in_service and treated and faulty and node.name not in view.state.holds
 
 
-def _refuse_in_assist(name: NodeName, fault: FaultClass, view: View, policy: RecoveryPolicy) -> str:
+def _explain_assist_mode_refusal(
+    name: NodeName, fault: FaultClass, view: PlanningView, policy: RecoveryPolicy
+) -> str:
     """Return why mode assist cannot carry an order out; empty where the mode does not matter.
 
     The recovery would drain the node and wait until its deadline: the service's own recovery acts
@@ -289,7 +301,7 @@ def _refuse_in_assist(name: NodeName, fault: FaultClass, view: View, policy: Rec
     """
     remedy = fault.ladder[0]
     ordered = {Remedy.REPLACE: "replaces", Remedy.REBOOT: "reboots"}.get(remedy)
-    if policy.mode is not Mode.ASSIST or not view.provider.present or ordered is None:
+    if policy.mode is not OperatingMode.ASSIST or not view.provider.present or ordered is None:
         return ""
     return (
         f"in mode assist the daemon {ordered} no instance, HyperPod does where it finds a fault"
@@ -297,7 +309,7 @@ def _refuse_in_assist(name: NodeName, fault: FaultClass, view: View, policy: Rec
     )
 
 
-def find_ordered_generation(verb: str, name: NodeName, view: View) -> NodeGeneration:
+def find_ordered_generation(verb: str, name: NodeName, view: PlanningView) -> NodeGeneration:
     """Return the generation that an order for this node means, by its agent, else by the cloud.
 
     An instance that never came up has no agent to speak for it; the last word heard under the

@@ -35,7 +35,7 @@ class RequeueExitWatch:
     def look(self, jobs: Iterable[SlurmJob]) -> frozenset[int]:
         """Return what is known; read it first where one of these jobs asks for it. Raises
         Unavailable."""
-        if self._clock.monotonic() >= self._due and any(map(_has_kept_exit_code, jobs)):
+        if self._clock.monotonic() >= self._due and any(map(_has_previous_exit_code, jobs)):
             self._codes = self._source.requeue_exit_codes()
             self._due = self._clock.monotonic() + KNOWN_S
         return self._codes
@@ -45,6 +45,6 @@ class RequeueExitWatch:
         self._due = float("-inf")
 
 
-def _has_kept_exit_code(job: SlurmJob) -> bool:
+def _has_previous_exit_code(job: SlurmJob) -> bool:
     """Return whether a job waits for another run with the exit code of the last."""
     return job.state == "PENDING" and job.restarts > 0 and job.exit_code not in _NO_CODE

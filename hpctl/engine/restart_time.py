@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from datetime import datetime
 
-from hpctl.engine.view import View
+from hpctl.engine.view import PlanningView
 from hpctl.toolkit.bounds import EARLIEST, add_seconds
 from hpctl.vocabulary.job_recovery import JobRecovery
 from hpctl.vocabulary.outcome import OutcomeKind
@@ -21,7 +21,7 @@ BACKOFF_SLACK_S = 60.0
 """A begin time that hpctl's backoff has set is at most this long after the backoff's end."""
 
 
-def find_restart_time(rec: JobRecovery, view: View) -> datetime:
+def find_restart_time(rec: JobRecovery, view: PlanningView) -> datetime:
     """Return when slurmds take the credential of a released job's next run.
 
     The reasons are in `hpctl.slurm.rules`.
@@ -37,7 +37,7 @@ def find_restart_time(rec: JobRecovery, view: View) -> datetime:
     return add_seconds(add_seconds(ended, CLOCK_MARGIN_S).replace(microsecond=0), 1)
 
 
-def _list_run_ending_orders(rec: JobRecovery, view: View) -> Iterator[datetime]:
+def _list_run_ending_orders(rec: JobRecovery, view: PlanningView) -> Iterator[datetime]:
     """Yield when slurmctld had answered the orders of which one ended the run, the last one counts.
 
     A run that may outlive its node has ended whenever its supervisor ended it.
@@ -58,7 +58,7 @@ def find_begin_time(rec: JobRecovery, job: SlurmJob | None, now: datetime) -> da
 
     hpctl's own backoff sets a begin time as well.
     """
-    if job is None or job.eligible is None or job.eligible <= now or not job.put_off:
+    if job is None or job.eligible is None or job.eligible <= now or not job.is_start_postponed:
         return None
     backs_off = rec.start_at is not None and job.eligible <= add_seconds(
         rec.start_at, BACKOFF_SLACK_S

@@ -25,9 +25,9 @@ from hpctl.engine.journal.events import (
     JobReported,
     RequestTaken,
 )
-from hpctl.engine.journal.state import RECENT_S, State
+from hpctl.engine.journal.state import RECENT_S, EngineState
 from hpctl.engine.kinds import RecoveryKind
-from hpctl.faults.catalogue import Rules
+from hpctl.faults.catalogue import FaultRules
 from hpctl.vocabulary.change import ClusterChange, is_maintenance_window
 from hpctl.vocabulary.identity import JobId, NodeName, RecoveryId
 from hpctl.vocabulary.job_recovery import JobRecovery
@@ -35,7 +35,7 @@ from hpctl.vocabulary.node_recovery import NodeRecovery
 from hpctl.vocabulary.policy import RecoveryPolicy
 
 
-def compute_lookback_s(policy: RecoveryPolicy, rules: Rules) -> float:
+def compute_lookback_s(policy: RecoveryPolicy, rules: FaultRules) -> float:
     """Return how many seconds decisions look back: longer than RECENT_S where the configuration
     says."""
     budgets = policy.budgets
@@ -62,7 +62,7 @@ class RetiredRecords(Struct, frozen=True):
     `jobs`: those of which every word stays.
     """
 
-    state: State
+    state: EngineState
     before: datetime
     ended: Mapping[RecoveryId, datetime]
     jobs: frozenset[JobId]
@@ -75,7 +75,7 @@ class RetiredRecords(Struct, frozen=True):
             case JobReported():
                 stays = event.report.job in self.jobs
             case RequestTaken():
-                stays = self._is_in_force(event)
+                stays = self._is_request_in_force(event)
             case ConfigurationTaken():
                 stays = event == self.state.configuration
             case DaemonStarted() | HoldLifted() | ClockSet():
@@ -84,14 +84,14 @@ class RetiredRecords(Struct, frozen=True):
                 return self.ended.get(event.recovery)
         return None if stays or event.at >= self.before else event.at
 
-    def _is_in_force(self, e: RequestTaken) -> bool:
+    def _is_request_in_force(self, e: RequestTaken) -> bool:
         if e.verb in ("pause", PAUSE_ENDED, *LIFTS_PAUSE):
             return any(p.is_active(self.before) for p in self.state.pauses.values())
         return e.verb == "return" and self.state.returned.get(NodeName(e.target)) == e.at
 
 
-def find_retired(
-    state: State, before: datetime, living: Collection[JobId], kinds: Sequence[RecoveryKind]
+def find_retired_records(
+    state: EngineState, before: datetime, living: Collection[JobId], kinds: Sequence[RecoveryKind]
 ) -> RetiredRecords:
     """Return what ended before a time and is no longer needed. `living`: the jobs that Slurm knows,
     whose every attempt counts however old it is."""
@@ -123,7 +123,7 @@ def _find_linked_records(
 
 
 def _list_all_records(
-    state: State,
+    state: EngineState,
 ) -> Iterator[tuple[RecoveryId, NodeRecovery | JobRecovery | ClusterChange]]:
     yield from state.nodes.items()
     yield from state.jobs.items()
@@ -131,7 +131,10 @@ def _list_all_records(
 
 
 def _find_needed_records(
-    state: State, before: datetime, living: Collection[JobId], instances: Sequence[InstancePair]
+    state: EngineState,
+    before: datetime,
+    living: Collection[JobId],
+    instances: Sequence[InstancePair],
 ) -> Iterator[RecoveryId]:
     """Yield what stays for its own sake."""
     for rid, rec in _list_all_records(state):
@@ -140,7 +143,9 @@ def _find_needed_records(
     # Old evidence opens no new recovery of it, and a person may still have to see to it.
     yield from state.last_of_node.values()
     # The name of a node may be in Slurm, drained for its removal, long after its instance.
-    yield from {rec.node: rid for rid, rec in state.nodes.items() if rec.of_capacity}.values()
+    yield from {
+        rec.node: rid for rid, rec in state.nodes.items() if rec.is_for_capacity_change
+    }.values()
     yield from (rid for rid, job in state.jobs.items() if job.attempt.job in living)
     # Of each group and node: its name may be in Slurm, closed, long after its instance.
     sizes = {c.key: rid for rid, c in state.changes.items() if not is_maintenance_window(c)}
@@ -149,7 +154,7 @@ def _find_needed_records(
 
 
 def _find_record_links(
-    state: State, instances: Sequence[InstancePair]
+    state: EngineState, instances: Sequence[InstancePair]
 ) -> dict[RecoveryId, list[RecoveryId]]:
     """Return what would be reported, or counted, wrongly without the other."""
     pairs = [(rid, job.cause) for rid, job in state.jobs.items()]

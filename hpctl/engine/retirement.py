@@ -3,11 +3,11 @@
 import logging
 from collections.abc import Sequence
 
-from hpctl.engine.journal.store import Store
+from hpctl.engine.journal.store import JournalStore
 from hpctl.engine.journaled_state import JournaledState
 from hpctl.engine.kinds import RecoveryKind
-from hpctl.engine.retire import compute_lookback_s, find_retired
-from hpctl.faults.catalogue import Rules
+from hpctl.engine.retire import compute_lookback_s, find_retired_records
+from hpctl.faults.catalogue import FaultRules
 from hpctl.toolkit.bounds import add_seconds
 from hpctl.vocabulary.policy import RecoveryPolicy
 from hpctl.vocabulary.ports import Clock
@@ -35,7 +35,11 @@ class JournalRetirement:
     """For the loop's thread, between two cycles: its state has no reader then."""
 
     def __init__(
-        self, store: Store, memory: JournaledState, clock: Clock, kinds: Sequence[RecoveryKind]
+        self,
+        store: JournalStore,
+        memory: JournaledState,
+        clock: Clock,
+        kinds: Sequence[RecoveryKind],
     ) -> None:
         """Nothing is due within the first FIRST_S seconds."""
         self._store, self._memory, self._clock = store, memory, clock
@@ -44,7 +48,7 @@ class JournalRetirement:
         self._moved = 0
 
     def look(
-        self, slurm: SchedulerView, policy: RecoveryPolicy, rules: Rules, keep_days: int
+        self, slurm: SchedulerView, policy: RecoveryPolicy, rules: FaultRules, keep_days: int
     ) -> None:
         """Do it where it is due. `slurm`: as it was just read; the past of its jobs stays.
 
@@ -55,7 +59,7 @@ class JournalRetirement:
         self._due = self._clock.monotonic() + EVERY_S
         now = self._clock.now()
         before = add_seconds(now, -compute_lookback_s(policy, rules))
-        retired = find_retired(self._memory.state, before, slurm.jobs, self._kinds)
+        retired = find_retired_records(self._memory.state, before, slurm.jobs, self._kinds)
         moved = self._store.retire(retired.over, MOST)
         self._moved += moved
         if moved >= MOST:

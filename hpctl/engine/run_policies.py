@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from hpctl.vocabulary.identity import JobId
-from hpctl.vocabulary.isolation import InconsistentState, isolate_each
-from hpctl.vocabulary.policy_file import PolicyFile, merge_policies, parse_policy_json
-from hpctl.vocabulary.registration import EffectivePolicy, read_comment
+from hpctl.vocabulary.isolation import InconsistentState, isolate_each_call
+from hpctl.vocabulary.policy_file import PolicyFile, merge_policy_files, parse_policy_json
+from hpctl.vocabulary.registration import EffectivePolicy, parse_registration_comment
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob
 
 _KEPT: Final = 10_000
@@ -26,31 +26,35 @@ class RunPolicies:
     ) -> tuple[dict[JobId, EffectivePolicy], list[InconsistentState]]:
         """Return the policy of every job that registered."""
 
-        def one(job: SlurmJob) -> tuple[JobId, EffectivePolicy | None]:
-            return job.id, self.find_policies(job)
+        def find_policy_of_job(job: SlurmJob) -> tuple[JobId, EffectivePolicy | None]:
+            return job.id, self.find_job_policy(job)
 
-        found, flaws = isolate_each("policy", view.jobs.values(), lambda job: job.id, one)
+        found, flaws = isolate_each_call(
+            "policy", view.jobs.values(), lambda job: job.id, find_policy_of_job
+        )
         return {job: ruled for job, ruled in found if ruled is not None}, flaws
 
-    def find_policies(self, job: SlurmJob) -> EffectivePolicy | None:
+    def find_job_policy(self, job: SlurmJob) -> EffectivePolicy | None:
         """Return one job's policy; None for a job that never registered. Never raises for a
         Comment."""
         key = (job.partition, job.comment)
         if key in self._known:
             return self._known[key]
-        registered = read_comment(job.comment)
+        registered = parse_registration_comment(job.comment)
         if registered is None:
             return None
         if len(self._known) >= _KEPT:
             self._known.clear()
-        ruled = self._known[key] = self._merge_layers(job.partition, registered.policy)
+        ruled = self._known[key] = self._merge_policy_layers(job.partition, registered.policy)
         return ruled
 
-    def _merge_layers(self, partition: str, own: Mapping[str, object]) -> EffectivePolicy:
+    def _merge_policy_layers(self, partition: str, own: Mapping[str, object]) -> EffectivePolicy:
         files = self._layers(partition)
         try:
             mine = parse_policy_json(own)
         except (ValueError, RecursionError) as error:
             reason = " ".join(str(error).split())[:200]
-            return EffectivePolicy(merge_policies(files), f"its own policy is not used: {reason}")
-        return EffectivePolicy(merge_policies([*files, mine]))
+            return EffectivePolicy(
+                merge_policy_files(files), f"its own policy is not used: {reason}"
+            )
+        return EffectivePolicy(merge_policy_files([*files, mine]))

@@ -22,14 +22,19 @@ from hpctl.engine.out_of_service import (
     format_node_state,
 )
 from hpctl.engine.power_saving import describe_power_saving, has_failed_to_resume
-from hpctl.engine.timeline import write_headline
+from hpctl.engine.timeline import format_subject_headline
 from hpctl.engine.untreated import (
     UntreatedNode,
     describe_untreated_node,
-    find_untreated_awaited,
+    find_untreated_node_resolution,
     find_untreated_nodes,
 )
-from hpctl.engine.world import World, describe_cloud_trouble, find_holds, is_waiting_for_cloud
+from hpctl.engine.world import (
+    World,
+    describe_instance_status_message,
+    has_recovery_awaiting_cloud,
+    list_gate_holds,
+)
 from hpctl.engine.world_reader import WorldReader
 from hpctl.faults.reachability import CHECKS, find_unreachable_sign, is_intentionally_unreachable
 from hpctl.faults.slurm_reasons import describe_operator_action
@@ -308,23 +313,23 @@ def read_status(reader: WorldReader) -> StatusView:
     """Look again at everything that the screen tells of."""
     now = output.now()
     world = reader.read(now, slurm=True)
-    if is_waiting_for_cloud(world):
+    if has_recovery_awaiting_cloud(world):
         world = reader.read(now, slurm=True, cloud=True)
     return make_status_view(world)
 
 
 def make_status_view(w: World) -> StatusView:
     """Return the screen as a value."""
-    nodes, jobs = views.choose_recoveries(w.state, ended=False, since=None)
+    nodes, jobs = views.select_recoveries(w.state, ended=False, since=None)
     handed_over = tuple(find_escalated_recoveries(w))
     closed = find_nodes_out_of_service(w)
     return StatusView(
         as_of=w.now,
         cluster=w.cluster,
-        mode=w.daemon.mode if w.daemon and w.daemon_alive else w.policy.mode.value,
+        mode=w.daemon.mode if w.daemon and w.is_daemon_alive else w.policy.mode.value,
         paused_by=whole.by if (whole := find_cluster_pause(w.state.pauses, w.now)) else "",
         stopped=w.stopped,
-        daemon=view_copy.copy_view(DaemonView, w.daemon, alive=w.daemon_alive)
+        daemon=view_copy.build_view_from_source(DaemonView, w.daemon, alive=w.is_daemon_alive)
         if w.daemon
         else None,
         nodes=_count_node_states(w),
@@ -333,13 +338,13 @@ def make_status_view(w: World) -> StatusView:
             views.make_node_recovery_view(rec, _describe_awaited_job(w, rec)) for rec in nodes
         ),
         job_recoveries=tuple(views.make_job_recovery_view(r, w.state) for r in jobs),
-        holds=tuple(views.make_hold_view(hold) for hold in _find_holds(w)),
+        holds=tuple(views.make_hold_view(hold) for hold in _list_gate_holds(w)),
         waiting_for_a_person=tuple(map(views.make_node_recovery_view, handed_over)),
         problems=tuple(_list_problems(w, handed_over, closed)),
-        unknowns=tuple(_list_unknowns(w)),
-        changes=tuple(map(views.make_change_view, _list_recent_changes(w))),
+        unknowns=tuple(_list_undetermined_facts(w)),
+        changes=tuple(map(views.make_change_view, _list_recent_capacity_changes(w))),
         standbys=make_standby_views(w.standbys, w.now),
-        out_of_service=tuple(_group_out_of_service(closed)),
+        out_of_service=tuple(_group_out_of_service_nodes(closed)),
         person_tasks=tuple(list_person_tasks(w, handed_over, closed)),
         windows=tuple(views.make_window_view(one, w.state) for one in w.state.windows),
         pauses=tuple(map(views.make_pause_view, find_active_pauses(w.state.pauses, w.now))),
@@ -349,16 +354,19 @@ def make_status_view(w: World) -> StatusView:
 def make_standby_views(found: Iterable[StandbyInfo], now: datetime) -> tuple[StandbyView, ...]:
     """Return the standbys, and how long each has been silent."""
     silent = ((one, max(0.0, (now - one.heartbeat).total_seconds())) for one in found)
-    return tuple(view_copy.copy_view(StandbyView, one, silent_s=round(s, 1)) for one, s in silent)
+    return tuple(
+        view_copy.build_view_from_source(StandbyView, one, silent_s=round(s, 1))
+        for one, s in silent
+    )
 
 
-def _list_recent_changes(w: World) -> list[ClusterChange | NodeRecovery]:
+def _list_recent_capacity_changes(w: World) -> list[ClusterChange | NodeRecovery]:
     """Changes of capacity under way, and those that ended a moment ago; newest first."""
     found = reversed(views.list_capacity_changes(w.state))
     return [c for c in found if not c.ended or w.now - c.since <= LATELY]
 
 
-def _group_out_of_service(closed: list[OutOfServiceNode]) -> list[OutOfServiceView]:
+def _group_out_of_service_nodes(closed: list[OutOfServiceNode]) -> list[OutOfServiceView]:
     """Return the nodes out of service, those of one reason in one row; problems first."""
     rows: dict[tuple[bool, OutOfServiceCause, str, str], list[str]] = {}
     for one in closed:
@@ -371,9 +379,9 @@ def _group_out_of_service(closed: list[OutOfServiceNode]) -> list[OutOfServiceVi
     return found
 
 
-def _find_holds(w: World) -> list[GateBlocked]:
+def _list_gate_holds(w: World) -> list[GateBlocked]:
     """Return what gates block, each with the reason of the last cycle."""
-    return list(find_holds(w).values())
+    return list(list_gate_holds(w).values())
 
 
 def _count_node_states(w: World) -> NodeCounts:
@@ -412,20 +420,22 @@ def _list_problems(
     """Return every fault that is not over, one line each: whom it concerns, what it is, what to
     read."""
     found = [f"{r.node} waits for a person: hpctl explain {r.id}" for r in handed_over]
-    nodes, jobs = views.choose_recoveries(w.state, ended=False, since=None)
-    planned = {rec.node for rec in nodes if _is_planned(w, rec)}
+    nodes, jobs = views.select_recoveries(w.state, ended=False, since=None)
+    planned = {rec.node for rec in nodes if _is_in_planned_maintenance(w, rec)}
     found += [_describe_open_recovery(w, rec) for rec in nodes if rec.node not in planned]
-    found += [f"{write_headline(r)} hpctl explain {r.id}" for r in jobs]
+    found += [f"{format_subject_headline(r)} hpctl explain {r.id}" for r in jobs]
     covered = {r.node for r in (*handed_over, *nodes)} | set(w.state.holds)
     seen_at = {c.node.name: f"{c.node.name}: {c.why}; not treated yet" for c in w.candidates}
     shown = dict(_list_unreachable_nodes(w)) | seen_at
     found += [f"{why}: hpctl explain {n}" for n, why in sorted(shown.items()) if n not in covered]
     known = {*covered, *shown}
     untreated = [one for one in find_untreated_nodes(w) if one.name not in known]
-    found += [_describe_untreated(one) for one in untreated]
+    found += [_format_untreated_problem(one) for one in untreated]
     known.update(one.name for one in untreated)
     found += [
-        _describe_closed_node(one) for one in closed if one.node.name not in known and one.problem
+        _describe_out_of_service_node(one)
+        for one in closed
+        if one.node.name not in known and one.problem
     ]
     found += [f"{why}: hpctl explain {job}" for job, why in _list_restarting_jobs(w)]
     found += _describe_completing_jobs(w)
@@ -438,7 +448,7 @@ def _list_problems(
             found.append(f"{what} hangs: hpctl explain {hold.shown}")
             continue
         found.append(f"{what} is held back by the gate {hold.gate}: hpctl explain {hold.shown}")
-    if w.daemon is not None and w.daemon_alive and w.daemon.trouble:
+    if w.daemon is not None and w.is_daemon_alive and w.daemon.trouble:
         found.append(f"the daemon reports trouble: {w.daemon.trouble}")
     if w.full_disk:
         found.append(w.full_disk)
@@ -451,27 +461,34 @@ def _list_problems(
     return found
 
 
-def _is_planned(w: World, rec: NodeRecovery) -> bool:
+def _is_in_planned_maintenance(w: World, rec: NodeRecovery) -> bool:
     """Return whether a node is closed for a maintenance window only, as planned."""
     judged = w.assessments.get(rec.node)
-    return rec.of_maintenance and (judged is None or judged.condition is not NodeCondition.FAULTY)
+    return rec.is_for_maintenance and (
+        judged is None or judged.condition is not NodeCondition.FAULTY
+    )
 
 
 def _describe_open_recovery(w: World, rec: NodeRecovery) -> str:
     """Say what is treated, its phase, and what it waits for."""
     waits = _describe_awaited_job(w, rec)
     waits = f"Waits for {waits}." if waits else ""
-    parts = [write_headline(rec), waits, describe_cloud_trouble(w, rec), f"hpctl explain {rec.id}"]
+    parts = [
+        format_subject_headline(rec),
+        waits,
+        describe_instance_status_message(w, rec),
+        f"hpctl explain {rec.id}",
+    ]
     return " ".join(filter(None, parts))
 
 
-def _describe_untreated(one: UntreatedNode) -> str:
+def _format_untreated_problem(one: UntreatedNode) -> str:
     """Say how a node is that an operator keeps as it is, and what ends that."""
-    ends = f"It waits for {find_untreated_awaited(one).what}."
+    ends = f"It waits for {find_untreated_node_resolution(one).what}."
     return f"{describe_untreated_node(one)}. {ends} hpctl explain {one.name}"
 
 
-def _describe_closed_node(one: OutOfServiceNode) -> str:
+def _describe_out_of_service_node(one: OutOfServiceNode) -> str:
     name, state = one.node.name, format_node_state(one.node)
     return f"{name} is out of service ({state}): {one.why}: hpctl explain {name}"
 
@@ -534,30 +551,30 @@ def _list_unreachable_nodes(w: World) -> list[tuple[NodeName, str]]:
             shown = "+".join([node.state, *sorted(node.flags)])
             if sign:
                 says = f"{name}: Slurm calls it {shown} ({node.reason})"
-                found.append((name, f"{says}{_format_advice(node)}"))
+                found.append((name, f"{says}{_format_operator_advice(node)}"))
         elif any(f.check in CHECKS for f in judged.findings) or (
             judged.why.startswith("agent-silent")
             and not is_intentionally_unreachable(node, instance)
         ):
-            found.append((name, f"{name}: {judged.why}{_format_advice(node)}"))
+            found.append((name, f"{name}: {judged.why}{_format_operator_advice(node)}"))
     return found
 
 
-def _format_advice(node: SlurmNode) -> str:
+def _format_operator_advice(node: SlurmNode) -> str:
     """Return what a person does about a node that Slurm itself closed, after what is wrong."""
     advice = describe_operator_action(node)
     return f"; {advice}" if advice else ""
 
 
-def _list_unknowns(w: World) -> list[str]:
+def _list_undetermined_facts(w: World) -> list[str]:
     found = []
     if w.daemon is None:
         found.append("no daemon has run on this state directory: hpctl daemon run")
-    elif not w.daemon_alive and w.shared:
+    elif not w.is_daemon_alive and w.shared:
         since = f"no leader since {w.daemon.heartbeat:%H:%M:%S} UTC, nothing is done"
         last = f"the last was {w.daemon.host} (pid {w.daemon.pid})"
         found.append(f"{since}; {last}: systemctl status hpctl-daemon, on every head node")
-    elif not w.daemon_alive:
+    elif not w.is_daemon_alive:
         silent = format_duration((w.now - w.daemon.heartbeat).total_seconds())
         found.append(
             f"the daemon on {w.daemon.host} (pid {w.daemon.pid}) has been silent for {silent}: "

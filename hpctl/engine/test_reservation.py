@@ -65,19 +65,19 @@ def find_test_job(rec: NodeRecovery) -> JobId | None:
     return JobId(parse_count(step.outcome.detail))
 
 
-def find_left_reservation(rec: NodeRecovery) -> str:
+def find_leftover_test_reservation(rec: NodeRecovery) -> str:
     """Return the reservation that an ended recovery may have left behind; "" where none."""
     before = [move.phase for move in rec.trail[-2:-1]]
     stuck = rec.phase is NodePhase.ESCALATED and before == [NodePhase.UNRESERVING]
     return format_test_name(rec) if stuck else ""
 
 
-def is_test(rec: NodeRecovery, job_name: str) -> bool:
+def is_acceptance_test_job(rec: NodeRecovery, job_name: str) -> bool:
     """Return whether a job on the node of a recovery is a test of hpctl's."""
     return job_name.startswith(f"{PREFIX}{rec.id}-")
 
 
-def _has_new_generation(rec: NodeRecovery) -> bool:
+def _has_rebooted_or_replaced_node(rec: NodeRecovery) -> bool:
     """Return whether the node has booted, or is another instance, since its recovery opened."""
     return rec.generation != rec.opened_for
 
@@ -94,7 +94,9 @@ def choose_test_level(rec: NodeRecovery, policy: RecoveryPolicy) -> str:
     }
     if rec.rule in by_rule:
         level = by_rule[rec.rule]
-    elif rec.rule == "operator-return" or (rec.of_maintenance and not _has_new_generation(rec)):
+    elif rec.rule == "operator-return" or (
+        rec.is_for_maintenance and not _has_rebooted_or_replaced_node(rec)
+    ):
         level = wanted.returned
     elif rec.generation.instance != rec.opened_for.instance:
         level = wanted.replace
@@ -102,6 +104,6 @@ def choose_test_level(rec: NodeRecovery, policy: RecoveryPolicy) -> str:
         level = wanted.reboot
     else:
         level = wanted.reset if any(s.kind is StepKind.RESET for s in rec.steps) else "off"
-    if level == "off" and rec.of_maintenance:
+    if level == "off" and rec.is_for_maintenance:
         level = wanted.returned
     return "" if level == "off" else level

@@ -2,19 +2,19 @@
 
 from collections.abc import Callable
 
-from hpctl.engine.view import View
+from hpctl.engine.view import PlanningView
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.model import Finding
 from hpctl.vocabulary.policy import RecoveryPolicy
 
-ReadResults = Callable[[str, NodeName, View, RecoveryPolicy], tuple[Finding, ...]]
+ReadResults = Callable[[str, NodeName, PlanningView, RecoveryPolicy], tuple[Finding, ...]]
 """Returns the judged results of the test of that id on that node; nothing until all are there."""
 
 
-def read_no_results(
+def return_no_test_results(
     test: str,  # noqa: ARG001
     node: NodeName,  # noqa: ARG001
-    view: View,  # noqa: ARG001
+    view: PlanningView,  # noqa: ARG001
     policy: RecoveryPolicy,  # noqa: ARG001
 ) -> tuple[Finding, ...]:
     """Return no results: for an hpctl that runs no tests."""

@@ -28,9 +28,9 @@ from hpctl.engine.journal.events import (
     StepResolved,
     StepStarted,
 )
-from hpctl.engine.journal.state import State
+from hpctl.engine.journal.state import EngineState
 from hpctl.engine.node_deadlines import find_node_deadline
-from hpctl.engine.node_history import advise_service_order
+from hpctl.engine.node_history import suggest_hyperpod_order
 from hpctl.toolkit.bounds import add_seconds
 from hpctl.toolkit.compat import StrEnum
 from hpctl.toolkit.durations import format_duration
@@ -49,15 +49,15 @@ from hpctl.vocabulary.job_recovery import JobPhase, JobRecovery, JobSignal
 from hpctl.vocabulary.model import Finding
 from hpctl.vocabulary.node_recovery import SCALE_DOWN, NodePhase, NodeRecovery, NodeSignal
 from hpctl.vocabulary.outcome import HELD, Outcome, OutcomeKind
-from hpctl.vocabulary.policy import Mode, RecoveryPolicy
-from hpctl.vocabulary.recovery import StepKind, StepRecord, Trail
+from hpctl.vocabulary.policy import OperatingMode, RecoveryPolicy
+from hpctl.vocabulary.recovery import StepKind, StepRecord, TransitionRecord
 from hpctl.vocabulary.trouble import TroubleKind
 
 Subject = NodeRecovery | JobRecovery | ClusterChange
 """What has a timeline."""
 
 
-class TimelineMark(StrEnum):
+class TimelineLineKind(StrEnum):
     """What kind of line it is, for the code that colors it."""
 
     DECIDED = "decided"
@@ -73,7 +73,7 @@ class TimelineLine(Struct, frozen=True):
 
     at: datetime
     text: str
-    mark: TimelineMark
+    mark: TimelineLineKind
 
 
 class AwaitedEvent(Struct, frozen=True):
@@ -84,69 +84,75 @@ class AwaitedEvent(Struct, frozen=True):
     otherwise: str = ""
 
 
-NODE_TEXTS: Final[dict[NodeSignal, tuple[str, TimelineMark]]] = {
-    NodeSignal.CORDON_SEEN: ("Drained {node}", TimelineMark.SAW),
-    NodeSignal.JOBS_GONE: ("No jobs left on {node}", TimelineMark.SAW),
-    NodeSignal.REMEDY_ALLOWED: ("Remedy may begin", TimelineMark.DECIDED),
-    NodeSignal.EVIDENCE_KEPT: ("Evidence of {node} kept", TimelineMark.SAW),
-    NodeSignal.NO_EVIDENCE: ("No evidence of {node} kept", TimelineMark.TROUBLE),
-    NodeSignal.REMEDY_ACCEPTED: ("Remedy started", TimelineMark.SAW),
-    NodeSignal.NOTHING_TO_REMEDY: ("No remedy needed", TimelineMark.SAW),
-    NodeSignal.NEW_GENERATION_SEEN: ("{node} booted", TimelineMark.SAW),
-    NodeSignal.REJOINED: ("{node} rejoined the cluster", TimelineMark.SAW),
-    NodeSignal.INSTANCE_GONE: ("The instance of {node} was deleted", TimelineMark.DONE),
-    NodeSignal.FAULT_AGAIN: ("Fault recurred on {node}", TimelineMark.TROUBLE),
-    NodeSignal.RESET_SEEN: ("GPU of {node} reset", TimelineMark.SAW),
-    NodeSignal.RESET_IN_VAIN: ("GPU reset did not fix {node}", TimelineMark.TROUBLE),
-    NodeSignal.ACCEPTANCE_DUE: ("Testing {node}", TimelineMark.DECIDED),
-    NodeSignal.TEST_PASSED: ("{node} passed its test", TimelineMark.SAW),
-    NodeSignal.TEST_FAILED: ("{node} failed its test", TimelineMark.TROUBLE),
-    NodeSignal.TEST_ASKS_RESET: ("{node} failed its test, needs a reset", TimelineMark.TROUBLE),
-    NodeSignal.TEST_ASKS_REBOOT: ("{node} failed its test, needs a reboot", TimelineMark.TROUBLE),
+NODE_TEXTS: Final[dict[NodeSignal, tuple[str, TimelineLineKind]]] = {
+    NodeSignal.CORDON_SEEN: ("Drained {node}", TimelineLineKind.SAW),
+    NodeSignal.JOBS_GONE: ("No jobs left on {node}", TimelineLineKind.SAW),
+    NodeSignal.REMEDY_ALLOWED: ("Remedy may begin", TimelineLineKind.DECIDED),
+    NodeSignal.EVIDENCE_KEPT: ("Evidence of {node} kept", TimelineLineKind.SAW),
+    NodeSignal.NO_EVIDENCE: ("No evidence of {node} kept", TimelineLineKind.TROUBLE),
+    NodeSignal.REMEDY_ACCEPTED: ("Remedy started", TimelineLineKind.SAW),
+    NodeSignal.NOTHING_TO_REMEDY: ("No remedy needed", TimelineLineKind.SAW),
+    NodeSignal.NEW_GENERATION_SEEN: ("{node} booted", TimelineLineKind.SAW),
+    NodeSignal.REJOINED: ("{node} rejoined the cluster", TimelineLineKind.SAW),
+    NodeSignal.INSTANCE_GONE: ("The instance of {node} was deleted", TimelineLineKind.DONE),
+    NodeSignal.FAULT_AGAIN: ("Fault recurred on {node}", TimelineLineKind.TROUBLE),
+    NodeSignal.RESET_SEEN: ("GPU of {node} reset", TimelineLineKind.SAW),
+    NodeSignal.RESET_IN_VAIN: ("GPU reset did not fix {node}", TimelineLineKind.TROUBLE),
+    NodeSignal.ACCEPTANCE_DUE: ("Testing {node}", TimelineLineKind.DECIDED),
+    NodeSignal.TEST_PASSED: ("{node} passed its test", TimelineLineKind.SAW),
+    NodeSignal.TEST_FAILED: ("{node} failed its test", TimelineLineKind.TROUBLE),
+    NodeSignal.TEST_ASKS_RESET: ("{node} failed its test, needs a reset", TimelineLineKind.TROUBLE),
+    NodeSignal.TEST_ASKS_REBOOT: (
+        "{node} failed its test, needs a reboot",
+        TimelineLineKind.TROUBLE,
+    ),
     NodeSignal.TEST_ASKS_REPLACE: (
         "{node} failed its test, needs a replacement",
-        TimelineMark.TROUBLE,
+        TimelineLineKind.TROUBLE,
     ),
-    NodeSignal.UNTESTED: ("The test of {node} came to no result", TimelineMark.TROUBLE),
-    NodeSignal.UNRESERVED: ("{node} left its test's reservation", TimelineMark.SAW),
-    NodeSignal.REBOOT_IN_VAIN: ("Reboot did not fix {node}", TimelineMark.TROUBLE),
-    NodeSignal.RETURN_SEEN: ("Resumed {node}", TimelineMark.DONE),
-    NodeSignal.MAINTENANCE_BEGAN: ("Maintenance of {node}, the recovery waits", TimelineMark.WAITS),
-    NodeSignal.MAINTENANCE_ENDED: ("End of the maintenance of {node}", TimelineMark.SAW),
-    NodeSignal.FAULT_FOUND: ("{node} is faulty after the maintenance", TimelineMark.TROUBLE),
-    NodeSignal.MARKED: ("HyperPod's health agent marked {node}", TimelineMark.SAW),
+    NodeSignal.UNTESTED: ("The test of {node} came to no result", TimelineLineKind.TROUBLE),
+    NodeSignal.UNRESERVED: ("{node} left its test's reservation", TimelineLineKind.SAW),
+    NodeSignal.REBOOT_IN_VAIN: ("Reboot did not fix {node}", TimelineLineKind.TROUBLE),
+    NodeSignal.RETURN_SEEN: ("Resumed {node}", TimelineLineKind.DONE),
+    NodeSignal.MAINTENANCE_BEGAN: (
+        "Maintenance of {node}, the recovery waits",
+        TimelineLineKind.WAITS,
+    ),
+    NodeSignal.MAINTENANCE_ENDED: ("End of the maintenance of {node}", TimelineLineKind.SAW),
+    NodeSignal.FAULT_FOUND: ("{node} is faulty after the maintenance", TimelineLineKind.TROUBLE),
+    NodeSignal.MARKED: ("HyperPod's health agent marked {node}", TimelineLineKind.SAW),
     NodeSignal.REPLACE_ASKED: (
         "HyperPod's health agent requested replacement of {node}",
-        TimelineMark.DECIDED,
+        TimelineLineKind.DECIDED,
     ),
-    NodeSignal.WITHDRAWN: ("Resumed {node} without a remedy", TimelineMark.DONE),
-    NodeSignal.NEEDS_HUMAN: ("Escalated {node} to on-call", TimelineMark.TROUBLE),
-    NodeSignal.DEADLINE: ("Timed out, escalated to on-call", TimelineMark.TROUBLE),
-    NodeSignal.NODE_GONE: ("Slurm no longer has node {node}", TimelineMark.DONE),
-    NodeSignal.OPERATOR_TOOK_OVER: ("Operator took over {node}", TimelineMark.DONE),
-    NodeSignal.OPERATOR_CANCELLED: ("Operator canceled the recovery", TimelineMark.DONE),
+    NodeSignal.WITHDRAWN: ("Resumed {node} without a remedy", TimelineLineKind.DONE),
+    NodeSignal.NEEDS_HUMAN: ("Escalated {node} to on-call", TimelineLineKind.TROUBLE),
+    NodeSignal.DEADLINE: ("Timed out, escalated to on-call", TimelineLineKind.TROUBLE),
+    NodeSignal.NODE_GONE: ("Slurm no longer has node {node}", TimelineLineKind.DONE),
+    NodeSignal.OPERATOR_TOOK_OVER: ("Operator took over {node}", TimelineLineKind.DONE),
+    NodeSignal.OPERATOR_CANCELLED: ("Operator canceled the recovery", TimelineLineKind.DONE),
 }
 
 
-JOB_TEXTS: Final[dict[JobSignal, tuple[str, TimelineMark]]] = {
-    JobSignal.SUPERVISED: ("Left {job} to its supervisor", TimelineMark.DECIDED),
-    JobSignal.EXCISED: ("{job} continues without the bad node", TimelineMark.SAW),
-    JobSignal.WENT_ON: ("{job} recovered without a restart", TimelineMark.DONE),
-    JobSignal.SAVE_WANTED: ("Grace period for {job} to save began", TimelineMark.DECIDED),
-    JobSignal.STOP_WANTED: ("Stopping {job}", TimelineMark.DECIDED),
-    JobSignal.SAVE_OVER: ("Grace period to save ended", TimelineMark.SAW),
-    JobSignal.QUEUED: ("Requeued {job}", TimelineMark.SAW),
-    JobSignal.STARTED: ("Released {job} to start", TimelineMark.SAW),
-    JobSignal.RUNNING_SEEN: ("{job} restarted", TimelineMark.SAW),
-    JobSignal.PROVED: ("{job} resumed", TimelineMark.DONE),
-    JobSignal.FINISHED: ("{job} completed", TimelineMark.DONE),
-    JobSignal.HELD: ("Held {job} for its owner", TimelineMark.TROUBLE),
-    JobSignal.FAILED_AGAIN: ("{job} failed again", TimelineMark.TROUBLE),
-    JobSignal.REFUSED: ("{job} cannot be restarted", TimelineMark.TROUBLE),
-    JobSignal.GONE: ("Recovery of {job} canceled", TimelineMark.DONE),
-    JobSignal.CALLED_OFF: ("{job} keeps running, recovery canceled", TimelineMark.DONE),
-    JobSignal.DEADLINE: ("Timed out, left to the job's owner", TimelineMark.TROUBLE),
-    JobSignal.OPERATOR_CANCELLED: ("Operator canceled the recovery", TimelineMark.DONE),
+JOB_TEXTS: Final[dict[JobSignal, tuple[str, TimelineLineKind]]] = {
+    JobSignal.SUPERVISED: ("Left {job} to its supervisor", TimelineLineKind.DECIDED),
+    JobSignal.EXCISED: ("{job} continues without the bad node", TimelineLineKind.SAW),
+    JobSignal.WENT_ON: ("{job} recovered without a restart", TimelineLineKind.DONE),
+    JobSignal.SAVE_WANTED: ("Grace period for {job} to save began", TimelineLineKind.DECIDED),
+    JobSignal.STOP_WANTED: ("Stopping {job}", TimelineLineKind.DECIDED),
+    JobSignal.SAVE_OVER: ("Grace period to save ended", TimelineLineKind.SAW),
+    JobSignal.QUEUED: ("Requeued {job}", TimelineLineKind.SAW),
+    JobSignal.STARTED: ("Released {job} to start", TimelineLineKind.SAW),
+    JobSignal.RUNNING_SEEN: ("{job} restarted", TimelineLineKind.SAW),
+    JobSignal.PROVED: ("{job} resumed", TimelineLineKind.DONE),
+    JobSignal.FINISHED: ("{job} completed", TimelineLineKind.DONE),
+    JobSignal.HELD: ("Held {job} for its owner", TimelineLineKind.TROUBLE),
+    JobSignal.FAILED_AGAIN: ("{job} failed again", TimelineLineKind.TROUBLE),
+    JobSignal.REFUSED: ("{job} cannot be restarted", TimelineLineKind.TROUBLE),
+    JobSignal.GONE: ("Recovery of {job} canceled", TimelineLineKind.DONE),
+    JobSignal.CALLED_OFF: ("{job} keeps running, recovery canceled", TimelineLineKind.DONE),
+    JobSignal.DEADLINE: ("Timed out, left to the job's owner", TimelineLineKind.TROUBLE),
+    JobSignal.OPERATOR_CANCELLED: ("Operator canceled the recovery", TimelineLineKind.DONE),
 }
 
 
@@ -250,10 +256,10 @@ def format_remedy_ladder(ladder: tuple[Remedy, ...]) -> str:
     return ", then ".join(REMEDIES[rung] for rung in ladder)
 
 
-def build_timeline(subject: Subject, state: State) -> tuple[TimelineLine, ...]:
+def build_timeline(subject: Subject, state: EngineState) -> tuple[TimelineLine, ...]:
     """Return the whole timeline, oldest first; on equal times, steps before what they caused."""
     steps = [_make_step_line(step, subject) for step in subject.steps]
-    moves = [_make_move_line(subject, move, state) for move in subject.trail]
+    moves = [_make_phase_change_line(subject, move, state) for move in subject.trail]
     rest = [*moves, *steps] if isinstance(subject, ClusterChange) else [*steps, *moves]
     return (_make_opening_line(subject), *sorted(rest, key=lambda line: line.at))
 
@@ -262,13 +268,15 @@ def _make_opening_line(subject: Subject) -> TimelineLine:
     if isinstance(subject, ClusterChange):
         about = subject.opened
         return TimelineLine(
-            about.at, format_sentence(describe_change(about), about.why), TimelineMark.DECIDED
+            about.at,
+            format_sentence(describe_capacity_change(about), about.why),
+            TimelineLineKind.DECIDED,
         )
-    if isinstance(subject, NodeRecovery) and subject.of_capacity:
+    if isinstance(subject, NodeRecovery) and subject.is_for_capacity_change:
         return TimelineLine(
             subject.opened,
-            format_sentence(describe_removal(subject), subject.why),
-            TimelineMark.DECIDED,
+            format_sentence(describe_node_removal(subject), subject.why),
+            TimelineLineKind.DECIDED,
         )
     if isinstance(subject, NodeRecovery):
         asked = f", requested by {subject.by}" if subject.by else ""
@@ -278,13 +286,17 @@ def _make_opening_line(subject: Subject) -> TimelineLine:
         # The findings have lines of their own; what hpctl concludes without any has none.
         why = "" if subject.findings or subject.by != "hpctl" else subject.why
         return TimelineLine(
-            subject.opened, format_sentence(text[0].upper() + text[1:], why), TimelineMark.DECIDED
+            subject.opened,
+            format_sentence(text[0].upper() + text[1:], why),
+            TimelineLineKind.DECIDED,
         )
     job = f"Job {subject.shown}"
     job += f" ({subject.name}, {subject.user})" if subject.name else ""
     start = f"{job} affected by {subject.cause}" if subject.cause else f"{job} failed"
-    start = job if subject.of_no_fault or _has_reached_time_limit(subject) else start
-    return TimelineLine(subject.opened, format_sentence(start, subject.why), TimelineMark.DECIDED)
+    start = job if subject.is_without_fault or _has_reached_time_limit(subject) else start
+    return TimelineLine(
+        subject.opened, format_sentence(start, subject.why), TimelineLineKind.DECIDED
+    )
 
 
 def _has_reached_time_limit(rec: JobRecovery) -> bool:
@@ -292,7 +304,9 @@ def _has_reached_time_limit(rec: JobRecovery) -> bool:
     return rec.trouble is not None and rec.trouble.kind is TroubleKind.TIME_LIMIT
 
 
-def _make_move_line(subject: Subject, move: Trail, state: State) -> TimelineLine:
+def _make_phase_change_line(
+    subject: Subject, move: TransitionRecord, state: EngineState
+) -> TimelineLine:
     """Return a move into another phase."""
     if isinstance(subject, ClusterChange):
         about = subject.opened
@@ -301,16 +315,16 @@ def _make_move_line(subject: Subject, move: Trail, state: State) -> TimelineLine
             what = f"maintenance window {about.group}"
             if move.signal == ChangeSignal.GONE:
                 return TimelineLine(
-                    move.at, format_sentence(f"End of {what}", move.why), TimelineMark.DONE
+                    move.at, format_sentence(f"End of {what}", move.why), TimelineLineKind.DONE
                 )
         text = CHANGE_TEXTS[ChangeSignal(move.signal)].format(what=what)
         ends = {
-            "done": TimelineMark.DONE,
-            "cancelled": TimelineMark.DONE,
-            "failed": TimelineMark.TROUBLE,
+            "done": TimelineLineKind.DONE,
+            "cancelled": TimelineLineKind.DONE,
+            "failed": TimelineLineKind.TROUBLE,
         }
         return TimelineLine(
-            move.at, format_sentence(text, move.why), ends.get(move.phase, TimelineMark.SAW)
+            move.at, format_sentence(text, move.why), ends.get(move.phase, TimelineLineKind.SAW)
         )
     if isinstance(subject, NodeRecovery):
         text, mark = NODE_TEXTS[NodeSignal(move.signal)]
@@ -327,8 +341,8 @@ def _make_move_line(subject: Subject, move: Trail, state: State) -> TimelineLine
     return TimelineLine(move.at, format_sentence(text, why), mark)
 
 
-def _describe_eviction(rec: NodeRecovery, state: State) -> str:
-    count = sum(j.cause == rec.id and not j.let_run for j in state.jobs.values())
+def _describe_eviction(rec: NodeRecovery, state: EngineState) -> str:
+    count = sum(j.cause == rec.id and not j.has_left_run_running for j in state.jobs.values())
     if not count:
         return NODE_TEXTS[NodeSignal.JOBS_GONE][0]
     return f"Evicted {count} job{'s' if count > 1 else ''} from {{node}}"
@@ -351,14 +365,14 @@ def _make_step_line(step: StepRecord, subject: Subject) -> TimelineLine:
     after = ""
     if step.resolved is not None:
         after = f" after {(step.resolved - step.started).total_seconds():.2f} s"
-    mark = TimelineMark.DID
+    mark = TimelineLineKind.DID
     if step.in_doubt or (step.outcome and step.outcome.kind is OutcomeKind.REJECTED):
-        mark = TimelineMark.TROUBLE
+        mark = TimelineLineKind.TROUBLE
     order = _describe_step(step.kind, _format_step_target(step, subject), step.attempt)
     return TimelineLine(step.started, f"{order}: {describe_outcome(step.outcome)}{after}.", mark)
 
 
-def make_report_line(event: JobReported, shown: str = "") -> TimelineLine:
+def make_job_report_line(event: JobReported, shown: str = "") -> TimelineLine:
     """Return a report of a job's supervisor or script. `shown`: the job's id as its owner writes
     it."""
     report = event.report
@@ -366,20 +380,20 @@ def make_report_line(event: JobReported, shown: str = "") -> TimelineLine:
     who = f"Supervisor of job {shown or report.job}"
     if report.trouble is None and report.why:
         return TimelineLine(
-            event.at, format_sentence(f"{job} reported", report.why), TimelineMark.SAW
+            event.at, format_sentence(f"{job} reported", report.why), TimelineLineKind.SAW
         )
     if report.trouble is None:
-        return TimelineLine(event.at, f"{job} reported that it runs.", TimelineMark.SAW)
-    if report.tells_cause:
+        return TimelineLine(event.at, f"{job} reported that it runs.", TimelineLineKind.SAW)
+    if report.is_cause_only_report:
         text = format_sentence(f"{job} reported {report.trouble.kind}", report.trouble.why)
-        return TimelineLine(event.at, text, TimelineMark.TROUBLE)
+        return TimelineLine(event.at, text, TimelineLineKind.TROUBLE)
     did = f"requests a {report.wish}" if report.wish else f"took action {report.action}"
     what = f"{report.trouble.why}; {did}" + (f" ({report.why})" if report.why else "")
     text = format_sentence(f"{who} reported {report.trouble.kind}", what)
-    return TimelineLine(event.at, text, TimelineMark.TROUBLE)
+    return TimelineLine(event.at, text, TimelineLineKind.TROUBLE)
 
 
-def describe_change(event: ChangeOpened) -> str:
+def describe_capacity_change(event: ChangeOpened) -> str:
     """Return what a change of capacity was decided to be."""
     match event.kind:
         case vocabulary_change.ChangeKind.ADD:
@@ -387,19 +401,19 @@ def describe_change(event: ChangeOpened) -> str:
         case vocabulary_change.ChangeKind.BURN_IN:
             return f"Testing idle {event.node}"
         case vocabulary_change.ChangeKind.MAINTENANCE:
-            return _describe_window(event)
+            return _describe_maintenance_window(event)
         case _:
             return f"Spares of group {event.group}: {','.join(event.nodes) or 'none'}"
 
 
-def _describe_window(event: ChangeOpened) -> str:
+def _describe_maintenance_window(event: ChangeOpened) -> str:
     times = [f"{at:%Y-%m-%d %H:%M:%S} UTC" for at in (event.start, event.end) if at is not None]
     by = f" by {event.by}" if event.by else ""
     nodes = fold_hostlist(event.nodes)
     return f"Maintenance window {event.group}{by} of {nodes}, {' to '.join(times)}"
 
 
-def describe_removal(rec: NodeRecovery) -> str:
+def describe_node_removal(rec: NodeRecovery) -> str:
     """Return what a recovery changes of the size of its node's group."""
     if rec.rule == SCALE_DOWN:
         return f"Removing {rec.node} from group {rec.group}"
@@ -407,7 +421,7 @@ def describe_removal(rec: NodeRecovery) -> str:
 
 
 def make_event_line(  # noqa: C901, PLR0912 -- one case for each event
-    event: Event, state: State
+    event: Event, state: EngineState
 ) -> TimelineLine | None:
     """Return one journal event as a line, for a live narration; `state` has the event folded in.
 
@@ -415,81 +429,83 @@ def make_event_line(  # noqa: C901, PLR0912 -- one case for each event
     """
     match event:
         case NodeRecoveryOpened() | JobRecoveryOpened() | ChangeOpened():
-            return _make_opening_line(find_subject(event.recovery, state))
+            return _make_opening_line(find_timeline_subject(event.recovery, state))
         case SignalSeen():
-            subject = find_subject(event.recovery, state)
-            return _make_move_line(subject, subject.trail[-1], state)
+            subject = find_timeline_subject(event.recovery, state)
+            return _make_phase_change_line(subject, subject.trail[-1], state)
         case StepStarted():
-            target = _format_step_target(event, find_subject(event.recovery, state))
+            target = _format_step_target(event, find_timeline_subject(event.recovery, state))
             text = _describe_step(event.step, target, event.attempt)
-            return TimelineLine(event.at, text + ".", TimelineMark.DID)
+            return TimelineLine(event.at, text + ".", TimelineLineKind.DID)
         case StepResolved():
             if event.outcome.kind is OutcomeKind.ACCEPTED:
                 return None
             text = f"Outcome of {event.step}: {describe_outcome(event.outcome)}"
-            return TimelineLine(event.at, format_sentence(text), TimelineMark.TROUBLE)
+            return TimelineLine(event.at, format_sentence(text), TimelineLineKind.TROUBLE)
         case GateBlocked():
             start = f"Blocked {event.shown} ({event.rule}) by gate {event.gate}"
-            return TimelineLine(event.at, format_sentence(start, event.why), TimelineMark.WAITS)
+            return TimelineLine(event.at, format_sentence(start, event.why), TimelineLineKind.WAITS)
         case HoldLifted():
-            return TimelineLine(event.at, f"No longer blocked: {event.target}.", TimelineMark.SAW)
+            return TimelineLine(
+                event.at, f"No longer blocked: {event.target}.", TimelineLineKind.SAW
+            )
         case RequestTaken():
             command = COMMANDS.get(event.verb, event.verb)
             asked = f"{event.by or 'An operator'} requested {command} {event.target}".rstrip()
-            mark = TimelineMark.DID if event.ok else TimelineMark.TROUBLE
+            mark = TimelineLineKind.DID if event.ok else TimelineLineKind.TROUBLE
             why = f" ({event.why})" if event.why else ""
             if event.verb == PAUSE_ENDED:
-                return TimelineLine(event.at, format_sentence(event.answer), TimelineMark.SAW)
+                return TimelineLine(event.at, format_sentence(event.answer), TimelineLineKind.SAW)
             return TimelineLine(event.at, format_sentence(asked, event.answer + why), mark)
         case JobReported():
-            return make_report_line(event)
+            return make_job_report_line(event)
         case ConfigurationTaken():
             return TimelineLine(
-                event.at, f"Configuration loaded from {event.by}'s file.", TimelineMark.SAW
+                event.at, f"Configuration loaded from {event.by}'s file.", TimelineLineKind.SAW
             )
         case ClockSet():
             way = "forward" if event.by_s > 0 else "back"
             text = f"The clock was set {way} by {abs(event.by_s):.0f} s; open recoveries follow it."
-            return TimelineLine(event.at, text, TimelineMark.SAW)
+            return TimelineLine(event.at, text, TimelineLineKind.SAW)
         case DaemonStarted():
             started = f"Daemon {event.version} started on {event.host}, mode {event.mode}."
-            return TimelineLine(event.at, started, TimelineMark.SAW)
+            return TimelineLine(event.at, started, TimelineLineKind.SAW)
 
 
-def find_subject(recovery: RecoveryId, state: State) -> Subject:
+def find_timeline_subject(recovery: RecoveryId, state: EngineState) -> Subject:
     """Return the recovery or change of an id that the state has."""
     if recovery in state.nodes:
         return state.nodes[recovery]
     return state.changes.get(recovery) or state.jobs[recovery]
 
 
-def write_headline(subject: Subject) -> str:
+def format_subject_headline(subject: Subject) -> str:
     """Return the subject in one sentence: what is treated or changed, why, and its state."""
     if isinstance(subject, ClusterChange):
-        what = format_sentence(write_title(subject), subject.opened.why)
-        return _write_change_headline(subject, what, subject.phase, subject.opened.at)
-    if isinstance(subject, NodeRecovery) and subject.of_capacity:
-        what = format_sentence(write_title(subject), subject.why)
-        return _write_change_headline(subject, what, find_removal_phase(subject), subject.opened)
-    return f"{write_title(subject)}. {describe_phase(subject)}"
+        what = format_sentence(format_subject_title(subject), subject.opened.why)
+        return _format_change_headline(subject, what, subject.phase, subject.opened.at)
+    if isinstance(subject, NodeRecovery) and subject.is_for_capacity_change:
+        what = format_sentence(format_subject_title(subject), subject.why)
+        return _format_change_headline(subject, what, find_removal_phase(subject), subject.opened)
+    return f"{format_subject_title(subject)}. {describe_recovery_phase(subject)}"
 
 
-def write_title(subject: Subject) -> str:
+def format_subject_title(subject: Subject) -> str:
     """Name the subject by its node or job and by its fault, in words."""
     if isinstance(subject, ClusterChange):
-        return describe_change(subject.opened)
+        return describe_capacity_change(subject.opened)
     if isinstance(subject, NodeRecovery):
-        if subject.of_capacity:
-            return describe_removal(subject)
+        if subject.is_for_capacity_change:
+            return describe_node_removal(subject)
         return f"{subject.node}: {subject.meaning or subject.why or subject.rule}"
     named = f" ({subject.name})" if subject.name else ""
     by = ", ".join(subject.bad_nodes) or subject.cause
     hit = f"affected by {by}" if subject.trouble is None else subject.trouble.why
-    hit = subject.why if subject.of_no_fault else hit
+    hit = subject.why if subject.is_without_fault else hit
     return f"Job {subject.shown}{named}, {hit}"
 
 
-def find_fault_time(rec: NodeRecovery | JobRecovery, state: State) -> datetime:
+def find_fault_time(rec: NodeRecovery | JobRecovery, state: EngineState) -> datetime:
     """Return T+0 s of a timeline: when the first finding was made, such as a line of the kernel.
 
     For a job it is the time of its node's fault, or of the job's trouble; when the recovery was
@@ -503,7 +519,7 @@ def find_fault_time(rec: NodeRecovery | JobRecovery, state: State) -> datetime:
     return min(rec.opened, find_fault_time(cause, state)) if cause is not None else rec.opened
 
 
-def _write_change_headline(
+def _format_change_headline(
     change: ClusterChange | NodeRecovery, what: str, phase: ChangePhase, began: datetime
 ) -> str:
     if not change.ended:
@@ -514,7 +530,7 @@ def _write_change_headline(
     return f"{what} {format_sentence(f'{end.capitalize()} after {format_duration(seconds)}', why)}"
 
 
-def describe_phase(rec: NodeRecovery | JobRecovery) -> str:
+def describe_recovery_phase(rec: NodeRecovery | JobRecovery) -> str:
     """Say in which phase a recovery is, or how it ended."""
     last = rec.trail[-1].why if rec.trail else ""
     if not rec.ended:
@@ -523,21 +539,21 @@ def describe_phase(rec: NodeRecovery | JobRecovery) -> str:
     noted = isinstance(rec, JobRecovery) and bool(rec.note)
     ends = {
         "returned": f"Back in service after {format_duration(seconds)}.",
-        "resumed": _describe_resume(rec),
+        "resumed": _describe_job_resume(rec),
         "escalated": format_sentence("Escalated to on-call", last),
-        "gave_up": format_sentence(_explain_giving_up(rec), last),
+        "gave_up": format_sentence(_describe_abandoned_recovery(rec), last),
         "held": format_sentence("Held", last),
         "cancelled": format_sentence("Noted" if noted else "Canceled", last),
     }
     return ends[rec.phase]
 
 
-def _explain_giving_up(rec: NodeRecovery | JobRecovery) -> str:
+def _describe_abandoned_recovery(rec: NodeRecovery | JobRecovery) -> str:
     again = bool(rec.trail) and rec.trail[-1].signal == JobSignal.FAILED_AGAIN
     return "Failed again, which opens another recovery" if again else "Gave up"
 
 
-def _describe_resume(rec: NodeRecovery | JobRecovery) -> str:
+def _describe_job_resume(rec: NodeRecovery | JobRecovery) -> str:
     """Return how long until it ran again; the time in which it proved itself is not waiting."""
     for move in rec.trail:
         if move.signal == JobSignal.WENT_ON:
@@ -584,27 +600,27 @@ _CHANGE_WAITS: Final = {
 }
 
 
-def find_awaited(subject: Subject, policy: RecoveryPolicy) -> AwaitedEvent:
+def find_awaited_event(subject: Subject, policy: RecoveryPolicy) -> AwaitedEvent:
     """Return what happens next. Where it is closed: what, if anything, a person should do."""
     if isinstance(subject, ClusterChange):
-        return _find_change_awaited(subject, policy)
+        return _find_awaited_change_event(subject, policy)
     if isinstance(subject, NodeRecovery):
-        return _find_node_awaited(subject, policy)
-    return _find_job_awaited(subject, policy)
+        return _find_awaited_node_event(subject, policy)
+    return _find_awaited_job_event(subject, policy)
 
 
-def _find_change_awaited(change: ClusterChange, policy: RecoveryPolicy) -> AwaitedEvent:
+def _find_awaited_change_event(change: ClusterChange, policy: RecoveryPolicy) -> AwaitedEvent:
     if change.ended:
         return AwaitedEvent("nothing, this change is closed")
     what = _CHANGE_WAITS[change.opened.kind, change.phase]
-    if policy.mode is Mode.OBSERVE:
+    if policy.mode is OperatingMode.OBSERVE:
         what = _OBSERVED
     if vocabulary_change.is_maintenance_window(change):
         return AwaitedEvent(what)
     return AwaitedEvent(what, find_change_deadline(change, policy), "fails the change")
 
 
-def _find_node_awaited(rec: NodeRecovery, policy: RecoveryPolicy) -> AwaitedEvent:
+def _find_awaited_node_event(rec: NodeRecovery, policy: RecoveryPolicy) -> AwaitedEvent:
     if rec.phase is NodePhase.ESCALATED and rec.rule != SCALE_DOWN:
         return AwaitedEvent(
             f"on-call to repair {rec.node} and run `hpctl undrain {rec.node}`,"
@@ -618,7 +634,7 @@ def _find_node_awaited(rec: NodeRecovery, policy: RecoveryPolicy) -> AwaitedEven
 
 
 def _describe_node_wait(rec: NodeRecovery, policy: RecoveryPolicy) -> str:  # noqa: C901 -- one case for each phase
-    if policy.mode is Mode.OBSERVE:
+    if policy.mode is OperatingMode.OBSERVE:
         return _OBSERVED
     doubt = [s for s in rec.steps if s.in_doubt]
     if doubt and doubt[-1] is rec.steps[-1]:
@@ -630,7 +646,9 @@ def _describe_node_wait(rec: NodeRecovery, policy: RecoveryPolicy) -> str:  # no
             return "the jobs on the node to end"
         case NodePhase.CORDONED:
             return "eviction of the jobs on the node, each as soon as its recovery is ready"
-        case NodePhase.VACATED if policy.mode is not Mode.OWN and rec.remedy is not Remedy.DELETE:
+        case NodePhase.VACATED if (
+            policy.mode is not OperatingMode.OWN and rec.remedy is not Remedy.DELETE
+        ):
             return f"HyperPod's own recovery to {REMEDIES[rec.remedy]} it (mode {policy.mode})"
         case NodePhase.VACATED:
             return _describe_next_remedy(rec, policy)
@@ -650,7 +668,7 @@ def _describe_remedy_wait(rec: NodeRecovery, policy: RecoveryPolicy) -> str:
     if rec.remedy is Remedy.DELETE:
         return f"SageMaker to list instance {rec.generation.instance} no longer"
     boot = "a report from a new boot under this node's name"
-    return "; ".join(filter(None, [boot, advise_service_order(rec, policy)]))
+    return "; ".join(filter(None, [boot, suggest_hyperpod_order(rec, policy)]))
 
 
 def _describe_next_remedy(rec: NodeRecovery, policy: RecoveryPolicy) -> str:
@@ -662,13 +680,13 @@ def _describe_next_remedy(rec: NodeRecovery, policy: RecoveryPolicy) -> str:
     return f"{window}, in which other nodes may report the same fault; then: {order}"
 
 
-def _find_job_awaited(rec: JobRecovery, policy: RecoveryPolicy) -> AwaitedEvent:
+def _find_awaited_job_event(rec: JobRecovery, policy: RecoveryPolicy) -> AwaitedEvent:
     if rec.ended:
         return AwaitedEvent(_describe_ended_job(rec))
     what = _JOB_WAITS.get(rec.phase, f"{policy.job.prove_s:g} s of running")
     if rec.start_at is not None and rec.phase is JobPhase.STARTING:
         what += f", after backoff until {rec.start_at:%H:%M:%S} UTC"
-    if policy.mode is Mode.OBSERVE:
+    if policy.mode is OperatingMode.OBSERVE:
         what = _OBSERVED
     until = add_seconds(rec.since, job_deadline_s(rec.phase, policy))
     return AwaitedEvent(what, until, "leaves the job to its owner")

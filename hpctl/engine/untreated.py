@@ -56,7 +56,7 @@ def find_untreated_nodes(w: World) -> list[UntreatedNode]:
         last = w.state.nodes[rid]
         if node is None or name in waits or last.phase is NodePhase.REMOVED:
             continue
-        judged = _find_fault(w, name)
+        judged = _find_unaccepted_fault(w, name)
         left = not node.in_service and parse_reason_owner(node.reason) == last.id
         if judged is not None or left:
             found.append(UntreatedNode(node, last, judged, find_changing_instance(w, name)))
@@ -70,7 +70,7 @@ def find_changing_instance(w: World, name: NodeName) -> Instance | None:
     return None if instance is None or instance.status in at_work else instance
 
 
-def _find_fault(w: World, name: NodeName) -> Assessment | None:
+def _find_unaccepted_fault(w: World, name: NodeName) -> Assessment | None:
     """Return the fault of a node, unless an operator has accepted it with `hpctl undrain`."""
     judged = w.assessments.get(name)
     if judged is None or judged.condition is not NodeCondition.FAULTY or judged.fault is None:
@@ -89,7 +89,7 @@ def describe_untreated_node(one: UntreatedNode) -> str:
     return f"{one.name} is {how}{fault}; hpctl does not treat it ({why or one.last.phase})"
 
 
-def find_untreated_awaited(one: UntreatedNode) -> AwaitedEvent:
+def find_untreated_node_resolution(one: UntreatedNode) -> AwaitedEvent:
     """Return what ends the state: what a person does, and what ends it without one."""
     name = one.name
     if one.instance is not None:

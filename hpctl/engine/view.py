@@ -6,7 +6,7 @@ from datetime import datetime
 from msgspec import Struct, field
 
 from hpctl.engine.journal.events import JobReported
-from hpctl.engine.journal.state import State
+from hpctl.engine.journal.state import EngineState
 from hpctl.toolkit.bounds import clamp_duration
 from hpctl.toolkit.compat import StrEnum
 from hpctl.vocabulary.assessment import Assessment, FaultClass, NodeCondition, Urgency
@@ -16,7 +16,7 @@ from hpctl.vocabulary.identity import JobId, NodeGeneration, NodeName
 from hpctl.vocabulary.isolation import InconsistentState
 from hpctl.vocabulary.job_recovery import JobRecovery, RequestedAction
 from hpctl.vocabulary.model import Finding, NodeHealth
-from hpctl.vocabulary.node_recovery import NodeRecovery, waits_for_provider
+from hpctl.vocabulary.node_recovery import NodeRecovery, is_await_only_ladder
 from hpctl.vocabulary.preemption_order import PreemptionOrder
 from hpctl.vocabulary.registration import EffectivePolicy
 from hpctl.vocabulary.slurm_facts import Reservation, SchedulerView, SlurmJob, SlurmNode
@@ -38,7 +38,7 @@ class Request(Struct, frozen=True):
     detail: str = ""
 
 
-class Candidate(Struct, frozen=True):
+class RecoveryCandidate(Struct, frozen=True):
     """A generation to be treated: the facts call it faulty, or (`by`) an operator asks for it."""
 
     generation: NodeGeneration
@@ -59,7 +59,7 @@ class Candidate(Struct, frozen=True):
         return bool(self.by)
 
 
-class ReadScope(StrEnum):
+class SlurmReadScope(StrEnum):
     """How much of Slurm was read for a view."""
 
     WHOLE = "whole"
@@ -68,7 +68,7 @@ class ReadScope(StrEnum):
     """slurmctld's log shows that what was read before still holds."""
 
 
-class View(Struct, frozen=True):
+class PlanningView(Struct, frozen=True):
     """Everything that `plan` may look at. Each part carries when it was read."""
 
     scheduler: SchedulerView
@@ -76,14 +76,14 @@ class View(Struct, frozen=True):
     health: Mapping[NodeName, NodeHealth]
     assessments: Mapping[NodeName, Assessment]
     """Only of nodes that are not plainly healthy; see `assess`."""
-    state: State
+    state: EngineState
     instances: Mapping[NodeName, Instance] = field(default_factory=dict)
     """The instance that stands for each node now, by `join`."""
     unjoined: Mapping[str, str] = field(default_factory=dict)
     """Why a node, or an instance id, is joined to nothing where that is not plain."""
     current: bool = True
     """Slurm can be read. Where not, nothing moves: unknown is never drained."""
-    reading: ReadScope = ReadScope.WHOLE
+    reading: SlurmReadScope = SlurmReadScope.WHOLE
     """What of it was read for this very view."""
     able_since: datetime | None = None
     """Since when hpctl can look at Slurm and may act; None: for longer than matters."""
@@ -157,7 +157,7 @@ def is_fresh(as_of: datetime, max_age_s: float, now: datetime) -> bool:
     return abs(now - as_of) <= clamp_duration(max_age_s)
 
 
-def is_provider_taking_node(node: NodeName, view: View) -> bool:
+def is_provider_taking_node(node: NodeName, view: PlanningView) -> bool:
     """Return whether the provider is about to take a node's instance, for any reason."""
     held = view.assessments.get(node)
     faulty = held is not None and held.condition is NodeCondition.FAULTY
@@ -165,18 +165,18 @@ def is_provider_taking_node(node: NodeName, view: View) -> bool:
         faulty
         and held is not None
         and held.fault is not None
-        and waits_for_provider(held.fault.ladder)
+        and is_await_only_ladder(held.fault.ladder)
     )
 
 
-def is_urgent(cause: NodeRecovery, view: View) -> bool:
+def is_node_recovery_urgent(cause: NodeRecovery, view: PlanningView) -> bool:
     """Return whether the jobs on a node under treatment are lost or at risk, or are to leave it."""
-    if cause.of_maintenance and cause.was_in_maintenance:
+    if cause.is_for_maintenance and cause.was_in_maintenance:
         return False  # What runs on when a window begins is the admin's to end.
     return cause.urgency is Urgency.NOW or is_provider_taking_node(cause.node, view)
 
 
-def find_assessment(node: NodeName, view: View) -> Assessment | None:
+def find_assessment(node: NodeName, view: PlanningView) -> Assessment | None:
     """Return the assessment of a node; HEALTHY where it is heard and nothing is held against it."""
     held = view.assessments.get(node)
     health = view.health.get(node)
@@ -185,7 +185,7 @@ def find_assessment(node: NodeName, view: View) -> Assessment | None:
     return Assessment(health.generation, NodeCondition.HEALTHY, health.last_heard)
 
 
-def must_requeue_before_down(rec: JobRecovery, view: View) -> bool:
+def must_requeue_before_down(rec: JobRecovery, view: PlanningView) -> bool:
     """Return whether a job must be requeued before its bad node is set DOWN, to end its batch
     script.
 
@@ -200,7 +200,7 @@ def must_requeue_before_down(rec: JobRecovery, view: View) -> bool:
     return node is not None and node.responding and not node.down
 
 
-def has_lost_batch_script(job: SlurmJob, view: View) -> bool:
+def has_lost_batch_script(job: SlurmJob, view: PlanningView) -> bool:
     """Return whether a job runs on without its batch script, because that script's node was lost.
 
     Slurm 25.11 leaves such a --no-kill job RUNNING (facts/recovery 2.5).
@@ -212,7 +212,7 @@ def has_lost_batch_script(job: SlurmJob, view: View) -> bool:
     return host not in job.nodes or (node is not None and node.down)
 
 
-def find_last_report(job: JobId, restarts: int, view: View) -> JobReported | None:
+def find_last_job_report(job: JobId, restarts: int, view: PlanningView) -> JobReported | None:
     """Return the newest trouble or wish that was reported for this very run of a job."""
     for event in reversed(view.state.reports.get(job, ())):
         report = event.report

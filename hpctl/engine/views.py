@@ -11,8 +11,12 @@ from typing import TYPE_CHECKING, ClassVar
 from msgspec import Struct
 
 from hpctl.engine.journal.events import GateBlocked, JobReported
-from hpctl.engine.journal.state import RECENT_S, State
-from hpctl.engine.timeline import describe_change, describe_removal, write_headline
+from hpctl.engine.journal.state import RECENT_S, EngineState
+from hpctl.engine.timeline import (
+    describe_capacity_change,
+    describe_node_removal,
+    format_subject_headline,
+)
 from hpctl.toolkit.declared_view import (
     AgeCell,
     Column,
@@ -20,11 +24,11 @@ from hpctl.toolkit.declared_view import (
     JsonOnly,
     RowTable,
     TextLine,
-    state_column,
+    make_state_column,
 )
 from hpctl.toolkit.hostlist import fold_hostlist
 from hpctl.toolkit.tables import BAD, DIM, WARN, join_texts, style_text
-from hpctl.toolkit.view_copy import copy_view
+from hpctl.toolkit.view_copy import build_view_from_source
 from hpctl.vocabulary.change import (
     ClusterChange,
     find_removal_kind,
@@ -34,7 +38,7 @@ from hpctl.vocabulary.change import (
 from hpctl.vocabulary.job_recovery import JobRecovery
 from hpctl.vocabulary.node_recovery import NodeRecovery
 from hpctl.vocabulary.pause import Pause
-from hpctl.vocabulary.recovery import StepRecord, Trail
+from hpctl.vocabulary.recovery import StepRecord, TransitionRecord
 from hpctl.vocabulary.trouble import Trouble
 
 if TYPE_CHECKING:
@@ -135,13 +139,13 @@ class NodeRecoveryView(Struct, frozen=True):
     by: str
     headline: str
     steps: tuple[StepView, ...]
-    moves: tuple[Trail, ...]
+    moves: tuple[TransitionRecord, ...]
     waits: str = ""
 
     columns: ClassVar[Columns] = (
         Column("ID", "id"),
         Column("NODE", "node"),
-        state_column("PHASE", "phase"),
+        make_state_column("PHASE", "phase"),
         Column("FOR", AgeCell("opened", until="closed_at")),
         Column("RULE", "rule"),
         Column("REMEDY", "remedy", wide=True),
@@ -194,7 +198,7 @@ class JobRecoveryView(Struct, frozen=True):
     why: str
     headline: str
     steps: tuple[StepView, ...]
-    moves: tuple[Trail, ...]
+    moves: tuple[TransitionRecord, ...]
     trouble: TroubleView | None
     action: str
     exclude: tuple[str, ...]
@@ -206,7 +210,7 @@ class JobRecoveryView(Struct, frozen=True):
         Column("USER", "user", empty="-"),
         Column("NAME", "name", wide=True, empty="-"),
         Column("RULE", "cause_rule", wide=True, empty="-"),
-        state_column("PHASE", "phase"),
+        make_state_column("PHASE", "phase"),
         Column("FOR", AgeCell("opened", until="closed_at")),
         Column("CAUSE", "cause_or_trouble"),
         Column("STEPS", _format_steps, fold=True),
@@ -296,7 +300,7 @@ class PauseView(Struct, frozen=True):
 
 def make_pause_view(pause: Pause) -> PauseView:
     """Show a pause."""
-    return copy_view(PauseView, pause, lift=pause.lift_command)
+    return build_view_from_source(PauseView, pause, lift=pause.lift_command)
 
 
 LEFT_OUT = TextLine(
@@ -365,18 +369,18 @@ class WindowView(Struct, frozen=True):
         return f"not verified yet: {self.waits}" if self.waits else self.last
 
 
-def find_windows(state: State) -> list[ClusterChange]:
+def list_maintenance_windows(state: EngineState) -> list[ClusterChange]:
     """Return the maintenance windows, open and ended, oldest first."""
     return [one for one in state.changes.values() if is_maintenance_window(one)]
 
 
-def make_window_view(window: ClusterChange, state: State) -> WindowView:
+def make_window_view(window: ClusterChange, state: EngineState) -> WindowView:
     """Show a window."""
     about = window.opened
     waits = []
     for name in about.nodes:
         rec = state.node_recovery(name)
-        if window.ended and rec is not None and rec.of_maintenance:
+        if window.ended and rec is not None and rec.is_for_maintenance:
             waits.append(name)
     return WindowView(
         id=about.group,
@@ -393,9 +397,9 @@ def make_window_view(window: ClusterChange, state: State) -> WindowView:
     )
 
 
-def list_capacity_changes(state: State) -> list[ClusterChange | NodeRecovery]:
+def list_capacity_changes(state: EngineState) -> list[ClusterChange | NodeRecovery]:
     """Return the changes of capacity, oldest first; a removal is a node recovery."""
-    removals = [rec for rec in state.nodes.values() if rec.of_capacity]
+    removals = [rec for rec in state.nodes.values() if rec.is_for_capacity_change]
     changes = [one for one in state.changes.values() if not is_maintenance_window(one)]
     return sorted([*changes, *removals], key=lambda one: (find_change_start(one), one.id))
 
@@ -413,7 +417,7 @@ def make_change_view(change: ClusterChange | NodeRecovery) -> ChangeView:
             at=change.opened,
             kind=str(find_removal_kind(change)),
             group=change.group,
-            what=describe_removal(change),
+            what=describe_node_removal(change),
             phase=str(find_removal_phase(change)),
             ended=change.since if change.ended else None,
             why=change.trail[-1].why if change.trail else change.why,
@@ -423,7 +427,7 @@ def make_change_view(change: ClusterChange | NodeRecovery) -> ChangeView:
         at=change.opened.at,
         kind=str(change.opened.kind),
         group=change.opened.group,
-        what=describe_change(change.opened),
+        what=describe_capacity_change(change.opened),
         phase=str(change.phase),
         ended=change.since if change.ended else None,
         why=change.trail[-1].why if change.trail else change.opened.why,
@@ -434,35 +438,37 @@ def make_step_view(step: StepRecord) -> StepView:
     """Return a step as shown."""
     got = step.outcome
     answer = (got.kind.value, got.code, got.detail) if got else ("", "", "")
-    return copy_view(StepView, step, outcome=answer[0], code=answer[1], detail=answer[2])
+    return build_view_from_source(
+        StepView, step, outcome=answer[0], code=answer[1], detail=answer[2]
+    )
 
 
 def make_node_recovery_view(rec: NodeRecovery, waits: str = "") -> NodeRecoveryView:
     """Return a node recovery as shown. `waits`: the job that it waits for, in words."""
-    return copy_view(
+    return build_view_from_source(
         NodeRecoveryView,
         rec,
         instance=rec.generation.instance,
         boot=rec.generation.boot,
         logical_id=rec.logical_id or "",
-        headline=write_headline(rec),
+        headline=format_subject_headline(rec),
         steps=tuple(map(make_step_view, rec.steps)),
         moves=rec.trail,
         waits=waits,
     )
 
 
-def make_job_recovery_view(rec: JobRecovery, state: State) -> JobRecoveryView:
+def make_job_recovery_view(rec: JobRecovery, state: EngineState) -> JobRecoveryView:
     """Return a job recovery as shown."""
     cause = state.nodes.get(rec.cause)
-    return copy_view(
+    return build_view_from_source(
         JobRecoveryView,
         rec,
         job=rec.attempt.job,
         submit=rec.attempt.submit,
         restarts=rec.attempt.restarts,
         cause_rule=cause.rule if cause else "",
-        headline=write_headline(rec),
+        headline=format_subject_headline(rec),
         steps=tuple(map(make_step_view, rec.steps)),
         moves=rec.trail,
         trouble=make_trouble_view(rec.trouble),
@@ -472,18 +478,22 @@ def make_job_recovery_view(rec: JobRecovery, state: State) -> JobRecoveryView:
 
 def make_trouble_view(trouble: Trouble | None) -> TroubleView | None:
     """Return a trouble as shown."""
-    return copy_view(TroubleView, trouble, node=trouble.node or "") if trouble else None
+    return (
+        build_view_from_source(TroubleView, trouble, node=trouble.node or "") if trouble else None
+    )
 
 
 def make_job_report_view(row: JobReported) -> JobReportView:
     """Return a supervisor's report as shown."""
     trouble = make_trouble_view(row.report.trouble)
-    return copy_view(JobReportView, row.report, at=row.at, uid=row.uid, trouble=trouble)
+    return build_view_from_source(
+        JobReportView, row.report, at=row.at, uid=row.uid, trouble=trouble
+    )
 
 
 def make_hold_view(hold: GateBlocked) -> HoldView:
     """Return a hold as shown."""
-    return copy_view(HoldView, hold, since=hold.at)
+    return build_view_from_source(HoldView, hold, since=hold.at)
 
 
 def needs_retired_entries(now: datetime, *, ended: bool, since: datetime | None) -> bool:
@@ -493,22 +503,28 @@ def needs_retired_entries(now: datetime, *, ended: bool, since: datetime | None)
     return since < now - timedelta(seconds=RECENT_S)
 
 
-def choose_recoveries(
-    state: State, *, ended: bool, since: datetime | None
+def select_recoveries(
+    state: EngineState, *, ended: bool, since: datetime | None
 ) -> tuple[list[NodeRecovery], list[JobRecovery]]:
     """Return the open recoveries; with `ended` the closed ones too; with `since` those that moved
     since. Without removals, which are changes of capacity.
 
     Newest first: what a user looks for happened lately.
     """
-    nodes = [r for r in state.nodes.values() if not r.of_capacity and _is_wanted(r, ended, since)]
-    jobs = [r for r in state.jobs.values() if _is_wanted(r, ended, since)]
+    nodes = [
+        r
+        for r in state.nodes.values()
+        if not r.is_for_capacity_change and _is_recovery_selected(r, ended, since)
+    ]
+    jobs = [r for r in state.jobs.values() if _is_recovery_selected(r, ended, since)]
     nodes.sort(key=lambda r: (r.opened, r.id), reverse=True)
     jobs.sort(key=lambda r: (r.opened, r.id), reverse=True)
     return nodes, jobs
 
 
-def _is_wanted(rec: NodeRecovery | JobRecovery, ended: bool, since: datetime | None) -> bool:
+def _is_recovery_selected(
+    rec: NodeRecovery | JobRecovery, ended: bool, since: datetime | None
+) -> bool:
     if since is not None:
         return rec.since >= since
     return ended or not rec.ended

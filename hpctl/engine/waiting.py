@@ -8,8 +8,8 @@ from typing import Final
 
 from msgspec import Struct
 
-from hpctl.engine.journal.state import State
-from hpctl.faults.hma_marks import find_node_mark
+from hpctl.engine.journal.state import EngineState
+from hpctl.faults.hma_marks import find_hma_mark
 from hpctl.toolkit.bounds import add_seconds
 from hpctl.vocabulary.identity import JobId, NodeName
 from hpctl.vocabulary.job_recovery import JobPhase, JobRecovery
@@ -22,7 +22,7 @@ GAVE_UP_SHOWN_S: Final = 86400.0
 and hpctl does not learn whether its owner has seen it."""
 
 
-class WaitingJob(Struct, frozen=True):
+class JobAwaitingOperator(Struct, frozen=True):
     """A job that is not started again automatically, since when, and by which recovery's end."""
 
     job: JobId
@@ -30,8 +30,8 @@ class WaitingJob(Struct, frozen=True):
     end: JobPhase
 
 
-def find_waiting_nodes(
-    state: State, nodes: Mapping[NodeName, SlurmNode] | None
+def find_nodes_awaiting_operator(
+    state: EngineState, nodes: Mapping[NodeName, SlurmNode] | None
 ) -> list[NodeRecovery]:
     """Return the escalated recoveries whose node no operator has taken up since, the oldest first.
 
@@ -43,14 +43,14 @@ def find_waiting_nodes(
         if rec.phase is not NodePhase.ESCALATED:
             continue
         node = nodes.get(rec.node) if nodes is not None else None
-        if node is None or find_node_mark(node) or parse_reason_owner(node.reason) == rec.id:
+        if node is None or find_hma_mark(node) or parse_reason_owner(node.reason) == rec.id:
             found.append(rec)
     return sorted(found, key=lambda rec: (rec.since, rec.id))
 
 
-def find_waiting_jobs(
-    state: State, jobs: Mapping[JobId, SlurmJob], now: datetime
-) -> list[WaitingJob]:
+def find_jobs_awaiting_operator(
+    state: EngineState, jobs: Mapping[JobId, SlurmJob], now: datetime
+) -> list[JobAwaitingOperator]:
     """Return the jobs that hpctl holds until a person releases them, and those that it gave up
     within a day; the oldest first. A job that runs, or is treated again, does not wait."""
     last: dict[JobId, JobRecovery] = {}
@@ -61,13 +61,13 @@ def find_waiting_jobs(
         job = jobs.get(number)
         if number in state.open_jobs or (job is not None and job.running):
             continue
-        held = rec.phase is JobPhase.HELD and job is not None and _is_held(job)
+        held = rec.phase is JobPhase.HELD and job is not None and _is_job_held(job)
         expires = add_seconds(rec.since, GAVE_UP_SHOWN_S)
         if held or (rec.phase is JobPhase.GAVE_UP and now < expires):
-            found.append(WaitingJob(number, rec.since, rec.phase))
+            found.append(JobAwaitingOperator(number, rec.since, rec.phase))
     return sorted(found, key=lambda one: (one.since, one.job))
 
 
-def _is_held(job: SlurmJob) -> bool:
+def _is_job_held(job: SlurmJob) -> bool:
     held = job.reason.startswith("JobHeld") or job.held_after_run
     return job.state == "PENDING" and held

@@ -64,7 +64,7 @@ class LoopWaker:
             return True
         return self._job_ends.take(time.monotonic())
 
-    def is_poked(self) -> bool:
+    def has_pending_wakeup(self) -> bool:
         """Return whether the next `wait` returns at once."""
         return self._ready(0.0)
 

@@ -13,9 +13,9 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from hpctl.engine.journal.events import GateBlocked
-from hpctl.engine.journal.state import State
-from hpctl.engine.maintenance import find_maintenance
-from hpctl.engine.view import Candidate, View
+from hpctl.engine.journal.state import EngineState
+from hpctl.engine.maintenance import find_maintenance_reservations
+from hpctl.engine.view import PlanningView, RecoveryCandidate
 from hpctl.vocabulary import assessment, cloud_facts, identity, model, slurm_facts
 from hpctl.vocabulary.hang import StalledRun
 from hpctl.vocabulary.instance_join import InstanceJoin
@@ -35,7 +35,7 @@ class World(Struct, frozen=True):
 
     now: datetime
     policy: RecoveryPolicy
-    state: State
+    state: EngineState
     cluster: str = ""
     stopped: str = ""
     health: Mapping[identity.NodeName, model.NodeHealth] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class World(Struct, frozen=True):
     cloud_error: str = ""
     joined: InstanceJoin = field(default_factory=InstanceJoin)
     """Which of the cloud's instances stands for which node."""
-    candidates: tuple[Candidate, ...] = ()
+    candidates: tuple[RecoveryCandidate, ...] = ()
     """What the last cycle decided on. Offline: the nodes that the facts call faulty and that no
     recovery treats."""
     holds: tuple[GateBlocked, ...] = ()
@@ -72,7 +72,7 @@ class World(Struct, frozen=True):
     """Which file system of the state directory is full, and what to do; empty where it has room."""
 
     @property
-    def daemon_alive(self) -> bool:
+    def is_daemon_alive(self) -> bool:
         """Return whether a daemon holds the lease: it renews it every cycle."""
         return self.daemon is not None and self.now <= self.daemon.until
 
@@ -81,13 +81,15 @@ class World(Struct, frozen=True):
         """Return the nodes that an admin's maintenance reservation holds, or is about to hold."""
         if self.slurm is None:
             return {}
-        return find_maintenance(self.slurm, self.policy.node.maintenance_lead_s, self.now)
+        return find_maintenance_reservations(
+            self.slurm, self.policy.node.maintenance_lead_s, self.now
+        )
 
-    def view(self) -> View:
+    def view(self) -> PlanningView:
         """Return what the daemon would plan on; without the cloud's word, its gates pass."""
-        return View(
+        return PlanningView(
             maintenance=self.maintenance,
-            begun=find_maintenance(self.slurm, 0.0, self.now) if self.slurm else {},
+            begun=find_maintenance_reservations(self.slurm, 0.0, self.now) if self.slurm else {},
             scheduler=self.slurm or slurm_facts.SchedulerView(self.now),
             provider=self.cloud or cloud_facts.ProviderView(self.now),
             health=self.health,
@@ -100,8 +102,8 @@ class World(Struct, frozen=True):
         )
 
 
-def find_present_nodes(
-    state: State,
+def drop_removed_nodes(
+    state: EngineState,
     health: Mapping[identity.NodeName, model.NodeHealth],
     slurm: slurm_facts.SchedulerView | None,
     joined: InstanceJoin,
@@ -118,7 +120,7 @@ def find_present_nodes(
     return {n: h for n, h in health.items() if n in there or h.last_heard >= recent}
 
 
-def find_target_hold(w: World, target: str) -> GateBlocked | None:
+def find_gate_hold(w: World, target: str) -> GateBlocked | None:
     """Return the hold of a target: since when from the journal, why from the daemon's last cycle.
 
     The journal has the reason as it was when the gate began to block; its numbers change since.
@@ -131,8 +133,8 @@ def find_target_hold(w: World, target: str) -> GateBlocked | None:
     return replace(hold, why=last[0]) if last else hold
 
 
-def find_holds(w: World) -> dict[str, GateBlocked]:
-    """Return what `find_target_hold` finds of every target that a gate blocks, by target, in
+def list_gate_holds(w: World) -> dict[str, GateBlocked]:
+    """Return what `find_gate_hold` finds of every target that a gate blocks, by target, in
     order."""
     last: dict[tuple[str, str, str], str] = {}
     for hold in w.holds:
@@ -147,26 +149,26 @@ def find_holds(w: World) -> dict[str, GateBlocked]:
 
 def list_known_nodes(w: World) -> list[identity.NodeName]:
     """Return every node that anybody has a word for, in order."""
-    from hpctl.engine.instance_resolver import make_natural_key
+    from hpctl.engine.instance_resolver import make_natural_sort_key
 
-    names = set(w.health) | {r.node for r in w.state.nodes.values() if not r.of_capacity}
+    names = set(w.health) | {r.node for r in w.state.nodes.values() if not r.is_for_capacity_change}
     if w.slurm is not None:
         names = set(w.slurm.nodes) | set(w.health)
-    return sorted(names, key=make_natural_key)
+    return sorted(names, key=make_natural_sort_key)
 
 
 _AWAITED = (NodePhase.VACATED, NodePhase.REMEDYING, NodePhase.REJOINING)
 
 
-def is_waiting_for_cloud(w: World) -> bool:
+def has_recovery_awaiting_cloud(w: World) -> bool:
     """Return whether some open recovery waits for the cloud, so that reading it is worth a call."""
     return any(w.state.nodes[i].phase in _AWAITED for i in w.state.open_nodes.values())
 
 
-def describe_cloud_trouble(w: World, rec: NodeRecovery) -> str:
+def describe_instance_status_message(w: World, rec: NodeRecovery) -> str:
     """Return one sentence, with the fix, where the cloud was asked and has something to say; else
     ""."""
-    instance = _find_instance(w, rec) if rec.phase in _AWAITED else None
+    instance = _find_recovery_instance(w, rec) if rec.phase in _AWAITED else None
     if instance is None or not instance.message:
         return ""
     status = f"the cloud says {instance.status} of {instance.id}: {instance.message}"
@@ -178,7 +180,7 @@ def describe_cloud_trouble(w: World, rec: NodeRecovery) -> str:
     return f"{status} This means: {trouble.meaning}. Fix: {trouble.fix}"
 
 
-def _find_instance(w: World, rec: NodeRecovery) -> cloud_facts.Instance | None:
+def _find_recovery_instance(w: World, rec: NodeRecovery) -> cloud_facts.Instance | None:
     """Return the instance that stands for the node, or for its place in the group."""
     if w.cloud is None:
         return None

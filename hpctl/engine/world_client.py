@@ -15,15 +15,15 @@ from msgspec.structs import replace
 
 from hpctl import __version__
 from hpctl.engine import world_wire as wire
-from hpctl.engine.journal.state import State
-from hpctl.engine.world import World, find_present_nodes
+from hpctl.engine.journal.state import EngineState
+from hpctl.engine.world import World, drop_removed_nodes
 from hpctl.engine.world_wire import (
-    AnswerHead,
-    AnswerSource,
-    AnswerVersion,
-    PartHead,
     Records,
+    WorldAnswerHead,
+    WorldAnswerSummary,
+    WorldAnswerVersion,
     WorldPart,
+    WorldPartHead,
 )
 from hpctl.toolkit.bounds import clamp_duration
 from hpctl.vocabulary.assessment import Assessment, NodeCondition
@@ -54,12 +54,12 @@ class WorldClient:
 
     def __init__(self, config: Config) -> None:
         """Connect to nothing yet."""
-        self._path = wire.get_socket_path(config.state_dir)
+        self._path = wire.get_world_socket_path(config.state_dir)
         self._current_s = max(CURRENT_S, config.lease_s)
         self._shared = config.database_url is not None
         self._tokens: dict[WorldPart, int] = {}
         self._found: dict[WorldPart, Records] = {}
-        self._state: tuple[object, State] = (None, State())
+        self._state: tuple[object, EngineState] = (None, EngineState())
         self._of: list[WorldPart] = []
         self._world: World | None = None
 
@@ -75,8 +75,8 @@ class WorldClient:
             WorldPart.PLACEMENT: placement,
         }
         parts = [part for part in WorldPart if wanted.get(part, True)]
-        with _raise_no_world(self._path):
-            head, about = self._fetch(parts)
+        with _convert_read_errors(self._path):
+            head, about = self._fetch_world_parts(parts)
             if self._world is None or self._world.number != head.number or self._of != parts:
                 self._world, self._of = self._build_world(head, parts, at), parts
         return replace(
@@ -86,29 +86,31 @@ class WorldClient:
     def read_slurm(self) -> SchedulerView | None:
         """Return what the daemon read of Slurm last, and nothing else; None where it cannot read
         Slurm. Raises WorldUnavailableError."""
-        with _raise_no_world(self._path):
-            _, about = self._fetch([WorldPart.SLURM])
+        with _convert_read_errors(self._path):
+            _, about = self._fetch_world_parts([WorldPart.SLURM])
             if about.slurm_trouble:
                 return None
-            return wire.unpack_slurm(self._found[WorldPart.SLURM])
+            return wire.build_scheduler_view(self._found[WorldPart.SLURM])
 
-    def read_state(self, *, history: bool) -> State:
+    def read_state(self, *, history: bool) -> EngineState:
         """Return what the journal amounts to, and nothing else; see `read`. Raises
         WorldUnavailableError."""
         parts = [WorldPart.STATE, *([WorldPart.HISTORY] if history else [])]
-        with _raise_no_world(self._path):
-            self._fetch(parts)
-            return wire.unpack_state(self._collect_records(parts))
+        with _convert_read_errors(self._path):
+            self._fetch_world_parts(parts)
+            return wire.build_state_from_records(self._collect_records(parts))
 
-    def read_heard(self) -> list[NodeName]:
+    def list_reporting_nodes(self) -> list[NodeName]:
         """Return the nodes whose agents the daemon has heard, and nothing else. Raises
         WorldUnavailableError."""
-        with _raise_no_world(self._path):
-            self._fetch([WorldPart.HEALTH])
+        with _convert_read_errors(self._path):
+            self._fetch_world_parts([WorldPart.HEALTH])
             heard: list[NodeHealth] = self._found[WorldPart.HEALTH].get("health", [])
             return [health.generation.node for health in heard]
 
-    def _fetch(self, parts: list[WorldPart]) -> tuple[AnswerHead, AnswerSource]:
+    def _fetch_world_parts(
+        self, parts: list[WorldPart]
+    ) -> tuple[WorldAnswerHead, WorldAnswerSummary]:
         """Ask for parts and keep what is new of them; what is said in any case. Raises
         WorldUnavailableError, and what `_reported` catches."""
         head, body = self._ask(parts)
@@ -116,7 +118,7 @@ class WorldClient:
         self._decode_new_parts(head, body)
         return head, about
 
-    def _ask(self, parts: list[WorldPart]) -> tuple[AnswerHead, memoryview]:
+    def _ask(self, parts: list[WorldPart]) -> tuple[WorldAnswerHead, memoryview]:
         until = time.monotonic() + READ_S
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
             # Python's own time limit would make a connection fail where the server is busy.
@@ -125,19 +127,19 @@ class WorldClient:
             line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
             with wire.shorten_address(self._path) as name:
                 line.connect(name)
-            line.sendall(wire.encode_request(parts, self._tokens))
+            line.sendall(wire.encode_world_request(parts, self._tokens))
             size = int.from_bytes(_receive_bytes(line, wire.HEAD_BYTES, until), "big")
             raw = _receive_bytes(line, size, until)
-            said = msgspec.msgpack.decode(raw, type=AnswerVersion)
+            said = msgspec.msgpack.decode(raw, type=WorldAnswerVersion)
             if (said.protocol, said.version) != (wire.PROTOCOL, __version__):
                 raise WorldUnavailableError(
                     f"the daemon is hpctl {said.version}, this is {__version__}"
                 )
-            head = msgspec.msgpack.decode(raw, type=AnswerHead)
+            head = msgspec.msgpack.decode(raw, type=WorldAnswerHead)
             size = sum(map(_count_bytes, head.parts))
             return head, _receive_bytes(line, size, until)
 
-    def _check(self, head: AnswerHead) -> AnswerSource:
+    def _check(self, head: WorldAnswerHead) -> WorldAnswerSummary:
         """Return what an answer says in any case. Raises WorldUnavailableError where it has no
         world of now."""
         if head.refused or head.about is None:
@@ -146,7 +148,7 @@ class WorldClient:
             raise WorldUnavailableError(f"the daemon's last cycle ended {head.age_s:.0f} s ago")
         return head.about
 
-    def _decode_new_parts(self, head: AnswerHead, body: memoryview) -> None:
+    def _decode_new_parts(self, head: WorldAnswerHead, body: memoryview) -> None:
         """Decode the parts that are new. Raises msgspec.DecodeError, KeyError."""
         at = 0
         for part in head.parts:
@@ -164,7 +166,7 @@ class WorldClient:
             found |= self._found[part]
         return found
 
-    def _build_world(self, head: AnswerHead, parts: list[WorldPart], at: datetime) -> World:
+    def _build_world(self, head: WorldAnswerHead, parts: list[WorldPart], at: datetime) -> World:
         """Return the world of what is kept. Raises KeyError, IndexError."""
         assert head.about is not None
         found = self._collect_records(parts)
@@ -172,13 +174,13 @@ class WorldClient:
             self._tokens.get(part) for part in (WorldPart.STATE, WorldPart.HISTORY) if part in parts
         ]
         if self._state[0] != of:
-            self._state = (of, wire.unpack_state(found))
+            self._state = (of, wire.build_state_from_records(found))
         made = unpack_world(head.about, self._state[1], found, at)
         return replace(made, number=head.number)
 
 
 @contextmanager
-def _raise_no_world(path: Path) -> Iterator[None]:
+def _convert_read_errors(path: Path) -> Iterator[None]:
     """Raise WorldUnavailableError for whatever may go wrong between a reader and the daemon's
     socket."""
     try:
@@ -197,7 +199,7 @@ def _raise_no_world(path: Path) -> Iterator[None]:
         raise WorldUnavailableError(f"the daemon's world cannot be read: {error}") from None
 
 
-def _count_bytes(part: PartHead) -> int:
+def _count_bytes(part: WorldPartHead) -> int:
     """Return the size of a part's frames; 0 where the answer has none of it."""
     return sum(length for _, length in part.frames or ())
 
@@ -216,9 +218,13 @@ def _receive_bytes(line: socket.socket, size: int, until: float) -> memoryview:
     return buffer
 
 
-def unpack_world(about: AnswerSource, state: State, found: Records, at: datetime) -> World:
+def unpack_world(
+    about: WorldAnswerSummary, state: EngineState, found: Records, at: datetime
+) -> World:
     """Return the world that records amount to. Raises KeyError, IndexError."""
-    slurm = wire.unpack_slurm(found) if "slurm" in found and not about.slurm_trouble else None
+    slurm = (
+        wire.build_scheduler_view(found) if "slurm" in found and not about.slurm_trouble else None
+    )
     cloud, joined = None, InstanceJoin()
     if "cloud" in found and not about.cloud_trouble:
         head: wire.CloudViewHead = found["cloud"][0]
@@ -227,7 +233,7 @@ def unpack_world(about: AnswerSource, state: State, found: Records, at: datetime
         joined = InstanceJoin({i.node: i for i in instances if i.node is not None}, head.unjoined)
     recent = at - clamp_duration(about.policy.ages.silent_s)
     heard = {health.generation.node: health for health in found.get("health", ())}
-    health = find_present_nodes(state, heard, slurm, joined, recent)
+    health = drop_removed_nodes(state, heard, slurm, joined, recent)
     flaws = tuple(found.get("flaw", ()))
     placed: list[wire.PlacementFacts] = found.get("placement", [])
     assessed = {one.generation.node: one for one in found.get("assessment", ())}

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, TypeVar
 from msgspec.structs import replace
 
 from hpctl.engine.journal.events import Event
-from hpctl.engine.journal.state import InconsistentEventError, State, replay_events
+from hpctl.engine.journal.state import EngineState, InconsistentEventError, replay_events
 from hpctl.engine.kill_switch import read_stop_reason
 from hpctl.engine.maintenance import is_in_maintenance
-from hpctl.engine.world import World, find_present_nodes
+from hpctl.engine.world import World, drop_removed_nodes
 from hpctl.toolkit.errors import JournalCorrupt, Unavailable
 from hpctl.vocabulary import cloud_facts, slurm_facts
 from hpctl.vocabulary.instance_join import InstanceJoin
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from hpctl.engine.config import Config
     from hpctl.engine.journal.reader import JournalReader
     from hpctl.engine.journal.rows import DaemonInfo
-    from hpctl.faults.catalogue import Rules
+    from hpctl.faults.catalogue import FaultRules
     from hpctl.vocabulary.ports import Scheduler
 
 T = TypeVar("T")
@@ -48,7 +48,7 @@ class JournalReplayer:
     """
 
     def __init__(self, since: datetime | None, *, past: bool = False) -> None:
-        self.state = State()
+        self.state = EngineState()
         self._since, self._past = since, past
         self._seq = 0
 
@@ -56,14 +56,16 @@ class JournalReplayer:
         """Yield what is new, each event with its number and once it is part of `state`. Raises
         Unavailable, JournalCorrupt."""
         with _convert_corruption_errors():
-            for seq, event in store.number_events(self._seq, past=self._past, since=self._since):
+            for seq, event in store.list_numbered_events(
+                self._seq, past=self._past, since=self._since
+            ):
                 self.state.fold(event)
                 self._seq = seq
                 yield seq, event
         self._since, self._past = None, False
 
 
-def read_offline(
+def read_world_offline(
     config: Config,
     at: datetime,
     journal: JournalReplayer,
@@ -77,15 +79,17 @@ def read_offline(
     Raises what opening the store raises: without the journal there is nothing to show. An
     unreadable Slurm or cloud is part of the answer.
     """
-    from hpctl.engine.adapters import make_provider, make_scheduler, open_reader
+    from hpctl.engine.adapters import make_cloud_provider, make_scheduler, open_journal_reader
 
     with ThreadPoolExecutor(2) as pool:
-        nodes = pool.submit(try_to_read, slurm, lambda: _read_slurm(make_scheduler(config)))
-        instances = pool.submit(try_to_read, cloud, lambda: make_provider(config).view())
-        with closing(open_reader(config)) as store:
+        nodes = pool.submit(read_if_requested, slurm, lambda: _read_slurm(make_scheduler(config)))
+        instances = pool.submit(
+            read_if_requested, cloud, lambda: make_cloud_provider(config).view()
+        )
+        with closing(open_journal_reader(config)) as store:
             deque(journal.news(store), maxlen=0)
             world = read_stored_world(config, store, journal.state, at)
-        return assess_world(world, config, nodes.result(), instances.result())
+        return add_cluster_assessments(world, config, nodes.result(), instances.result())
 
 
 def _read_slurm(scheduler: Scheduler) -> slurm_facts.SchedulerView:
@@ -96,7 +100,9 @@ def _read_slurm(scheduler: Scheduler) -> slurm_facts.SchedulerView:
     return replace(view, reservations=scheduler.reservations())
 
 
-def read_stored_world(config: Config, store: JournalReader, state: State, at: datetime) -> World:
+def read_stored_world(
+    config: Config, store: JournalReader, state: EngineState, at: datetime
+) -> World:
     """Return what the store tells beside the journal. Raises Unavailable, JournalCorrupt."""
     shared = config.database_url is not None
     return World(
@@ -106,13 +112,13 @@ def read_stored_world(config: Config, store: JournalReader, state: State, at: da
         cluster=config.cluster.name,
         stopped=read_stop_reason(config.kill_switch),
         health=store.health(),
-        daemon=read_leader(store, at, wait=shared),
+        daemon=read_leader_lease(store, at, wait=shared),
         standbys=tuple(store.standbys()),
         shared=shared,
     )
 
 
-def assess_world(
+def add_cluster_assessments(
     world: World,
     config: Config,
     slurm: tuple[slurm_facts.SchedulerView | None, str],
@@ -120,8 +126,8 @@ def assess_world(
 ) -> World:
     """Return the same with what Slurm and the cloud say, or why they do not, and with
     assessments."""
-    from hpctl.engine.adapters import make_rules
-    from hpctl.engine.instance_resolver import join_once
+    from hpctl.engine.adapters import make_fault_rules
+    from hpctl.engine.instance_resolver import join_instances_once
     from hpctl.engine.plan import find_node_candidates
     from hpctl.faults.assess import assess_health
     from hpctl.faults.health import drop_dismissed_findings
@@ -130,9 +136,9 @@ def assess_world(
     (slurm_view, slurm_error), (cloud_view, cloud_error) = slurm, cloud
     at, state, joined = world.now, world.state, InstanceJoin()
     if cloud_view is not None:
-        cloud_view, joined = join_once(cloud_view, slurm_view)
-    rules = _extend_heard_times(make_rules(config), config)
-    health = find_present_nodes(state, world.health, slurm_view, joined, at - rules.silent_after)
+        cloud_view, joined = join_instances_once(cloud_view, slurm_view)
+    rules = _extend_silence_limit(make_fault_rules(config), config)
+    health = drop_removed_nodes(state, world.health, slurm_view, joined, at - rules.silent_after)
     health = {
         node: drop_dismissed_findings(known, state.returned.get(node))
         for node, known in health.items()
@@ -152,7 +158,7 @@ def assess_world(
     return replace(world, candidates=tuple(found))
 
 
-def read_leader(store: JournalReader, at: datetime, *, wait: bool) -> DaemonInfo | None:
+def read_leader_lease(store: JournalReader, at: datetime, *, wait: bool) -> DaemonInfo | None:
     """Return the lease's row. With `wait`, one that looks old is watched for as long as the lease
     lasts, once: another host's clock may be late, and a leader that lives renews it."""
     info = store.daemon()
@@ -170,13 +176,13 @@ def read_leader(store: JournalReader, at: datetime, *, wait: bool) -> DaemonInfo
     return info
 
 
-def _extend_heard_times(rules: Rules, config: Config) -> Rules:
+def _extend_silence_limit(rules: FaultRules, config: Config) -> FaultRules:
     """Return the daemon stores plain heartbeats only now and then; silence is what lasts longer."""
-    lag = timedelta(seconds=2 * config.upkeep_s)
+    lag = timedelta(seconds=2 * config.flush_interval_s)
     return replace(rules, silent_after=rules.silent_after + lag)
 
 
-def replay_journal_events(events: Iterable[Event]) -> State:
+def replay_journal_events(events: Iterable[Event]) -> EngineState:
     """Memory from a journal. Raises JournalCorrupt, which says what to do about it."""
     with _convert_corruption_errors():
         return replay_events(events)
@@ -194,7 +200,7 @@ def _convert_corruption_errors() -> Iterator[None]:
         ) from error
 
 
-def try_to_read(wanted: bool, ask: Callable[[], T]) -> tuple[T | None, str]:
+def read_if_requested(wanted: bool, ask: Callable[[], T]) -> tuple[T | None, str]:
     """Return what Slurm or the cloud answers; None, with why, where it was not asked or cannot
     answer."""
     if not wanted:

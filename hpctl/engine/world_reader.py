@@ -68,14 +68,14 @@ class WorldReader:
                 )
             except WorldUnavailableError as reason:
                 why = str(reason)
-        from hpctl.engine.world_offline import JournalReplayer, read_offline
+        from hpctl.engine.world_offline import JournalReplayer, read_world_offline
 
         if past:
             journal = JournalReplayer(None, past=True)
         else:
             journal = self._journal or JournalReplayer(at - LATELY if self._recent else None)
             self._journal = journal
-        world = read_offline(self._config, at, journal, slurm=slurm, cloud=cloud)
+        world = read_world_offline(self._config, at, journal, slurm=slurm, cloud=cloud)
         return replace(world, computed=why)
 
 
@@ -105,10 +105,10 @@ def read_reservations(config: Config) -> Mapping[str, Reservation]:
     return make_scheduler(config).reservations()
 
 
-def read_live(config: Config, at: datetime) -> World:
+def read_live_world(config: Config, at: datetime) -> World:
     """Read journal, Slurm and the cloud now, whatever the daemon knows: before an order that
     destroys. Raises as `WorldReader.read`."""
-    from hpctl.engine.world_offline import JournalReplayer, read_offline
+    from hpctl.engine.world_offline import JournalReplayer, read_world_offline
 
-    world = read_offline(config, at, JournalReplayer(None), slurm=True, cloud=True)
+    world = read_world_offline(config, at, JournalReplayer(None), slurm=True, cloud=True)
     return replace(world, computed="what an order would destroy is read live")

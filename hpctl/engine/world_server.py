@@ -25,27 +25,27 @@ from msgspec.structs import replace
 from hpctl import __version__
 from hpctl.engine.config import Config
 from hpctl.engine.instance_resolver import NEVER
-from hpctl.engine.journal.state import State
+from hpctl.engine.journal.state import EngineState
 from hpctl.engine.journaled_state import JournaledState
 from hpctl.engine.leadership import Leadership, read_boot_clock
 from hpctl.engine.loop import CycleResult
-from hpctl.engine.view import View
+from hpctl.engine.view import PlanningView
 from hpctl.engine.world_wire import (
     HEAD_BYTES,
     PROTOCOL,
     REQUEST_BYTES,
-    AnswerHead,
-    AnswerSource,
     CycleDecisions,
-    PartHead,
+    WorldAnswerHead,
+    WorldAnswerSummary,
     WorldFrame,
     WorldPart,
+    WorldPartHead,
     WorldRequest,
     count_history_records,
     encode_answer_head,
     encode_frames,
     find_history_start,
-    get_socket_path,
+    get_world_socket_path,
     shorten_address,
 )
 from hpctl.vocabulary.cloud_facts import ProviderView
@@ -81,7 +81,7 @@ class _OfferedWorld(Struct):
     number: int
     at: float
     cycle: CycleResult
-    view: View
+    view: PlanningView
     since: datetime
     states: int
     replays: int
@@ -119,13 +119,13 @@ class WorldServer:
 
     def __init__(self, config: Config, leadership: Leadership, memory: JournaledState) -> None:
         """`config`: at the start. Where the journal is no file, root and the daemon's user read."""
-        self._path = get_socket_path(config.state_dir)
+        self._path = get_world_socket_path(config.state_dir)
         self._journal = None if config.database_url else config.state_dir / "journal.db"
         self._cluster, self._leadership = config.cluster.name, leadership
         self._memory = memory
         self._offered: _OfferedWorld | None = None
-        self._source: State | None = None
-        self._copy = State()
+        self._source: EngineState | None = None
+        self._copy = EngineState()
         self._provider: ProviderView | None = None
         self._states = self._replays = self._clouds = 0
         self.number = time.time_ns()
@@ -142,7 +142,7 @@ class WorldServer:
         self._parts: dict[WorldPart, _EncodedPart] = {}
         self._sized: tuple[object, tuple[int, int]] = (None, (0, 0))
         self._token = self.number
-        self._thread = threading.Thread(target=self._run, name="world", daemon=True)
+        self._thread = threading.Thread(target=self._run_server_loop, name="world", daemon=True)
 
     def start(self) -> None:
         """Listen from now on."""
@@ -171,7 +171,7 @@ class WorldServer:
         if cycle is None:
             return
         self.number += 1
-        self._copy_state(cycle.view.state)
+        self._snapshot_journal_state(cycle.view.state)
         if cycle.view.provider is not self._provider:
             self._provider = cycle.view.provider
             self._clouds += 1
@@ -188,14 +188,14 @@ class WorldServer:
         if self._waiting:
             os.eventfd_write(self._wake_fd, 1)
 
-    def _copy_state(self, state: State) -> None:
+    def _snapshot_journal_state(self, state: EngineState) -> None:
         """Keep a copy that the loop does not change; its records are frozen already."""
         if state is self._source and state.events == self._copy.events:
             return
         self._replays += state is not self._source
         self._states += 1
         self._source = state
-        values = {name: getattr(state, name) for name in State.__struct_fields__}
+        values = {name: getattr(state, name) for name in EngineState.__struct_fields__}
         own = {name: dict(value) for name, value in values.items() if isinstance(value, dict)}
         self._copy = replace(state, **own)
 
@@ -205,14 +205,14 @@ class WorldServer:
         try:
             with shorten_address(self._path) as name:
                 listener.bind(name)
-                self._copy_journal_access()
+                self._apply_journal_permissions()
                 listener.listen(MOST)
         except OSError:
             listener.close()
             raise
         return listener
 
-    def _copy_journal_access(self) -> bool:
+    def _apply_journal_permissions(self) -> bool:
         """Give the socket the access of the journal's file. Answers whether it had another."""
         mode, group = 0o600, -1
         if self._journal is not None:
@@ -234,10 +234,10 @@ class WorldServer:
         changed, self._access = self._access is not None, wanted
         return changed
 
-    def _run(self) -> None:
+    def _run_server_loop(self) -> None:
         while not self._stopping:
             try:
-                self._serve_once()
+                self._serve_ready_connections()
             # Readers have another way; the daemon must not lose this one for good.
             except Exception:
                 log.exception("the readers of the world are disconnected")
@@ -246,7 +246,7 @@ class WorldServer:
         self._drop_all_connections()
         self._selector.close()
 
-    def _serve_once(self) -> None:
+    def _serve_ready_connections(self) -> None:
         ready = self._selector.select(self._find_poll_timeout())
         began, encoding = time.thread_time(), self._encoding_s
         for key, events in ready:
@@ -260,7 +260,7 @@ class WorldServer:
         now = time.monotonic()
         waiting = [client for client in self.clients.values() if client.ask is not None]
         for client in waiting:
-            self._try_to_answer(client, now)
+            self._answer_or_drop_connection(client, now)
         for client in [c for c in self.clients.values() if now > c.until]:
             self._drop_connection(client)
         spent = time.thread_time() - began - (self._encoding_s - encoding)
@@ -277,7 +277,7 @@ class WorldServer:
         else:
             self._read_request(client)
 
-    def _try_to_answer(self, client: _ReaderConnection, now: float) -> None:
+    def _answer_or_drop_connection(self, client: _ReaderConnection, now: float) -> None:
         """Answer a request; one that cannot be answered costs that reader alone."""
         try:
             self._answer_request(client, now)
@@ -298,7 +298,7 @@ class WorldServer:
     def _accept_connection(self) -> None:
         listener = self._listener
         assert listener is not None
-        refuse = self._copy_journal_access()
+        refuse = self._apply_journal_permissions()
         for _ in range(MOST if refuse else ACCEPTS):
             try:
                 connection, _ = listener.accept()
@@ -310,7 +310,7 @@ class WorldServer:
             connection.setblocking(False)
             raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
             uid = struct.unpack("3i", raw)[1]
-            if not self._make_connection_room(uid):
+            if not self._reserve_connection_slot(uid):
                 connection.close()
                 continue
             client = _ReaderConnection(connection, uid, time.monotonic() + REQUEST_S)
@@ -318,7 +318,7 @@ class WorldServer:
             self._selector.register(connection, selectors.EVENT_READ)
             self._read_request(client)
 
-    def _make_connection_room(self, uid: int) -> bool:
+    def _reserve_connection_slot(self, uid: int) -> bool:
         """Return whether one more of a user's has a place, if need be that of one which has not
         asked, or which does not read its answer."""
         others = list(self.clients.values())
@@ -365,7 +365,7 @@ class WorldServer:
         """Answer a request, unless it has to wait for a newer world or for its turn."""
         ask, offered = client.ask, self._offered
         assert ask is not None
-        head, body = AnswerHead(PROTOCOL, __version__), list[WorldFrame]()
+        head, body = WorldAnswerHead(PROTOCOL, __version__), list[WorldFrame]()
         lease = self._leadership.lease
         if ask.protocol != PROTOCOL:
             head = replace(head, refused="another protocol")
@@ -379,7 +379,7 @@ class WorldServer:
             head = replace(head, refused="the cycle under way takes long")
         else:
             parts = [
-                (part, self._find_part_content(offered, part), has)
+                (part, self._find_encoded_part(offered, part), has)
                 for part, has in ask.parts.items()
             ]
             wanted = [(part, content) for part, content, has in parts if content.token != has]
@@ -393,14 +393,14 @@ class WorldServer:
                 head,
                 number=offered.number,
                 age_s=read_boot_clock() - offered.at,
-                about=AnswerSource(
+                about=WorldAnswerSummary(
                     daemon=lease,
                     policy=offered.cycle.policy,
                     standbys=self._leadership.standbys(),
                     cluster=self._cluster,
                     stopped=offered.view.stopped,
                     slurm_trouble=offered.cycle.slurm_trouble,
-                    cloud_trouble=_find_cloud_trouble(offered.cycle),
+                    cloud_trouble=_find_cloud_read_error(offered.cycle),
                 ),
                 parts=tuple(_make_part_head(*one) for one in parts),
             )
@@ -409,7 +409,7 @@ class WorldServer:
         self._selector.register(client.connection, selectors.EVENT_WRITE)
         self._write_answer(client)
 
-    def _find_part_content(self, offered: _OfferedWorld, part: WorldPart) -> _EncodedPart:
+    def _find_encoded_part(self, offered: _OfferedWorld, part: WorldPart) -> _EncodedPart:
         """Return a part of a world, under the token of before where it is what it was."""
         known, key = self._parts.get(part), self._make_content_key(offered, part)
         if known is None or known.key != key:
@@ -480,13 +480,13 @@ class WorldServer:
             self._drop_connection(client)
 
 
-def _make_part_head(part: WorldPart, content: _EncodedPart, has: int) -> PartHead:
+def _make_part_head(part: WorldPart, content: _EncodedPart, has: int) -> WorldPartHead:
     """Return the head of a part. It lists no frames where the reader has them."""
     frames = None if content.token == has else content.frame_sizes
-    return PartHead(part, content.token, frames)
+    return WorldPartHead(part, content.token, frames)
 
 
-def _find_cloud_trouble(cycle: CycleResult) -> str:
+def _find_cloud_read_error(cycle: CycleResult) -> str:
     """Return why a cycle knew nothing of the cloud; empty where it did."""
     if cycle.view.provider.as_of == NEVER:
         return cycle.cloud_trouble or "the cloud has not answered yet"

@@ -22,8 +22,8 @@ from msgspec.structs import replace
 
 from hpctl.engine.journal.events import ConfigurationTaken, GateBlocked, JobReported
 from hpctl.engine.journal.rows import DaemonInfo, StandbyInfo
-from hpctl.engine.journal.state import State
-from hpctl.engine.view import Candidate, View
+from hpctl.engine.journal.state import EngineState
+from hpctl.engine.view import PlanningView, RecoveryCandidate
 from hpctl.toolkit.compat import StrEnum
 from hpctl.vocabulary.assessment import Assessment
 from hpctl.vocabulary.change import ClusterChange
@@ -72,7 +72,7 @@ class WorldRequest(Struct, frozen=True):
     parts: dict[WorldPart, int] = {}
 
 
-class AnswerSource(Struct, frozen=True):
+class WorldAnswerSummary(Struct, frozen=True):
     """Who answers, and what is small enough to be in every answer."""
 
     daemon: DaemonInfo
@@ -84,14 +84,14 @@ class AnswerSource(Struct, frozen=True):
     cloud_trouble: str = ""
 
 
-class AnswerVersion(Struct, frozen=True):
+class WorldAnswerVersion(Struct, frozen=True):
     """What every version of a head begins with."""
 
     protocol: int
     version: str
 
 
-class PartHead(Struct, frozen=True):
+class WorldPartHead(Struct, frozen=True):
     """One part of an answer. Its content has another token whenever it is another.
 
     `frames`: the kind and length of each; None where the reader has what this token stands for.
@@ -102,7 +102,7 @@ class PartHead(Struct, frozen=True):
     frames: tuple[tuple[str, int], ...] | None = None
 
 
-class AnswerHead(Struct, frozen=True):
+class WorldAnswerHead(Struct, frozen=True):
     """The head of an answer. `version` is hpctl's; `number` the world's; `age_s`: how long ago the
     cycle ended. `refused` says why there is no world; empty: there is one.
     """
@@ -112,8 +112,8 @@ class AnswerHead(Struct, frozen=True):
     number: int = 0
     age_s: float = 0.0
     refused: str = ""
-    about: AnswerSource | None = None
-    parts: tuple[PartHead, ...] = ()
+    about: WorldAnswerSummary | None = None
+    parts: tuple[WorldPartHead, ...] = ()
 
 
 class StateRemainder(Struct, frozen=True):
@@ -148,7 +148,7 @@ class CloudViewHead(Struct, frozen=True):
 
 
 class PlacementFacts(Struct, frozen=True):
-    """Slurm's reservations and topology, as in `view.View`."""
+    """Slurm's reservations and topology, as in `view.PlanningView`."""
 
     reservations: Mapping[str, tuple[NodeName, ...]]
     leaves: Mapping[NodeName, str]
@@ -164,7 +164,7 @@ KINDS: Final[dict[str, Any]] = {
     "older_report": JobReported,
     "health": NodeHealth,
     "assessment": Assessment,
-    "candidate": Candidate,
+    "candidate": RecoveryCandidate,
     "hold": GateBlocked,
     "flaw": InconsistentState,
     "still": StalledRun,
@@ -183,7 +183,7 @@ Records = Mapping[str, list[Any]]
 
 
 def encode_frames(
-    part: WorldPart, view: View, decided: CycleDecisions, since: datetime
+    part: WorldPart, view: PlanningView, decided: CycleDecisions, since: datetime
 ) -> Iterator[WorldFrame]:
     """Encode one part, frame by frame. HISTORY is what was over before `since`."""
     for kind, records in _list_part_records(part, view, decided, since):
@@ -195,24 +195,30 @@ def encode_frames(
 class CycleDecisions(Struct, frozen=True):
     """What a cycle decided."""
 
-    candidates: tuple[Candidate, ...] = ()
+    candidates: tuple[RecoveryCandidate, ...] = ()
     holds: tuple[GateBlocked, ...] = ()
     flaws: tuple[InconsistentState, ...] = ()
 
 
 def _list_part_records(
-    part: WorldPart, view: View, decided: CycleDecisions, since: datetime
+    part: WorldPart, view: PlanningView, decided: CycleDecisions, since: datetime
 ) -> Iterator[tuple[str, Iterable[object]]]:
     state = view.state
     match part:
         case WorldPart.STATE:
             yield "node_recovery", state.nodes.values()
             yield "change", state.changes.values()
-            yield "job_recovery", (r for r in state.jobs.values() if not _is_history(r, since))
+            yield (
+                "job_recovery",
+                (r for r in state.jobs.values() if not _is_historical_recovery(r, since)),
+            )
             yield "report", (r for r in _list_reports(state) if r.at >= since)
             yield "rest", [_pack_state_remainder(state)]
         case WorldPart.HISTORY:
-            yield "older_job_recovery", (r for r in state.jobs.values() if _is_history(r, since))
+            yield (
+                "older_job_recovery",
+                (r for r in state.jobs.values() if _is_historical_recovery(r, since)),
+            )
             yield "older_report", (r for r in _list_reports(state) if r.at < since)
         case WorldPart.HEALTH:
             yield "health", view.health.values()
@@ -244,22 +250,22 @@ def find_history_start(at: datetime) -> datetime:
     return (at - LATELY).replace(minute=0, second=0, microsecond=0)
 
 
-def count_history_records(state: State, since: datetime) -> tuple[int, int]:
+def count_history_records(state: EngineState, since: datetime) -> tuple[int, int]:
     """Return how many job recoveries and reports are HISTORY; these never change, only their
     number."""
-    jobs = sum(_is_history(rec, since) for rec in state.jobs.values())
+    jobs = sum(_is_historical_recovery(rec, since) for rec in state.jobs.values())
     return jobs, sum(report.at < since for report in _list_reports(state))
 
 
-def _is_history(rec: JobRecovery, since: datetime) -> bool:
+def _is_historical_recovery(rec: JobRecovery, since: datetime) -> bool:
     return rec.ended and rec.since < since
 
 
-def _list_reports(state: State) -> Iterator[JobReported]:
+def _list_reports(state: EngineState) -> Iterator[JobReported]:
     return chain.from_iterable(state.reports.values())
 
 
-def _pack_state_remainder(state: State) -> StateRemainder:
+def _pack_state_remainder(state: EngineState) -> StateRemainder:
     return StateRemainder(
         holds=tuple(state.holds.values()),
         approvals=state.approvals,
@@ -276,13 +282,13 @@ def _pack_state_remainder(state: State) -> StateRemainder:
 _encoder = msgspec.msgpack.Encoder()
 
 
-def encode_answer_head(head: AnswerHead) -> bytes:
+def encode_answer_head(head: WorldAnswerHead) -> bytes:
     """Return a head behind its length."""
     body = _encoder.encode(head)
     return len(body).to_bytes(HEAD_BYTES, "big") + body
 
 
-def encode_request(
+def encode_world_request(
     parts: Iterable[WorldPart], have: Mapping[WorldPart, int] = MappingProxyType({})
 ) -> bytes:
     """Return a request behind its length. `have`: the tokens of the parts that the reader has."""
@@ -305,20 +311,20 @@ def decode_frames(listed: Sequence[tuple[str, int]], body: memoryview) -> dict[s
     return found
 
 
-def unpack_state(found: Records) -> State:
+def build_state_from_records(found: Records) -> EngineState:
     """Return the state whose records these are; without HISTORY the part of it that is there."""
     rest: StateRemainder = found["rest"][0]
     jobs: list[JobRecovery] = [*found.get("older_job_recovery", ()), *found.get("job_recovery", ())]
     jobs.sort(key=lambda rec: rec.opened)
     nodes: list[NodeRecovery] = found.get("node_recovery", [])
     changes: list[ClusterChange] = found.get("change", [])
-    state = State(
+    state = EngineState(
         nodes={rec.id: rec for rec in nodes},
         jobs={rec.id: rec for rec in jobs},
         open_nodes={rec.node: rec.id for rec in nodes if not rec.ended},
         open_jobs={rec.key: rec.id for rec in jobs if not rec.ended},
         attempts={rec.attempt: rec.id for rec in jobs},
-        last_of_node={rec.node: rec.id for rec in nodes if not rec.of_capacity},
+        last_of_node={rec.node: rec.id for rec in nodes if not rec.is_for_capacity_change},
         holds={hold.target: hold for hold in rest.holds},
         approvals=rest.approvals,
         returned=rest.returned,
@@ -337,7 +343,7 @@ def unpack_state(found: Records) -> State:
     return state
 
 
-def unpack_slurm(found: Records) -> SchedulerView:
+def build_scheduler_view(found: Records) -> SchedulerView:
     """Return the view of Slurm whose records these are."""
     head: SlurmViewHead = found["slurm"][0]
     return SchedulerView(
@@ -363,6 +369,6 @@ def shorten_address(path: Path) -> Iterator[str]:
         os.close(folder)
 
 
-def get_socket_path(state_dir: Path) -> Path:
+def get_world_socket_path(state_dir: Path) -> Path:
     """Return where the daemon of a state directory offers its world."""
     return state_dir / "world.sock"

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpctl.faults.catalogue import Rules
+from hpctl.faults.catalogue import FaultRules
 from hpctl.faults.decode import (
     NVLINK5_CODES,
     find_nvlink5_rule,
@@ -30,8 +30,8 @@ from hpctl.faults.incidents import (
     FaultIncident,
     can_be_same_event,
     collect_evidence,
-    fold_incidents,
-    is_repeated_on_part,
+    group_findings_by_incident,
+    is_repeated_on_gpu_part,
     make_finding_sort_key,
 )
 from hpctl.faults.reachability import CHECKS as REACH
@@ -103,7 +103,7 @@ class _FaultCase(Struct, frozen=True):
         return self.fault.settle_s == 0 or self.settled_at <= now
 
 
-def assess_health(health: NodeHealth, rules: Rules, now: datetime) -> Assessment:
+def assess_health(health: NodeHealth, rules: FaultRules, now: datetime) -> Assessment:
     """Return what the facts about one generation amount to at `now`.
 
     FAULTY only by a rule that touches the node (urgency not NONE) and whose settling time is
@@ -114,29 +114,29 @@ def assess_health(health: NodeHealth, rules: Rules, now: datetime) -> Assessment
     For a healthy node `since` is when it was last heard.
     """
     silent = now - health.last_heard > rules.silent_after
-    if not silent and _is_everything_ok(health):
+    if not silent and _has_no_fault_findings(health):
         return Assessment(health.generation, _HEALTHY, health.last_heard)
-    incidents = fold_incidents(health.findings)
+    incidents = group_findings_by_incident(health.findings)
     if not silent and not incidents:
-        return _assess_in_service(health, (), ())
-    cases = _list_cases(incidents, rules)
+        return _make_healthy_assessment(health, (), ())
+    cases = _list_fault_cases(incidents, rules)
     pending = [c for c in cases if not c.is_settled(now)]
     until = min((c.settled_at for c in pending), default=None)
     proven = [c for c in cases if c.is_settled(now) and c.fault.urgency is not Urgency.NONE]
     if proven:
-        return _assess_faulty(health, proven, incidents, rules, until)
+        return _make_faulty_assessment(health, proven, incidents, rules, until)
     spoken = [c for c in pending if c.incident.check not in REACH]
     if spoken or (pending and not silent):
-        return _assess_suspect(health, spoken or pending, incidents, until)
+        return _make_suspect_assessment(health, spoken or pending, incidents, until)
     if silent:
-        return replace(_assess_silent(health, rules, now, incidents), until=until)
+        return replace(_make_silent_assessment(health, rules, now, incidents), until=until)
     watched = [c for c in cases if c.fault.rule in rules.watched]
     if watched:
-        return _assess_suspect(health, watched, incidents, None)
-    return _assess_in_service(health, cases, incidents)
+        return _make_suspect_assessment(health, watched, incidents, None)
+    return _make_healthy_assessment(health, cases, incidents)
 
 
-def assess_settled(findings: tuple[Finding, ...], rules: Rules) -> Assessment:
+def assess_without_settling(findings: tuple[Finding, ...], rules: FaultRules) -> Assessment:
     """Assess findings as the daemon does once no rule waits for companion lines any longer.
 
     For code that judges a log as it is, without a cluster.
@@ -146,22 +146,25 @@ def assess_settled(findings: tuple[Finding, ...], rules: Rules) -> Assessment:
     return assess_health(NodeHealth(here, now, findings), rules, now)
 
 
-def list_fault_classes(findings: Iterable[Finding], rules: Rules) -> tuple[FaultClass, ...]:
+def list_fault_classes(findings: Iterable[Finding], rules: FaultRules) -> tuple[FaultClass, ...]:
     """Return the rows that speak for these findings, the gravest first; none where they mean
     nothing.
 
     What `assess` goes by, without its waits: for code that asks what a single line means.
     """
-    faults = {c.fault.rule: c.fault for c in _list_cases(fold_incidents(findings), rules)}
+    faults = {
+        c.fault.rule: c.fault
+        for c in _list_fault_cases(group_findings_by_incident(findings), rules)
+    }
     return tuple(sorted(faults.values(), key=lambda f: make_fault_sort_key(f, rules), reverse=True))
 
 
-def _is_everything_ok(health: NodeHealth) -> bool:
+def _has_no_fault_findings(health: NodeHealth) -> bool:
     """Return early in the common case of 10 000 nodes a cycle, before anything is folded."""
     return not health.findings or all(f.verdict is _OK for f in health.findings)
 
 
-def _list_cases(incidents: Sequence[FaultIncident], rules: Rules) -> list[_FaultCase]:
+def _list_fault_cases(incidents: Sequence[FaultIncident], rules: FaultRules) -> list[_FaultCase]:
     """Return the rows that stand after companions and the driver's word have been heard."""
     drivers = _find_driver_rules(incidents)
     words = {driver.device: n for n, (driver, _) in enumerate(drivers)}
@@ -184,27 +187,29 @@ def _list_cases(incidents: Sequence[FaultIncident], rules: Rules) -> list[_Fault
         if driver is not None:
             covered.setdefault(driver, []).append(fault)
         else:
-            cases.append(_make_case(incident, fault))
+            cases.append(_make_fault_case(incident, fault))
     for number, (incident, rule) in enumerate(drivers):
         faults = covered.get(number, [])
         if rule == "xid-154-drain-and-reset" and any(f.urgency is Urgency.NOW for f in faults):
             rule = _JOB_LOST
-        cases.append(_make_case(incident, rules.classes[rule], _describe_covering(faults)))
+        cases.append(
+            _make_fault_case(incident, rules.classes[rule], _describe_covered_rules(faults))
+        )
     unknown_lines = [incident for incident in incidents if incident.check == DRIVER]
     signs = [case.incident for case in cases if _is_fault_sign(case, rules)]
     for incident in unknown_lines:
-        confirmed = any(_confirms_hardware(sign, incident, rules.fold) for sign in signs)
+        confirmed = any(_is_hardware_confirmation(sign, incident, rules.fold) for sign in signs)
         rule = _LINE_CONFIRMED if confirmed else _LINE_UNKNOWN
-        cases.append(_make_case(incident, rules.classes[rule]))
+        cases.append(_make_fault_case(incident, rules.classes[rule]))
     return cases
 
 
-def _is_fault_sign(case: _FaultCase, rules: Rules) -> bool:
+def _is_fault_sign(case: _FaultCase, rules: FaultRules) -> bool:
     """Return whether a case makes its node Faulty or Suspect: a program's own Xid does not."""
     return case.fault.urgency is not Urgency.NONE or case.fault.rule in rules.watched
 
 
-def _confirms_hardware(sign: FaultIncident, lines: FaultIncident, fold: timedelta) -> bool:
+def _is_hardware_confirmation(sign: FaultIncident, lines: FaultIncident, fold: timedelta) -> bool:
     """Return whether a sign is about the hardware of unknown driver lines, within `fold` of
     them."""
     if not can_be_same_event(sign, lines, fold):
@@ -213,11 +218,11 @@ def _confirms_hardware(sign: FaultIncident, lines: FaultIncident, fold: timedelt
     return any(sign.check.startswith(_CHECKS_OF_DRIVER.get(driver, ())) for driver in drivers)
 
 
-def _make_case(incident: FaultIncident, fault: FaultClass, note: str = "") -> _FaultCase:
+def _make_fault_case(incident: FaultIncident, fault: FaultClass, note: str = "") -> _FaultCase:
     return _FaultCase(incident, fault, add_seconds(incident.first, fault.settle_s), note)
 
 
-def _describe_covering(faults: Sequence[FaultClass]) -> str:
+def _describe_covered_rules(faults: Sequence[FaultClass]) -> str:
     return f" (decides for {', '.join(sorted({f.rule for f in faults}))})" if faults else ""
 
 
@@ -258,7 +263,7 @@ _Xids = Mapping[tuple[str, str], FaultIncident]
 """The incidents of Xids by code and device: a node may tell hundreds, and looks at each in turn."""
 
 
-def _find_xid_rule(incident: FaultIncident, xids: _Xids, rules: Rules) -> RuleId | None:
+def _find_xid_rule(incident: FaultIncident, xids: _Xids, rules: FaultRules) -> RuleId | None:
     """Return the catalogue row for an incident, or None where a companion has absorbed it."""
     if incident.check == SXID:
         return _find_sxid_rule(incident, rules)
@@ -267,26 +272,28 @@ def _find_xid_rule(incident: FaultIncident, xids: _Xids, rules: Rules) -> RuleId
     code = incident.code
     if code in ("171", "172") and _is_xid_of_same_event("48", incident, xids, rules):
         return None
-    if code == "163" and _is_cancelled(incident, xids):
+    if code == "163" and _is_power_smoothing_restored(incident, xids):
         return None
     if code == "48" and _is_xid_of_same_event("94", incident, xids, rules):
         return _CONTAINED
     if code in NVLINK5_CODES:
-        return _pick_strongest(
+        return _pick_strongest_rule(
             {find_nvlink5_rule(code, f.detail or f.evidence) for f in incident.findings}, rules
         )
     if code == "74" and all(is_harmless_xid74(f.detail) for f in incident.findings):
         return RuleId("xid-74-corrected")
     rule = RuleId(f"xid-{code}")
     again = RuleId(f"{rule}-repeat")
-    if again in rules.classes and is_repeated_on_part(
+    if again in rules.classes and is_repeated_on_gpu_part(
         incident, rules.classes[again].escalate_window_s, rules.apart
     ):
         return again
     return find_xid_rule(code, "")
 
 
-def _is_xid_of_same_event(code: str, incident: FaultIncident, xids: _Xids, rules: Rules) -> bool:
+def _is_xid_of_same_event(
+    code: str, incident: FaultIncident, xids: _Xids, rules: FaultRules
+) -> bool:
     """Return whether an Xid of that code belongs to the same event."""
     if incident.device:
         found = [xids.get((code, incident.device)), xids.get((code, ""))]
@@ -295,20 +302,20 @@ def _is_xid_of_same_event(code: str, incident: FaultIncident, xids: _Xids, rules
     return any(other and can_be_same_event(incident, other, rules.fold) for other in found)
 
 
-def _is_cancelled(incident: FaultIncident, xids: _Xids) -> bool:
+def _is_power_smoothing_restored(incident: FaultIncident, xids: _Xids) -> bool:
     """Power smoothing off (163) no longer counts once it is on again (162) on the same device."""
     again = xids.get(("162", incident.device))
     return again is not None and again.last >= incident.last
 
 
-def _find_sxid_rule(incident: FaultIncident, rules: Rules) -> RuleId:
+def _find_sxid_rule(incident: FaultIncident, rules: FaultRules) -> RuleId:
     """Return the rule for an SXid, by what the site does about its number."""
     known = rules.classes.get(RuleId(f"sxid-{incident.code}"))
     acts = None if known is None else known.urgency is not Urgency.NONE
     return find_sxid_rule(incident.code, incident.text, acts)
 
 
-def _find_check_rule(incident: FaultIncident, rules: Rules) -> RuleId | None:
+def _find_check_rule(incident: FaultIncident, rules: FaultRules) -> RuleId | None:
     """Return the rule of a check that is no kernel line: its own row, else watched if it failed."""
     stem = incident.check.replace(".", "-")
     for name in (f"{stem}-{incident.code}", stem):
@@ -319,20 +326,20 @@ def _find_check_rule(incident: FaultIncident, rules: Rules) -> RuleId | None:
     return None
 
 
-def make_fault_sort_key(fault: FaultClass, rules: Rules) -> tuple[int, int, int]:
+def make_fault_sort_key(fault: FaultClass, rules: FaultRules) -> tuple[int, int, int]:
     """Return what orders faults: urgency, then the strength of the first rung, then the table."""
     return (_URGENCY[fault.urgency], _STRENGTH[fault.ladder[0]], -rules.order[fault.rule])
 
 
-def _pick_strongest(names: Iterable[RuleId], rules: Rules) -> RuleId:
+def _pick_strongest_rule(names: Iterable[RuleId], rules: FaultRules) -> RuleId:
     return max(names, key=lambda name: make_fault_sort_key(rules.classes[name], rules))
 
 
-def _assess_faulty(
+def _make_faulty_assessment(
     health: NodeHealth,
     proven: Sequence[_FaultCase],
     incidents: Sequence[FaultIncident],
-    rules: Rules,
+    rules: FaultRules,
     until: datetime | None,
 ) -> Assessment:
     top = max(make_fault_sort_key(c.fault, rules) for c in proven)
@@ -345,13 +352,13 @@ def _assess_faulty(
         case.incident.first,
         fault=case.fault,
         findings=collect_evidence([c.incident for c in same], incidents),
-        why=_format_case(case, len(same) - 1),
+        why=_format_fault_case(case, len(same) - 1),
         until=until,
         also={c.fault.rule: c.incident.first for c in others if c.fault.rule != case.fault.rule},
     )
 
 
-def _assess_suspect(
+def _make_suspect_assessment(
     health: NodeHealth,
     cases: Sequence[_FaultCase],
     incidents: Sequence[FaultIncident],
@@ -368,13 +375,13 @@ def _assess_suspect(
         NodeCondition.SUSPECT,
         min(c.incident.first for c in signs),
         findings=collect_evidence([c.incident for c in cases], incidents),
-        why=f"{_format_case(case, len(cases) - 1)}; {doing}",
+        why=f"{_format_fault_case(case, len(cases) - 1)}; {doing}",
         until=until,
     )
 
 
-def _assess_silent(
-    health: NodeHealth, rules: Rules, now: datetime, incidents: Sequence[FaultIncident]
+def _make_silent_assessment(
+    health: NodeHealth, rules: FaultRules, now: datetime, incidents: Sequence[FaultIncident]
 ) -> Assessment:
     seconds = (now - health.last_heard).total_seconds()
     return Assessment(
@@ -386,7 +393,7 @@ def _assess_silent(
     )
 
 
-def _assess_in_service(
+def _make_healthy_assessment(
     health: NodeHealth, cases: Sequence[_FaultCase], incidents: Sequence[FaultIncident]
 ) -> Assessment:
     unknown = tuple(
@@ -405,7 +412,7 @@ def _assess_in_service(
             findings=unknown,
             why=f"cannot tell: {blind[0].check}{more}: {blind[0].detail}".removesuffix(": "),
         )
-    why = "; ".join(dict.fromkeys(_format_case(c, 0) for c in cases))
+    why = "; ".join(dict.fromkeys(_format_fault_case(c, 0) for c in cases))
     return Assessment(
         health.generation,
         _HEALTHY,
@@ -415,7 +422,7 @@ def _assess_in_service(
     )
 
 
-def _format_case(case: _FaultCase, more: int) -> str:
+def _format_fault_case(case: _FaultCase, more: int) -> str:
     incident = case.incident
     where = f" on {incident.device}" if incident.device else ""
     name = {XID: "Xid", SXID: "SXid"}.get(incident.check, incident.check)

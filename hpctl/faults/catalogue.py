@@ -49,7 +49,7 @@ class UnknownRuleError(ValueError):
             self.hint = f"{self.hint[:-1]}, or is it new? {own}" if near else own
 
 
-class Rules(Struct, frozen=True):
+class FaultRules(Struct, frozen=True):
     """All that `assess` needs: the rows in force and how long it waits for what.
 
     `follows` are the rules that the driver's own word (Xid 154) replaces; `watched` make a node
@@ -130,9 +130,9 @@ def _find_override_base(rule: RuleId, changes: Mapping[RuleId, FaultClassOverrid
     raise UnknownRuleError(rule, tuple(difflib.get_close_matches(rule, others, n=3)), missing)
 
 
-def build_rules(
+def build_fault_rules(
     overrides: Mapping[RuleId, FaultClassOverride] | None = None, *, silent_after_s: float = 20.0
-) -> Rules:
+) -> FaultRules:
     """Return the shipped table with a site's overrides and its own rules, which come last.
 
     Raises UnknownRuleError for a rule id that is neither in the table nor a whole rule of the
@@ -144,7 +144,7 @@ def build_rules(
     for rule, change in changes.items():
         classes[rule] = _apply_override(_find_override_base(rule, changes), change)
     decided = {r for r, c in changes.items() if c.urgency is not None or c.ladder is not None}
-    return Rules(
+    return FaultRules(
         classes=MappingProxyType(classes),
         order=MappingProxyType({rule: n for n, rule in enumerate(classes)}),
         follows=_FOLLOWS - decided,

@@ -41,7 +41,7 @@ def list_faulty_gpus(findings: Iterable[Finding]) -> tuple[str, ...]:
     return tuple(sorted(named)) if len(named) <= MOST_GPUS else ()
 
 
-def find_reset_answer(recovery: RecoveryId, findings: Iterable[Finding]) -> Finding | None:
+def find_reset_result(recovery: RecoveryId, findings: Iterable[Finding]) -> Finding | None:
     """Return what a node's agent says of the reset that a recovery ordered; None: nothing yet."""
     return next((f for f in findings if f.check == RESET_CHECK and f.device == recovery), None)
 
@@ -73,7 +73,7 @@ def make_finding_key(finding: Finding) -> Key:
     return (finding.check, finding.device, finding.code, finding.detail, finding.job)
 
 
-def fold_report(
+def merge_agent_report(
     known: NodeHealth | None, report: AgentReport, heard: datetime
 ) -> tuple[NodeHealth, bool]:
     """Return what is known after a report, and whether anything in it is new, an end included.
@@ -92,12 +92,12 @@ def fold_report(
     findings = tuple(_limit_finding_time(f, heard) for f in report.findings)
     reported = {make_finding_key(f) for f in findings}
     if known is None or known.generation != report.generation:
-        kept = _keep_across_boot(known, report)
+        kept = _list_lasting_findings(known, report)
         fresh = NodeHealth(
             report.generation, heard, drop_cleared_findings(_merge_findings(kept, findings))
         )
         return limit_findings(fresh, reported), True
-    folded = {make_finding_key(f): f for f in known.findings if _is_still_known(f, reported)}
+    folded = {make_finding_key(f): f for f in known.findings if _should_keep_finding(f, reported)}
     new = any(
         f.clears is ClearCondition.GONE and make_finding_key(f) not in reported
         for f in known.findings
@@ -136,11 +136,11 @@ def limit_findings(health: NodeHealth, reported: Container[Key] = ()) -> NodeHea
     if len(others) <= MOST_FINDINGS:
         return health
 
-    def rank(f: Finding) -> tuple[bool, bool, bool, datetime, Key]:
+    def make_priority_key(f: Finding) -> tuple[bool, bool, bool, datetime, Key]:
         fails, lasting = f.verdict is DeviceVerdict.FAIL, f.clears is ClearCondition.OPERATOR
         return (fails, make_finding_key(f) in reported, lasting, f.last, make_finding_key(f))
 
-    others.sort(key=rank, reverse=True)
+    others.sort(key=make_priority_key, reverse=True)
     dropped, at = len(others) - MOST_FINDINGS, health.last_heard
     check, _, _, detail, _ = _DROPPED
     note = Finding(check, DeviceVerdict.WARN, at, at, detail=detail, count=dropped)
@@ -149,7 +149,7 @@ def limit_findings(health: NodeHealth, reported: Container[Key] = ()) -> NodeHea
     return replace(health, findings=(*others[:MOST_FINDINGS], note))
 
 
-def _is_still_known(finding: Finding, reported: set[Key]) -> bool:
+def _should_keep_finding(finding: Finding, reported: set[Key]) -> bool:
     name = make_finding_key(finding)
     if name in reported:
         return True
@@ -175,7 +175,7 @@ def _is_finding_dismissed(finding: Finding, returned: datetime) -> bool:
     return finding.clears is ClearCondition.OPERATOR and finding.first <= returned
 
 
-def _keep_across_boot(known: NodeHealth | None, report: AgentReport) -> tuple[Finding, ...]:
+def _list_lasting_findings(known: NodeHealth | None, report: AgentReport) -> tuple[Finding, ...]:
     if known is None or known.generation.instance != report.instance:
         return ()
     return tuple(f for f in known.findings if f.clears is ClearCondition.OPERATOR)

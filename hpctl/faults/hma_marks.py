@@ -31,7 +31,7 @@ RULES: Final = REQUESTS | {RuleId(f"{CHECK}-{SPENT}")}
 """The catalogue's rows that rest on Slurm's word, whatever the node's agent says."""
 
 
-def find_node_mark(node: SlurmNode | None) -> str:
+def find_hma_mark(node: SlurmNode | None) -> str:
     """Return the mark that a closed node bears; "" where it bears none."""
     if node is None or not node.reason or not (node.closed or node.down):
         return ""
@@ -44,7 +44,7 @@ def parse_reason_mark(reason: str) -> str:
     return mark if mark in MARKS else ""
 
 
-def is_mark_spent(node: SlurmNode, instance: Instance | None = None) -> bool:
+def is_mark_fulfilled(node: SlurmNode, instance: Instance | None = None) -> bool:
     """Return whether what a mark asks for was done since: a boot, or where it is known another
     instance.
 
@@ -55,12 +55,12 @@ def is_mark_spent(node: SlurmNode, instance: Instance | None = None) -> bool:
     launched = instance.launched if instance is not None else None
     if launched is not None and launched > node.reason_at:
         return True  # FAIL stays when another instance comes, and until that has registered
-    if launched is not None and find_node_mark(node) == "Action:Replace":
+    if launched is not None and find_hma_mark(node) == "Action:Replace":
         return False
     return node.boot_time is not None and node.reason_at <= node.boot_time
 
 
-def keep_spent_marks(before: SchedulerView, after: SchedulerView) -> SchedulerView:
+def preserve_fulfilled_marks(before: SchedulerView, after: SchedulerView) -> SchedulerView:
     """Return the newer view in which a mark that was spent still is.
 
     slurmctld computes the boot time of a node from its own clock at each registration, so a clock
@@ -70,15 +70,15 @@ def keep_spent_marks(before: SchedulerView, after: SchedulerView) -> SchedulerVi
     kept: dict[NodeName, SlurmNode] = {}
     for name, node in after.nodes.items():
         known = before.nodes.get(name)
-        if known is None or known is node or known.boot_time is None or not find_node_mark(node):
+        if known is None or known is node or known.boot_time is None or not find_hma_mark(node):
             continue
-        is_same = (known.reason_at, find_node_mark(known)) == (node.reason_at, find_node_mark(node))
+        is_same = (known.reason_at, find_hma_mark(known)) == (node.reason_at, find_hma_mark(node))
         if is_same and (node.boot_time is None or node.boot_time < known.boot_time):
             kept[name] = replace(node, boot_time=known.boot_time)
     return replace(after, nodes={**after.nodes, **kept}) if kept else after
 
 
-def add_mark_findings(
+def add_hma_mark_findings(
     health: Mapping[NodeName, NodeHealth],
     slurm: SchedulerView | None,
     instances: Mapping[NodeName, Instance],
@@ -93,14 +93,14 @@ def add_mark_findings(
         return found
     seen = slurm.as_of
     for name, node in slurm.nodes.items():
-        mark = find_node_mark(node)
+        mark = find_hma_mark(node)
         if not mark:
             continue
         known, instance = found.get(name), instances.get(name)
         if known is None:
             who = NodeGeneration(name, instance.id if instance else InstanceId(""), BootId(""))
             known = NodeHealth(who, seen)
-        code = SPENT if is_mark_spent(node, instance) else MARKS[mark]
+        code = SPENT if is_mark_fulfilled(node, instance) else MARKS[mark]
         finding = _make_mark_finding(node, mark, code, seen)
         found[name] = replace(known, findings=(*known.findings, finding))
     return found

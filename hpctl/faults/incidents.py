@@ -53,7 +53,7 @@ def make_finding_sort_key(
     return (f.first, f.last, f.check, f.device, f.code, f.detail, f.evidence, f.count, f.verdict)
 
 
-def fold_incidents(findings: Iterable[Finding]) -> list[FaultIncident]:
+def group_findings_by_incident(findings: Iterable[Finding]) -> list[FaultIncident]:
     """Fold the NOTE, WARN and FAIL findings, in an order that does not depend on the input's.
 
     What an incident means is its rule's business, not its verdict's: a site may have given a rule
@@ -89,7 +89,7 @@ def can_be_same_event(a: FaultIncident, b: FaultIncident, fold: timedelta) -> bo
     return b.first - a.last <= fold and a.first - b.last <= fold
 
 
-def is_repeated_on_part(incident: FaultIncident, window_s: float, apart: timedelta) -> bool:
+def is_repeated_on_gpu_part(incident: FaultIncident, window_s: float, apart: timedelta) -> bool:
     """Seen twice on the same part within the window, and by more than one job or burst.
 
     Of an error that is mostly the application's (Xid 13, 31), the same job having it again

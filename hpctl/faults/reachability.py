@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from hpctl.faults.hma_marks import add_mark_findings, find_node_mark
-from hpctl.faults.slurm_reasons import find_closed_node_row, find_reason_row
+from hpctl.faults.hma_marks import add_hma_mark_findings, find_hma_mark
+from hpctl.faults.slurm_reasons import find_closed_node_fault_row, find_reason_fault_row
 from hpctl.vocabulary.cloud_facts import Instance, InstanceStatus
 from hpctl.vocabulary.identity import NodeGeneration, NodeName, RuleId
 from hpctl.vocabulary.model import ClearCondition, DeviceVerdict, Finding, NodeHealth
@@ -31,7 +31,7 @@ from hpctl.vocabulary.reason import parse_reason_owner
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmNode
 
 if TYPE_CHECKING:
-    from hpctl.faults.catalogue import Rules
+    from hpctl.faults.catalogue import FaultRules
 
 _WANTED: Final = frozenset(
     {
@@ -58,7 +58,7 @@ def is_intentionally_unreachable(node: SlurmNode, instance: Instance | None = No
     """Return whether a node is out of reach on purpose, or is being treated already."""
     if _WANTED & node.flags or (instance is not None and instance.status not in _AT_WORK):
         return True
-    theirs = bool(node.reason) and find_reason_row(node) is None
+    theirs = bool(node.reason) and find_reason_fault_row(node) is None
     return theirs and (node.closed or node.down)
 
 
@@ -67,7 +67,7 @@ def find_unreachable_sign(node: SlurmNode, instance: Instance | None = None) -> 
     nothing."""
     if is_intentionally_unreachable(node, instance):
         return ""
-    closed = find_closed_node_row(node)
+    closed = find_closed_node_fault_row(node)
     if closed:
         return f"slurm.{closed.code}"
     if node.drained:
@@ -90,7 +90,7 @@ def add_derived_findings(  # noqa: PLR0913 -- pure: all that decides is an argum
     health: Mapping[NodeName, NodeHealth],
     slurm: SchedulerView | None,
     instances: Mapping[NodeName, Instance],
-    rules: Rules,
+    rules: FaultRules,
     now: datetime,
     before: Signs | None = None,
 ) -> tuple[dict[NodeName, NodeHealth], Signs]:
@@ -103,16 +103,19 @@ def add_derived_findings(  # noqa: PLR0913 -- pure: all that decides is an argum
     """
     deaf = all(now - known.last_heard > rules.silent_after for known in health.values())
     found, signs = (
-        add_mark_findings(health, slurm, instances),
+        add_hma_mark_findings(health, slurm, instances),
         dict[tuple[NodeGeneration, str], datetime](),
     )
     if slurm is None:
         return found, signs
     for name, known in health.items():
         node, instance = slurm.nodes.get(name), instances.get(name)
-        if node is None or find_node_mark(node) or parse_reason_owner(node.reason) is not None:
+        if node is None or find_hma_mark(node) or parse_reason_owner(node.reason) is not None:
             continue
-        sign, closed = find_unreachable_sign(node, instance), find_closed_node_row(node) is not None
+        sign, closed = (
+            find_unreachable_sign(node, instance),
+            find_closed_node_fault_row(node) is not None,
+        )
         since = node.reason_at if node.down or closed else None
         if now - known.last_heard > rules.silent_after:
             gone = sign and not closed

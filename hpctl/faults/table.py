@@ -333,7 +333,7 @@ ROWS: MappingProxyType[RuleId, FaultRow] = MappingProxyType(_index_rows_by_rule(
 """Every row by its rules' ids, in order of precedence."""
 
 
-def list_check_rows(check: str) -> tuple[FaultRow, ...]:
+def list_check_fault_rows(check: str) -> tuple[FaultRow, ...]:
     """Return the rows of one check, in order of precedence."""
     every = chain.from_iterable(rows for _, rows in SECTIONS)
     return tuple(row for row in every if row.check == check)

@@ -22,14 +22,14 @@ from hpctl.vocabulary.policy import RecoveryPolicy
 from hpctl.vocabulary.recovery import (
     Next,
     PhaseMove,
+    RecheckInterval,
     RecoveryCase,
     RepeatRule,
-    RequeueInterval,
     StartStep,
     StepKind,
     WaitUntil,
     extend_deadline,
-    format_answer,
+    format_outcome,
 )
 from hpctl.vocabulary.run_policy import RunAction
 from hpctl.vocabulary.slurm_facts import ENDED_BADLY, TIMED_OUT, SlurmJob
@@ -48,8 +48,8 @@ class JobFacts(Struct, frozen=True):
     the node of its batch script is lost. `report`: the newest of its supervisor since the recovery
     opened. `asks`: what the run that follows wishes. `hardware`: a node that it ran on is under
     treatment, so that no backoff is called for. `elastic`: its policy has a range of nodes.
-    `able_since`: see `View`. `hangs`: it still makes no progress. `works`: it was seen at work
-    since. `ready`: when slurmds take the credential of its next run. `pass_s`: so long after a
+    `able_since`: see `PlanningView`. `hangs`: it still makes no progress. `works`: it was seen at
+    work since. `ready`: when slurmds take the credential of its next run. `pass_s`: so long after a
     begin time slurmctld has made its own pass, or the order to start must be repeated to cause one.
     """
 
@@ -90,8 +90,10 @@ def advance_job_recovery(
     deadline = extend_deadline(deadline, facts.able_since, policy.ages.silent_s)
     repeat = RepeatRule(job.step_retry_s, job.step_attempts, job.step_retry_s)
     c = RecoveryCase(rec, facts, policy, now, deadline, repeat)
-    over = _detect_gone_job(rec, facts) or (None if rec.note else _detect_end(rec, facts))
-    return c.limit_wait(over or PHASES[rec.phase](c), JobSignal.DEADLINE)
+    over = _detect_missing_job(rec, facts) or (
+        None if rec.note else _detect_job_end_or_restart(rec, facts)
+    )
+    return c.enforce_deadline(over or PHASES[rec.phase](c), JobSignal.DEADLINE)
 
 
 EXAMINE_S: Final = 60.0
@@ -116,7 +118,7 @@ _REQUEUED: Final = frozenset({JobPhase.RELEASED, JobPhase.STARTING, JobPhase.PRO
 """Phases in which slurmctld has requeued the run, and may have died before it saved that."""
 
 
-def _detect_gone_job(rec: JobRecovery, facts: JobFacts) -> PhaseMove | None:
+def _detect_missing_job(rec: JobRecovery, facts: JobFacts) -> PhaseMove | None:
     """Return whether there is nothing left to treat."""
     job = facts.job
     if job is None:
@@ -126,11 +128,11 @@ def _detect_gone_job(rec: JobRecovery, facts: JobFacts) -> PhaseMove | None:
     return None
 
 
-def _detect_end(rec: JobRecovery, facts: JobFacts) -> PhaseMove | None:
+def _detect_job_end_or_restart(rec: JobRecovery, facts: JobFacts) -> PhaseMove | None:
     """Detect an end that may come in any phase, and a run that began, or came back, without our
     help."""
     job = facts.job
-    assert job is not None  # _detect_gone_job has answered for a job that is gone
+    assert job is not None  # _detect_missing_job has answered for a job that is gone
     if job.state == "COMPLETED" and not job.completing:
         return PhaseMove(JobSignal.FINISHED, "the job completed")
     if job.state == "CANCELLED" and rec.action is RunAction.END:
@@ -153,7 +155,7 @@ def _detect_end(rec: JobRecovery, facts: JobFacts) -> PhaseMove | None:
     if _has_uncounted_restart(rec, facts, job):
         return PhaseMove(JobSignal.RUNNING_SEEN, f"running on {','.join(job.nodes)}")
     again = rec.phase in _REQUEUED and job.restarts == rec.attempt.restarts
-    ended = at_limit or job.state in ENDED_BADLY or _has_stopped_running(rec, facts, job)
+    ended = at_limit or job.state in ENDED_BADLY or _is_running_state_stale(rec, facts, job)
     if again and ended and not job.completing:
         return PhaseMove(
             JobSignal.STOP_WANTED, "slurmctld came back with a state from before the requeue"
@@ -179,7 +181,7 @@ def _has_uncounted_restart(rec: JobRecovery, facts: JobFacts, job: SlurmJob) -> 
     return job.start >= queued.replace(microsecond=0) and bad.isdisjoint(job.nodes)
 
 
-def _has_stopped_running(rec: JobRecovery, facts: JobFacts, job: SlurmJob) -> bool:
+def _is_running_state_stale(rec: JobRecovery, facts: JobFacts, job: SlurmJob) -> bool:
     """Return whether slurmctld shows the run as running that was seen in the queue: it was killed
     before it had saved the requeue. It does not learn soon that the nodes have ended that run.
 
@@ -200,13 +202,13 @@ def _find_requeue_time(rec: JobRecovery) -> datetime | None:
 
 def _advance_affected_job(c: _Case) -> Next:
     if c.rec.lift:
-        return _advance_exclusion_lift(c)
+        return _advance_node_exclusion_lift(c)
     if c.rec.note:
-        return _record_preemption(c)
+        return _advance_preemption_comment(c)
     if c.rec.hang:
         return _advance_hung_job(c)
     if not c.facts.cordoned:
-        return c.wait("its node is not closed to new work yet", RequeueInterval.SOON)
+        return c.wait("its node is not closed to new work yet", RecheckInterval.SOON)
     job = c.facts.job
     if c.rec.supervised and job is not None and job.running and not c.facts.headless:
         return PhaseMove(
@@ -219,7 +221,7 @@ def _advance_affected_job(c: _Case) -> Next:
     return PhaseMove(JobSignal.STOP_WANTED, "it cannot go on where it is")
 
 
-def _advance_exclusion_lift(c: _Case) -> Next:
+def _advance_node_exclusion_lift(c: _Case) -> Next:
     """Advance a job in HIT for no fault: an exclusion has outlived its node's treatment."""
     job = c.facts.job
     left = set(job.excluded_by_hpctl).intersection(c.rec.lift) if job is not None else set()
@@ -229,10 +231,10 @@ def _advance_exclusion_lift(c: _Case) -> Next:
     return c.take(StepKind.LIFT, str(job.id), JobSignal.REFUSED, cannot, nodes=c.rec.lift)
 
 
-def _record_preemption(c: _Case) -> Next:
+def _advance_preemption_comment(c: _Case) -> Next:
     """Advance a job in HIT for no fault: another job preempted it, which its Comment is to show."""
     job = c.facts.job
-    assert job is not None  # _detect_gone_job has answered for a job that is gone
+    assert job is not None  # _detect_missing_job has answered for a job that is gone
     if c.rec.note in job.comment:
         return PhaseMove(JobSignal.CALLED_OFF, "Slurm starts it again")
     cannot = "slurmctld will not change its Comment"
@@ -247,21 +249,21 @@ def _advance_hung_job(c: _Case) -> Next:
         ended = "`hangs: cancel` ended it" if killed else "it ended before hpctl acted"
         return PhaseMove(JobSignal.ENDED if killed else JobSignal.CALLED_OFF, ended)
     if killed is not None:
-        return c.wait("it is being ended", RequeueInterval.SOON)
+        return c.wait("it is being ended", RecheckInterval.SOON)
     if c.facts.works:
         return PhaseMove(JobSignal.CALLED_OFF, "it makes progress again")
     if not c.facts.hangs:
         # As after a restart: this daemon has not watched it for long enough yet.
         if c.now >= c.deadline:
             return PhaseMove(JobSignal.CALLED_OFF, "it was not seen to hang again")
-        return c.wait("whether it hangs still is not known yet", RequeueInterval.SLOWLY)
+        return c.wait("whether it hangs still is not known yet", RecheckInterval.SLOWLY)
     dumped, late = c.last(StepKind.STACKS), add_seconds(c.rec.since, c.policy.hangs.dump_s)
     if dumped is None:
         return StartStep(StepKind.STACKS, str(job.id), 1, "before anything else is done to it")
     if dumped.outcome is None and c.now < late:
-        return WaitUntil(late, "the stacks of its ranks are dumped", RequeueInterval.SLOWLY)
+        return WaitUntil(late, "the stacks of its ranks are dumped", RecheckInterval.SLOWLY)
     if c.rec.hang == "dump":
-        dump = format_answer(dumped.outcome) if dumped.outcome else ""
+        dump = format_outcome(dumped.outcome) if dumped.outcome else ""
         kept = f"stacks: {dump}" if dumped.accepted else f"its stacks could not be dumped ({dump})"
         return PhaseMove(JobSignal.CALLED_OFF, f"{kept}; it is left as it is")
     if c.rec.hang == "cancel":
@@ -269,7 +271,7 @@ def _advance_hung_job(c: _Case) -> Next:
     return PhaseMove(JobSignal.STOP_WANTED, "it hangs")
 
 
-def _advance_node_removal(c: _Case) -> Next:
+def _advance_node_removal_from_job(c: _Case) -> Next:
     job = c.facts.job
     if job is None or not job.running:
         return PhaseMove(JobSignal.STOP_WANTED, "it did not outlive its node")
@@ -278,11 +280,11 @@ def _advance_node_removal(c: _Case) -> Next:
     if c.facts.gone:
         return PhaseMove(JobSignal.EXCISED, f"it runs on {','.join(job.nodes)}")
     if c.facts.node_stops_it:
-        return c.wait("its node is about to be set DOWN", RequeueInterval.SOON)
+        return c.wait("its node is about to be set DOWN", RecheckInterval.SOON)
     return PhaseMove(JobSignal.STOP_WANTED, "its node cannot be taken away from it")
 
 
-def _advance_monitoring(c: _Case) -> Next:
+def _advance_supervisor_monitoring(c: _Case) -> Next:
     job, report = c.facts.job, c.facts.report
     if job is None or not job.running:
         return PhaseMove(JobSignal.STOP_WANTED, "it stopped before hpctl acted")
@@ -299,7 +301,7 @@ def _advance_monitoring(c: _Case) -> Next:
         silence = f"no report from its supervisor for {c.policy.job.supervisor_grace_s:g} s"
         return PhaseMove(JobSignal.STOP_WANTED, silence)
     return WaitUntil(
-        grace, "its supervisor has a moment to restart its step", RequeueInterval.SLOWLY
+        grace, "its supervisor has a moment to restart its step", RecheckInterval.SLOWLY
     )
 
 
@@ -312,23 +314,23 @@ def _advance_checkpoint_save(c: _Case) -> Next:
     # A signal is felt each time: one in doubt counts as sent.
     if c.last(StepKind.SIGNAL) is None:
         return StartStep(StepKind.SIGNAL, c.rec.save_signal, 1, "save a checkpoint")
-    return WaitUntil(grace, f"the job saves ({c.rec.save_signal})", RequeueInterval.SOON)
+    return WaitUntil(grace, f"the job saves ({c.rec.save_signal})", RecheckInterval.SOON)
 
 
 def _advance_run_stop(c: _Case) -> Next:
     job = c.facts.job
-    assert job is not None  # _detect_end has answered for a job that is gone
+    assert job is not None  # _detect_job_end_or_restart has answered for a job that is gone
     if c.rec.action is RunAction.END:
         return _advance_abandoned_run(c)
     if job.completing:
         nodes = ",".join(job.completing_nodes)
         return c.wait(
-            f"COMPLETING on {nodes}: requeueing now can crash slurmctld", RequeueInterval.SOON
+            f"COMPLETING on {nodes}: requeueing now can crash slurmctld", RecheckInterval.SOON
         )
     if job.state == "PENDING":
         return PhaseMove(JobSignal.QUEUED, "the job is back in the queue")
     if job.running and c.facts.node_stops_it:
-        return c.wait("its node is about to be set DOWN, which requeues it", RequeueInterval.SOON)
+        return c.wait("its node is about to be set DOWN, which requeues it", RecheckInterval.SOON)
     goes_on = _find_later_supervisor_report(c.rec, c.facts)
     if goes_on:
         return PhaseMove(JobSignal.WENT_ON, goes_on)
@@ -342,8 +344,8 @@ def _advance_abandoned_run(c: _Case) -> Next:
 
     Its dependents and who waits for it take CANCELLED for a failure.
     """
-    if _is_step_accepted(c, StepKind.CANCEL):
-        return c.wait("it is being cancelled", RequeueInterval.SOON)
+    if _is_recovery_step_accepted(c, StepKind.CANCEL):
+        return c.wait("it is being cancelled", RecheckInterval.SOON)
     cannot = "slurmctld will not cancel it"
     return c.take(StepKind.CANCEL, str(c.rec.attempt.job), JobSignal.REFUSED, cannot, c.rec.why)
 
@@ -368,57 +370,57 @@ def _find_later_supervisor_report(rec: JobRecovery, facts: JobFacts) -> str:
     return report.why or f"its supervisor answered with {report.action}"
 
 
-def _advance_release(c: _Case) -> Next:
+def _advance_job_release(c: _Case) -> Next:
     return _hold_job(c) if c.rec.over_budget else _release_job(c)
 
 
 def _hold_job(c: _Case) -> Next:
     """Hold a job in RELEASED whose budget is spent."""
-    if _is_step_accepted(c, StepKind.HOLD):
+    if _is_recovery_step_accepted(c, StepKind.HOLD):
         return PhaseMove(JobSignal.HELD, c.rec.over_budget)
-    return _make_step_attempt(c, StepKind.HOLD)
+    return _plan_recovery_step_attempt(c, StepKind.HOLD)
 
 
 def _release_job(c: _Case) -> Next:
     """Start a job in RELEASED as soon as its last run has cleared."""
-    wait_s = compute_backoff_s(c.rec, c.facts, c.now)
-    if _is_step_accepted(c, StepKind.START_NOW):
+    wait_s = compute_remaining_backoff_s(c.rec, c.facts, c.now)
+    if _is_recovery_step_accepted(c, StepKind.START_NOW):
         until = f"it backs off until {c.rec.start_at:%H:%M:%S} UTC" if wait_s > 0 else ""
         return PhaseMove(
             JobSignal.STARTED, until or "its begin delay is gone, bad nodes are excluded"
         )
     if c.facts.job is not None and c.facts.job.completing:
-        return c.wait("its last run is completing", RequeueInterval.SOON)
-    put_off = _find_begin_time(c)
+        return c.wait("its last run is completing", RecheckInterval.SOON)
+    put_off = _describe_begin_time_delay(c)
     if put_off:
         return PhaseMove(JobSignal.STARTED, put_off)
-    answer = _make_step_attempt(c, StepKind.START_NOW)
+    answer = _plan_recovery_step_attempt(c, StepKind.START_NOW)
     if not isinstance(answer, StartStep):
         return answer
     # Its nodes kill a job that comes back in the second it was ended in. The order goes out before
     # that is over: a pass as the next second begins would miss one that waits for it.
     early_s = (c.facts.ready - c.now).total_seconds()
-    return _make_start_step(c, answer.attempt, answer.why, max(wait_s, early_s))
+    return _make_start_now_step(c, answer.attempt, answer.why, max(wait_s, early_s))
 
 
-def _make_step_attempt(c: _Case, kind: StepKind) -> Next:
+def _plan_recovery_step_attempt(c: _Case, kind: StepKind) -> Next:
     """Return the step again, where its last attempt is of a phase before or may be repeated."""
     last, job = c.last(kind), str(c.rec.attempt.job)
     if last is not None and last.moves < len(c.rec.trail):
         return StartStep(kind, job, last.attempt + 1, c.rec.over_budget)
     if last is not None and last.outcome is not None and last.outcome.code == "not_pending":
-        return c.wait("no longer pending", RequeueInterval.SOON)
+        return c.wait("no longer pending", RecheckInterval.SOON)
     cannot = f"slurmctld will not {kind} it"
     return c.take(kind, job, JobSignal.REFUSED, cannot, c.rec.over_budget)
 
 
-def _is_step_accepted(c: _Case, kind: StepKind) -> bool:
+def _is_recovery_step_accepted(c: _Case, kind: StepKind) -> bool:
     """Return whether slurmctld has accepted this step in this phase."""
     last = c.last(kind)
     return last is not None and last.moves == len(c.rec.trail) and last.accepted
 
 
-def _make_start_step(c: _Case, attempt: int, why: str = "", after_s: float = 0.0) -> StartStep:
+def _make_start_now_step(c: _Case, attempt: int, why: str = "", after_s: float = 0.0) -> StartStep:
     """Return a START_NOW with what the facts say of where, and how large."""
     job, facts = str(c.rec.attempt.job), c.facts
     return StartStep(
@@ -426,7 +428,7 @@ def _make_start_step(c: _Case, attempt: int, why: str = "", after_s: float = 0.0
     )
 
 
-def compute_backoff_s(rec: JobRecovery, facts: JobFacts, now: datetime) -> float:
+def compute_remaining_backoff_s(rec: JobRecovery, facts: JobFacts, now: datetime) -> float:
     """Return seconds that the job has to wait still, from now. None for a fault of the hardware."""
     if rec.start_at is None or facts.hardware:
         return 0.0
@@ -440,8 +442,8 @@ def _advance_run_start(c: _Case) -> Next:
         return PhaseMove(JobSignal.REFUSED, f"it ended as {job.state} before it was seen running")
     if job.completing:
         # It ran unseen, and was requeued again: slurmctld takes no start before that has cleared.
-        return c.wait("its last run is completing", RequeueInterval.SOON)
-    later_start = _delay_start(c)
+        return c.wait("its last run is completing", RecheckInterval.SOON)
+    later_start = _delay_run_start(c)
     if later_start is not None:
         return later_start
     last = c.last(StepKind.START_NOW)
@@ -454,47 +456,49 @@ def _advance_run_start(c: _Case) -> Next:
     ):
         # The delay came back: the update reached slurmctld before COMPLETING had cleared.
         if last.attempt < c.policy.job.step_attempts:
-            return _make_start_step(c, last.attempt + 1, "the delay came back")
-        return c.wait("Slurm keeps its begin delay and starts the job then", RequeueInterval.SOON)
+            return _make_start_now_step(c, last.attempt + 1, "the delay came back")
+        return c.wait("Slurm keeps its begin delay and starts the job then", RecheckInterval.SOON)
     if job.eligible and last is not None and last.started < min(job.eligible, c.rec.since):
         missed = add_seconds(job.eligible, c.facts.pass_s)
         if c.now < missed:
             return WaitUntil(
-                min(missed, c.deadline), "it starts with its begin time", RequeueInterval.SOON
+                min(missed, c.deadline), "it starts with its begin time", RecheckInterval.SOON
             )
         # A pass that looked at the job before it was due called for no other.
-        return _make_start_step(c, last.attempt + 1, "no scheduling pass came with its begin time")
+        return _make_start_now_step(
+            c, last.attempt + 1, "no scheduling pass came with its begin time"
+        )
     healed = set(job.excluded).intersection(c.facts.forgive)
     if healed and last is not None:
         # A job that needs every node, or this very one, would wait forever without it.
         ready = add_seconds(last.started, c.policy.job.step_retry_s)
         if c.now < ready:
-            return WaitUntil(ready, "its excluded node is back", RequeueInterval.SOON)
-        return _make_start_step(c, last.attempt + 1, f"{','.join(sorted(healed))} has healed")
+            return WaitUntil(ready, "its excluded node is back", RecheckInterval.SOON)
+        return _make_start_now_step(c, last.attempt + 1, f"{','.join(sorted(healed))} has healed")
     waits = job.reason or job.state
-    return c.wait(f"in the queue ({waits})", look=_wait_in_queue(job))
+    return c.wait(f"in the queue ({waits})", look=_choose_queue_poll_interval(job))
 
 
-def _delay_start(c: _Case) -> Next | None:
+def _delay_run_start(c: _Case) -> Next | None:
     """Return what to do of a job that is not to start yet; None where it is."""
-    put_off = _find_begin_time(c)
-    return c.wait(put_off, RequeueInterval.SLOWLY) if put_off else _wait_for_backoff(c)
+    put_off = _describe_begin_time_delay(c)
+    return c.wait(put_off, RecheckInterval.SLOWLY) if put_off else _plan_backoff_wait(c)
 
 
-def _find_begin_time(c: _Case) -> str:
+def _describe_begin_time_delay(c: _Case) -> str:
     """Return until when a person has put the job off; "" where none has."""
     until = find_begin_time(c.rec, c.facts.job, c.now)
     return f"a person has put it off until {until:%Y-%m-%d %H:%M:%S} UTC" if until else ""
 
 
-def _wait_for_backoff(c: _Case) -> Next | None:
+def _plan_backoff_wait(c: _Case) -> Next | None:
     """Wait for the backoff's end, and have slurmctld look at the job then: its own next pass may be
     half a minute later. None where there is no backoff, or it is over."""
     job, last = c.facts.job, c.last(StepKind.START_NOW)
     assert job is not None
     if c.rec.start_at is None or last is None or last.started >= c.rec.start_at:
         return None
-    if compute_backoff_s(c.rec, c.facts, c.now) > 0:
+    if compute_remaining_backoff_s(c.rec, c.facts, c.now) > 0:
         return WaitUntil(
             min(c.rec.start_at, c.deadline), f"backs off until {c.rec.start_at:%H:%M:%S}"
         )
@@ -506,18 +510,18 @@ def _wait_for_backoff(c: _Case) -> Next | None:
     if early and c.now < ready:
         return WaitUntil(ready, "a node that it ran on is faulty: no backoff is called for")
     why = "no backoff for a fault of the hardware" if early else "its backoff is over"
-    return _make_start_step(c, last.attempt + 1, why)
+    return _make_start_now_step(c, last.attempt + 1, why)
 
 
-def _wait_in_queue(job: SlurmJob) -> RequeueInterval:
+def _choose_queue_poll_interval(job: SlurmJob) -> RecheckInterval:
     """Return how soon to look again: a job that waits for nodes may wait for hours; one that waits
     for the pass, not long."""
     return (
-        RequeueInterval.SOON if job.reason in ("", "None", "BeginTime") else RequeueInterval.SLOWLY
+        RecheckInterval.SOON if job.reason in ("", "None", "BeginTime") else RecheckInterval.SLOWLY
     )
 
 
-def _advance_verification(c: _Case) -> Next:
+def _advance_restart_verification(c: _Case) -> Next:
     job = c.facts.job
     assert job is not None
     if job.state in ENDED_BADLY:
@@ -531,7 +535,7 @@ def _advance_verification(c: _Case) -> Next:
     if c.facts.asks:
         return PhaseMove(JobSignal.FAILED_AGAIN, c.facts.asks)
     if job.running and job.configuring:
-        return c.wait("its nodes are being made ready (CONFIGURING)", RequeueInterval.SLOWLY)
+        return c.wait("its nodes are being made ready (CONFIGURING)", RecheckInterval.SLOWLY)
     # slurmctld sets the start again when nodes that it powered up for the job are ready.
     began = max(c.rec.since, job.start) if job.running and job.start else c.rec.since
     proved = add_seconds(began, c.policy.job.prove_s)
@@ -544,11 +548,11 @@ def _advance_verification(c: _Case) -> Next:
 
 PHASES: Final = {
     JobPhase.HIT: _advance_affected_job,
-    JobPhase.EXCISING: _advance_node_removal,
-    JobPhase.WATCHING: _advance_monitoring,
+    JobPhase.EXCISING: _advance_node_removal_from_job,
+    JobPhase.WATCHING: _advance_supervisor_monitoring,
     JobPhase.SAVING: _advance_checkpoint_save,
     JobPhase.STOPPING: _advance_run_stop,
-    JobPhase.RELEASED: _advance_release,
+    JobPhase.RELEASED: _advance_job_release,
     JobPhase.STARTING: _advance_run_start,
-    JobPhase.PROVING: _advance_verification,
+    JobPhase.PROVING: _advance_restart_verification,
 }

@@ -19,14 +19,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpctl.jobs.launchers import find_first_process_end, is_launcher_log
-from hpctl.jobs.log_end import LABEL, SURVIVED_LINES, is_ordinary_line, strip_label
+from hpctl.jobs.log_end import LABEL, SURVIVED_LINES, is_normal_output_line, strip_task_label
 from hpctl.jobs.logs.patterns import LinePattern
-from hpctl.jobs.torch_checks import find_different_call, find_missing_ranks
+from hpctl.jobs.torch_checks import find_mismatched_collective, find_missing_ranks
 from hpctl.jobs.tracebacks import (
     ParsedException,
     find_tracebacks,
     mask_variable_parts,
-    split_prefix,
+    split_launcher_prefix,
 )
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.run_policy import RunPolicy
@@ -150,7 +150,7 @@ class CrashPattern(Struct, frozen=True):
     names_node: bool = True
 
 
-class _Source(IntEnum):
+class _FailureLineSource(IntEnum):
     """What a line that explains something is."""
 
     TEXT = 0
@@ -164,7 +164,7 @@ class _Source(IntEnum):
     """What a rank does not survive, or what Slurm or the kernel says."""
 
 
-class _MatchedLine(Struct, frozen=True):
+class _MatchedErrorLine(Struct, frozen=True):
     """A line that explains something."""
 
     line: int
@@ -180,7 +180,7 @@ class _MatchedLine(Struct, frozen=True):
     rank: int | None = None
     """The rank that failed, where another one prints its traceback, or where a launcher's prefix
     names it."""
-    source: _Source = _Source.TEXT
+    source: _FailureLineSource = _FailureLineSource.TEXT
 
 
 class _FirstFailure(Struct, frozen=True):
@@ -211,13 +211,13 @@ def classify_crash(  # noqa: PLR0913 -- pure: all that decides is an argument, b
     lines = _select_last_lines(tail)
     launched = is_launcher_log(lines)
     root = _find_launcher_root_cause(lines)
-    code = _convert_to_shell_code(exit_code)
+    code = _convert_to_shell_exit_code(exit_code)
     # The first task to end is a launcher then, and its number is not that of a rank.
     rank = None if launched else rank
     trouble = Trouble(TroubleKind.CRASH, at, "", exit_code=code, node=node, rank=rank)
     first = _FirstFailure(node or "", rank, code) if root.code is None else root
-    hit = _find_best_match(lines, killed=_name_signal(first.code or 0) == "SIGKILL")
-    contract = _match_exit_codes(policy, [code, root.code, *_list_srun_exit_codes(lines)])
+    hit = _find_best_error_line(lines, killed=_get_signal_name(first.code or 0) == "SIGKILL")
+    contract = _match_policy_exit_codes(policy, [code, root.code, *_list_srun_exit_codes(lines)])
     if contract:
         kind, why, code = contract
         return replace(trouble, kind=kind, why=why, signature=why, exit_code=code)
@@ -235,18 +235,18 @@ def classify_crash(  # noqa: PLR0913 -- pure: all that decides is an argument, b
         and _has_ended_without_peer_loss(first, lines)
     ):
         consequence = hit.why
-        hit = _judge_exit_code(first.code or 0)
+        hit = _explain_exit_code(first.code or 0)
         trouble = replace(trouble, rank=first.rank, node=node if first.rank == rank else None)
         hit = replace(hit, why=f"{hit.why}; the other ranks report: {consequence}")
         code = first.code or code
     elif hit is None or hit.tier is CrashPatternTier.WRAPPER:
         code = root.code if root.code is not None else code
         # A launcher's exit code adds nothing to its own text; a signal does.
-        hit = _judge_exit_code(code) if hit is None or _name_signal(code) else hit
+        hit = _explain_exit_code(code) if hit is None or _get_signal_name(code) else hit
     return _add_failure_location(trouble, hit, lines, root, code)
 
 
-def find_uncaught(trouble: Trouble, tail: Sequence[str]) -> Trouble | None:
+def find_uncaught_exception(trouble: Trouble, tail: Sequence[str]) -> Trouble | None:
     """Return a trouble as the exception that ended a rank or one of its threads by the log; None
     where there is none, or where the run has got over it.
 
@@ -254,8 +254,12 @@ def find_uncaught(trouble: Trouble, tail: Sequence[str]) -> Trouble | None:
     is as for `classify_crash`.
     """
     lines = _select_last_lines(tail)
-    hit = _find_best_match(lines, killed=False)
-    if hit is None or hit.tier is not CrashPatternTier.CAUSE or hit.source is not _Source.RAISED:
+    hit = _find_best_error_line(lines, killed=False)
+    if (
+        hit is None
+        or hit.tier is not CrashPatternTier.CAUSE
+        or hit.source is not _FailureLineSource.RAISED
+    ):
         return None
     bare = replace(trouble, rank=None, node=None)
     return _add_failure_location(bare, hit, lines, _FirstFailure(), trouble.exit_code or 0)
@@ -268,7 +272,7 @@ def _has_ended_without_peer_loss(first: _FirstFailure, lines: Sequence[str]) -> 
     not fault and chooses no exit code. Where the first rank to end did so, and said nothing of a
     lost peer, the others lost it.
     """
-    if first.code is None or not _is_primary_exit(first.code):
+    if first.code is None or not _is_root_cause_exit_code(first.code):
         return False
     launched = is_launcher_log(lines)
     if first.rank is None:
@@ -281,7 +285,7 @@ def _has_ended_without_peer_loss(first: _FirstFailure, lines: Sequence[str]) -> 
 
 
 def _add_failure_location(
-    trouble: Trouble, hit: _MatchedLine, lines: Sequence[str], root: _FirstFailure, code: int
+    trouble: Trouble, hit: _MatchedErrorLine, lines: Sequence[str], root: _FirstFailure, code: int
 ) -> Trouble:
     """Return the trouble with place and evidence."""
     line = lines[hit.line] if 0 <= hit.line < len(lines) else ""
@@ -316,7 +320,7 @@ def _add_lagging_rank(trouble: Trouble, lines: Sequence[str]) -> Trouble:
     collectives than one that others wait in did not come to it: it hangs, and the network is well.
     """
     if trouble.signature == CALLS_DIFFER:
-        why, rank = find_different_call(lines) or (trouble.why, None)
+        why, rank = find_mismatched_collective(lines) or (trouble.why, None)
         return replace(trouble, why=why, rank=rank)
     if trouble.kind not in (TroubleKind.NETWORK, TroubleKind.HANG):
         return trouble
@@ -395,7 +399,7 @@ _LAST_ERROR: Final = re.compile(r"Last error:\s*\n(.{1,200})")
 _ASKED_DEVICE: Final = re.compile(r"\b(cuda:\d{1,4})\b")
 
 
-def _find_error_details(hit: _MatchedLine, lines: Sequence[str]) -> str:
+def _find_error_details(hit: _MatchedErrorLine, lines: Sequence[str]) -> str:
     """Return what else the lines of an error say that its reader needs, for the end of a
     sentence."""
     block = lines[max(hit.begin, 0) : hit.line + 1]
@@ -505,27 +509,31 @@ def _select_last_lines(tail: Sequence[str]) -> list[str]:
     return kept[::-1]
 
 
-def _find_best_match(lines: Sequence[str], *, killed: bool) -> _MatchedLine | None:
+def _find_best_error_line(lines: Sequence[str], *, killed: bool) -> _MatchedErrorLine | None:
     """Return the hit of the lowest tier, and of those the first, among what the run did not
     survive. `killed`: SIGKILL ended the process that ended first, which no exception does."""
-    hits = [*_select_explaining_lines(lines)]
+    hits = [*_match_error_lines(lines)]
     explained = set(chain.from_iterable(range(hit.begin, hit.line + 1) for hit in hits))
-    lived_to = _find_last_recovered_line(lines, explained, SURVIVED_LINES)
+    lived_to = _find_last_recovered_error(lines, explained, SURVIVED_LINES)
     fatal = [hit for hit in hits if hit.tier is CrashPatternTier.ORDER or hit.line >= lived_to]
     if killed:
-        fatal = [hit for hit in fatal if not _may_be_survived(hit)]
-    elif any(hit.source is _Source.RAISED and not _is_echo(hit) for hit in fatal):
+        fatal = [hit for hit in fatal if not _is_survivable_error(hit)]
+    elif any(
+        hit.source is _FailureLineSource.RAISED and not _is_secondary_error(hit) for hit in fatal
+    ):
         # One exception did end a rank, so fewer lines show that it had got over the others.
-        lived_to = _find_last_recovered_line(lines, explained, _SURVIVED_BEFORE)
-        last = max(hit.line for hit in fatal if hit.source is _Source.RAISED)
+        lived_to = _find_last_recovered_error(lines, explained, _SURVIVED_BEFORE)
+        last = max(hit.line for hit in fatal if hit.source is _FailureLineSource.RAISED)
         fatal = [
-            hit for hit in fatal if hit.line >= min(lived_to, last) or not _may_be_survived(hit)
+            hit for hit in fatal if hit.line >= min(lived_to, last) or not _is_survivable_error(hit)
         ]
-    best = min(fatal, key=_rank_hit, default=None)
+    best = min(fatal, key=_make_error_sort_key, default=None)
     if best is not None and not best.known:
         # A later error of the same failure may have a known cause, as a loader's worker that died;
         # so may the rest of a message that begins with no more than a title.
-        later = _list_chained_exceptions(lines, best.line) | _list_message_lines(lines, best.line)
+        later = _list_chained_exception_lines(lines, best.line) | _list_exception_message_lines(
+            lines, best.line
+        )
         known = (hit for hit in fatal if hit.known and hit.line in later)
         best = next((hit for hit in known if hit.tier is CrashPatternTier.CAUSE), best)
     if best is not None and best.signature == WORKER_DIED:
@@ -534,21 +542,21 @@ def _find_best_match(lines: Sequence[str], *, killed: bool) -> _MatchedLine | No
     return best
 
 
-def _is_echo(hit: _MatchedLine) -> bool:
+def _is_secondary_error(hit: _MatchedErrorLine) -> bool:
     return hit.tier > CrashPatternTier.CAUSE
 
 
-def _may_be_survived(hit: _MatchedLine) -> bool:
+def _is_survivable_error(hit: _MatchedErrorLine) -> bool:
     """Return whether a process can go on after what a hit says."""
-    return hit.tier is CrashPatternTier.CAUSE and hit.source < _Source.RAISED
+    return hit.tier is CrashPatternTier.CAUSE and hit.source < _FailureLineSource.RAISED
 
 
-def _rank_hit(hit: _MatchedLine) -> tuple[int, bool, int]:
+def _make_error_sort_key(hit: _MatchedErrorLine) -> tuple[int, bool, int]:
     """Return what the best hit is least in: of echoes, one with a known meaning goes first."""
-    return hit.tier, _is_echo(hit) and not hit.known, hit.line
+    return hit.tier, _is_secondary_error(hit) and not hit.known, hit.line
 
 
-def _list_chained_exceptions(lines: Sequence[str], first: int) -> set[int]:
+def _list_chained_exception_lines(lines: Sequence[str], first: int) -> set[int]:
     """Return the lines of the exceptions that were raised while that of a line was handled."""
     found = {first}
     for one in find_tracebacks(lines):
@@ -557,12 +565,12 @@ def _list_chained_exceptions(lines: Sequence[str], first: int) -> set[int]:
     return found - {first}
 
 
-def _list_message_lines(lines: Sequence[str], first: int) -> set[int]:
+def _list_exception_message_lines(lines: Sequence[str], first: int) -> set[int]:
     """Return the lines of an exception's message after its first one."""
-    stream, _ = split_prefix(lines[first])
+    stream, _ = split_launcher_prefix(lines[first])
     found: set[int] = set()
     for number in range(first + 1, min(first + _MESSAGE_LINES, len(lines))):
-        prefix, text = split_prefix(lines[number])
+        prefix, text = split_launcher_prefix(lines[number])
         if text.startswith("Traceback "):
             break
         if prefix == stream:
@@ -570,7 +578,7 @@ def _list_message_lines(lines: Sequence[str], first: int) -> set[int]:
     return found
 
 
-def _select_explaining_lines(lines: Sequence[str]) -> Iterator[_MatchedLine]:
+def _match_error_lines(lines: Sequence[str]) -> Iterator[_MatchedErrorLine]:
     rows = _match_patterns_by_line(lines)
     raised = {one.line: one for one in find_tracebacks(lines)}
     for number in sorted(rows.keys() | raised.keys()):
@@ -584,17 +592,19 @@ def _select_explaining_lines(lines: Sequence[str]) -> Iterator[_MatchedLine]:
             if error is not None and error.own and row.tier is CrashPatternTier.CAUSE:
                 why = f"{why}, in {error.where}"
             signature = f"{row.says}: {text}" if row.named else row.says
-            hit = _MatchedLine(number, row.tier, row.kind, why, signature, row.names_node, begin)
-            source = _find_source(lines[number], row, error)
-            yield replace(hit, rank=_find_writer(error), source=source)
+            hit = _MatchedErrorLine(
+                number, row.tier, row.kind, why, signature, row.names_node, begin
+            )
+            source = _find_error_line_source(lines[number], row, error)
+            yield replace(hit, rank=_find_exception_rank(error), source=source)
         elif error is not None and not error.echoes:
             yield _explain_exception(error)
 
 
-def _explain_exception(error: ParsedException) -> _MatchedLine:
+def _explain_exception(error: ParsedException) -> _MatchedErrorLine:
     """Return what an exception says by its class, where no pattern knows its text."""
-    tier = CrashPatternTier.ECHO if error.lost_peer else CrashPatternTier.CAUSE
-    hit = _MatchedLine(
+    tier = CrashPatternTier.ECHO if error.has_lost_peer else CrashPatternTier.CAUSE
+    hit = _MatchedErrorLine(
         error.line,
         tier,
         TroubleKind.CRASH,
@@ -603,8 +613,8 @@ def _explain_exception(error: ParsedException) -> _MatchedLine:
         True,
         error.begin,
         known=False,
-        rank=_find_writer(error),
-        source=_find_source("", None, error),
+        rank=_find_exception_rank(error),
+        source=_find_error_line_source("", None, error),
     )
     known = _CLASSES.get(error.short_name)
     if known is None:
@@ -614,23 +624,25 @@ def _explain_exception(error: ParsedException) -> _MatchedLine:
     return replace(hit, kind=kind, why=f"{says}{where}", signature=says, known=True)
 
 
-def _find_writer(error: ParsedException | None) -> int | None:
+def _find_exception_rank(error: ParsedException | None) -> int | None:
     """Return the rank of an exception by its traceback, or by the prefix of its lines."""
     if error is None:
         return None
     return error.writer if error.rank is None else error.rank
 
 
-def _find_source(line: str, row: CrashPattern | None, error: ParsedException | None) -> _Source:
+def _find_error_line_source(
+    line: str, row: CrashPattern | None, error: ParsedException | None
+) -> _FailureLineSource:
     """Return what a line is that a pattern or the end of a traceback explains."""
     if error is not None:
         uncaught = error.hooked or error.ended_thread or error.rank is not None
         # An error of the device stays: each later call of that process raises it as well.
         uncaught = uncaught or (row is not None and row.kind is TroubleKind.CUDA)
-        return _Source.RAISED if uncaught else _Source.CAUGHT
+        return _FailureLineSource.RAISED if uncaught else _FailureLineSource.CAUGHT
     if row is None or row.kind not in _SURVIVED_KINDS or _OF_SYSTEM.search(line):
-        return _Source.SYSTEM
-    return _Source.TEXT
+        return _FailureLineSource.SYSTEM
+    return _FailureLineSource.TEXT
 
 
 def load_crash_patterns() -> tuple[CrashPattern, ...]:
@@ -646,7 +658,7 @@ def load_crash_patterns() -> tuple[CrashPattern, ...]:
 
 
 @cache
-def _load_pattern_file() -> tuple[tuple[CrashPattern, LinePattern], ...]:
+def _compile_crash_patterns() -> tuple[tuple[CrashPattern, LinePattern], ...]:
     # Named rows say least of a line: any other row that matches it goes before.
     order = sorted(load_crash_patterns(), key=lambda row: (row.named, row.tier))
     return tuple((row, LinePattern(row.pattern)) for row in order)
@@ -660,20 +672,20 @@ def _match_patterns_by_line(lines: Sequence[str]) -> dict[int, CrashPattern]:
         block += line.encode() + b"\n"
     found: dict[int, CrashPattern] = {}
     whole = bytes(block)
-    for row, pattern in _load_pattern_file():
+    for row, pattern in _compile_crash_patterns():
         for match in pattern.matches(whole):
             found.setdefault(bisect_right(starts, match.at) - 1, row)
     return found
 
 
-def _find_last_recovered_line(lines: Sequence[str], trouble: set[int], least: int) -> int:
+def _find_last_recovered_error(lines: Sequence[str], trouble: set[int], least: int) -> int:
     """Return the line up to which the run got over its errors: the last one of them after which so
     many ordinary lines came, or 0."""
     ordinary, before, lived_to = 0, -1, 0
     for number, line in enumerate(lines):
         if number in trouble:
             ordinary, before = 0, number
-        elif is_ordinary_line(line):
+        elif is_normal_output_line(line):
             ordinary += 1
         if ordinary >= least and before >= lived_to:
             lived_to = before + 1
@@ -689,7 +701,7 @@ def _find_launcher_root_cause(lines: Sequence[str]) -> _FirstFailure:
     if end is None:
         return _FirstFailure()
     return _FirstFailure(
-        end.host, end.rank, None if end.code is None else _convert_to_shell_code(end.code)
+        end.host, end.rank, None if end.code is None else _convert_to_shell_exit_code(end.code)
     )
 
 
@@ -708,19 +720,21 @@ def _find_torchrun_root_cause(lines: Sequence[str]) -> _FirstFailure:
         root = _FirstFailure(
             "" if host.startswith(("localhost", "127.")) else host,
             int(rank[0]) if rank else None,
-            _convert_to_shell_code(int(code[0])) if code else None,
+            _convert_to_shell_exit_code(int(code[0])) if code else None,
         )
         roots[host] = (values.get("time", ""), root)
     if not roots:
         return _FirstFailure()
-    _, first = min(roots.values(), key=lambda one: (not _is_primary_exit(one[1].code), one[0]))
+    _, first = min(
+        roots.values(), key=lambda one: (not _is_root_cause_exit_code(one[1].code), one[0])
+    )
     return first
 
 
 def _parse_torchrun_failures(lines: Sequence[str]) -> Iterator[dict[str, str]]:
     """Yield the fields of each block of torchrun's."""
     values: dict[str, str] | None = None
-    for line in map(strip_label, lines):
+    for line in map(strip_task_label, lines):
         if "Root Cause (first observed failure):" in line:
             if values is not None:
                 yield values
@@ -735,16 +749,16 @@ def _parse_torchrun_failures(lines: Sequence[str]) -> Iterator[dict[str, str]]:
         yield values
 
 
-def _is_primary_exit(status: int | None) -> bool:
+def _is_root_cause_exit_code(status: int | None) -> bool:
     """Return whether a rank that only lost a peer cannot end like this."""
     if status is None:
         return False
-    code = _convert_to_shell_code(status)
-    name = _name_signal(code)
+    code = _convert_to_shell_exit_code(status)
+    name = _get_signal_name(code)
     return name in _NO_ECHO or (not name and 1 < code < 128)
 
 
-def _match_exit_codes(
+def _match_policy_exit_codes(
     policy: RunPolicy, codes: Sequence[int | None]
 ) -> tuple[TroubleKind, str, int] | None:
     """Return what one of the exit codes that mean something asks for."""
@@ -770,8 +784,8 @@ def _explain_start_failure(codes: Sequence[int | None], lines: Sequence[str]) ->
     return f"its command cannot be started: {error[:120]}" if error else ""
 
 
-def _judge_exit_code(code: int) -> _MatchedLine:
-    name, kind = _name_signal(code), TroubleKind.CRASH
+def _explain_exit_code(code: int) -> _MatchedErrorLine:
+    name, kind = _get_signal_name(code), TroubleKind.CRASH
     if not name:
         why, signature = f"it ended with exit code {code}", f"exit {code}"
     elif name in _DIED:
@@ -782,10 +796,10 @@ def _judge_exit_code(code: int) -> _MatchedLine:
     else:
         extra = ": no handler saved on it" if name in _SAVES else ""
         why, signature, kind = f"it was killed by {name}{extra}", name, TroubleKind.KILLED
-    return _MatchedLine(-1, CrashPatternTier.WRAPPER, kind, why, signature)
+    return _MatchedErrorLine(-1, CrashPatternTier.WRAPPER, kind, why, signature)
 
 
-def _name_signal(code: int) -> str:
+def _get_signal_name(code: int) -> str:
     """Return the name of the signal that an exit code means; empty for none."""
     try:
         return signal.Signals(code - 128).name if code > 128 else ""
@@ -793,7 +807,7 @@ def _name_signal(code: int) -> str:
         return ""
 
 
-def _convert_to_shell_code(status: int) -> int:
+def _convert_to_shell_exit_code(status: int) -> int:
     """Return the shell's exit code of a status as Python has it (-n for signal n)."""
     return 128 - status if status < 0 else status
 

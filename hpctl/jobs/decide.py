@@ -28,7 +28,7 @@ from hpctl.vocabulary.run_policy import (
 from hpctl.vocabulary.trouble import Trouble, TroubleKind
 
 
-class TreatedTrouble(Struct, frozen=True):
+class PastTrouble(Struct, frozen=True):
     """One trouble of the same job that was treated before, oldest first in a history."""
 
     trouble: Trouble
@@ -59,9 +59,9 @@ class RestartResources(Struct, frozen=True):
     alive: bool | None = None
 
 
-def decide_trouble_answer(
+def decide_trouble_action(
     policy: RunPolicy,
-    past: Sequence[TreatedTrouble],
+    past: Sequence[PastTrouble],
     trouble: Trouble,
     means: RestartResources,
     now: datetime,
@@ -74,28 +74,28 @@ def decide_trouble_answer(
     """
     treatment = policy.treatment(trouble.kind)
     fruitless = list_troubles_since_progress(policy, past, trouble)
-    rungs = _list_remaining_restart_kinds(treatment, fruitless, trouble)
+    rungs = _list_remaining_ladder_actions(treatment, fruitless, trouble)
     if rungs[0] in (RunAction.NONE, RunAction.NOTIFY):
-        return RunDecision(rungs[0], _join_lines(trouble.why))
+        return RunDecision(rungs[0], _format_single_line(trouble.why))
     lives = means.alive if means.alive is not None else trouble.kind in LEAVES_ALIVE
     save_s = policy.save_grace_s if treatment.save_first and lives else 0.0
-    tried = len(_list_restart_options(fruitless))
+    tried = len(_list_past_restarts(fruitless))
     stops_at_once = rungs[0] in STOPS and not tried
     over = "" if stops_at_once else _find_exceeded_budget(policy, past, fruitless, trouble, now)
     if over or rungs[0] in STOPS:
         times = f"{trouble.kind} {tried + 1} times without progress"
         reason = "" if stops_at_once else over or times
-        action = policy.last_resort(trouble.kind) if over else rungs[0]
-        return _make_stop_answer(action, reason, trouble, save_s)
+        action = policy.find_last_resort_action(trouble.kind) if over else rungs[0]
+        return _make_stop_decision(action, reason, trouble, save_s)
     for leave in _list_node_exclusions(policy, past, trouble, means, now):
         for action in rungs:
             if not _is_restart_possible(action, policy, trouble, means, leave):
                 continue
             if action in (RunAction.NONE, RunAction.NOTIFY):
-                return RunDecision(action, _join_lines(trouble.why))
+                return RunDecision(action, _format_single_line(trouble.why))
             return RunDecision(
                 action,
-                _join_lines(
+                _format_single_line(
                     f"{trouble.why} ({_describe_budget_use(policy, past, fruitless, trouble, now)})"
                 ),
                 after_s=_compute_restart_delay(policy, treatment, fruitless, trouble),
@@ -105,19 +105,19 @@ def decide_trouble_answer(
             )
     short = RunAction.STEP in rungs and means.step
     why = "too few healthy nodes, and no requeue" if short else "no further restart is possible"
-    return _make_stop_answer(policy.last_resort(trouble.kind), why, trouble, save_s)
+    return _make_stop_decision(policy.find_last_resort_action(trouble.kind), why, trouble, save_s)
 
 
-def _make_stop_answer(
+def _make_stop_decision(
     action: RunAction, reason: str, trouble: Trouble, save_s: float
 ) -> RunDecision:
     """Return the answer that restarts nothing. Only a HOLD's reason goes into the job's Comment."""
     prefix = "hpctl: " if action is RunAction.HOLD else ""
     text = f"{reason}: {trouble.why}" if reason else trouble.why or str(trouble.kind)
-    return RunDecision(action, _join_lines(f"{prefix}{text}"), save_first_s=save_s)
+    return RunDecision(action, _format_single_line(f"{prefix}{text}"), save_first_s=save_s)
 
 
-def is_growing_worthwhile(
+def is_step_growth_worthwhile(
     policy: RunPolicy, have: int, could: int, remaining_s: float, restart_cost_s: float
 ) -> bool:
     """Return whether a smaller run should start again on more nodes, at its next checkpoint.
@@ -136,8 +136,8 @@ def is_growing_worthwhile(
 
 
 def list_troubles_since_progress(
-    policy: RunPolicy, past: Sequence[TreatedTrouble], trouble: Trouble
-) -> tuple[TreatedTrouble, ...]:
+    policy: RunPolicy, past: Sequence[PastTrouble], trouble: Trouble
+) -> tuple[PastTrouble, ...]:
     """Return what was done since the run last made progress, or since a person had it run again.
 
     A newer checkpoint is progress; where no checkpoint is known, a later training step; where
@@ -170,7 +170,7 @@ def is_repeated_trouble(before: Trouble, trouble: Trouble) -> bool:
     return (before.kind, before.signature) == (trouble.kind, trouble.signature)
 
 
-def is_at_same_step(before: Trouble, trouble: Trouble) -> bool:
+def is_same_rank_and_step(before: Trouble, trouble: Trouble) -> bool:
     """Return whether a trouble of the same kind hit the same rank at the same training step."""
     known = trouble.step is not None and trouble.rank is not None
     return (
@@ -180,11 +180,11 @@ def is_at_same_step(before: Trouble, trouble: Trouble) -> bool:
     )
 
 
-def follows_rank_across_nodes(before: Trouble, trouble: Trouble) -> bool:
+def has_rank_failed_across_nodes(before: Trouble, trouble: Trouble) -> bool:
     """Return whether the same rank failed at the same step on another node: no node explains
     that."""
     moved = None not in (before.node, trouble.node) and before.node != trouble.node
-    return moved and is_at_same_step(before, trouble) and trouble.kind is not TroubleKind.NODE
+    return moved and is_same_rank_and_step(before, trouble) and trouble.kind is not TroubleKind.NODE
 
 
 class _NodesToExclude(Struct, frozen=True):
@@ -198,12 +198,12 @@ class _NodesToExclude(Struct, frozen=True):
         return tuple(sorted((*self.certain, *self.suspected)))
 
 
-def _list_restart_options(past: Sequence[TreatedTrouble]) -> list[TreatedTrouble]:
+def _list_past_restarts(past: Sequence[PastTrouble]) -> list[PastTrouble]:
     return [p for p in past if p.action in RESTARTS]
 
 
-def _list_remaining_restart_kinds(
-    treatment: TroubleTreatment, fruitless: Sequence[TreatedTrouble], trouble: Trouble
+def _list_remaining_ladder_actions(
+    treatment: TroubleTreatment, fruitless: Sequence[PastTrouble], trouble: Trouble
 ) -> tuple[RunAction, ...]:
     """Return what is left of the ladder, at least its last rung; then, where it never stops the
     job, what was tried."""
@@ -225,8 +225,8 @@ def _list_remaining_restart_kinds(
 
 def _find_exceeded_budget(
     policy: RunPolicy,
-    past: Sequence[TreatedTrouble],
-    fruitless: Sequence[TreatedTrouble],
+    past: Sequence[PastTrouble],
+    fruitless: Sequence[PastTrouble],
     trouble: Trouble,
     now: datetime,
 ) -> str:
@@ -234,12 +234,12 @@ def _find_exceeded_budget(
     lately = _count_recent_restarts(policy, past, now)
     if trouble.kind in UNPLANNED and lately >= policy.restarts:
         return f"{lately} restarts in {_format_duration(policy.window_s)}"
-    again = _list_restart_options(fruitless)
+    again = _list_past_restarts(fruitless)
     if policy.treatment(trouble.kind).hold_same:
         same = 1 + sum(is_repeated_trouble(p.trouble, trouble) for p in again)
         if same >= policy.same_signature:
             return f"the same {trouble.kind} {same} times without progress"
-    moved = 1 + sum(follows_rank_across_nodes(p.trouble, trouble) for p in again)
+    moved = 1 + sum(has_rank_failed_across_nodes(p.trouble, trouble) for p in again)
     if moved > 1 and moved >= policy.same_signature:
         where = f"rank {trouble.rank} at step {trouble.step}"
         return f"{trouble.kind} of {where} {moved} times, on different nodes"
@@ -252,7 +252,7 @@ def _find_exceeded_budget(
     return ""
 
 
-def list_unreachable_treatments(policy: RunPolicy) -> list[str]:
+def list_unreachable_ladder_actions(policy: RunPolicy) -> list[str]:
     """Return what the treatments promise and the budgets never let happen, one line each."""
     found = []
     for kind, treatment in sorted(policy.treatments.items()):
@@ -272,7 +272,7 @@ def list_unreachable_treatments(policy: RunPolicy) -> list[str]:
     return found
 
 
-def _count_recent_restarts(policy: RunPolicy, past: Sequence[TreatedTrouble], now: datetime) -> int:
+def _count_recent_restarts(policy: RunPolicy, past: Sequence[PastTrouble], now: datetime) -> int:
     """Return the restarts in the window since the job was last stopped, planned ones not
     counted."""
     count = 0
@@ -286,7 +286,7 @@ def _count_recent_restarts(policy: RunPolicy, past: Sequence[TreatedTrouble], no
 
 def _list_node_exclusions(
     policy: RunPolicy,
-    past: Sequence[TreatedTrouble],
+    past: Sequence[PastTrouble],
     trouble: Trouble,
     means: RestartResources,
     now: datetime,
@@ -326,9 +326,9 @@ def _is_restart_possible(
         case RunAction.PROCESS:
             return means.process and trouble.node not in leave.nodes
         case RunAction.STEP:
-            return means.step and _count_spare_nodes(means, leave) >= _count_needed_nodes(
-                policy, means
-            )
+            return means.step and _count_remaining_healthy_nodes(
+                means, leave
+            ) >= _count_needed_nodes(policy, means)
         case RunAction.REQUEUE:
             left = means.pool - len(leave.nodes)
             enough = (
@@ -340,7 +340,7 @@ def _is_restart_possible(
     return True
 
 
-def _count_spare_nodes(means: RestartResources, leave: _NodesToExclude) -> int:
+def _count_remaining_healthy_nodes(means: RestartResources, leave: _NodesToExclude) -> int:
     """Return how many healthy nodes of the allocation are not left out."""
     if means.names:
         return len(set(means.names) - set(leave.nodes))
@@ -353,7 +353,7 @@ def _count_needed_nodes(policy: RunPolicy, means: RestartResources) -> int:
 
 
 def _choose_node_count(policy: RunPolicy, means: RestartResources, leave: _NodesToExclude) -> int:
-    room = _count_spare_nodes(means, leave)
+    room = _count_remaining_healthy_nodes(means, leave)
     most = means.wanted or room
     return min(room, most if policy.nodes is None else min(most, policy.nodes[1]))
 
@@ -361,11 +361,11 @@ def _choose_node_count(policy: RunPolicy, means: RestartResources, leave: _Nodes
 def _compute_restart_delay(
     policy: RunPolicy,
     treatment: TroubleTreatment,
-    fruitless: Sequence[TreatedTrouble],
+    fruitless: Sequence[PastTrouble],
     trouble: Trouble,
 ) -> float:
     """Return seconds before the restart. The jitter comes from the values, so replays agree."""
-    again = sum(policy.treatment(p.trouble.kind).backoff for p in _list_restart_options(fruitless))
+    again = sum(policy.treatment(p.trouble.kind).backoff for p in _list_past_restarts(fruitless))
     if not treatment.backoff or not again:
         return 0.0
     wait = policy.backoff.first_s
@@ -380,13 +380,13 @@ def _compute_restart_delay(
 
 def _describe_budget_use(
     policy: RunPolicy,
-    past: Sequence[TreatedTrouble],
-    fruitless: Sequence[TreatedTrouble],
+    past: Sequence[PastTrouble],
+    fruitless: Sequence[PastTrouble],
     trouble: Trouble,
     now: datetime,
 ) -> str:
     """Return how much of the budgets this restart uses up."""
-    again = len(_list_restart_options(fruitless)) + 1
+    again = len(_list_past_restarts(fruitless)) + 1
     reason = f"restart {again} of {policy.without_progress} without progress"
     if trouble.kind not in UNPLANNED:
         return reason
@@ -402,7 +402,7 @@ def _format_duration(seconds: float) -> str:
     return f"{seconds:g} s"
 
 
-def _join_lines(text: str) -> str:
+def _format_single_line(text: str) -> str:
     """Return one line that squeue can show."""
     flat = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     return flat if len(flat) <= WHY_CHARS else flat[: WHY_CHARS - 3] + "..."

@@ -5,7 +5,7 @@ from typing import Final
 
 from hpctl.engine.plan import NODE_LOST
 from hpctl.engine.preemption import RELEASED
-from hpctl.engine.view import View
+from hpctl.engine.view import PlanningView
 from hpctl.faults.reachability import CHECKS
 from hpctl.toolkit.bounds import add_seconds
 from hpctl.vocabulary.node_recovery import NodeRecovery
@@ -15,7 +15,7 @@ _REGISTERS_S: Final = 120.0
 """Seconds before a requeue in which its node may have booted and registered, which caused it."""
 
 
-def is_known_as_preempted(job: SlurmJob, view: View) -> bool:
+def has_recorded_preemption(job: SlurmJob, view: PlanningView) -> bool:
     """Return whether the last run of a job that waits is known to have been preempted."""
     return any(
         rec.note and rec.attempt.job == job.id and rec.attempt.submit == job.submit
@@ -23,7 +23,9 @@ def is_known_as_preempted(job: SlurmJob, view: View) -> bool:
     )
 
 
-def has_left_before_fault(job: SlurmJob, cause: NodeRecovery, view: View, slack_s: float) -> bool:
+def has_job_left_before_fault(
+    job: SlurmJob, cause: NodeRecovery, view: PlanningView, slack_s: float
+) -> bool:
     """Return whether a job that waits had left a node before its fault: it was preempted, or a
     person requeued it, and another job started there between, or the fault came much later.
 
@@ -31,7 +33,7 @@ def has_left_before_fault(job: SlurmJob, cause: NodeRecovery, view: View, slack_
     A script that requeues its own job after a GPU error may do so before hpctl finds the fault.
     """
     fault = find_first_fault_time(cause)
-    if is_known_as_preempted(job, view):
+    if has_recorded_preemption(job, view):
         return True
     if fault < add_seconds(job.submit, 1):
         return False
@@ -40,7 +42,7 @@ def has_left_before_fault(job: SlurmJob, cause: NodeRecovery, view: View, slack_
         return True
     since = add_seconds(job.submit, -RELEASED.total_seconds())
     return any(
-        _has_run_start_between(other, since, fault)
+        _has_run_started_between(other, since, fault)
         for other in view.scheduler.jobs.values()
         if other.id != job.id and cause.node in other.nodes
     )
@@ -51,7 +53,7 @@ def find_first_fault_time(cause: NodeRecovery) -> datetime:
     return min((finding.first for finding in cause.findings), default=cause.opened)
 
 
-def _may_have_lost_node(job: SlurmJob, cause: NodeRecovery, view: View) -> bool:
+def _may_have_lost_node(job: SlurmJob, cause: NodeRecovery, view: PlanningView) -> bool:
     """Return whether Slurm may have taken the job off the node itself, which it does long before
     hpctl calls a dead node lost, and where a node has booted under a job."""
     lost = cause.rule == NODE_LOST or any(finding.check in CHECKS for finding in cause.findings)
@@ -71,7 +73,7 @@ def _may_have_lost_node(job: SlurmJob, cause: NodeRecovery, view: View) -> bool:
     )
 
 
-def _has_run_start_between(job: SlurmJob, since: datetime, until: datetime) -> bool:
+def _has_run_started_between(job: SlurmJob, since: datetime, until: datetime) -> bool:
     """Return whether the last run of a job began in a span of time, also where it was requeued
     since."""
     start = job.ran_from or job.start

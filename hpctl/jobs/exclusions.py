@@ -10,11 +10,11 @@ from datetime import datetime
 from typing import Final
 
 from hpctl.engine.journal.events import GateBlocked, JobRecoveryOpened
-from hpctl.engine.view import View
+from hpctl.engine.view import PlanningView
 from hpctl.jobs.run_gates import RUN_GATES, GatedFailedRun
 from hpctl.toolkit.bounds import add_seconds
 from hpctl.vocabulary.identity import JobId, NodeName, RecoveryId, RuleId
-from hpctl.vocabulary.isolation import InconsistentState, isolate_each
+from hpctl.vocabulary.isolation import InconsistentState, isolate_each_call
 from hpctl.vocabulary.policy import RecoveryPolicy
 from hpctl.vocabulary.recovery import make_recovery_id
 from hpctl.vocabulary.run_policy import RunAction, RunDecision
@@ -26,35 +26,37 @@ LIFT_AGAIN_S: Final = 600.0
 _LIFTED: Final = RuleId("run-lift")
 
 
-def plan_exclusion_lifts(
-    view: View, policy: RecoveryPolicy, taken: Collection[JobId], now: datetime
+def plan_node_exclusion_lifts(
+    view: PlanningView, policy: RecoveryPolicy, taken: Collection[JobId], now: datetime
 ) -> tuple[list[JobRecoveryOpened | GateBlocked], list[InconsistentState]]:
     """Return what opens for each pending job that hpctl keeps off a node for a cause that no longer
     holds. `taken`: the jobs that something is decided on already."""
 
-    def decide_job(job: SlurmJob) -> JobRecoveryOpened | GateBlocked | None:
+    def decide_exclusion_lift(job: SlurmJob) -> JobRecoveryOpened | GateBlocked | None:
         if job.id in taken or job.id in view.state.open_jobs or view.is_quarantined(job.id):
             return None
-        return _open_lift_recovery(job, view, policy, now)
+        return _open_exclusion_lift_recovery(job, view, policy, now)
 
-    waiting = [job for job in view.scheduler.jobs.values() if _may_lift_exclusion(job)]
-    found, flaws = isolate_each("plan", waiting, lambda job: job.id, decide_job)
+    waiting = [job for job in view.scheduler.jobs.values() if _can_lift_node_exclusion(job)]
+    found, flaws = isolate_each_call("plan", waiting, lambda job: job.id, decide_exclusion_lift)
     return [decision for decision in found if decision is not None], flaws
 
 
-def _may_lift_exclusion(job: SlurmJob) -> bool:
+def _can_lift_node_exclusion(job: SlurmJob) -> bool:
     return job.state == "PENDING" and bool(job.admin_comment) and not job.completing
 
 
-def _open_lift_recovery(
-    job: SlurmJob, view: View, policy: RecoveryPolicy, now: datetime
+def _open_exclusion_lift_recovery(
+    job: SlurmJob, view: PlanningView, policy: RecoveryPolicy, now: datetime
 ) -> JobRecoveryOpened | GateBlocked | None:
     keep_out = (
-        list_data_corrupting_nodes if has_excluded_too_many_nodes(job) else list_excluded_nodes
+        list_data_corrupting_nodes
+        if is_job_blocked_by_exclusions(job)
+        else list_policy_excluded_nodes
     )
     kept = keep_out(job.id, view, policy)
     nodes = [n for n in job.excluded_by_hpctl if n not in kept and is_node_in_service(n, view)]
-    if not nodes or _has_recent_lift(job.id, view, now):
+    if not nodes or _has_recent_exclusion_lift(job.id, view, now):
         return None
     why = f"it waits without {','.join(sorted(nodes))}, in service and not under treatment"
     answer = RunDecision(RunAction.NOTIFY, why)
@@ -80,35 +82,39 @@ def _open_lift_recovery(
     )
 
 
-def _has_recent_lift(job: JobId, view: View, now: datetime) -> bool:
+def _has_recent_exclusion_lift(job: JobId, view: PlanningView, now: datetime) -> bool:
     return any(
         rec.lift and rec.attempt.job == job and now < add_seconds(rec.since, LIFT_AGAIN_S)
         for rec in view.state.jobs.values()
     )
 
 
-def list_excluded_nodes(job: JobId, view: View, policy: RecoveryPolicy) -> set[NodeName]:
+def list_policy_excluded_nodes(
+    job: JobId, view: PlanningView, policy: RecoveryPolicy
+) -> set[NodeName]:
     """Return the nodes that a job's run policy keeps it off although they are not under treatment.
 
     For as long as its budgets look back; not those that were treated, or have booted, since.
     """
-    return _list_excluded_by_policy(job, view, policy)
+    return _list_exclusions_by_trouble_kind(job, view, policy)
 
 
-def _list_excluded_by_policy(
-    job: JobId, view: View, policy: RecoveryPolicy, kind: TroubleKind | None = None
+def _list_exclusions_by_trouble_kind(
+    job: JobId, view: PlanningView, policy: RecoveryPolicy, kind: TroubleKind | None = None
 ) -> set[NodeName]:
-    window, now = policy.job.restart_window_s, view.scheduler.known_at
+    window, now = policy.job.restart_window_s, view.scheduler.valid_at
     mine = [r for r in view.state.jobs.values() if r.attempt.job == job]
     kept: set[NodeName] = set()
     for rec in mine:
         wanted = kind is None or (rec.trouble is not None and rec.trouble.kind is kind)
         if wanted and now < add_seconds(rec.opened, window):
-            kept.update(n for n in rec.exclude if not _has_been_treated_since(n, rec.opened, view))
+            kept.update(
+                n for n in rec.exclude if not _has_node_recovered_since(n, rec.opened, view)
+            )
     return kept
 
 
-def is_node_in_service(node: NodeName, view: View) -> bool:
+def is_node_in_service(node: NodeName, view: PlanningView) -> bool:
     """Return whether a node is in service, its slurmd answers, and nothing treats it."""
     slurm = view.scheduler.nodes.get(node)
     if slurm is None or node in view.state.open_nodes:
@@ -116,24 +122,26 @@ def is_node_in_service(node: NodeName, view: View) -> bool:
     return slurm.in_service and slurm.responding
 
 
-def has_excluded_too_many_nodes(job: SlurmJob) -> bool:
+def is_job_blocked_by_exclusions(job: SlurmJob) -> bool:
     """Return whether Slurm holds a job that it could not start, and hpctl excluded nodes of it.
 
     A job that never starts is worse off than one that meets a doubtful node again.
-    `can_run_without_nodes` cannot prevent this for a job of 22.05 that was shrunk by `scontrol
-    update NumNodes`: it is requeued as large as it was submitted, and no field shows that before it
-    starts.
+    `can_job_start_without_nodes` cannot prevent this for a job of 22.05 that was shrunk by
+    `scontrol update NumNodes`: it is requeued as large as it was submitted, and no field shows that
+    before it starts.
     """
     return job.cannot_start and bool(job.excluded_by_hpctl)
 
 
-def list_data_corrupting_nodes(job: JobId, view: View, policy: RecoveryPolicy) -> set[NodeName]:
+def list_data_corrupting_nodes(
+    job: JobId, view: PlanningView, policy: RecoveryPolicy
+) -> set[NodeName]:
     """Return the nodes that a job's run policy keeps it off because they may corrupt its data: to
     wait for a person is better than to meet one again."""
-    return _list_excluded_by_policy(job, view, policy, TroubleKind.CORRUPTION)
+    return _list_exclusions_by_trouble_kind(job, view, policy, TroubleKind.CORRUPTION)
 
 
-def list_usable_nodes(job: SlurmJob, view: View) -> frozenset[NodeName]:
+def list_usable_nodes(job: SlurmJob, view: PlanningView) -> frozenset[NodeName]:
     """Return the nodes of its partitions that Slurm gives away now, to this job or another."""
     wanted = set(job.partition.split(","))
     return frozenset(
@@ -143,8 +151,8 @@ def list_usable_nodes(job: SlurmJob, view: View) -> frozenset[NodeName]:
     )
 
 
-def can_run_without_nodes(
-    job: SlurmJob, exclude: Collection[NodeName], size: int, view: View
+def can_job_start_without_nodes(
+    job: SlurmJob, exclude: Collection[NodeName], size: int, view: PlanningView
 ) -> bool:
     """Return whether a job of so many nodes could start without these, as far as Slurm reports what
     it asks for.
@@ -161,7 +169,7 @@ def can_run_without_nodes(
     return len(fit) >= max(size, 1)
 
 
-def _has_been_treated_since(node: NodeName, at: datetime, view: View) -> bool:
+def _has_node_recovered_since(node: NodeName, at: datetime, view: PlanningView) -> bool:
     """Return whether a node was treated to the end since, or has booted: nothing old runs there."""
     rid = view.state.last_of_node.get(node)
     treated = rid is not None and view.state.nodes[rid].ended

@@ -7,30 +7,30 @@ from msgspec.structs import replace
 from hpctl.engine.explain_view import FailureToExplain, JobToExplain
 from hpctl.engine.journal.events import GateBlocked
 from hpctl.engine.run_policies import RunPolicies
-from hpctl.jobs.decide import RestartResources, decide_trouble_answer
+from hpctl.jobs.decide import RestartResources, decide_trouble_action
 from hpctl.jobs.plan import list_past_troubles
 from hpctl.jobs.restart import choose_restart_method
-from hpctl.jobs.run_cases import explain_end_at_time_limit, find_treated_trouble
-from hpctl.jobs.run_failure import explain_by_node_findings
+from hpctl.jobs.run_cases import explain_no_time_limit_restart, find_recovery_trouble
+from hpctl.jobs.run_failure import explain_failure_by_node_findings
 from hpctl.jobs.verdict import judge_run_failure
 from hpctl.vocabulary.failure import FailureVerdict
 from hpctl.vocabulary.hang import ENDED_GATE
 from hpctl.vocabulary.job_recovery import JobRecovery
-from hpctl.vocabulary.policy import Mode
+from hpctl.vocabulary.policy import OperatingMode
 from hpctl.vocabulary.run_policy import RunAction, RunPolicy
 from hpctl.vocabulary.slurm_facts import TIMED_OUT
 from hpctl.vocabulary.trouble import Trouble, TroubleKind
 
 
-def describe_crash_answer(asked: JobToExplain) -> str:
+def describe_crash_action(asked: JobToExplain) -> str:
     """Return what the policy of a job answers to a crash now."""
     now, job = asked.world.now, asked.job
-    if asked.world.policy.mode is Mode.OBSERVE:
+    if asked.world.policy.mode is OperatingMode.OBSERVE:
         return "nothing: hpctl is in mode observe"
     trouble = Trouble(TroubleKind.CRASH, now, "a rank crashes", "now")
     supervised = choose_restart_method(asked.registered).has_supervisor
     means = RestartResources(step=supervised, requeue=job.recoverable, nodes=len(job.nodes))
-    answer = decide_trouble_answer(asked.policy, (), trouble, means, now)
+    answer = decide_trouble_action(asked.policy, (), trouble, means, now)
     return f"{answer.action} ({answer.why})"
 
 
@@ -38,7 +38,7 @@ def describe_time_limit_end(asked: JobToExplain) -> str:
     """Return why a job that reached its time limit stays ended; "" for another end."""
     if asked.job.state != TIMED_OUT:
         return ""
-    why = explain_end_at_time_limit(asked.job, asked.registered, asked.policy)
+    why = explain_no_time_limit_restart(asked.job, asked.registered, asked.policy)
     return f"it reached its time limit: {why}" if why else "it reached its time limit"
 
 
@@ -54,14 +54,14 @@ def judge_failed_run(asked: FailureToExplain) -> FailureVerdict | None:
     if trouble is None:
         return None
     world, ran_on = asked.world, asked.nodes
-    trouble = explain_by_node_findings(trouble, ran_on, world.health, asked.job)
+    trouble = explain_failure_by_node_findings(trouble, ran_on, world.health, asked.job)
     past = [
         one
         for one in list_past_troubles(world.state, asked.job, now=trouble)
         if one.trouble.at < trouble.at
     ]
     nodes = {name: world.assessments[name] for name in ran_on if name in world.assessments}
-    answer = _find_policy_decision(asked)
+    answer = _find_decided_run_action(asked)
     return judge_run_failure(trouble, past, nodes, _find_job_policy(asked), world.now, answer)
 
 
@@ -69,14 +69,14 @@ def _find_run_trouble(asked: FailureToExplain) -> Trouble | None:
     """Return what went wrong with a run; for a node's fault, with the rule that found it."""
     rec, hold = asked.recovery, asked.hold
     if rec is not None:
-        return None if rec.note or rec.lift else _find_recovered_trouble(asked, rec)
+        return None if rec.note or rec.lift else _find_recovery_trouble(asked, rec)
     if asked.trouble is not None or hold is None:
         return asked.trouble
     return _find_unreported_trouble(hold)
 
 
-def _find_recovered_trouble(asked: FailureToExplain, rec: JobRecovery) -> Trouble:
-    trouble = find_treated_trouble(rec)
+def _find_recovery_trouble(asked: FailureToExplain, rec: JobRecovery) -> Trouble:
+    trouble = find_recovery_trouble(rec)
     cause = asked.world.state.nodes.get(rec.cause)
     if cause is None:
         return trouble
@@ -90,7 +90,7 @@ def _find_unreported_trouble(hold: GateBlocked) -> Trouble | None:
     return Trouble(kinds[rule], hold.at, hold.why) if rule in kinds else None
 
 
-def _find_policy_decision(asked: FailureToExplain) -> RunAction | None:
+def _find_decided_run_action(asked: FailureToExplain) -> RunAction | None:
     """Return what was decided about a run; None where that is still open."""
     rec, hold = asked.recovery, asked.hold
     if rec is not None:
@@ -103,5 +103,5 @@ def _find_job_policy(asked: FailureToExplain) -> RunPolicy:
         return asked.policy
     slurm = asked.world.slurm
     job = slurm.jobs.get(asked.job) if slurm is not None else None
-    ruled = RunPolicies().find_policies(job) if job is not None else None
+    ruled = RunPolicies().find_job_policy(job) if job is not None else None
     return ruled.policy if ruled is not None else RunPolicy()

@@ -2,21 +2,21 @@
 
 from hpctl.engine.restart_time import CLOCK_MARGIN_S, find_restart_time
 from hpctl.engine.view import (
-    View,
-    find_last_report,
+    PlanningView,
+    find_last_job_report,
     group_jobs_by_node,
     has_lost_batch_script,
-    is_urgent,
+    is_node_recovery_urgent,
     must_requeue_before_down,
 )
-from hpctl.faults.hma_marks import find_node_mark
+from hpctl.faults.hma_marks import find_hma_mark
 from hpctl.jobs.advance import JobFacts
 from hpctl.jobs.exclusions import (
-    can_run_without_nodes,
-    has_excluded_too_many_nodes,
+    can_job_start_without_nodes,
+    is_job_blocked_by_exclusions,
     is_node_in_service,
     list_data_corrupting_nodes,
-    list_excluded_nodes,
+    list_policy_excluded_nodes,
 )
 from hpctl.toolkit.bounds import EARLIEST
 from hpctl.vocabulary.identity import NodeName
@@ -35,12 +35,12 @@ PASS_S = 0.5
 """Seconds after a second began at which that turn has come."""
 
 
-def collect_job_facts(rec: JobRecovery, view: View, policy: RecoveryPolicy) -> JobFacts:
+def collect_job_facts(rec: JobRecovery, view: PlanningView, policy: RecoveryPolicy) -> JobFacts:
     """Return what is known now of the job that a recovery treats."""
     cause = view.state.nodes.get(rec.cause)
     bad = [view.scheduler.nodes.get(n) for n in rec.bad_nodes]
     kept = any(
-        n is not None and n.closed and (parse_reason_owner(n.reason) or find_node_mark(n))
+        n is not None and n.closed and (parse_reason_owner(n.reason) or find_hma_mark(n))
         for n in bad
     )
     job = view.scheduler.jobs.get(rec.attempt.job)
@@ -52,7 +52,7 @@ def collect_job_facts(rec: JobRecovery, view: View, policy: RecoveryPolicy) -> J
     cordoned = ours_to_stop and all(
         n is None or n.closed or n.name in view.maintenance for n in bad
     )
-    stops = cause is not None and not cause.ended and _will_node_be_set_down(cause, view, policy)
+    stops = cause is not None and not cause.ended and _should_set_node_down(cause, view, policy)
     stops = stops and not must_requeue_before_down(rec, view)
     return JobFacts(
         job=job,
@@ -60,14 +60,14 @@ def collect_job_facts(rec: JobRecovery, view: View, policy: RecoveryPolicy) -> J
         node_stops_it=stops,
         called_off=cause is not None and cause.ended and not kept,
         remedied=cause is not None and cause.phase is NodePhase.RETURNED and cause.remedied,
-        exclude=_list_excluded_nodes(rec, job, view),
-        forgive=_list_recovered_nodes(rec, view, policy),
+        exclude=_list_nodes_to_exclude(rec, job, view),
+        forgive=_list_exclusions_to_lift(rec, view, policy),
         gone=job is not None and not set(rec.bad_nodes).intersection(job.nodes),
         headless=job is not None
         and (job.batch_host in rec.bad_nodes or has_lost_batch_script(job, view)),
         report=_find_supervisor_report(rec, view),
-        asks=_find_requested_action(rec, job, view),
-        hardware=any(view.state.is_treated(n) for n in rec.ran_on),
+        asks=_describe_requested_action(rec, job, view),
+        hardware=any(view.state.is_node_in_recovery(n) for n in rec.ran_on),
         elastic=_is_elastic_job(rec, view),
         able_since=view.able_since,
         hangs=rec.attempt.job in view.hangs,
@@ -79,12 +79,12 @@ def collect_job_facts(rec: JobRecovery, view: View, policy: RecoveryPolicy) -> J
     )
 
 
-def _is_elastic_job(rec: JobRecovery, view: View) -> bool:
+def _is_elastic_job(rec: JobRecovery, view: PlanningView) -> bool:
     ruled = view.ruled.get(rec.attempt.job)
     return ruled is not None and ruled.policy.nodes is not None
 
 
-def _find_supervisor_report(rec: JobRecovery, view: View) -> JobReport | None:
+def _find_supervisor_report(rec: JobRecovery, view: PlanningView) -> JobReport | None:
     """Return the newest report of this run's supervisor since the recovery opened."""
     for event in reversed(view.state.reports.get(rec.attempt.job, ())):
         if event.at < rec.opened:
@@ -94,11 +94,11 @@ def _find_supervisor_report(rec: JobRecovery, view: View) -> JobReport | None:
     return None
 
 
-def _find_requested_action(rec: JobRecovery, job: SlurmJob | None, view: View) -> str:
+def _describe_requested_action(rec: JobRecovery, job: SlurmJob | None, view: PlanningView) -> str:
     """Return what the supervisor of the run that follows the treated one wishes; "": nothing."""
     if job is None or job.restarts <= rec.attempt.restarts:
         return ""
-    event = find_last_report(job.id, job.restarts, view)
+    event = find_last_job_report(job.id, job.restarts, view)
     if event is None or event.report.wish is RequestedAction.NONE:
         return ""
     report = event.report
@@ -106,12 +106,15 @@ def _find_requested_action(rec: JobRecovery, job: SlurmJob | None, view: View) -
     return f"its supervisor asks for a {report.wish}: {why}"
 
 
-def _will_node_be_set_down(cause: NodeRecovery, view: View, policy: RecoveryPolicy) -> bool:
+def _should_set_node_down(cause: NodeRecovery, view: PlanningView, policy: RecoveryPolicy) -> bool:
     """Return whether the cause's node will be set DOWN: not while a job there cannot be
     requeued."""
-    if not is_urgent(cause, view) or cause.phase not in (NodePhase.OPEN, NodePhase.CORDONED):
+    if not is_node_recovery_urgent(cause, view) or cause.phase not in (
+        NodePhase.OPEN,
+        NodePhase.CORDONED,
+    ):
         return False
-    if cause.of_maintenance or cause.node in view.maintenance:
+    if cause.is_for_maintenance or cause.node in view.maintenance:
         return False
     node = view.scheduler.nodes.get(cause.node)
     if policy.node.unrecoverable_jobs is UnrecoverableJobAction.KILL or node is None:
@@ -122,8 +125,8 @@ def _will_node_be_set_down(cause: NodeRecovery, view: View, policy: RecoveryPoli
     return all(j.recoverable for j in here if j.running)
 
 
-def _list_excluded_nodes(
-    rec: JobRecovery, job: SlurmJob | None, view: View
+def _list_nodes_to_exclude(
+    rec: JobRecovery, job: SlurmJob | None, view: PlanningView
 ) -> tuple[NodeName, ...]:
     """Return its bad nodes that are under treatment, and those that its policy leaves out; none
     where the job could not start without them.
@@ -131,28 +134,30 @@ def _list_excluded_nodes(
     A dynamic node under treatment is left to its drain: once it is deleted, slurmctld 23.02.3 and
     later refuses every change of a job whose ExcNodeList names it, that of its begin time too.
     """
-    treated = {n for n in rec.bad_nodes if view.state.is_treated(n)}
+    treated = {n for n in rec.bad_nodes if view.state.is_node_in_recovery(n)}
     under_treatment = {n for n in treated if not _is_dynamic_node(n, view)}
     exclude = under_treatment.union(rec.exclude)
-    if job is None or has_excluded_too_many_nodes(job):
+    if job is None or is_job_blocked_by_exclusions(job):
         return ()
-    if not can_run_without_nodes(job, exclude, _compute_minimum_nodes(rec, job, view), view):
+    if not can_job_start_without_nodes(
+        job, exclude, _compute_minimum_node_count(rec, job, view), view
+    ):
         return ()
     return tuple(sorted(exclude))
 
 
-def _is_dynamic_node(node: NodeName, view: View) -> bool:
+def _is_dynamic_node(node: NodeName, view: PlanningView) -> bool:
     slurm = view.scheduler.nodes.get(node)
     return slurm is not None and slurm.dynamic
 
 
-def _compute_minimum_nodes(rec: JobRecovery, job: SlurmJob, view: View) -> int:
+def _compute_minimum_node_count(rec: JobRecovery, job: SlurmJob, view: PlanningView) -> int:
     """Return how many nodes it needs at least: more than it ran on where its owner had shrunk it,
     or where it had lost one with --no-kill.
 
     Until such a job starts, 22.05.8 shows as NumNodes how many it had last (seen live). After
     --no-kill the requested TRES has what it needs, once a scheduling pass has looked at the job.
-    After `scontrol update NumNodes` nothing has: see `has_excluded_too_many_nodes`.
+    After `scontrol update NumNodes` nothing has: see `is_job_blocked_by_exclusions`.
     """
     ruled = view.ruled.get(rec.attempt.job)
     if ruled is not None and ruled.policy.nodes is not None:
@@ -161,8 +166,8 @@ def _compute_minimum_nodes(rec: JobRecovery, job: SlurmJob, view: View) -> int:
     return max(rec.nodes or len(rec.ran_on), job.wants, requested)
 
 
-def _list_recovered_nodes(
-    rec: JobRecovery, view: View, policy: RecoveryPolicy
+def _list_exclusions_to_lift(
+    rec: JobRecovery, view: PlanningView, policy: RecoveryPolicy
 ) -> tuple[NodeName, ...]:
     """Return the nodes that we excluded for this job earlier and that are back in service.
 
@@ -178,7 +183,7 @@ def _list_recovered_nodes(
     """
     job = view.scheduler.jobs.get(rec.attempt.job)
     ours = job.excluded_by_hpctl if job is not None else ()
-    if job is not None and has_excluded_too_many_nodes(job):
+    if job is not None and is_job_blocked_by_exclusions(job):
         return tuple(sorted(set(ours) - list_data_corrupting_nodes(rec.attempt.job, view, policy)))
-    kept = list_excluded_nodes(rec.attempt.job, view, policy)
+    kept = list_policy_excluded_nodes(rec.attempt.job, view, policy)
     return tuple(sorted(n for n in ours if n not in kept and is_node_in_service(n, view)))

@@ -37,10 +37,10 @@ class JobProcess(Struct, frozen=True):
             del words[0]
         if tuple(words[: len(SAFE_PATH)]) == SAFE_PATH:
             return words[len(SAFE_PATH) :][:1] == ["hpctl"]
-        return words[:2] == ["-m", "hpctl"] or _runs_program(words)
+        return words[:2] == ["-m", "hpctl"] or _is_hpctl_program(words)
 
 
-def _runs_program(words: list[str]) -> bool:
+def _is_hpctl_program(words: list[str]) -> bool:
     return bool(words) and words[0].rpartition("/")[2] == "hpctl"
 
 
@@ -87,7 +87,7 @@ def _read_cluster_name(env: Mapping[str, str]) -> str:
     return env.get("SLURM_CLUSTER_NAME") or env.get("SLURM_WORKING_CLUSTER", "").partition(":")[0]
 
 
-def is_of_this_cluster(env: Mapping[str, str]) -> bool:
+def is_same_cluster_process(env: Mapping[str, str]) -> bool:
     """Return whether a process may belong to the cluster of this one; only what both know counts.
 
     Two clusters, each with a job of the same number, may share a node. A step that `srun --jobid`

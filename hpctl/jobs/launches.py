@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Final
 
 from hpctl.engine.journal.events import GateBlocked
-from hpctl.engine.view import View
+from hpctl.engine.view import PlanningView
 from hpctl.toolkit.bounds import add_seconds
 from hpctl.vocabulary.identity import JobId, NodeName, RuleId
 from hpctl.vocabulary.node_recovery import NodeRecovery
@@ -31,7 +31,7 @@ _RACE_S: Final = 30.0
 _DELAYED: Final = ("BeginTime", "None", "")
 
 
-def find_failed_launches(view: View) -> dict[NodeName, list[SlurmJob]]:
+def find_failed_launches(view: PlanningView) -> dict[NodeName, list[SlurmJob]]:
     """Find the jobs whose launch a node under treatment failed, and that were not seen there."""
     found: dict[NodeName, list[SlurmJob]] = {}
     treated = [
@@ -45,7 +45,7 @@ def find_failed_launches(view: View) -> dict[NodeName, list[SlurmJob]]:
         if not _is_waiting_for_launch(job, view):
             continue
         for rec, node in treated:
-            if _is_failed_launch_time(job, rec, node, view):
+            if _is_requeue_from_failed_launch(job, rec, node, view):
                 found.setdefault(rec.node, []).append(job)
     return found
 
@@ -57,8 +57,8 @@ def add_failed_launches(
     return {node: [*here.get(node, ()), *launches.get(node, ())] for node in {**here, **launches}}
 
 
-def record_launch_holds(
-    view: View, explained: Collection[JobId], now: datetime
+def report_jobs_held_at_launch(
+    view: PlanningView, explained: Collection[JobId], now: datetime
 ) -> Iterator[GateBlocked]:
     """Note each job that slurmctld holds for its launch and that nothing of hpctl's starts."""
     for job in view.scheduler.jobs.values():
@@ -71,17 +71,19 @@ def record_launch_holds(
         yield GateBlocked(now, str(job.id), GATE, why, RULE, known_as=job.shown)
 
 
-def _is_waiting_for_launch(job: SlurmJob, view: View) -> bool:
+def _is_waiting_for_launch(job: SlurmJob, view: PlanningView) -> bool:
     """Return whether a job waits that slurmctld may have requeued for its launch, seen on no
     node."""
-    if job.state != "PENDING" or job.restarts == 0 or job.nodes or job.put_off:
+    if job.state != "PENDING" or job.restarts == 0 or job.nodes or job.is_start_postponed:
         return False
     if job.id in view.state.open_jobs or view.is_quarantined(job.id):
         return False
     return job.launch_failed or job.reason in _DELAYED
 
 
-def _is_failed_launch_time(job: SlurmJob, rec: NodeRecovery, node: SlurmNode, view: View) -> bool:
+def _is_requeue_from_failed_launch(
+    job: SlurmJob, rec: NodeRecovery, node: SlurmNode, view: PlanningView
+) -> bool:
     """Return whether the time at which a job was requeued is that of a launch that a node
     failed."""
     if not set(job.partition.split(",")) & set(node.partitions):

@@ -2,8 +2,8 @@
 
 When a rank fails, each other rank prints that it has lost a peer. Of a large job those tracebacks
 are longer than any end of the log that is worth keeping, and the error of the rank that failed
-comes before them. So a `LogEnd` keeps the lines from the first traceback on, until so many ordinary
-lines have come that the run has got over it.
+comes before them. So a `LogTailBuffer` keeps the lines from the first traceback on, until so many
+ordinary lines have come that the run has got over it.
 """
 
 import re
@@ -33,7 +33,7 @@ _ERROR: Final = re.compile(r"[\w.]{1,100}(?:Error|Exception|Exit|Interrupt|Timeo
 """The last line of a traceback."""
 
 
-class LogEnd:
+class LogTailBuffer:
     """The first lines of the failure that a log ends with, and its last lines.
 
     `first` and `last` are how many lines of each are kept.
@@ -79,26 +79,26 @@ class LogEnd:
         self._count += 1
         self._last.append(line)
         if self._first or begins:
-            self._follow_failure(line, begins)
+            self._track_failure_line(line, begins)
 
-    def _follow_failure(self, line: str, begins: bool) -> None:
+    def _track_failure_line(self, line: str, begins: bool) -> None:
         """Keep a line after the failure began; drop what is kept where the run has survived it."""
         if len(self._first) < self._most_first:
             self._first.append(line)
-        if begins or _ERROR.match(strip_label(line)):
+        if begins or _ERROR.match(strip_task_label(line)):
             self._ordinary = 0
-        elif is_ordinary_line(line):
+        elif is_normal_output_line(line):
             self._ordinary += 1
         if self._ordinary >= SURVIVED_LINES:
             self._first, self._ordinary = [], 0
 
 
-def is_ordinary_line(line: str) -> bool:
+def is_normal_output_line(line: str) -> bool:
     """Return whether a line is output of a program that runs, and not part of an error's report."""
-    return _NOISE.match(strip_label(line)) is None
+    return _NOISE.match(strip_task_label(line)) is None
 
 
-def strip_label(line: str) -> str:
+def strip_task_label(line: str) -> str:
     """Return a line without the task that `srun --label` puts before it."""
     label = LABEL.match(line)
     return line[label.end() :] if label else line

@@ -6,21 +6,21 @@ hpctl opens no recovery for such a node, so the run itself is requeued, away fro
 from datetime import datetime
 from typing import Final
 
-from hpctl.engine.view import View
+from hpctl.engine.view import PlanningView
 from hpctl.jobs.restart import choose_restart_method
 from hpctl.jobs.run_cases import FailedRunCase
 from hpctl.toolkit.bounds import add_seconds
 from hpctl.vocabulary.assessment import Assessment, NodeCondition, Urgency
 from hpctl.vocabulary.policy import RecoveryPolicy
-from hpctl.vocabulary.registration import Registration, read_comment
+from hpctl.vocabulary.registration import Registration, parse_registration_comment
 from hpctl.vocabulary.slurm_facts import ENDED_BADLY, SlurmJob
 from hpctl.vocabulary.trouble import Trouble, TroubleKind
 
 MAINTENANCE_SIGNATURE: Final = "faulty in maintenance"
 
 
-def find_hit_in_maintenance(
-    job: SlurmJob, view: View, policy: RecoveryPolicy
+def find_run_hit_in_maintenance(
+    job: SlurmJob, view: PlanningView, policy: RecoveryPolicy
 ) -> FailedRunCase | None:
     """Return the case of a run whose node has a fault and is held by a maintenance reservation.
 
@@ -29,7 +29,7 @@ def find_hit_in_maintenance(
     """
     if not view.maintenance:
         return None
-    registered = read_comment(job.comment) or Registration()
+    registered = parse_registration_comment(job.comment) or Registration()
     if job.running and choose_restart_method(registered).has_supervisor:
         return None
     for node in job.nodes:
@@ -38,7 +38,7 @@ def find_hit_in_maintenance(
             continue
         if job.start is None or (held_by.start is not None and job.start > held_by.start):
             continue
-        if not _is_urgent_fault(judged) or not _has_been_hit(job, judged.since, policy):
+        if not _is_urgent_fault(judged) or not _has_fault_hit_job(job, judged.since, policy):
             continue
         why = f"its node {node}, which is in maintenance: {judged.why}"
         trouble = Trouble(TroubleKind.NODE, judged.since, why, MAINTENANCE_SIGNATURE, node=node)
@@ -51,7 +51,7 @@ def _is_urgent_fault(judged: Assessment) -> bool:
     return faulty and judged.fault is not None and judged.fault.urgency is Urgency.NOW
 
 
-def _has_been_hit(job: SlurmJob, since: datetime, policy: RecoveryPolicy) -> bool:
+def _has_fault_hit_job(job: SlurmJob, since: datetime, policy: RecoveryPolicy) -> bool:
     if job.running:
         return True
     if job.state not in ENDED_BADLY:

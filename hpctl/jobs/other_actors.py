@@ -10,7 +10,7 @@ HYPERPOD = Path("opt/sagemaker_cluster")
 """There on HyperPod's nodes; AWS's own scripts look for it before they say --auto-resume."""
 
 
-def check_other_actors(root: Path = Path("/")) -> Iterator[CheckView]:
+def check_conflicting_restart_tools(root: Path = Path("/")) -> Iterator[CheckView]:
     """Find HyperPod's other actors that stop or restart jobs, where they are on for all users."""
     for path in (root / "etc/environment", *sorted((root / "etc/profile.d").glob("*.sh"))):
         try:

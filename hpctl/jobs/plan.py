@@ -25,32 +25,32 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpctl.engine.journal.events import GateBlocked, JobRecoveryOpened
-from hpctl.engine.journal.state import State
-from hpctl.engine.view import View
-from hpctl.jobs.decide import RestartResources, TreatedTrouble, decide_trouble_answer
-from hpctl.jobs.exclusions import can_run_without_nodes, list_usable_nodes
-from hpctl.jobs.maintenance_hits import MAINTENANCE_SIGNATURE, find_hit_in_maintenance
+from hpctl.engine.journal.state import EngineState
+from hpctl.engine.view import PlanningView
+from hpctl.jobs.decide import PastTrouble, RestartResources, decide_trouble_action
+from hpctl.jobs.exclusions import can_job_start_without_nodes, list_usable_nodes
+from hpctl.jobs.maintenance_hits import MAINTENANCE_SIGNATURE, find_run_hit_in_maintenance
 from hpctl.jobs.restart import choose_restart_method
 from hpctl.jobs.run_cases import (
     BOOTED_SIGNATURE,
     NODE_KINDS,
     FailedRunCase,
+    find_failed_run_case,
     find_recovery_action,
-    find_run_case,
-    find_treated_trouble,
+    find_recovery_trouble,
 )
-from hpctl.jobs.run_failure import explain_by_node_findings, remove_kill_explanation
+from hpctl.jobs.run_failure import explain_failure_by_node_findings, remove_kill_explanation
 from hpctl.jobs.run_gates import RUN_GATES, GatedFailedRun
 from hpctl.jobs.verdict import judge_run_failure
 from hpctl.toolkit.bounds import add_seconds, parse_count
 from hpctl.vocabulary.failure import FailureVerdict
 from hpctl.vocabulary.hang import ENDED_GATE, HANG_GATE, OTHERS_GATE, Hang
 from hpctl.vocabulary.identity import JobId, NodeName, RecoveryId, RuleId
-from hpctl.vocabulary.isolation import InconsistentState, isolate_each
+from hpctl.vocabulary.isolation import InconsistentState, isolate_each_call
 from hpctl.vocabulary.job_recovery import JobPhase, JobRecovery, RequestedAction
 from hpctl.vocabulary.policy import RecoveryPolicy
 from hpctl.vocabulary.recovery import make_recovery_id
-from hpctl.vocabulary.registration import EffectivePolicy, Registration, read_comment
+from hpctl.vocabulary.registration import EffectivePolicy, Registration, parse_registration_comment
 from hpctl.vocabulary.run_policy import STOPS, RunAction, RunDecision, RunPolicy
 from hpctl.vocabulary.slurm_facts import ENDED_BADLY, SlurmJob
 from hpctl.vocabulary.trouble import Trouble, TroubleKind
@@ -60,8 +60,8 @@ _OF_NODES: Final = (BOOTED_SIGNATURE, MAINTENANCE_SIGNATURE)
 
 
 def list_past_troubles(
-    state: State, job: JobId, *, before: datetime | None = None, now: Trouble | None = None
-) -> tuple[TreatedTrouble, ...]:
+    state: EngineState, job: JobId, *, before: datetime | None = None, now: Trouble | None = None
+) -> tuple[PastTrouble, ...]:
     """Return the troubles of a job that were treated, oldest first; of the reported ones, those
     before `before`. A wish counts once, as the recovery that granted it, and what was reported
     twice, because the answer was lost, counts once. `now`: the trouble that is decided on, which is
@@ -69,22 +69,22 @@ def list_past_troubles(
     recoveries = [
         r
         for r in state.jobs.values()
-        if r.attempt.job == job and not r.let_run and r.phase is not JobPhase.CANCELLED
+        if r.attempt.job == job and not r.has_left_run_running and r.phase is not JobPhase.CANCELLED
     ]
     counted = {_remove_daemon_additions(r.trouble) for r in recoveries} | {
         _remove_daemon_additions(now)
     }
     runs = {r.attempt.restarts for r in recoveries}
-    found = [TreatedTrouble(find_treated_trouble(r), find_recovery_action(r)) for r in recoveries]
+    found = [PastTrouble(find_recovery_trouble(r), find_recovery_action(r)) for r in recoveries]
     for event in state.reports.get(job, ()):
         trouble = event.report.trouble
-        if event.report.tells_cause and event.report.restarts in runs:
+        if event.report.is_cause_only_report and event.report.restarts in runs:
             continue  # the recovery of that run has it, or knows better
         known = _remove_daemon_additions(trouble)
         if trouble is None or known in counted or (before is not None and event.at >= before):
             continue
         counted.add(known)
-        found.append(TreatedTrouble(trouble, event.report.action))
+        found.append(PastTrouble(trouble, event.report.action))
     return tuple(sorted(found, key=lambda p: p.trouble.at))
 
 
@@ -95,29 +95,31 @@ def _remove_daemon_additions(trouble: Trouble | None) -> Trouble | None:
 
 
 def plan_failed_runs(
-    view: View, policy: RecoveryPolicy, taken: Collection[JobId], now: datetime
+    view: PlanningView, policy: RecoveryPolicy, taken: Collection[JobId], now: datetime
 ) -> tuple[list[JobRecoveryOpened | GateBlocked], list[InconsistentState]]:
     """Return what becomes of every run that went wrong. `taken`: jobs that a node's fault
     explains."""
 
-    def decide_job(job: SlurmJob) -> JobRecoveryOpened | GateBlocked | None:
+    def decide_job_recovery(job: SlurmJob) -> JobRecoveryOpened | GateBlocked | None:
         if job.id in taken or job.id in view.state.open_jobs or view.is_quarantined(job.id):
             return None
-        registered = read_comment(job.comment)
-        case = find_hit_in_maintenance(job, view, policy) or find_run_case(job, view, now)
+        registered = parse_registration_comment(job.comment)
+        case = find_run_hit_in_maintenance(job, view, policy) or find_failed_run_case(
+            job, view, now
+        )
         hang = view.hangs.get(job.id)
         if case is None and hang is not None:
-            return _decide_hang(job, hang, view, policy, now)
-        if case is None or _is_attempt_treated(case, view):
+            return _decide_hung_job(job, hang, view, policy, now)
+        if case is None or _is_attempt_already_handled(case, view):
             return None
         if registered is None and (case.reported or case.trouble.signature not in _OF_NODES):
             return None
-        trouble = explain_by_node_findings(case.trouble, job.nodes, view.health, job.id)
+        trouble = explain_failure_by_node_findings(case.trouble, job.nodes, view.health, job.id)
         case = replace(case, trouble=trouble)
-        return _decide_failed_run(_find_failed_run(job, registered, case, view), view, policy, now)
+        return _decide_failed_run(_make_failed_run(job, registered, case, view), view, policy, now)
 
-    found, flaws = isolate_each(
-        "plan", view.scheduler.jobs.values(), lambda job: job.id, decide_job
+    found, flaws = isolate_each_call(
+        "plan", view.scheduler.jobs.values(), lambda job: job.id, decide_job_recovery
     )
     return sorted((one for one in found if one is not None), key=find_decision_job), flaws
 
@@ -129,7 +131,7 @@ def find_decision_job(decision: JobRecoveryOpened | GateBlocked) -> JobId:
     return decision.attempt.job
 
 
-def _is_attempt_treated(case: FailedRunCase, view: View) -> bool:
+def _is_attempt_already_handled(case: FailedRunCase, view: PlanningView) -> bool:
     """Return whether this attempt, or a later one of the same submission, was treated before.
 
     Slurm sets a new submit time at a requeue, so the restart count tells them apart; ids are
@@ -144,7 +146,7 @@ def _is_attempt_treated(case: FailedRunCase, view: View) -> bool:
             continue
         if rec.since <= reused_before and rec.trouble != case.trouble:
             continue
-        if not rec.let_run and not _is_canceled_at_time_limit(rec, case):
+        if not rec.has_left_run_running and not _is_canceled_at_time_limit(rec, case):
             return True
     return False
 
@@ -163,8 +165,8 @@ class _FailedJobRun(Struct, frozen=True):
     notes: str = ""
 
 
-def _find_failed_run(
-    job: SlurmJob, registered: Registration | None, case: FailedRunCase, view: View
+def _make_failed_run(
+    job: SlurmJob, registered: Registration | None, case: FailedRunCase, view: PlanningView
 ) -> _FailedJobRun:
     flaw = registered.flaw if registered is not None else ""
     note = view.ruled.get(job.id, EffectivePolicy()).note
@@ -172,36 +174,36 @@ def _find_failed_run(
 
 
 def _decide_failed_run(
-    run: _FailedJobRun, view: View, policy: RecoveryPolicy, now: datetime
+    run: _FailedJobRun, view: PlanningView, policy: RecoveryPolicy, now: datetime
 ) -> JobRecoveryOpened | GateBlocked:
     job, case, notes = run.job, run.case, run.notes
     ruled = view.ruled.get(job.id, EffectivePolicy())
     rule = RuleId(f"run-{case.trouble.kind}")
 
-    def make_hold(gate: str, why: str) -> GateBlocked:
+    def make_gate_blocked(gate: str, why: str) -> GateBlocked:
         said = f"{why} ({notes})" if notes else why
         return GateBlocked(now, str(job.id), gate, said, rule, known_as=job.shown)
 
     code = case.trouble.exit_code
     if code is not None and code in {*ruled.policy.final_exit_codes, *policy.job.final_exit_codes}:
-        return make_hold("asked_not_to", f"exit code {code}: it asked not to be run again")
+        return make_gate_blocked("asked_not_to", f"exit code {code}: it asked not to be run again")
     if not job.recoverable:
-        cannot = f"Slurm cannot start it again ({job.why_unrecoverable})"
-        reason = f"{case.trouble.why}; {cannot}; {job.advice_unrecoverable}"
-        return make_hold("not_recoverable", reason)
+        cannot = f"Slurm cannot start it again ({job.unrecoverable_reason})"
+        reason = f"{case.trouble.why}; {cannot}; {job.unrecoverable_advice}"
+        return make_gate_blocked("not_recoverable", reason)
     answer = _delay_restart(
-        _choose_trouble_answer(job, case, ruled.policy, view, now), case, policy, now
+        _choose_trouble_action(job, case, ruled.policy, view, now), case, policy, now
     )
     if answer.action is RunAction.END and job.state in ENDED_BADLY:
         cause = _explain_stopped_run(run, answer, ruled.policy, view, now).text
         said = f"it is not restarted and stays {job.state}: {answer.why} ({cause})"
-        return make_hold(ENDED_GATE, said)
+        return make_gate_blocked(ENDED_GATE, said)
     if answer.action not in (RunAction.REQUEUE, *STOPS):
-        return make_hold("run_policy", f"{case.trouble.why}: {answer.why or answer.action}")
+        return make_gate_blocked("run_policy", f"{case.trouble.why}: {answer.why or answer.action}")
     for gate in RUN_GATES:
         why = gate.gate(GatedFailedRun(job, answer), view, policy, now)
         if why is not None:
-            return make_hold(gate.name, why)
+            return make_gate_blocked(gate.name, why)
     cause = ""
     if answer.action is RunAction.HOLD:
         cause = _explain_stopped_run(run, answer, ruled.policy, view, now).text
@@ -209,7 +211,7 @@ def _decide_failed_run(
 
 
 def _explain_stopped_run(
-    run: _FailedJobRun, answer: RunDecision, policy: RunPolicy, view: View, now: datetime
+    run: _FailedJobRun, answer: RunDecision, policy: RunPolicy, view: PlanningView, now: datetime
 ) -> FailureVerdict:
     """Return the verdict on a run that is not started again, for its owner."""
     job, trouble = run.job, run.case.trouble
@@ -220,7 +222,7 @@ def _explain_stopped_run(
 
 
 def _open_job_recovery(
-    run: _FailedJobRun, answer: RunDecision, view: View, now: datetime, verdict: str = ""
+    run: _FailedJobRun, answer: RunDecision, view: PlanningView, now: datetime, verdict: str = ""
 ) -> JobRecoveryOpened:
     job, case, notes = run.job, run.case, run.notes
     # The policy's answer says what went wrong as well; a supervisor's own may not.
@@ -266,7 +268,7 @@ def _delay_restart(
 HUNG: Final = RuleId("run-hang")
 
 
-def has_been_found_hanging(job: SlurmJob, state: State) -> bool:
+def is_run_known_hanging(job: SlurmJob, state: EngineState) -> bool:
     """Return whether this run hung when a daemon last looked: it is treated for that, or held."""
     rec, held = state.job_recovery(job.id), state.holds.get(str(job.id))
     if rec is not None and rec.hang and rec.attempt == job.attempt:
@@ -274,8 +276,8 @@ def has_been_found_hanging(job: SlurmJob, state: State) -> bool:
     return held is not None and held.rule == HUNG and job.start is not None and job.start < held.at
 
 
-def _decide_hang(
-    job: SlurmJob, hang: Hang, view: View, policy: RecoveryPolicy, now: datetime
+def _decide_hung_job(
+    job: SlurmJob, hang: Hang, view: PlanningView, policy: RecoveryPolicy, now: datetime
 ) -> JobRecoveryOpened | GateBlocked | None:
     """Decide on a run that makes no progress: by one recovery at a time, then by what `hangs` says
     of its partition."""
@@ -284,7 +286,7 @@ def _decide_hang(
         said = f"it hangs: {hang.why}; {why}"
         return GateBlocked(now, str(job.id), gate, said, HUNG, known_as=job.shown)
 
-    registered, hangs = read_comment(job.comment), policy.hangs
+    registered, hangs = parse_registration_comment(job.comment), policy.hangs
     way = choose_restart_method(registered or Registration())
     own = "its own supervisor (hpctl run)" if way.has_supervisor else ""
     other = own or hang.other
@@ -292,7 +294,9 @@ def _decide_hang(
         return make_hold(OTHERS_GATE, f"left to {other}")
     action = hangs.partitions.get(job.partition, hangs.action)
     mine = [
-        r for r in view.state.jobs.values() if r.attempt == job.attempt and _has_hang_action_run(r)
+        r
+        for r in view.state.jobs.values()
+        if r.attempt == job.attempt and _has_executed_hang_action(r)
     ]
     if action == "notify" or mine:
         did = f"`hangs: {mine[-1].hang}` was tried ({mine[-1].id})" if mine else "`hangs: notify`"
@@ -301,7 +305,7 @@ def _decide_hang(
     case = FailedRunCase(job.attempt, trouble)
     if action == "requeue":
         decided = _decide_failed_run(
-            _find_failed_run(job, registered, case, view), view, policy, now
+            _make_failed_run(job, registered, case, view), view, policy, now
         )
         if isinstance(decided, GateBlocked):
             return decided
@@ -315,10 +319,12 @@ def _decide_hang(
     return replace(_open_job_recovery(_FailedJobRun(job, case), answer, view, now), hang=action)
 
 
-def _has_hang_action_run(rec: JobRecovery) -> bool:
+def _has_executed_hang_action(rec: JobRecovery) -> bool:
     """Return whether it did what `hangs` says: one that was called off did nothing, but a dump ends
     so."""
-    return bool(rec.hang) and (not rec.let_run or (rec.hang == "dump" and bool(rec.steps)))
+    return bool(rec.hang) and (
+        not rec.has_left_run_running or (rec.hang == "dump" and bool(rec.steps))
+    )
 
 
 def _format_owner_comment(job: SlurmJob, answer: RunDecision, verdict: str) -> str:
@@ -327,8 +333,8 @@ def _format_owner_comment(job: SlurmJob, answer: RunDecision, verdict: str) -> s
     return f"hpctl: {said}; held for you to look (scontrol release {job.shown} lets it go on)"
 
 
-def _choose_trouble_answer(
-    job: SlurmJob, case: FailedRunCase, policy: RunPolicy, view: View, now: datetime
+def _choose_trouble_action(
+    job: SlurmJob, case: FailedRunCase, policy: RunPolicy, view: PlanningView, now: datetime
 ) -> RunDecision:
     """Return the supervisor's own answer, less the time that has passed; else the policy's.
 
@@ -339,7 +345,7 @@ def _choose_trouble_answer(
     )
     if case.reported is not None and case.reported.report.action is RunAction.END:
         return RunDecision(RunAction.END, case.reported.report.why or "its supervisor gave it up")
-    answer = decide_trouble_answer(
+    answer = decide_trouble_action(
         policy, past, case.trouble, _find_requeue_resources(job, past, view), now
     )
     if case.queued and case.reported is None and case.trouble.kind in NODE_KINDS:
@@ -355,7 +361,7 @@ def _choose_trouble_answer(
 
 
 def _find_requeue_resources(
-    job: SlurmJob, past: Sequence[TreatedTrouble], view: View
+    job: SlurmJob, past: Sequence[PastTrouble], view: PlanningView
 ) -> RestartResources:
     """Return what a requeue could get. A node that was lost, or treated, and serves again has
     healed."""
@@ -371,13 +377,13 @@ def _find_requeue_resources(
     return RestartResources(wanted=wanted, pool=len(usable), healed=tuple(sorted(healed)))
 
 
-def _has_node_returned(node: NodeName, since: datetime, view: View) -> bool:
+def _has_node_returned(node: NodeName, since: datetime, view: PlanningView) -> bool:
     rid = view.state.last_of_node.get(node)
     return rid is not None and view.state.nodes[rid].ended and view.state.nodes[rid].opened > since
 
 
 def _limit_node_exclusions(
-    job: SlurmJob, exclude: Sequence[NodeName], view: View
+    job: SlurmJob, exclude: Sequence[NodeName], view: PlanningView
 ) -> tuple[NodeName, ...]:
     """Return the nodes to leave; none where the job could not start then.
 
@@ -386,4 +392,4 @@ def _limit_node_exclusions(
     lost, and a job that comes back there is a duplicate, which drains the node.
     """
     least = max(len(job.nodes), job.wants)
-    return tuple(sorted(exclude)) if can_run_without_nodes(job, exclude, least, view) else ()
+    return tuple(sorted(exclude)) if can_job_start_without_nodes(job, exclude, least, view) else ()

@@ -6,19 +6,19 @@ from functools import partial
 from typing import Final
 
 from hpctl.engine.journal.events import GateBlocked, JobRecoveryOpened
-from hpctl.engine.test_reservation import is_test
-from hpctl.engine.view import View, is_urgent
-from hpctl.jobs.departures import find_first_fault_time, has_left_before_fault
+from hpctl.engine.test_reservation import is_acceptance_test_job
+from hpctl.engine.view import PlanningView, is_node_recovery_urgent
+from hpctl.jobs.departures import find_first_fault_time, has_job_left_before_fault
 from hpctl.jobs.restart import choose_restart_method
 from hpctl.toolkit.bounds import add_seconds
 from hpctl.vocabulary.assessment import Urgency
 from hpctl.vocabulary.identity import JobAttempt, NodeName
 from hpctl.vocabulary.isolation import InconsistentState, isolate_call
 from hpctl.vocabulary.job_recovery import JobRecovery
-from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery, waits_for_provider
+from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery, is_await_only_ladder
 from hpctl.vocabulary.policy import RecoveryPolicy
 from hpctl.vocabulary.recovery import make_recovery_id
-from hpctl.vocabulary.registration import Registration, read_comment
+from hpctl.vocabulary.registration import Registration, parse_registration_comment
 from hpctl.vocabulary.slurm_facts import ENDED_BADLY, SlurmJob
 
 _REQUEUED_REASONS: Final = ("BeginTime", "None", "", "NonZeroExitCode", "JobArrayTaskLimit")
@@ -26,14 +26,17 @@ _REQUEUED_REASONS: Final = ("BeginTime", "None", "", "NonZeroExitCode", "JobArra
 
 
 def plan_affected_jobs(
-    view: View, policy: RecoveryPolicy, here: Mapping[NodeName, Sequence[SlurmJob]], now: datetime
+    view: PlanningView,
+    policy: RecoveryPolicy,
+    here: Mapping[NodeName, Sequence[SlurmJob]],
+    now: datetime,
 ) -> tuple[list[JobRecoveryOpened | GateBlocked], list[InconsistentState]]:
     """Return the jobs hit by a node under treatment: recovered, or held because Slurm cannot."""
     decisions: dict[int, JobRecoveryOpened | GateBlocked] = {}
     flaws: dict[int, InconsistentState] = {}
     for node in sorted(here):
         cause = view.state.node_recovery(node)
-        if cause is None or cause.of_capacity:
+        if cause is None or cause.is_for_capacity_change:
             continue
         for job in here[node]:
             if job.id in decisions or job.id in view.state.open_jobs or view.is_quarantined(job.id):
@@ -48,12 +51,12 @@ def plan_affected_jobs(
 
 
 def _plan_affected_job(
-    job: SlurmJob, cause: NodeRecovery, view: View, policy: RecoveryPolicy, now: datetime
+    job: SlurmJob, cause: NodeRecovery, view: PlanningView, policy: RecoveryPolicy, now: datetime
 ) -> JobRecoveryOpened | GateBlocked | None:
     attempt = find_affected_attempt(job, cause, view, policy)
-    if is_test(cause, job.name):
+    if is_acceptance_test_job(cause, job.name):
         return None
-    if attempt is None or _is_attempt_treated(attempt, cause, view, policy, now):
+    if attempt is None or _is_attempt_already_handled(attempt, cause, view, policy, now):
         return None
     code = job.exit_code.partition(":")[0]
     if not job.running and code in {str(c) for c in policy.job.final_exit_codes}:
@@ -61,17 +64,19 @@ def _plan_affected_job(
         return GateBlocked(now, str(job.id), "asked_not_to", text, cause.rule, known_as=job.shown)
     if not job.recoverable:
         text = (
-            f"job {job.shown} cannot be started again by Slurm ({job.why_unrecoverable});"
-            f" {job.advice_unrecoverable}"
+            f"job {job.shown} cannot be started again by Slurm ({job.unrecoverable_reason});"
+            f" {job.unrecoverable_advice}"
         )
         return GateBlocked(
             now, str(job.id), "not_recoverable", text, cause.rule, known_as=job.shown
         )
-    bad = tuple(sorted(n for n in set(job.nodes) if view.state.is_treated(n))) or (cause.node,)
+    bad = tuple(sorted(n for n in set(job.nodes) if view.state.is_node_in_recovery(n))) or (
+        cause.node,
+    )
     # A notice comes minutes before the instance goes: until then its jobs can save.
-    well = cause.urgency is not Urgency.NOW or waits_for_provider(cause.ladder)
+    well = cause.urgency is not Urgency.NOW or is_await_only_ladder(cause.ladder)
     alive = job.running and (bool(cause.by) or well)
-    registered = read_comment(job.comment) or Registration()
+    registered = parse_registration_comment(job.comment) or Registration()
     return JobRecoveryOpened(
         at=now,
         recovery=make_recovery_id("j", job.id, attempt, cause.id, known=view.state),
@@ -83,18 +88,24 @@ def _plan_affected_job(
         user=job.user,
         partition=job.partition,
         save_signal=registered.save_signal if alive else "",
-        over_budget="" if cause.of_maintenance else _has_exceeded_budget(job, view, policy, now),
+        over_budget=""
+        if cause.is_for_maintenance
+        else _describe_exceeded_budget(job, view, policy, now),
         # All of its nodes may be in the window: it saves and starts again elsewhere.
         supervised=choose_restart_method(registered).has_supervisor
         and job.running
-        and not cause.of_maintenance,
+        and not cause.is_for_maintenance,
         nodes=len(job.nodes) or job.wants,
         known_as=job.shown,
     )
 
 
-def _is_attempt_treated(
-    attempt: JobAttempt, cause: NodeRecovery, view: View, policy: RecoveryPolicy, now: datetime
+def _is_attempt_already_handled(
+    attempt: JobAttempt,
+    cause: NodeRecovery,
+    view: PlanningView,
+    policy: RecoveryPolicy,
+    now: datetime,
 ) -> bool:
     """Return whether this attempt, or a later one of the same job, was treated before.
 
@@ -105,7 +116,7 @@ def _is_attempt_treated(
     for rec in view.state.jobs.values():
         if rec.attempt.job != attempt.job:
             continue
-        if rec.let_run and rec.cause != cause.id:
+        if rec.has_left_run_running and rec.cause != cause.id:
             # What its own supervisor fixed was no end of the run: the next node hits it again.
             continue
         lately = rec.cause == cause.id or now < add_seconds(rec.opened, window)
@@ -115,11 +126,11 @@ def _is_attempt_treated(
 
 
 def find_affected_attempt(
-    job: SlurmJob, cause: NodeRecovery, view: View, policy: RecoveryPolicy
+    job: SlurmJob, cause: NodeRecovery, view: PlanningView, policy: RecoveryPolicy
 ) -> JobAttempt | None:
     """Return the attempt of a job that a node's fault hit, or None where it hit none."""
     if job.running:
-        may_run_on = not is_urgent(cause, view) or cause.phase not in (
+        may_run_on = not is_node_recovery_urgent(cause, view) or cause.phase not in (
             NodePhase.OPEN,
             NodePhase.CORDONED,
         )
@@ -132,25 +143,27 @@ def find_affected_attempt(
         job.state == "PENDING"
         and job.restarts > 0
         and (job.launch_failed or job.reason in _REQUEUED_REASONS)
-        and not job.put_off
-        and not has_left_before_fault(job, cause, view, slack)
+        and not job.is_start_postponed
+        and not has_job_left_before_fault(job, cause, view, slack)
     ):
         # Slurm requeued it before we came: the run that was hit is the one before.
         return JobAttempt(job.id, job.submit, job.restarts - 1)
     return None
 
 
-def _is_moved_for_maintenance(rec: JobRecovery, view: View) -> bool:
+def _is_moved_for_maintenance(rec: JobRecovery, view: PlanningView) -> bool:
     """Return whether a maintenance window moved the job, which no budget of restarts counts."""
     cause = view.state.nodes.get(rec.cause)
-    return cause is not None and cause.of_maintenance
+    return cause is not None and cause.is_for_maintenance
 
 
-def _has_exceeded_budget(job: SlurmJob, view: View, policy: RecoveryPolicy, now: datetime) -> str:
+def _describe_exceeded_budget(
+    job: SlurmJob, view: PlanningView, policy: RecoveryPolicy, now: datetime
+) -> str:
     limit, window = policy.job.max_restarts, policy.job.restart_window_s
     recent = 0
     for rec in view.state.jobs.values():
-        if rec.attempt.job == job.id and not rec.let_run:
+        if rec.attempt.job == job.id and not rec.has_left_run_running:
             counts = now < add_seconds(rec.opened, window) and not _is_moved_for_maintenance(
                 rec, view
             )

@@ -11,14 +11,14 @@ from msgspec.structs import asdict
 
 from hpctl.engine import config_loading
 from hpctl.toolkit import output
-from hpctl.toolkit.arguments import raise_usage_errors
+from hpctl.toolkit.arguments import convert_to_usage_errors
 from hpctl.toolkit.declared_view import (
     Column,
     Columns,
-    ForEach,
     ItemLines,
     JsonOnly,
     Layout,
+    RepeatedParts,
     RowTable,
     TextLine,
 )
@@ -35,7 +35,7 @@ def _format_scenario_event(entry: SimulatedEvent) -> str:
     return " ".join(filter(None, [entry.event, entry.node, entry.signature]))
 
 
-def _format_answer_reason(entry: SimulatedEvent) -> str:
+def _format_action_reason(entry: SimulatedEvent) -> str:
     """Return the reason, with everything else that the answer says."""
     parts = [entry.why]
     if entry.save_first_s:
@@ -58,7 +58,7 @@ EVENT_COLUMNS = (
     Column("EVENT", _format_scenario_event),
     Column("ACTION", "action"),
     Column("NODES", "nodes"),
-    Column("WHY", _format_answer_reason, fold=True),
+    Column("WHY", _format_action_reason, fold=True),
 )
 
 
@@ -110,7 +110,7 @@ class PolicyCheckView(Struct, frozen=True):
     files: tuple[CheckedFile, ...]
 
     layout: ClassVar[Layout] = (
-        ForEach(
+        RepeatedParts(
             "files",
             (
                 TextLine("{path}: {verdict}"),
@@ -181,15 +181,15 @@ def test(policies: tuple[str, ...], scenario: str, as_json: bool) -> None:
     wrong.
     """
     from hpctl.jobs import rehearsal
-    from hpctl.vocabulary.policy_file import merge_policies, read_policy
+    from hpctl.vocabulary.policy_file import merge_policy_files, read_policy_file
     from hpctl.vocabulary.run_policy import STOPS, RunAction
 
-    with raise_usage_errors():
+    with convert_to_usage_errors():
         files, story = (
-            [read_policy(path) for path in policies],
+            [read_policy_file(path) for path in policies],
             rehearsal.read_policy_scenario(scenario),
         )
-    entries = rehearsal.simulate_scenario(merge_policies(files), story)
+    entries = rehearsal.simulate_scenario(merge_policy_files(files), story)
     stop = next((p for p in reversed(entries) if p.action in STOPS), None)
     stop = stop if entries[-1].nodes == 0 else None
     view = PolicyTestView(
@@ -201,7 +201,7 @@ def test(policies: tuple[str, ...], scenario: str, as_json: bool) -> None:
         ended=stop.why if stop is not None and stop.action == RunAction.END else "",
     )
     output.show_view("policy-test", view, as_json)
-    output.exit_with(ExitCode.FINE if stop is None else ExitCode.PROBLEM)
+    output.exit_with_code(ExitCode.FINE if stop is None else ExitCode.PROBLEM)
 
 
 @policy.command()
@@ -211,22 +211,22 @@ def test(policies: tuple[str, ...], scenario: str, as_json: bool) -> None:
 @output.json_option
 def check(files: tuple[str, ...], as_json: bool) -> None:
     """Validate policy files: every problem at once, with its place. Exit code 1 where one is."""
-    from hpctl.jobs.decide import list_unreachable_treatments
-    from hpctl.vocabulary.policy_file import PolicyError, merge_policies, read_policy
+    from hpctl.jobs.decide import list_unreachable_ladder_actions
+    from hpctl.vocabulary.policy_file import PolicyError, merge_policy_files, read_policy_file
     from hpctl.vocabulary.run_policy import RunPolicy
 
-    usual = list_unreachable_treatments(RunPolicy())
+    usual = list_unreachable_ladder_actions(RunPolicy())
 
     def check_file(path: str) -> CheckedFile:
         try:
-            found = list_unreachable_treatments(merge_policies([read_policy(path)]))
+            found = list_unreachable_ladder_actions(merge_policy_files([read_policy_file(path)]))
         except PolicyError as error:
             return CheckedFile(path, error.problems)
         return CheckedFile(path, (), tuple(note for note in found if note not in usual))
 
     view = PolicyCheckView(tuple(map(check_file, files)))
     output.show_view("policy-check", view, as_json)
-    output.exit_with(
+    output.exit_with_code(
         ExitCode.PROBLEM if any(file.problems for file in view.files) else ExitCode.FINE
     )
 
@@ -234,7 +234,7 @@ def check(files: tuple[str, ...], as_json: bool) -> None:
 @policy.command(short_help="Print a policy with every key, and the reasons.")
 def example() -> None:
     """Print a policy with every key at its default, and the reasons for them."""
-    from hpctl.vocabulary.policy_file import format_example as text
+    from hpctl.vocabulary.policy_file import format_example_policy as text
 
     output.echo(text(), nl=False)
 
@@ -251,17 +251,17 @@ def show(files: tuple[str, ...], partition: str, config: str, as_json: bool) -> 
     from FILE; the later wins. On a machine without that configuration, such as a login node, it
     says so and shows what FILE makes of the defaults. Exit code 2: a FILE is wrong.
     """
-    from hpctl.vocabulary.policy_file import read_policy
+    from hpctl.vocabulary.policy_file import read_policy_file
 
-    with raise_usage_errors():
-        own = [read_policy(path) for path in files]
-    layers = [*_load_cluster_layers(config, partition), *own]
+    with convert_to_usage_errors():
+        own = [read_policy_file(path) for path in files]
+    layers = [*_load_cluster_policy_layers(config, partition), *own]
     names = ["cluster", f"partition {partition}"][: len(layers) - len(files)]
     view = PolicyShowView(partition, _list_policy_keys(layers, [*names, *files]))
     output.show_view("policy-show", view, as_json)
 
 
-def _load_cluster_layers(config: str, partition: str) -> tuple[PolicyFile, ...]:
+def _load_cluster_policy_layers(config: str, partition: str) -> tuple[PolicyFile, ...]:
     """Return the cluster's layers; none where this machine has no configuration and none was
     named."""
     if config == output.DEFAULT_CONFIG and not os.path.lexists(config):
@@ -280,11 +280,11 @@ def _list_policy_keys(layers: list[PolicyFile], names: list[str]) -> tuple[Polic
         BackoffSection,
         PolicyFile,
         TreatmentSection,
-        merge_policies,
+        merge_policy_files,
     )
     from hpctl.vocabulary.trouble import TroubleKind
 
-    whole = merge_policies(layers)
+    whole = merge_policy_files(layers)
 
     def find_source(*path: str) -> str:
         for layer, name in zip(reversed(layers), reversed(names), strict=True):

@@ -12,11 +12,11 @@ from typing import Final
 
 from hpctl.engine.journal.events import JobRecoveryOpened
 from hpctl.engine.preemption import describe_preemption, find_preemption
-from hpctl.engine.view import View
+from hpctl.engine.view import PlanningView
 from hpctl.jobs.run_gates import RUN_GATES, GatedFailedRun
 from hpctl.toolkit.bounds import add_seconds
 from hpctl.vocabulary.identity import JobAttempt, JobId, RecoveryId
-from hpctl.vocabulary.isolation import InconsistentState, isolate_each
+from hpctl.vocabulary.isolation import InconsistentState, isolate_each_call
 from hpctl.vocabulary.policy import RecoveryPolicy
 from hpctl.vocabulary.recovery import make_recovery_id
 from hpctl.vocabulary.run_policy import RunAction, RunDecision
@@ -27,30 +27,32 @@ RECENT: Final = timedelta(minutes=10)
 
 
 def plan_preempted_jobs(
-    view: View, policy: RecoveryPolicy, taken: Collection[JobId], now: datetime
+    view: PlanningView, policy: RecoveryPolicy, taken: Collection[JobId], now: datetime
 ) -> tuple[list[JobRecoveryOpened], list[InconsistentState]]:
     """Return what opens for each registered job that was preempted, once it is known by which.
 
     `taken`: the jobs that something is decided on already.
     """
 
-    def decide_job(job: SlurmJob) -> JobRecoveryOpened | None:
+    def decide_preempted_job(job: SlurmJob) -> JobRecoveryOpened | None:
         if job.id in taken or job.id in view.state.open_jobs or view.is_quarantined(job.id):
             return None
         return _plan_preempted_job(job, view, policy, now)
 
     jobs = (view.scheduler.jobs.get(job) for job in view.ruled)
-    found, flaws = isolate_each("plan", filter(None, jobs), lambda job: job.id, decide_job)
+    found, flaws = isolate_each_call(
+        "plan", filter(None, jobs), lambda job: job.id, decide_preempted_job
+    )
     return [decision for decision in found if decision is not None], flaws
 
 
 def _plan_preempted_job(
-    job: SlurmJob, view: View, policy: RecoveryPolicy, now: datetime
+    job: SlurmJob, view: PlanningView, policy: RecoveryPolicy, now: datetime
 ) -> JobRecoveryOpened | None:
     if job.state != "PENDING" or job.restarts == 0 or job.completing:
         return None
     attempt = JobAttempt(job.id, job.submit, job.restarts - 1)
-    if _is_preemption_treated(attempt, view):
+    if _is_preemption_already_handled(attempt, view):
         return None
     found = find_preemption(job, view.scheduler.jobs.values(), view.preemption)
     if found is None or not found.certain or found.by is None or abs(now - found.at) > RECENT:
@@ -79,7 +81,7 @@ def _plan_preempted_job(
     )
 
 
-def _is_preemption_treated(attempt: JobAttempt, view: View) -> bool:
+def _is_preemption_already_handled(attempt: JobAttempt, view: PlanningView) -> bool:
     """Return whether this run was noted, or ended for a reason that is known. Ids are reused, but
     not within a day."""
     return any(

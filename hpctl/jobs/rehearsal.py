@@ -8,14 +8,14 @@ from typing import Annotated
 from msgspec import Meta, Struct, field
 
 from hpctl.jobs.decide import (
+    PastTrouble,
     RestartResources,
-    TreatedTrouble,
-    decide_trouble_answer,
-    is_growing_worthwhile,
+    decide_trouble_action,
+    is_step_growth_worthwhile,
 )
 from hpctl.toolkit import yaml_files
 from hpctl.toolkit.compat import UTC
-from hpctl.toolkit.errors import FileProblems
+from hpctl.toolkit.errors import InvalidFileError
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.policy import Seconds, SecondsOrNone
 from hpctl.vocabulary.policy_file import Count
@@ -23,7 +23,7 @@ from hpctl.vocabulary.run_policy import RESTARTS, STOPS, RunAction, RunPolicy
 from hpctl.vocabulary.trouble import Trouble, TroubleKind
 
 
-class ScenarioError(FileProblems):
+class ScenarioError(InvalidFileError):
     """A scenario with problems: all of them, each with its place."""
 
     hint_text = "see docs/policies.md"
@@ -97,7 +97,7 @@ def read_policy_scenario(path: str | Path) -> Scenario:
 
 def parse_scenario(text: str, place: str = "<text>") -> Scenario:
     """Validate YAML text. Raises ScenarioError with every problem it has."""
-    return yaml_files.parse_struct(Scenario, text, place, ScenarioError)
+    return yaml_files.parse_yaml_struct(Scenario, text, place, ScenarioError)
 
 
 class SimulatedEvent(Struct, frozen=True):
@@ -123,7 +123,7 @@ class _SimulatedRun(Struct):
     scenario: Scenario
     allocation: list[NodeName]
     running: list[NodeName]
-    past: list[TreatedTrouble] = field(default_factory=list)
+    past: list[PastTrouble] = field(default_factory=list)
     down: set[NodeName] = field(default_factory=set)
     returned: set[NodeName] = field(default_factory=set)
     over: str = ""
@@ -183,8 +183,8 @@ def _simulate_trouble(
     means = _find_restart_resources(run, event.alive)
     if node is not None:
         run.returned.discard(node)
-    answer = decide_trouble_answer(run.policy, run.past, trouble, means, now)
-    run.past.append(TreatedTrouble(trouble, answer.action))
+    answer = decide_trouble_action(run.policy, run.past, trouble, means, now)
+    run.past.append(PastTrouble(trouble, answer.action))
     if answer.action is RunAction.STEP:
         fit = [n for n in run.allocation if n not in run.down and n not in answer.exclude]
         stay = [n for n in fit if n in run.running]
@@ -255,7 +255,7 @@ def _plan_returned_nodes(run: _SimulatedRun) -> tuple[str, str]:
     inside = min(size, len(_find_restart_resources(run, None).names))
     could = min(size, sum(n not in run.down for n in run.scenario.cluster))
     cost, left = run.scenario.restart_cost_s, run.scenario.remaining_s
-    if not have or not is_growing_worthwhile(run.policy, have, could, left, cost):
+    if not have or not is_step_growth_worthwhile(run.policy, have, could, left, cost):
         return "none", "nothing to do"
     how = "at its next checkpoint"
     if inside < could:

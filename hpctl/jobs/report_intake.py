@@ -38,19 +38,19 @@ from hpctl.engine.journal.events import JobReported
 from hpctl.engine.journal.port import Journal
 from hpctl.engine.state_disk import LOW as LOW_DISK
 from hpctl.jobs.former_run import describe_previous_run_end
-from hpctl.jobs.run_gates import find_closed_gate
+from hpctl.jobs.run_gates import explain_gate_block
 from hpctl.toolkit.errors import Unavailable
 from hpctl.toolkit.rate_limiter import RateLimiter
 from hpctl.vocabulary.identity import JobId
 from hpctl.vocabulary.job_recovery import JobReport, RequestedAction
-from hpctl.vocabulary.pause import find_pause
+from hpctl.vocabulary.pause import find_covering_pause
 from hpctl.vocabulary.ports import Clock
 from hpctl.vocabulary.run_policy import RunAction
 from hpctl.vocabulary.slurm_facts import SlurmJob
 from hpctl.wire import job_reports as job_wire
 from hpctl.wire import munge
-from hpctl.wire.authentication import IntakeSettings, RequestRefusal, decode_body
-from hpctl.wire.proved_route import RefusalCounter, make_proved_route
+from hpctl.wire.authentication import IntakeSettings, RequestRefusal, decode_request_body
+from hpctl.wire.proved_route import RefusalCounter, make_authenticated_route
 
 if TYPE_CHECKING:  # the intake's process has neither
     from hpctl.engine.live_config import LiveConfig
@@ -76,7 +76,7 @@ def make_job_report_route(
     """Return the route for the intake's application."""
     jobs = _JobReportEndpoint(take, clock, registry)
     refused = RefusalCounter("hpctl_job_reports_refused", "Job reports refused.", registry)
-    return make_proved_route(
+    return make_authenticated_route(
         path=job_wire.PATH,
         most=job_wire.MAX_BODY,
         settings=settings,
@@ -98,7 +98,7 @@ class _JobReportEndpoint:
     async def event(self, body: bytes, credential: munge.Credential) -> bytes:
         """Return the answer to one report. Raises Refusal."""
         taken = await self._handle_report(
-            decode_body(job_wire.decode_job_report, body), len(body), credential.uid
+            decode_request_body(job_wire.decode_job_report, body), len(body), credential.uid
         )
         self._taken.inc()
         return job_wire.encode_job_report_ack(taken)
@@ -169,8 +169,8 @@ class JobReportHandler:
         with self._lock:
             self._store_new_event(JobReported(self._loop.clock.now(), report, uid))
         pauses, now = self._loop.memory.state.pauses, self._loop.clock.now()
-        pause = find_pause(pauses, now, job.nodes, job.partition.split(","))
-        why = find_closed_gate(
+        pause = find_covering_pause(pauses, now, job.nodes, job.partition.split(","))
+        why = explain_gate_block(
             job, self._live.policy, self._loop.observer.find_stop_reason(), pause
         )
         layers = [f.compact() for f in self._live.config.run_policy_layers(job.partition)]
@@ -184,9 +184,7 @@ class JobReportHandler:
     def trouble(self) -> str:
         """Return the trouble for `hpctl status`."""
         return (
-            ""
-            if self._has_report_capacity()
-            else "the disk is nearly full: reports of jobs are refused"
+            "" if self._has_disk_space() else "the disk is nearly full: reports of jobs are refused"
         )
 
     def _store_new_event(self, event: JobReported) -> None:
@@ -209,7 +207,7 @@ class JobReportHandler:
         self._last[job] = (event, stored)
 
     def _store_event(self, event: JobReported) -> None:
-        if not self._has_report_capacity():
+        if not self._has_disk_space():
             hint = "Make room where state_dir is; the supervisor sees to its job itself."
             raise RequestRefusal(503, "low_disk", "the head node's disk is nearly full", hint)
         try:
@@ -217,7 +215,7 @@ class JobReportHandler:
         except (OSError, Unavailable) as error:
             raise RequestRefusal(503, "journal_unavailable", f"not stored: {error}", "") from error
 
-    def _has_report_capacity(self) -> bool:
+    def _has_disk_space(self) -> bool:
         room, until = self._room
         if self._disk is None or time.monotonic() < until:
             return room

@@ -33,7 +33,7 @@ from hpctl.toolkit.errors import HpctlError, Unavailable
 from hpctl.toolkit.job_ids import parse_job_id
 from hpctl.toolkit.output import ExitCode
 from hpctl.vocabulary.outcome import Outcome, OutcomeKind
-from hpctl.vocabulary.registration import Registration, read_comment
+from hpctl.vocabulary.registration import Registration, parse_registration_comment
 
 if TYPE_CHECKING:
     from hpctl.checkpoints.marks import CheckpointMark
@@ -79,7 +79,7 @@ class ResumeView(Struct, frozen=True):
         found = [
             f"job {self.job}: its next run resumes from step {self.step}"
             f"{before if self.step != self.from_step else ''} ({self.checkpoint})",
-            f"{_list_skipped_checkpoints(self.later)}; nothing is deleted",
+            f"{_describe_skipped_checkpoints(self.later)}; nothing is deleted",
         ]
         if self.skip:
             found.append(
@@ -89,7 +89,7 @@ class ResumeView(Struct, frozen=True):
         return [*found, f"job {self.job}: {self.done}"] if self.done else found
 
 
-def _list_skipped_checkpoints(later: tuple[str, ...]) -> str:
+def _describe_skipped_checkpoints(later: tuple[str, ...]) -> str:
     if not later:
         return "what its run saves before it ends is passed over"
     more = f" and {len(later) - MOST_NAMED} more" if later[MOST_NAMED:] else ""
@@ -149,8 +149,8 @@ def resume(
             "pause: hpctl unpause.)"
         )
     scheduler, found = _read_single_job(config, job)
-    registered = _check_registration(found, job)
-    directory = _find_checkpoint_directory(found, registered)
+    registered = _read_resumable_registration(found, job)
+    directory = _expand_checkpoint_directory(found, registered)
     skip = "" if skip_batches is None else f"{from_step}:{from_step + skip_batches}"
     with act_as_user(found.uid):
         checkpoint, later = _find_resume_checkpoint(directory, registered, from_step)
@@ -177,19 +177,19 @@ def resume(
             output.echo(line, err=True)
         state = found.state.lower()
         output.confirm(f"requeue job {found.shown}, which is {state}?", abort=True)
-    view = _apply_resume_mark(view, scheduler, found, directory)
+    view = _write_mark_and_restart_job(view, scheduler, found, directory)
     output.show_view("resume", view, as_json)
-    output.exit_with(ExitCode.FINE if view.ok else ExitCode.PROBLEM)
+    output.exit_with_code(ExitCode.FINE if view.ok else ExitCode.PROBLEM)
 
 
-def _apply_resume_mark(
+def _write_mark_and_restart_job(
     view: ResumeView, scheduler: CliScheduler, job: SlurmJob, directory: Path
 ) -> ResumeView:
     """Write the mark, then requeue or release the job."""
-    from hpctl.checkpoints.mark_command import write_or_explain
+    from hpctl.checkpoints.mark_command import write_checkpoint_mark
 
     with act_as_user(job.uid):
-        path = write_or_explain(directory, _make_resume_mark(view))
+        path = write_checkpoint_mark(directory, _make_resume_mark(view))
     outcome, done = _restart_job(view.action, scheduler, job)
     ok = outcome.kind is OutcomeKind.ACCEPTED
     if not ok:
@@ -241,7 +241,7 @@ def _read_single_job(config: str, text: str) -> tuple[CliScheduler, SlurmJob]:
     return scheduler, jobs[0]
 
 
-def _check_registration(job: SlurmJob, text: str) -> Registration:
+def _read_resumable_registration(job: SlurmJob, text: str) -> Registration:
     """Return how the job is registered. Raises HpctlError for a job that cannot go back, or may
     not."""
     if os.geteuid() not in (0, job.uid):
@@ -249,7 +249,7 @@ def _check_registration(job: SlurmJob, text: str) -> Registration:
             f"job {text} belongs to {job.user or f'user {job.uid}'}: only its owner can resume it",
             "Ask its owner, or run the command as root.",
         )
-    registered = read_comment(job.comment)
+    registered = parse_registration_comment(job.comment)
     if registered is None:
         raise HpctlError(
             f"cannot choose where job {text} resumes: it was not submitted with hpctl sbatch",
@@ -270,15 +270,15 @@ def _check_registration(job: SlurmJob, text: str) -> Registration:
 
 def _choose_slurm_action(job: SlurmJob) -> str:
     from hpctl.slurm.records import JobRecord
-    from hpctl.slurm.rules import is_held
+    from hpctl.slurm.rules import is_job_held
 
     if job.state != "PENDING":
         return "requeue"
     by_slurm = job.held_after_run or job.held_at_launch or job.launch_failed
-    return "release" if by_slurm or is_held(JobRecord(job)) else "none"
+    return "release" if by_slurm or is_job_held(JobRecord(job)) else "none"
 
 
-def _find_checkpoint_directory(job: SlurmJob, registered: Registration) -> Path:
+def _expand_checkpoint_directory(job: SlurmJob, registered: Registration) -> Path:
     values = {"{job_id}": str(job.array_job or job.id), "{array_task_id}": job.array_task or "0"}
     directory = registered.ckpt
     for name, value in values.items():
@@ -291,13 +291,13 @@ def _find_resume_checkpoint(
 ) -> tuple[CompleteCheckpoint, tuple[str, ...]]:
     """Return the checkpoint to resume from, and those after it. Raises HpctlError."""
     from hpctl.checkpoints import search
-    from hpctl.checkpoints.mark_command import name_steps
+    from hpctl.checkpoints.mark_command import describe_available_steps
     from hpctl.checkpoints.patterns import parse_patterns
-    from hpctl.checkpoints.remote import open_place
+    from hpctl.checkpoints.remote import open_checkpoint_location
 
     declared = parse_patterns(registered.files)
     named = [str(directory), *(t for t in registered.tiers if not t.startswith("local:"))]
-    tiers, unseen = search.parse_tiers(named, open_place)
+    tiers, unseen = search.parse_tiers(named, open_checkpoint_location)
     found = search.find_last_complete_checkpoint(tiers, declared=declared, most=step)
     for away in (*unseen, *found.unseen):
         output.echo(f"hpctl: cannot read {away.place}: {away.why}", err=True)
@@ -313,7 +313,7 @@ def _find_resume_checkpoint(
     if found.found is None or found.found.step is None:
         raise HpctlError(
             f"there is no complete checkpoint at or before step {step} in {directory}",
-            name_steps(rows),
+            describe_available_steps(rows),
         )
     later = [
         str(row.path)
@@ -331,7 +331,7 @@ def _restart_job(action: str, scheduler: CliScheduler, job: SlurmJob) -> tuple[O
         released = scheduler.order("scontrol", "release", job.shown)
         if released.kind is OutcomeKind.ACCEPTED:
             _wait_for_next_second()
-            scheduler.start_now(job.id, ())  # without the delay of a requeue
+            scheduler.start_pending_job(job.id, ())  # without the delay of a requeue
         return released, "released; it resumes from there when it starts"
     until = time.monotonic() + COMPLETING_S
     outcome = scheduler.requeue(job.attempt)
@@ -345,12 +345,12 @@ def _restart_job(action: str, scheduler: CliScheduler, job: SlurmJob) -> tuple[O
     while _is_job_completing(scheduler, job) and time.monotonic() < until:
         time.sleep(LOOK_S)
     _wait_for_next_second()
-    started = scheduler.start_now(job.id, ())
+    started = scheduler.start_pending_job(job.id, ())
     while started.code in ("completing", "not_pending") and time.monotonic() < until:
         if _has_run_started_again(scheduler, job):
             break
         time.sleep(LOOK_S)
-        started = scheduler.start_now(job.id, ())
+        started = scheduler.start_pending_job(job.id, ())
     return outcome, "requeued; it starts when Slurm has nodes for it"
 
 

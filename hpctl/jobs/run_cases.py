@@ -7,12 +7,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpctl.engine.journal.events import JobReported
-from hpctl.engine.view import View, find_last_report, has_lost_batch_script
-from hpctl.jobs.departures import is_known_as_preempted
+from hpctl.engine.view import PlanningView, find_last_job_report, has_lost_batch_script
+from hpctl.jobs.departures import has_recorded_preemption
 from hpctl.toolkit.bounds import add_seconds, parse_count
 from hpctl.vocabulary.identity import JobAttempt, NodeName
 from hpctl.vocabulary.job_recovery import JobRecovery, RequestedAction
-from hpctl.vocabulary.registration import EffectivePolicy, Registration, read_comment
+from hpctl.vocabulary.registration import EffectivePolicy, Registration, parse_registration_comment
 from hpctl.vocabulary.run_policy import RESTARTS, RunAction, RunPolicy
 from hpctl.vocabulary.slurm_facts import ENDED_BADLY, TIMED_OUT, SlurmJob, SlurmNode
 from hpctl.vocabulary.trouble import UNSTARTED, Trouble, TroubleKind, classify_start_failure
@@ -25,7 +25,7 @@ def find_recovery_action(rec: JobRecovery) -> RunAction:
     return RunAction.HOLD if rec.over_budget else RunAction.REQUEUE
 
 
-def find_treated_trouble(rec: JobRecovery) -> Trouble:
+def find_recovery_trouble(rec: JobRecovery) -> Trouble:
     """Return the trouble that a job's recovery treats; for a node's fault, as the run felt it."""
     if rec.trouble is not None:
         return rec.trouble
@@ -66,9 +66,9 @@ class FailedRunCase(Struct, frozen=True):
     """It is back in the queue already: Slurm starts it, and only the time is decided."""
 
 
-def find_run_case(job: SlurmJob, view: View, now: datetime) -> FailedRunCase | None:
+def find_failed_run_case(job: SlurmJob, view: PlanningView, now: datetime) -> FailedRunCase | None:
     """Return in what way a run went wrong; None where it did not."""
-    wish = _find_newest_request(job, view)
+    wish = _find_newest_supervisor_request(job, view)
     if job.state == "PENDING":
         return _find_requeue_case(job, view, now)
     if job.state == TIMED_OUT and wish is None:
@@ -89,11 +89,11 @@ def find_run_case(job: SlurmJob, view: View, now: datetime) -> FailedRunCase | N
     return None
 
 
-def _find_time_limit_case(job: SlurmJob, view: View, now: datetime) -> FailedRunCase | None:
+def _find_time_limit_case(job: SlurmJob, view: PlanningView, now: datetime) -> FailedRunCase | None:
     """Return the case of a run that reached its time limit; None where its job stays ended."""
-    registered = read_comment(job.comment)
+    registered = parse_registration_comment(job.comment)
     ruled = view.ruled.get(job.id, EffectivePolicy())
-    if registered is None or explain_end_at_time_limit(job, registered, ruled.policy):
+    if registered is None or explain_no_time_limit_restart(job, registered, ruled.policy):
         return None
     trouble = Trouble(
         TroubleKind.TIME_LIMIT,
@@ -105,11 +105,13 @@ def _find_time_limit_case(job: SlurmJob, view: View, now: datetime) -> FailedRun
     return FailedRunCase(job.attempt, trouble)
 
 
-def explain_end_at_time_limit(job: SlurmJob, registered: Registration, policy: RunPolicy) -> str:
+def explain_no_time_limit_restart(
+    job: SlurmJob, registered: Registration, policy: RunPolicy
+) -> str:
     """Return why a job that reaches its time limit is not started again; "" where it is."""
     if not job.recoverable:
-        cannot = f"Slurm cannot start it again ({job.why_unrecoverable})"
-        return f"{cannot}; {job.advice_unrecoverable}"
+        cannot = f"Slurm cannot start it again ({job.unrecoverable_reason})"
+        return f"{cannot}; {job.unrecoverable_advice}"
     if not registered.ckpt:
         return "it has no --checkpoint-dir, so a restart would begin at the beginning"
     if RESTARTS.isdisjoint(policy.treatment(TroubleKind.TIME_LIMIT).ladder):
@@ -117,17 +119,17 @@ def explain_end_at_time_limit(job: SlurmJob, registered: Registration, policy: R
     return ""
 
 
-def _find_newest_request(job: SlurmJob, view: View) -> JobReported | None:
+def _find_newest_supervisor_request(job: SlurmJob, view: PlanningView) -> JobReported | None:
     """Return the newest report of this run, where it is a wish: a later report withdraws an older
     wish."""
-    event = find_last_report(job.id, job.restarts, view)
+    event = find_last_job_report(job.id, job.restarts, view)
     return event if event is not None and event.report.wish is not RequestedAction.NONE else None
 
 
-def _find_give_up_report(job: SlurmJob, view: View) -> JobReported | None:
+def _find_give_up_report(job: SlurmJob, view: PlanningView) -> JobReported | None:
     """Return the report by which the supervisor of this run gave it up; None where there is
     none."""
-    event = find_last_report(job.id, job.restarts, view)
+    event = find_last_job_report(job.id, job.restarts, view)
     return event if event is not None and event.report.action is RunAction.END else None
 
 
@@ -139,18 +141,18 @@ def _find_reported_trouble(event: JobReported) -> Trouble:
     return report.trouble or Trouble(TroubleKind.PREEMPTED, event.at, why, progress=report.progress)
 
 
-def _find_requeue_case(job: SlurmJob, view: View, now: datetime) -> FailedRunCase | None:
+def _find_requeue_case(job: SlurmJob, view: PlanningView, now: datetime) -> FailedRunCase | None:
     """Return why a job was requeued that waits out Slurm's begin delay: its supervisor, a node or
     its exit code.
 
     None where it was preempted or requeued by an operator, also after it had ended: that is no
     failure of the run, so it is not counted, not held and not started ahead of its delay.
     """
-    delayed = job.eligible is not None and now < job.eligible and not job.put_off
+    delayed = job.eligible is not None and now < job.eligible and not job.is_start_postponed
     if job.restarts == 0 or job.completing or not delayed or job.reason not in _DELAY_REASONS:
         return None
     attempt = JobAttempt(job.id, job.submit, job.restarts - 1)
-    event = find_last_report(job.id, attempt.restarts, view)
+    event = find_last_job_report(job.id, attempt.restarts, view)
     if event is not None and event.report.action in (RunAction.REQUEUE, RunAction.HOLD):
         return FailedRunCase(attempt, _find_reported_trouble(event), event, queued=True)
     trouble = _find_requeue_cause(job, attempt, view, now)
@@ -164,16 +166,22 @@ def _find_requeue_case(job: SlurmJob, view: View, now: datetime) -> FailedRunCas
 
 
 def _find_requeue_cause(
-    job: SlurmJob, attempt: JobAttempt, view: View, now: datetime
+    job: SlurmJob, attempt: JobAttempt, view: PlanningView, now: datetime
 ) -> Trouble | None:
     """Return why Slurm itself has requeued a job; None where another user or tool has."""
-    if job.ordered or is_known_as_preempted(job, view) or _was_given_up_in_queue(attempt, view):
+    if (
+        job.ordered
+        or has_recorded_preemption(job, view)
+        or _was_canceled_while_queued(attempt, view)
+    ):
         return None
     lost = [n for n in job.nodes if (node := view.scheduler.nodes.get(n)) and node.down]
     if lost:
         why = f"Slurm took it off {','.join(sorted(lost))}, which is DOWN"
         return Trouble(TroubleKind.NODE, now, why, "node down", node=min(lost))
-    booted = [n for n in job.nodes if _has_rebooted_under_job(job, view.scheduler.nodes.get(n))]
+    booted = [
+        n for n in job.nodes if _has_node_rebooted_during_job(job, view.scheduler.nodes.get(n))
+    ]
     if booted:
         why = f"Slurm took it off {','.join(sorted(booted))}, which had booted"
         return Trouble(TroubleKind.NODE, now, why, BOOTED_SIGNATURE, node=min(booted))
@@ -182,7 +190,7 @@ def _find_requeue_cause(
     return None
 
 
-def _was_given_up_in_queue(attempt: JobAttempt, view: View) -> bool:
+def _was_canceled_while_queued(attempt: JobAttempt, view: PlanningView) -> bool:
     """Return whether hpctl had canceled the job before this run of it began: a requeue of it is an
     order, and exit code and Reason are those of the run before."""
     return any(
@@ -194,7 +202,7 @@ def _was_given_up_in_queue(attempt: JobAttempt, view: View) -> bool:
     )
 
 
-def _was_requeued_for_exit_code(job: SlurmJob, view: View) -> bool:
+def _was_requeued_for_exit_code(job: SlurmJob, view: PlanningView) -> bool:
     """Return whether slurm.conf's RequeueExit has Slurm requeue a job that ends with this code.
 
     A preempted script that ends within its grace time has a code as well.
@@ -204,7 +212,7 @@ def _was_requeued_for_exit_code(job: SlurmJob, view: View) -> bool:
     return ended and job.preempted is None and parse_count(code) in view.requeue_codes
 
 
-def _has_rebooted_under_job(job: SlurmJob, node: SlurmNode | None) -> bool:
+def _has_node_rebooted_during_job(job: SlurmJob, node: SlurmNode | None) -> bool:
     """Return whether a node came back without the job before slurmctld had called it DOWN: the
     slurmd registers after a boot, and slurmctld requeues at once what it no longer runs.
 
@@ -219,12 +227,14 @@ def _has_rebooted_under_job(job: SlurmJob, node: SlurmNode | None) -> bool:
     return booted and since < node.slurmd_start <= till
 
 
-def _find_run_end_cause(job: SlurmJob, restarts: int, view: View, now: datetime) -> Trouble:
+def _find_run_end_cause(job: SlurmJob, restarts: int, view: PlanningView, now: datetime) -> Trouble:
     """Return what a run of a job ended of: what its script has read in its log, where Slurm does
     not know better, else what Slurm's state and exit code say. `restarts`: which run."""
-    seen = _describe_bad_end(job, view, now)
-    event = find_last_report(job.id, restarts, view)
-    cause = event.report.trouble if event is not None and event.report.tells_cause else None
+    seen = _derive_trouble_from_job_state(job, view, now)
+    event = find_last_job_report(job.id, restarts, view)
+    cause = (
+        event.report.trouble if event is not None and event.report.is_cause_only_report else None
+    )
     if cause is None or seen.kind in (TroubleKind.NODE, TroubleKind.CORRUPTION):
         return seen
     if seen.kind is TroubleKind.HOST_MEMORY and cause.kind is not TroubleKind.HOST_MEMORY:
@@ -235,7 +245,7 @@ def _find_run_end_cause(job: SlurmJob, restarts: int, view: View, now: datetime)
     return replace(cause, progress=seen.progress if cause.progress is None else cause.progress)
 
 
-def _describe_bad_end(job: SlurmJob, view: View, now: datetime) -> Trouble:
+def _derive_trouble_from_job_state(job: SlurmJob, view: PlanningView, now: datetime) -> Trouble:
     """Return what Slurm's state and exit code say of a run that ended."""
     policy = view.ruled.get(job.id, EffectivePolicy()).policy
     code, _, number = job.exit_code.partition(":")
@@ -278,7 +288,7 @@ def _describe_bad_end(job: SlurmJob, view: View, now: datetime) -> Trouble:
     )
 
 
-def _has_lost_batch_host(job: SlurmJob, view: View, exit_code: int | None) -> bool:
+def _has_lost_batch_host(job: SlurmJob, view: PlanningView, exit_code: int | None) -> bool:
     """Return whether the node of the batch script is DOWN, or was about to be, or left the job.
 
     Nodes and jobs are read side by side: a script that was killed on a closed node may be seen
@@ -292,7 +302,7 @@ def _has_lost_batch_host(job: SlurmJob, view: View, exit_code: int | None) -> bo
     return host is not None and (host.down or (host.closed and killed))
 
 
-def _find_reported_checkpoint(job: SlurmJob, view: View) -> int | None:
+def _find_reported_checkpoint(job: SlurmJob, view: PlanningView) -> int | None:
     """Return the newest checkpoint that was reported; None where none was."""
     for event in reversed(view.state.reports.get(job.id, ())):
         found = event.report.progress

@@ -6,7 +6,7 @@ trouble:
 
 | evidence | what it adds |
 |---|---|
-| flight recorder, NCCL's RAS, stacks | the rank that the others wait for (`add_absent_rank`) |
+| flight recorder, NCCL's RAS, stacks | the rank that others await (`add_absent_rank_to_trouble`) |
 | the ends that srun reports | the rank that left while the others waited |
 | the flight recorder | the rank whose tensor has another size |
 | the places of the ranks | the node |
@@ -34,15 +34,15 @@ from hpctl.jobs.crash import (
     PEER_LOST,
     SIZES_DIFFER,
     WORKER_DIED,
-    find_uncaught,
+    find_uncaught_exception,
     parse_rank_label,
 )
 from hpctl.jobs.hangs.flight_recorder import FlightRecorderCause
 from hpctl.jobs.hangs.ras_judge import JobRankNames
 from hpctl.jobs.launchers import find_first_process_end, is_launcher_log
-from hpctl.jobs.run.ending import add_node_name
+from hpctl.jobs.run.ending import add_node_to_trouble_text
 from hpctl.jobs.run.srun import SrunTaskEnd, find_failed_rank_node
-from hpctl.jobs.run.timeouts import TimeoutEvidence, add_absent_rank
+from hpctl.jobs.run.timeouts import TimeoutEvidence, add_absent_rank_to_trouble
 from hpctl.jobs.verdict import NEAR
 from hpctl.vocabulary.identity import JobId, NodeName
 from hpctl.vocabulary.model import Finding, NodeHealth
@@ -106,8 +106,8 @@ def explain_failure(
     trouble = (locate or _add_rank_node)(_add_responsible_rank(trouble, facts, ask), facts)
     if facts.tail or facts.ends:
         # Where neither is known, the trouble was reported and keeps the words of its report.
-        trouble = add_node_name(trouble)
-    return _explain_memory_kill(trouble, facts)
+        trouble = add_node_to_trouble_text(trouble)
+    return _explain_oom_kill(trouble, facts)
 
 
 def explain_hang(hang: Trouble, facts: RunFacts, ask: AskWitnesses, policy: RunPolicy) -> Trouble:
@@ -117,20 +117,20 @@ def explain_hang(hang: Trouble, facts: RunFacts, ask: AskWitnesses, policy: RunP
     job whose policy restarts no hang is not restarted for what causes one either: it stays a HANG.
     """
     said, names = ask()
-    named = _add_uncaught_exception(add_absent_rank(hang, said, names), facts)
+    named = _add_uncaught_exception(add_absent_rank_to_trouble(hang, said, names), facts)
     if said.flight.world != len(facts.task_nodes):
         facts = replace(facts, task_nodes={})
     if hang.why not in named.why:
         named = replace(named, why=f"{named.why}; {hang.why}")
     if RESTARTS.isdisjoint(policy.treatment(TroubleKind.HANG).ladder):
         named = replace(named, kind=TroubleKind.HANG)
-    return add_node_name(_add_rank_node(named, facts))
+    return add_node_to_trouble_text(_add_rank_node(named, facts))
 
 
 def _add_uncaught_exception(hang: Trouble, facts: RunFacts) -> Trouble:
     """Return a hang with the exception that ended the rank, or a thread of it, while its process
     lives on: that is why it does not come."""
-    raised = find_uncaught(hang, facts.tail)
+    raised = find_uncaught_exception(hang, facts.tail)
     if raised is None or hang.hang_place is HangPlace.STOPPED:
         return hang
     rank = hang.rank if raised.rank is None else raised.rank
@@ -144,7 +144,7 @@ def _add_uncaught_exception(hang: Trouble, facts: RunFacts) -> Trouble:
     )
 
 
-def explain_by_node_findings(
+def explain_failure_by_node_findings(
     trouble: Trouble, nodes: Sequence[NodeName], health: Mapping[NodeName, NodeHealth], job: JobId
 ) -> Trouble:
     """Return the trouble of a job's run with what the findings of its nodes show of it."""
@@ -163,12 +163,16 @@ def _add_responsible_rank(trouble: Trouble, facts: RunFacts, ask: AskWitnesses |
     if trouble.kind in _ENDED_FROM_OUTSIDE:
         return trouble
     if trouble.signature == SIZES_DIFFER:
-        sent = _find_sender(trouble, facts)
+        sent = _find_oversized_message_sender(trouble, facts)
         return sent or (trouble if ask is None else _add_rank_by_tensor_size(trouble, ask))
     if trouble.signature == CALLS_DIFFER:
-        return trouble if ask is None or trouble.rank is not None else _compare_calls(trouble, ask)
+        return (
+            trouble
+            if ask is None or trouble.rank is not None
+            else _add_rank_by_collective_mismatch(trouble, ask)
+        )
     if trouble.kind not in (TroubleKind.NETWORK, TroubleKind.HANG):
-        return _add_killed_rank(_add_rank_by_local_number(trouble, facts), facts, ask)
+        return _add_killed_rank(_add_rank_from_local_rank(trouble, facts), facts, ask)
     left = _add_first_failed_rank(trouble, facts) or _add_first_exited_rank(trouble, facts)
     if left is not None:
         return left
@@ -176,10 +180,10 @@ def _add_responsible_rank(trouble: Trouble, facts: RunFacts, ask: AskWitnesses |
     if ask is None or trouble.node is not None:
         return trouble
     said, names = ask()
-    return _name_gone_rank(add_absent_rank(trouble, said, names), said)
+    return _add_rank_without_dump(add_absent_rank_to_trouble(trouble, said, names), said)
 
 
-def _name_gone_rank(trouble: Trouble, said: TimeoutEvidence) -> Trouble:
+def _add_rank_without_dump(trouble: Trouble, said: TimeoutEvidence) -> Trouble:
     """Return the trouble of ranks that lost a peer with the one rank that wrote no dump, where
     nothing else names a rank: a process that a signal ends writes none."""
     gone = said.flight.only_silent
@@ -198,7 +202,7 @@ def _name_gone_rank(trouble: Trouble, said: TimeoutEvidence) -> Trouble:
     )
 
 
-def _add_rank_by_local_number(trouble: Trouble, facts: RunFacts) -> Trouble:
+def _add_rank_from_local_rank(trouble: Trouble, facts: RunFacts) -> Trouble:
     """Return the trouble with the rank that a launcher names by its number on its node, where the
     ranks of that node are known."""
     if trouble.rank is not None:
@@ -232,7 +236,7 @@ def _add_killed_rank(trouble: Trouble, facts: RunFacts, ask: AskWitnesses | None
     return replace(trouble, why=f"rank {rank}: {trouble.why}", rank=rank)
 
 
-def _find_sender(trouble: Trouble, facts: RunFacts) -> Trouble | None:
+def _find_oversized_message_sender(trouble: Trouble, facts: RunFacts) -> Trouble | None:
     """Return the trouble with the rank whose message was too long for all others; None where that
     is open.
 
@@ -250,13 +254,13 @@ def _find_sender(trouble: Trouble, facts: RunFacts) -> Trouble | None:
     return replace(trouble, why=why, rank=rank, node=None)
 
 
-def _compare_calls(trouble: Trouble, ask: AskWitnesses) -> Trouble:
+def _add_rank_by_collective_mismatch(trouble: Trouble, ask: AskWitnesses) -> Trouble:
     """Return the trouble of ranks that call different collectives with the rank that differs from
     most others, where the dumps show it."""
     said, names = ask()
     if said.flight.cause is not FlightRecorderCause.DIFFERENT:
         return trouble
-    return add_absent_rank(trouble, TimeoutEvidence(said.flight), names)
+    return add_absent_rank_to_trouble(trouble, TimeoutEvidence(said.flight), names)
 
 
 def _add_rank_by_tensor_size(trouble: Trouble, ask: AskWitnesses) -> Trouble:
@@ -264,15 +268,15 @@ def _add_rank_by_tensor_size(trouble: Trouble, ask: AskWitnesses) -> Trouble:
     dumps show it: the rank that reports it may be the one that is right."""
     said, names = ask()
     if said.flight.cause is FlightRecorderCause.DIFFERENT:
-        return add_absent_rank(trouble, TimeoutEvidence(said.flight), names)
-    odd = _find_rank_with_odd_size(trouble.rank, dict(said.flight.last_sizes))
+        return add_absent_rank_to_trouble(trouble, TimeoutEvidence(said.flight), names)
+    odd = _find_tensor_size_outlier(trouble.rank, dict(said.flight.last_sizes))
     if odd in (None, trouble.rank):
         return trouble
     why = f"rank {odd}: {SIZES_DIFFER}: that of rank {trouble.rank} and most others is shorter"
     return replace(trouble, why=why, rank=odd, node=None)
 
 
-def _find_rank_with_odd_size(reporter: int | None, sizes: Mapping[int, int]) -> int | None:
+def _find_tensor_size_outlier(reporter: int | None, sizes: Mapping[int, int]) -> int | None:
     """Return the rank whose tensor has another size than those of most others; None where that is
     open.
 
@@ -357,13 +361,13 @@ def find_task_node(trouble: Trouble, facts: RunFacts) -> NodeName | None:
         return None
     # A task of srun's may start several ranks, unseen: the rank that an error in the log names is
     # the task of that number only where that task was the first to end.
-    is_task = _is_known_from_waiting_ranks(trouble) or _has_rank_ended(trouble.rank, facts.ends[:1])
+    is_task = _is_rank_inferred_from_peers(trouble) or _has_rank_ended(trouble.rank, facts.ends[:1])
     if not is_task:
         return None
     return find_failed_rank_node(trouble.rank, facts.ends) or facts.task_nodes.get(trouble.rank)
 
 
-def _is_known_from_waiting_ranks(trouble: Trouble) -> bool:
+def _is_rank_inferred_from_peers(trouble: Trouble) -> bool:
     """Return whether a trouble's rank is known from what the other ranks wait for."""
     compared = trouble.signature in (SIZES_DIFFER, CALLS_DIFFER)
     return compared or trouble.kind in (TroubleKind.HANG, TroubleKind.NETWORK)
@@ -379,10 +383,10 @@ def _uses_rank_launcher(facts: RunFacts) -> bool:
     return more or is_launcher_log(facts.tail)
 
 
-def _explain_memory_kill(trouble: Trouble, facts: RunFacts) -> Trouble:
+def _explain_oom_kill(trouble: Trouble, facts: RunFacts) -> Trouble:
     """Return the trouble of a killed process as one of memory, where the kernel of its node killed
     a process for its memory near the run's end (mm/oom_kill.c sends SIGKILL)."""
-    if not _may_be_memory_kill(trouble):
+    if not _is_possible_oom_kill(trouble):
         return trouble
     node = trouble.node
     if node is None and len(facts.nodes) == 1:
@@ -397,7 +401,7 @@ def _explain_memory_kill(trouble: Trouble, facts: RunFacts) -> Trouble:
     return trouble
 
 
-def _may_be_memory_kill(trouble: Trouble) -> bool:
+def _is_possible_oom_kill(trouble: Trouble) -> bool:
     """Return whether SIGKILL ended a rank, a script's last program or a data loader's worker, or
     may have: of a rank whose process is gone."""
     if trouble.hang_place is HangPlace.GONE:

@@ -6,9 +6,9 @@ from typing import Final
 
 from msgspec import Struct
 
-from hpctl.engine.view import View, is_fresh
-from hpctl.vocabulary.pause import Pause, find_pause
-from hpctl.vocabulary.policy import Mode, RecoveryPolicy
+from hpctl.engine.view import PlanningView, is_fresh
+from hpctl.vocabulary.pause import Pause, find_covering_pause
+from hpctl.vocabulary.policy import OperatingMode, RecoveryPolicy
 from hpctl.vocabulary.run_policy import RunAction, RunDecision
 from hpctl.vocabulary.slurm_facts import SlurmJob
 
@@ -20,45 +20,45 @@ class GatedFailedRun(Struct, frozen=True):
     answer: RunDecision
 
 
-RunGate = Callable[[GatedFailedRun, View, RecoveryPolicy, datetime], str | None]
+RunGate = Callable[[GatedFailedRun, PlanningView, RecoveryPolicy, datetime], str | None]
 
 
 def check_kill_switch(
-    run: GatedFailedRun, view: View, policy: RecoveryPolicy, now: datetime
+    run: GatedFailedRun, view: PlanningView, policy: RecoveryPolicy, now: datetime
 ) -> str | None:
     """The kill-switch file exists."""
     return view.stopped or None
 
 
-def check_paused(
-    run: GatedFailedRun, view: View, policy: RecoveryPolicy, now: datetime
+def check_pause(
+    run: GatedFailedRun, view: PlanningView, policy: RecoveryPolicy, now: datetime
 ) -> str | None:
     """An operator has paused hpctl, for the cluster, the job's partition or a node of it."""
-    pause = find_pause(view.state.pauses, now, run.job.nodes, run.job.partition.split(","))
+    pause = find_covering_pause(view.state.pauses, now, run.job.nodes, run.job.partition.split(","))
     return None if pause is None else pause.text
 
 
 def check_stale_facts(
-    run: GatedFailedRun, view: View, policy: RecoveryPolicy, now: datetime
+    run: GatedFailedRun, view: PlanningView, policy: RecoveryPolicy, now: datetime
 ) -> str | None:
     """Slurm, the cloud or the node's agent has not been read lately."""
-    if view.current and is_fresh(view.scheduler.known_at, policy.ages.scheduler_s, now):
+    if view.current and is_fresh(view.scheduler.valid_at, policy.ages.scheduler_s, now):
         return None
-    return f"Slurm was last read at {view.scheduler.known_at:%H:%M:%S}"
+    return f"Slurm was last read at {view.scheduler.valid_at:%H:%M:%S}"
 
 
 def check_allowed_partitions(
-    run: GatedFailedRun, view: View, policy: RecoveryPolicy, now: datetime
+    run: GatedFailedRun, view: PlanningView, policy: RecoveryPolicy, now: datetime
 ) -> str | None:
     """The job is in none of the partitions where hpctl may act."""
-    return _explain_outside_partition(run.job, policy) or None
+    return _explain_disallowed_partition(run.job, policy) or None
 
 
-def check_observing(
-    run: GatedFailedRun, view: View, policy: RecoveryPolicy, now: datetime
+def check_observe_mode(
+    run: GatedFailedRun, view: PlanningView, policy: RecoveryPolicy, now: datetime
 ) -> str | None:
     """Mode observe only journals. Last: what passes the others shows here."""
-    if policy.mode is not Mode.OBSERVE:
+    if policy.mode is not OperatingMode.OBSERVE:
         return None
     answer = run.answer
     verbs = {RunAction.HOLD: "hold", RunAction.END: "end", RunAction.NOTIFY: "treat"}
@@ -77,14 +77,14 @@ class RunGateRow(Struct, frozen=True):
 
 RUN_GATES: Final = (
     RunGateRow("kill_switch", check_kill_switch),
-    RunGateRow("paused", check_paused),
+    RunGateRow("paused", check_pause),
     RunGateRow("stale_facts", check_stale_facts),
     RunGateRow("not_allowed", check_allowed_partitions),
-    RunGateRow("observing", check_observing),
+    RunGateRow("observing", check_observe_mode),
 )
 
 
-def find_closed_gate(
+def explain_gate_block(
     job: SlurmJob, policy: RecoveryPolicy, stopped: str, pause: Pause | None
 ) -> str:
     """Return why hpctl would not act on this job now, in the words sent to its supervisor; empty
@@ -93,12 +93,12 @@ def find_closed_gate(
         return stopped
     if pause is not None:
         return pause.text
-    if policy.mode is Mode.OBSERVE:
+    if policy.mode is OperatingMode.OBSERVE:
         return "mode observe: decisions are written down and nothing is done"
-    return _explain_outside_partition(job, policy)
+    return _explain_disallowed_partition(job, policy)
 
 
-def _explain_outside_partition(job: SlurmJob, policy: RecoveryPolicy) -> str:
+def _explain_disallowed_partition(job: SlurmJob, policy: RecoveryPolicy) -> str:
     if not policy.partitions or job.partition in policy.partitions:
         return ""
     return f"partition {job.partition} is none that the configuration allows"

@@ -7,8 +7,8 @@ from typing import Final
 
 from msgspec import Struct
 
-from hpctl.engine.view import View
-from hpctl.jobs.decide import TreatedTrouble
+from hpctl.engine.view import PlanningView
+from hpctl.jobs.decide import PastTrouble
 from hpctl.jobs.run_cases import NODE_KINDS
 from hpctl.jobs.verdict import judge_run_failure
 from hpctl.nodes.testing import NodeSuspicion
@@ -37,7 +37,7 @@ class _JobFailureVerdict(Struct, frozen=True):
     text: str
 
 
-def find_suspected_nodes(view: View, now: datetime) -> Iterator[NodeSuspicion]:
+def find_suspected_nodes(view: PlanningView, now: datetime) -> Iterator[NodeSuspicion]:
     """Yield each node that the verdicts on LEAST_JOBS jobs name as the place of a fault of the node
     or of its links, within WINDOW_S.
 
@@ -47,7 +47,7 @@ def find_suspected_nodes(view: View, now: datetime) -> Iterator[NodeSuspicion]:
     """
     named: dict[NodeName, dict[JobId, _JobFailureVerdict]] = defaultdict(dict)
     for job, troubles in _group_troubles_by_job(view, now).items():
-        for node, verdict in _list_named_nodes(job, troubles, now):
+        for node, verdict in _list_blamed_nodes(job, troubles, now):
             named[node][job] = verdict
     for node, by_job in named.items():
         if len(by_job) >= LEAST_JOBS:
@@ -55,7 +55,7 @@ def find_suspected_nodes(view: View, now: datetime) -> Iterator[NodeSuspicion]:
             yield NodeSuspicion(node, newest, _describe_failed_jobs(list(by_job.values())))
 
 
-def _group_troubles_by_job(view: View, now: datetime) -> Mapping[JobId, Sequence[Trouble]]:
+def _group_troubles_by_job(view: PlanningView, now: datetime) -> Mapping[JobId, Sequence[Trouble]]:
     """Return what went wrong recently with each job on a node that it had, oldest first."""
     troubles: dict[JobId, list[Trouble]] = defaultdict(list)
     for rec in view.state.jobs.values():
@@ -77,14 +77,14 @@ def _is_relevant_trouble(trouble: Trouble, nodes: Sequence[NodeName], now: datet
     return recent and trouble.node in nodes and trouble.kind not in NODE_KINDS
 
 
-def _list_named_nodes(
+def _list_blamed_nodes(
     job: JobId, troubles: Sequence[Trouble], now: datetime
 ) -> Iterator[tuple[NodeName, _JobFailureVerdict]]:
-    past: list[TreatedTrouble] = []
+    past: list[PastTrouble] = []
     verdicts: list[tuple[Trouble, FailureVerdict]] = []
     for trouble in troubles:
         verdict = judge_run_failure(trouble, past, {}, RunPolicy(), now, RunAction.REQUEUE)
-        past.append(TreatedTrouble(trouble, RunAction.REQUEUE))
+        past.append(PastTrouble(trouble, RunAction.REQUEUE))
         verdicts.append((trouble, verdict))
     # The newest verdict knows all failures: what follows the program is no node's.
     if not verdicts or verdicts[-1][1].cause not in _OF_NODE:

@@ -35,7 +35,7 @@ def find_missing_ranks(lines: Iterable[str]) -> tuple[str, int | None] | None:
     return f"{who} did not come to a monitored barrier", int(ranks[0]) if len(ranks) == 1 else None
 
 
-def find_different_call(lines: Iterable[str]) -> tuple[str, int | None] | None:
+def find_mismatched_collective(lines: Iterable[str]) -> tuple[str, int | None] | None:
     """Return how the ranks' calls differ, as a sentence, and the rank whose call differs from that
     of all others; None where no line shows two calls.
 
@@ -54,18 +54,21 @@ def find_different_call(lines: Iterable[str]) -> tuple[str, int | None] | None:
     if len(ranks) == 2 and len(ranks[fewest]) == 1 < len(ranks[most]):
         (rank,) = ranks[fewest]
         others = len(ranks[most])
-        why = f"rank {rank} calls {_describe_call(fewest)}, {others} others {_describe_call(most)}"
+        why = (
+            f"rank {rank} calls {_describe_collective_call(fewest)},"
+            f" {others} others {_describe_collective_call(most)}"
+        )
         return why, rank
-    return f"the ranks' calls differ: {_list_calls(ranks)}", None
+    return f"the ranks' calls differ: {_format_collective_calls(ranks)}", None
 
 
-def _list_calls(ranks: Mapping[str, list[int]]) -> str:
+def _format_collective_calls(ranks: Mapping[str, list[int]]) -> str:
     """Return the first calls, each with its first rank."""
-    shown = [f"rank {those[0]} {_describe_call(call)}" for call, those in ranks.items()]
+    shown = [f"rank {those[0]} {_describe_collective_call(call)}" for call, those in ranks.items()]
     return ", ".join(shown[:3])
 
 
-def _describe_call(call: str) -> str:
+def _describe_collective_call(call: str) -> str:
     """Return a call for a person: `ALLGATHER of [4] (number 65)`."""
     fields = dict(_FIELD.findall(call))
     shape = f" of {fields['TensorShape']}" if "TensorShape" in fields else ""

@@ -118,7 +118,7 @@ class ParsedException(Struct, frozen=True):
         )
 
     @property
-    def lost_peer(self) -> bool:
+    def has_lost_peer(self) -> bool:
         """Return whether it says that the other side of a connection has gone."""
         name = self.short_name
         return name in _LOST_PEERS or (name in _LOST_WHERE_EMPTY and not self.message)
@@ -135,7 +135,7 @@ class ParsedException(Struct, frozen=True):
         return f"{self.name} in {self.where}: {mask_variable_parts(self.message)}"[:SIGNATURE_CHARS]
 
 
-class _Begun(Struct):
+class _OpenTraceback(Struct):
     """A traceback whose end has not come."""
 
     line: int
@@ -144,10 +144,10 @@ class _Begun(Struct):
     indented: bool = False
 
 
-class _Reader(Struct):
+class _TracebackReader(Struct):
     """The tracebacks that have begun and the last that ended, by the prefix of their lines."""
 
-    begun: dict[str, _Begun] = field(default_factory=dict)
+    begun: dict[str, _OpenTraceback] = field(default_factory=dict)
     unparsed: dict[str, tuple[int, str, str]] = field(default_factory=dict)
     ended: dict[str, int] = field(default_factory=dict)
     after: dict[str, int | None] = field(default_factory=dict)
@@ -157,7 +157,7 @@ class _Reader(Struct):
 
     def split(self, line: str) -> tuple[str, str]:
         """Return the prefix of a line and the text after it."""
-        known = split_prefix(line)
+        known = split_launcher_prefix(line)
         for prefix in self.learned:
             if len(prefix) > len(known[0]) and line.startswith(prefix):
                 return prefix, line[len(prefix) :]
@@ -170,14 +170,14 @@ class _Reader(Struct):
             self.learned.sort(key=len, reverse=True)
 
 
-def split_prefix(line: str) -> tuple[str, str]:
+def split_launcher_prefix(line: str) -> tuple[str, str]:
     """Return the prefix that a known launcher gives a line, and the text after it."""
     found = _STREAM.match(line)
     prefix = found[0] if found else ""
     return prefix, line[len(prefix) :]
 
 
-def parse_writer(prefix: str) -> int | None:
+def parse_mpi_rank(prefix: str) -> int | None:
     """Return the rank that the prefix of an `mpirun` names; None where it is of none."""
     found = _OPEN_MPI.match(prefix) or _HYDRA.match(prefix)
     return int(found[1]) if found else None
@@ -186,15 +186,15 @@ def parse_writer(prefix: str) -> int | None:
 def find_tracebacks(lines: Sequence[str]) -> Iterator[ParsedException]:
     """Yield every traceback that ends in an exception, each rank's lines read apart by their
     prefix."""
-    reader = _Reader()
-    bare = [_drop_time(line) for line in lines]
+    reader = _TracebackReader()
+    bare = [_strip_timestamp(line) for line in lines]
     for number, line in enumerate(bare):
         if _SLURM.match(line):
             continue  # of srun or slurmstepd, which write between the lines of the ranks
-        stream, text = _begin_stream(reader, bare, number)
-        if _is_header(text):
+        stream, text = _detect_stream_prefix(reader, bare, number)
+        if _is_traceback_header(text):
             announced = reader.announced.pop(stream, None)
-            reader.begun[stream] = _Begun(number, ended_thread=announced == number - 1)
+            reader.begun[stream] = _OpenTraceback(number, ended_thread=announced == number - 1)
         elif _UNCAUGHT.match(text):
             reader.announced[stream] = number
         elif text.startswith(_CHAINED):
@@ -202,11 +202,11 @@ def find_tracebacks(lines: Sequence[str]) -> Iterator[ParsedException]:
         elif stream not in reader.begun:
             yield from _find_syntax_error(reader, stream, number, text)
         else:
-            yield from _read_line(reader, stream, number, text, lines)
+            yield from _read_traceback_line(reader, stream, number, text, lines)
 
 
-def _read_line(
-    reader: _Reader, stream: str, number: int, text: str, lines: Sequence[str]
+def _read_traceback_line(
+    reader: _TracebackReader, stream: str, number: int, text: str, lines: Sequence[str]
 ) -> Iterator[ParsedException]:
     """Yield the exception that a line of a traceback ends with."""
     begun = reader.begun[stream]
@@ -235,33 +235,35 @@ def _read_line(
         own,
         reader.after.pop(stream, None),
         int(header[1]) if header else None,
-        parse_writer(stream),
+        parse_mpi_rank(stream),
         bool(_RAISED_BY_HOOK.search(stream)),
         begun.ended_thread,
     )
 
 
-def _drop_time(line: str) -> str:
+def _strip_timestamp(line: str) -> str:
     """Return a line without the time before its text, which differs by line."""
     found = _TIME.match(line)
     return f"{found['label'] or ''}{line[found.end() :]}" if found else line
 
 
-def _is_header(text: str) -> bool:
+def _is_traceback_header(text: str) -> bool:
     return text.startswith((_HEADER, "╭")) and _HEADER in text
 
 
-def _begin_stream(reader: _Reader, lines: Sequence[str], number: int) -> tuple[str, str]:
+def _detect_stream_prefix(
+    reader: _TracebackReader, lines: Sequence[str], number: int
+) -> tuple[str, str]:
     """Return the prefix of a line and the text after it. Where a traceback begins after a text of
     unknown form, its next lines show how much of that is a prefix."""
     line = lines[number]
     stream, text = reader.split(line)
     at = text.find(_HEADER)
-    if at <= 0 or _is_header(text):
+    if at <= 0 or _is_traceback_header(text):
         return stream, text
     before = line[: len(stream) + at]
     for follower in lines[number + 1 : number + 3]:
-        prefix, frame, _ = _drop_time(follower).partition('  File "')
+        prefix, frame, _ = _strip_timestamp(follower).partition('  File "')
         if frame and len(prefix) <= _PREFIX_CHARS and before.endswith(prefix):
             reader.learn(prefix)
             return prefix, line[len(before) :]
@@ -269,7 +271,7 @@ def _begin_stream(reader: _Reader, lines: Sequence[str], number: int) -> tuple[s
 
 
 def _find_syntax_error(
-    reader: _Reader, stream: str, number: int, text: str
+    reader: _TracebackReader, stream: str, number: int, text: str
 ) -> Iterator[ParsedException]:
     """Yield the error of a program that Python cannot parse: it has no traceback, only its file,
     whose line the reader keeps for each prefix."""

@@ -2,8 +2,8 @@
 function.
 
 The cause of a run's end is a Trouble, which `classify_crash`, `judge_step_end` and
-`add_absent_rank` find. This module adds what they cannot see and names the component: the nodes'
-assessments, the runs before, and the policy's answer. It reads no log and no dump.
+`add_absent_rank_to_trouble` find. This module adds what they cannot see and names the component:
+the nodes' assessments, the runs before, and the policy's answer. It reads no log and no dump.
 
 | what is known | cause | confidence |
 |---|---|---|
@@ -26,11 +26,11 @@ from msgspec import Struct
 
 from hpctl.jobs.crash import CALLS_DIFFER, NO_GPU, NOT_COME, SIZES_DIFFER, WORKER_DIED
 from hpctl.jobs.decide import (
+    PastTrouble,
     RestartResources,
-    TreatedTrouble,
-    decide_trouble_answer,
-    is_at_same_step,
+    decide_trouble_action,
     is_repeated_trouble,
+    is_same_rank_and_step,
 )
 from hpctl.vocabulary.assessment import Assessment, NodeCondition
 from hpctl.vocabulary.failure import Confidence, FailureCause, FailureVerdict
@@ -122,7 +122,7 @@ class _ProbableCause(Struct, frozen=True):
 
 def judge_run_failure(  # noqa: PLR0913 -- pure: all that decides is an argument
     trouble: Trouble,
-    past: Sequence[TreatedTrouble],
+    past: Sequence[PastTrouble],
     nodes: Mapping[NodeName, Assessment],
     policy: RunPolicy,
     now: datetime,
@@ -138,7 +138,7 @@ def judge_run_failure(  # noqa: PLR0913 -- pure: all that decides is an argument
     same = [one.trouble for one in past if _is_same_failure(one.trouble, trouble)]
     found = _find_probable_cause(trouble, faulty, same)
     if answer is None:
-        answer = decide_trouble_answer(policy, past, trouble, _ALL_MEANS, now).action
+        answer = decide_trouble_action(policy, past, trouble, _ALL_MEANS, now).action
     reasons = (
         found.why,
         trouble.why or str(trouble.kind),
@@ -185,7 +185,9 @@ def _is_same_failure(before: Trouble, trouble: Trouble) -> bool:
     step have to agree as well.
     """
     vague = trouble.kind not in _TELLING or bool(_ONLY_CODE.match(trouble.signature))
-    return is_at_same_step(before, trouble) or (not vague and is_repeated_trouble(before, trouble))
+    return is_same_rank_and_step(before, trouble) or (
+        not vague and is_repeated_trouble(before, trouble)
+    )
 
 
 def _may_be_node_fault(trouble: Trouble, own: _ProbableCause) -> bool:
@@ -209,7 +211,7 @@ def _find_cause_of_trouble(trouble: Trouble) -> _ProbableCause:
             return _judge_hang_cause(trouble)
         case TroubleKind.NODE if _LINK_RULES.match(trouble.signature.removeprefix("node ")):
             return _ProbableCause(FailureCause.LINK, Confidence.HIGH)
-        case TroubleKind.NETWORK if _names_link_failure(trouble.why):
+        case TroubleKind.NETWORK if _is_link_failure_text(trouble.why):
             return _ProbableCause(FailureCause.LINK, Confidence.MEDIUM)
         case TroubleKind.FINAL if _CANCELED.search(trouble.signature):
             return _ProbableCause(FailureCause.PREEMPTION, Confidence.HIGH)
@@ -220,7 +222,7 @@ def _find_cause_of_trouble(trouble: Trouble) -> _ProbableCause:
     return _ProbableCause(cause, confidence)
 
 
-def _names_link_failure(why: str) -> bool:
+def _is_link_failure_text(why: str) -> bool:
     """Return whether a sentence says that a link failed, or that a rank was late."""
     return bool(_LINK_ERRORS.search(why)) or " came to collective " in why
 

@@ -12,14 +12,14 @@ from hpctl.engine.node_history import (
     RESTORED,
     UNSAVED,
     find_last_cloud_order,
-    has_mark_since_opening,
+    has_health_agent_mark,
     has_passed_test,
     has_unexpectedly_left_drain,
     is_returning,
     list_steps_since_drain,
     may_have_begun_remedy,
 )
-from hpctl.faults.hma_marks import CHECK, MARKS, find_node_mark, is_mark_spent, parse_reason_mark
+from hpctl.faults.hma_marks import CHECK, MARKS, find_hma_mark, is_mark_fulfilled, parse_reason_mark
 from hpctl.faults.reachability import RULES as REACH_RULES
 from hpctl.faults.reachability import is_reachable
 from hpctl.faults.slurm_reasons import is_closed_by_slurm
@@ -30,20 +30,20 @@ from hpctl.vocabulary.identity import NodeGeneration
 from hpctl.vocabulary.model import Finding
 from hpctl.vocabulary.node_recovery import IN_TEST, SCALE_DOWN, NodePhase, NodeRecovery, NodeSignal
 from hpctl.vocabulary.outcome import Outcome
-from hpctl.vocabulary.policy import Mode, RecoveryPolicy
+from hpctl.vocabulary.policy import OperatingMode, RecoveryPolicy
 from hpctl.vocabulary.reason import parse_reason_owner
 from hpctl.vocabulary.recovery import (
     Next,
     PhaseMove,
+    RecheckInterval,
     RecoveryCase,
     RepeatRule,
-    RequeueInterval,
     StartStep,
     StepKind,
     WaitUntil,
     describe_takeover,
     find_last_step,
-    format_answer,
+    format_outcome,
 )
 from hpctl.vocabulary.slurm_facts import SlurmJob, SlurmNode
 
@@ -62,7 +62,7 @@ class NodeFacts(Struct, frozen=True):
     `blocked` says why its remedy waits though it stays closed. `was_blocked`: it has waited so
     until now.
     `taken_away`: the provider reclaims the instance soon, whatever the recovery was opened for.
-    `able_since`: see `View`. `booted`: when slurmctld started, where that was asked.
+    `able_since`: see `PlanningView`. `booted`: when slurmctld started, where that was asked.
     `reset`: what the agent answered to the recovery's order to reset GPUs; `evidence`: to its order
     to keep the node's evidence, for which it is the recovery's `turn`. `silent`: the agent has not
     reported for a while.
@@ -108,13 +108,13 @@ class NodeFacts(Struct, frozen=True):
     @property
     def mark(self) -> str:
         """Return the Reason with which HyperPod's health agent asks for a remedy."""
-        return find_node_mark(self.slurm)
+        return find_hma_mark(self.slurm)
 
 
 NodeCase = RecoveryCase[NodeRecovery, NodeFacts]
 
 
-def end_foreign_removal(c: NodeCase) -> PhaseMove | None:
+def end_interrupted_removal(c: NodeCase) -> PhaseMove | None:
     """End a removal whose node another actor closes before its deletion was ordered."""
     rec, node = c.rec, c.facts.slurm
     if rec.rule != SCALE_DOWN or node is None or may_have_begun_remedy(rec):
@@ -142,7 +142,7 @@ def record_health_agent_mark(c: NodeCase) -> Next | None:
         return None
     if rec.rule == SCALE_DOWN:
         return None
-    fresh = bool(mark) and not is_mark_spent(node, c.facts.instance)
+    fresh = bool(mark) and not is_mark_fulfilled(node, c.facts.instance)
     if fresh and rec.phase in (NodePhase.VERIFYING, NodePhase.ACCEPTING):
         return PhaseMove(NodeSignal.FAULT_AGAIN, f"HyperPod's health agent marked it: {mark}")
     if fresh and rec.phase is NodePhase.UNRESERVING and has_passed_test(rec, c.policy):
@@ -150,30 +150,35 @@ def record_health_agent_mark(c: NodeCase) -> Next | None:
         signal = NodeSignal.FAULT_AGAIN if c.facts.held else NodeSignal.RETURN_SEEN
         return PhaseMove(signal, f"HyperPod's health agent marked it after its test: {mark}")
     drain = c.last(StepKind.DRAIN)
-    if mark and not _is_mark_noted(rec):
+    if mark and not _is_mark_recorded(rec):
         return PhaseMove(
-            _choose_signal(rec, mark), f"{node.state}+{'+'.join(sorted(node.flags))}: {node.reason}"
+            _choose_mark_signal(rec, mark),
+            f"{node.state}+{'+'.join(sorted(node.flags))}: {node.reason}",
         )
-    if c.policy.mode is not Mode.OWN or drain is None:
+    if c.policy.mode is not OperatingMode.OWN or drain is None:
         return None
-    if drain.attempt >= _limit_drain_repeats(c):
+    if drain.attempt >= _compute_max_drain_repeats(c):
         return PhaseMove(NodeSignal.NEEDS_HUMAN, f"it is marked {mark} again and again")
     if drain.accepted:
         return StartStep(StepKind.DRAIN, rec.node, drain.attempt + 1, rec.meaning)
-    return resolve_answer(c.attempt(StepKind.DRAIN, rec.node, rec.meaning), "drain the node")
+    return resolve_step_answer(c.attempt(StepKind.DRAIN, rec.node, rec.meaning), "drain the node")
 
 
-def resolve_answer(answer: StartStep | WaitUntil | Outcome, to_do: str, not_ours: str = "") -> Next:
+def resolve_step_answer(
+    answer: StartStep | WaitUntil | Outcome, to_do: str, not_ours: str = ""
+) -> Next:
     """Return a step's answer, or a move where trying again is not for us to decide. `not_ours`:
     what it means that the node belongs to another operator or tool by now."""
     if not isinstance(answer, Outcome):
         return answer
     if not_ours and answer.code in ("foreign_drain", "not_ours"):
         return PhaseMove(NodeSignal.OPERATOR_TOOK_OVER, f"{not_ours}: {answer.detail}")
-    return PhaseMove(NodeSignal.NEEDS_HUMAN, f"slurmctld will not {to_do}: {format_answer(answer)}")
+    return PhaseMove(
+        NodeSignal.NEEDS_HUMAN, f"slurmctld will not {to_do}: {format_outcome(answer)}"
+    )
 
 
-def _is_mark_noted(rec: NodeRecovery) -> bool:
+def _is_mark_recorded(rec: NodeRecovery) -> bool:
     """Return whether the mark that the node bears is written down: none came since we closed it.
 
     By count and not by time: clocks are set back.
@@ -182,7 +187,7 @@ def _is_mark_noted(rec: NodeRecovery) -> bool:
     return opened_for_it or rec.marked_at == rec.drains
 
 
-def _choose_signal(rec: NodeRecovery, mark: str) -> NodeSignal:
+def _choose_mark_signal(rec: NodeRecovery, mark: str) -> NodeSignal:
     """Return a replacement where the reboot that we are about to order would not be enough."""
     early = (
         rec.phase in (NodePhase.OPEN, NodePhase.CORDONED, NodePhase.VACATED) and not rec.remedied
@@ -206,7 +211,7 @@ def is_replacement_requested(rec: NodeRecovery, policy: RecoveryPolicy) -> bool:
     Our drain has removed that mark since, so the node itself does not show it. In mode assist the
     service acts on its marks.
     """
-    if policy.mode is not Mode.OWN or rec.generation.instance != rec.opened_for.instance:
+    if policy.mode is not OperatingMode.OWN or rec.generation.instance != rec.opened_for.instance:
         return False
     noted = (t.why.partition(": ")[2] for t in rec.trail if t.signal == NodeSignal.MARKED)
     return any(_needs_stronger_remedy(rec, parse_reason_mark(reason)) for reason in noted)
@@ -224,7 +229,7 @@ def restore_lost_drain(c: NodeCase) -> Next | None:
     recent = facts.booted - drain.resolved < UNSAVED and c.now - facts.booted < RESTORED
     if not (
         before and recent and has_unexpectedly_left_drain(c.rec, facts.slurm)
-    ) or drain.attempt >= _limit_drain_repeats(c):
+    ) or drain.attempt >= _compute_max_drain_repeats(c):
         return None
     return StartStep(StepKind.DRAIN, c.rec.node, drain.attempt + 1, c.rec.meaning)
 
@@ -246,53 +251,53 @@ def restore_drain_reason(c: NodeCase) -> Next | None:
     removed = node.drained and not node.reason and not c.facts.running
     if not (replaced or removed):
         return None
-    if drain.attempt >= _limit_drain_repeats(c):
+    if drain.attempt >= _compute_max_drain_repeats(c):
         why = f"slurmctld takes its Reason away again and again: {node.reason}"
         return PhaseMove(NodeSignal.NEEDS_HUMAN, why)
     return StartStep(StepKind.DRAIN, c.rec.node, drain.attempt + 1, c.rec.meaning)
 
 
-def find_deletion(c: NodeCase) -> Next | None:
+def handle_unlisted_node(c: NodeCase) -> Next | None:
     """Wait for a node that slurmctld does not list, and end the recovery where it was deleted.
 
     Dynamic nodes can be deleted at any time. One that is being replaced may be missing for as long
     as that takes.
     """
     since, rec = c.facts.absent, c.rec
-    if since is None or rec.of_capacity or c.policy.attended:
+    if since is None or rec.is_for_capacity_change or c.policy.attended:
         return None
     why = f"slurmctld has not listed the node since {since:%H:%M:%S} UTC"
     limit = add_seconds(since, c.policy.node.doubt_window_s)
     if may_have_begun_remedy(rec):
         return None if c.now < max(limit, c.deadline) else PhaseMove(NodeSignal.NODE_GONE, why)
     return (
-        WaitUntil(limit, why, RequeueInterval.SLOWLY)
+        WaitUntil(limit, why, RecheckInterval.SLOWLY)
         if c.now < limit
         else PhaseMove(NodeSignal.NODE_GONE, why)
     )
 
 
-def detect_takeover(c: NodeCase) -> PhaseMove | None:
+def detect_operator_takeover(c: NodeCase) -> PhaseMove | None:
     """Detect an operator who resumes our node or changes its Reason: they win at any time after our
     drain.
 
     Before it, that is the operator who removes a mark: the mark had closed the node.
     """
-    ours_to_close = c.rec.phase is NodePhase.OPEN and not has_mark_since_opening(c.rec)
+    ours_to_close = c.rec.phase is NodePhase.OPEN and not has_health_agent_mark(c.rec)
     if ours_to_close or c.rec.phase in IN_TEST or is_returning(c.rec) or c.facts.mark:
         return None
-    if c.policy.attended and _is_ordered_remedy(c.rec):
+    if c.policy.attended and _is_remedy_ordered(c.rec):
         # The operator who waits wants to know when the node is back, no matter who has it by then.
         return None
     if c.rec.remedy is Remedy.DELETE and may_have_begun_remedy(c.rec):
         return None  # A deletion cannot be undone.
     how = describe_takeover(c.facts.slurm, c.rec.id)
-    if how and c.policy.mode is Mode.ASSIST and _has_service_returned_node(c.rec, c.facts):
+    if how and c.policy.mode is OperatingMode.ASSIST and _has_service_returned_node(c.rec, c.facts):
         return None
     return PhaseMove(NodeSignal.OPERATOR_TOOK_OVER, how) if how else None
 
 
-def _is_ordered_remedy(rec: NodeRecovery) -> bool:
+def _is_remedy_ordered(rec: NodeRecovery) -> bool:
     order = find_last_cloud_order(rec)
     return rec.phase in _UNDER_REMEDY or (order is not None and order.accepted)
 
@@ -310,7 +315,7 @@ def _has_service_returned_node(rec: NodeRecovery, facts: NodeFacts) -> bool:
     return another or (node.boot_time is not None and node.boot_time > rec.opened)
 
 
-def find_recovered_reason(rec: NodeRecovery, facts: NodeFacts) -> str:
+def explain_recovered_node(rec: NodeRecovery, facts: NodeFacts) -> str:
     """Return why nothing is left to remedy: the node can be reached again."""
     judged = facts.assessment
     again = judged is not None and judged.condition is NodeCondition.HEALTHY
@@ -330,18 +335,20 @@ def attempt_step(
     """
     last = c.last(kind)
     refused = last is not None and last.outcome is not None and last.outcome.code == "not_ours"
-    outrun = bool(mark) and refused and last is not None and last.attempt < _limit_drain_repeats(c)
+    outrun = (
+        bool(mark) and refused and last is not None and last.attempt < _compute_max_drain_repeats(c)
+    )
     if last is not None and (outrun or find_last_step(list_steps_since_drain(c.rec), kind) is None):
         return StartStep(kind, c.rec.node, last.attempt + 1, why)
     return c.attempt(kind, c.rec.node, why)
 
 
-def _limit_drain_repeats(c: NodeCase) -> int:
+def _compute_max_drain_repeats(c: NodeCase) -> int:
     """Limit how often a node is closed again, or set DOWN, for the marks that it gets."""
     return 2 * c.repeat.attempts
 
 
-def make_step_repeat(policy: RecoveryPolicy) -> RepeatRule:
+def make_step_repeat_rule(policy: RecoveryPolicy) -> RepeatRule:
     """Return how a step of a node recovery is repeated."""
     node = policy.node
     return RepeatRule(node.step_retry_s, node.step_attempts, node.doubt_window_s)

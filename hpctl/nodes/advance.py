@@ -12,12 +12,12 @@ from msgspec.structs import replace
 from hpctl.engine.node_deadlines import find_held_phase_deadline, find_node_deadline
 from hpctl.engine.node_history import (
     ORDERS,
-    advise_service_order,
     find_last_cloud_order,
-    has_doubtful_order,
     has_evidence_since_opening,
+    has_unresolved_order,
     is_returning,
     may_have_begun_remedy,
+    suggest_hyperpod_order,
 )
 from hpctl.faults import health
 from hpctl.nodes import maintenance
@@ -25,13 +25,13 @@ from hpctl.nodes.actors import (
     NodeCase,
     NodeFacts,
     attempt_step,
-    detect_takeover,
-    end_foreign_removal,
-    find_deletion,
+    detect_operator_takeover,
+    end_interrupted_removal,
+    handle_unlisted_node,
     is_replacement_requested,
-    make_step_repeat,
+    make_step_repeat_rule,
     record_health_agent_mark,
-    resolve_answer,
+    resolve_step_answer,
     restore_drain_reason,
     restore_lost_drain,
 )
@@ -45,20 +45,20 @@ from hpctl.vocabulary.cloud_facts import GONE, InstanceStatus
 from hpctl.vocabulary.identity import NodeGeneration
 from hpctl.vocabulary.node_recovery import SCALE_DOWN, NodePhase, NodeRecovery, NodeSignal
 from hpctl.vocabulary.outcome import Outcome
-from hpctl.vocabulary.policy import Mode, RecoveryPolicy, UnrecoverableJobAction
+from hpctl.vocabulary.policy import OperatingMode, RecoveryPolicy, UnrecoverableJobAction
 from hpctl.vocabulary.reason import parse_reason_owner
 from hpctl.vocabulary.recovery import (
     Next,
     PhaseMove,
+    RecheckInterval,
     RecoveryCase,
-    RequeueInterval,
     StartStep,
     StepKind,
     WaitUntil,
     describe_takeover,
     extend_deadline,
     find_last_step,
-    format_answer,
+    format_outcome,
 )
 
 
@@ -75,21 +75,21 @@ def advance_node_recovery(  # noqa: PLR0913 -- pure: all that decides is an argu
     held = bool(facts.blocked) and rec.phase is NodePhase.VACATED
     ends = find_held_phase_deadline(rec, policy) if held else find_node_deadline(rec, policy)
     deadline = extend_deadline(ends, facts.able_since, policy.ages.silent_s)
-    c = RecoveryCase(rec, facts, policy, now, deadline, make_step_repeat(policy))
+    c = RecoveryCase(rec, facts, policy, now, deadline, make_step_repeat_rule(policy))
     changed = maintenance.find_maintenance_move(c)
     if changed:
         return changed
     by_others = (
-        find_deletion(c)
-        or end_foreign_removal(c)
+        handle_unlisted_node(c)
+        or end_interrupted_removal(c)
         or record_health_agent_mark(c)
         or restore_lost_drain(c)
         or restore_drain_reason(c)
-        or detect_takeover(c)
+        or detect_operator_takeover(c)
     )
-    answer = by_others or _return_node(c) or _advance_phase(c, testing, before)
-    return maintenance.wait_for_maintenance_end(c, answer) or c.limit_wait(
-        answer, _handle_timeout(c)
+    answer = by_others or _return_node_without_remedy(c) or _advance_phase(c, testing, before)
+    return maintenance.wait_for_maintenance_end(c, answer) or c.enforce_deadline(
+        answer, _handle_phase_timeout(c)
     )
 
 
@@ -97,10 +97,10 @@ def _advance_phase(c: NodeCase, testing: NodeTestFunctions, before: BeforeRemedy
     """Return what the phase of a recovery asks for."""
     phase = c.rec.phase
     if phase is NodePhase.VERIFYING:
-        found = _check_after_maintenance(c) if c.rec.of_maintenance else None
-        return found or _advance_verifying(c, testing)
+        found = _detect_fault_after_maintenance(c) if c.rec.is_for_maintenance else None
+        return found or _advance_verification(c, testing)
     if phase is NodePhase.VACATED:
-        return _advance_vacated(c, before)
+        return _advance_vacated_node(c, before)
     if phase is NodePhase.ACCEPTING:
         return testing.accept(c)
     if phase is NodePhase.UNRESERVING:
@@ -108,7 +108,7 @@ def _advance_phase(c: NodeCase, testing: NodeTestFunctions, before: BeforeRemedy
     return _PHASES[phase](c)
 
 
-def _handle_timeout(c: NodeCase) -> NodeSignal:
+def _handle_phase_timeout(c: NodeCase) -> NodeSignal:
     """Return what a wait that was too long means: a reset or reboot of ours in vain, where a
     stronger remedy is left. Of a node that Slurm has powered down it says nothing."""
     rec, node = c.rec, c.facts.slurm
@@ -128,7 +128,7 @@ _OURS: Final = {
 }
 
 
-def _return_node(c: NodeCase) -> Next | None:
+def _return_node_without_remedy(c: NodeCase) -> Next | None:
     """Give the node back where its fault is a mass event's and no remedy has begun, or where an
     order by hand is withdrawn or refused."""
     rec, facts, back = c.rec, c.facts, is_returning(c.rec)
@@ -142,7 +142,7 @@ def _return_node(c: NodeCase) -> Next | None:
         if rec.rule == SCALE_DOWN and node is not None and not node.drained:
             started = False  # What drains it later all the same is undone then.
         return None if started else PhaseMove(NodeSignal.WITHDRAWN, why)
-    if rec.rule == SCALE_DOWN and _find_deletion(c):
+    if rec.rule == SCALE_DOWN and _find_deletion_outcome(c):
         return None
     if back and (node is None or not node.closed):
         return PhaseMove(NodeSignal.WITHDRAWN, why or "given back")
@@ -150,16 +150,16 @@ def _return_node(c: NodeCase) -> Next | None:
         return PhaseMove(
             NodeSignal.WITHDRAWN, f"{why}; its slurmd does not answer: it stays drained"
         )
-    return resolve_answer(
+    return resolve_step_answer(
         attempt_step(c, StepKind.RETURN), "resume the node", "no longer ours to return"
     )
 
 
-def _advance_open(c: NodeCase) -> Next:
+def _advance_open_recovery(c: NodeCase) -> Next:
     node = c.facts.slurm
     if node is not None and node.drained and parse_reason_owner(node.reason) == c.rec.id:
         return PhaseMove(NodeSignal.CORDON_SEEN, "slurmctld shows DRAIN with our Reason")
-    if c.facts.mark and c.policy.mode is Mode.ASSIST:
+    if c.facts.mark and c.policy.mode is OperatingMode.ASSIST:
         return PhaseMove(
             NodeSignal.CORDON_SEEN, f"{c.facts.mark} closes it, and HyperPod acts on that"
         )
@@ -171,14 +171,14 @@ def _advance_open(c: NodeCase) -> Next:
         return PhaseMove(NodeSignal.OPERATOR_TOOK_OVER, f"{how} at once")
     answer = c.attempt(StepKind.DRAIN, c.rec.node, c.rec.meaning)
     if isinstance(answer, StartStep):
-        return replace(answer, spare_mark=c.policy.mode is Mode.ASSIST)
-    return resolve_answer(answer, "drain the node", "drained by another operator or tool")
+        return replace(answer, spare_mark=c.policy.mode is OperatingMode.ASSIST)
+    return resolve_step_answer(answer, "drain the node", "drained by another operator or tool")
 
 
-def _advance_cordoned(c: NodeCase) -> Next:
+def _advance_cordoned_node(c: NodeCase) -> Next:
     node = c.facts.slurm
     lost = node is not None and (node.down or not node.responding)
-    if c.rec.of_maintenance:
+    if c.rec.is_for_maintenance:
         return _advance_maintenance_cordon(c)
     if not c.facts.running and not c.facts.completing:
         return PhaseMove(NodeSignal.JOBS_GONE, "no job holds the node")
@@ -191,9 +191,9 @@ def _advance_maintenance_cordon(c: NodeCase) -> Next:
     """Wait for the jobs, which their own recoveries move, and for the window to begin and end."""
     if c.facts.running:
         first = c.facts.running[0].shown
-        return c.wait(f"job {first} is on the node", RequeueInterval.SLOWLY)
+        return c.wait(f"job {first} is on the node", RecheckInterval.SLOWLY)
     if c.facts.completing:
-        return c.wait("jobs are completing", RequeueInterval.SLOWLY)
+        return c.wait("jobs are completing", RecheckInterval.SLOWLY)
     if c.facts.begins is not None and not c.rec.was_in_maintenance:
         at = c.facts.begins
         return WaitUntil(at, f"a maintenance window begins at {at:%Y-%m-%d %H:%M:%S} UTC")
@@ -207,17 +207,17 @@ def _wait_for_jobs(c: NodeCase, *, lost: bool) -> WaitUntil | None:
     if patient and running:
         return c.wait(f"{len(running)} job(s) may finish on the node")
     if not running and node is not None and node.down:
-        return c.wait("jobs are completing", RequeueInterval.SOON)
+        return c.wait("jobs are completing", RecheckInterval.SOON)
     if not running and (patient or not lost) and not c.facts.stuck:
         return c.wait(
-            "jobs are completing", RequeueInterval.SLOWLY if patient else RequeueInterval.SOON
+            "jobs are completing", RecheckInterval.SLOWLY if patient else RecheckInterval.SOON
         )
     stay = [j for j in running if not j.recoverable]
     if stay and c.policy.node.unrecoverable_jobs is UnrecoverableJobAction.WAIT and not lost:
         return c.wait(f"job {stay[0].shown} cannot be requeued (Requeue=0 or not a batch job)")
     blocked = [j for j in running if j.recoverable and j.id not in c.facts.movable]
     if blocked:
-        return c.wait(f"job {blocked[0].shown} is not ready to be stopped", RequeueInterval.SOON)
+        return c.wait(f"job {blocked[0].shown} is not ready to be stopped", RecheckInterval.SOON)
     return None
 
 
@@ -225,20 +225,20 @@ def _set_node_down(c: NodeCase, *, lost: bool) -> Next:
     """End what holds the node."""
     ripe = add_seconds(c.rec.opened, c.policy.node.disturb_after_s)
     if c.now < ripe and not lost:
-        return WaitUntil(ripe, "a moment for other nodes to report the same", RequeueInterval.SOON)
+        return WaitUntil(ripe, "a moment for other nodes to report the same", RecheckInterval.SOON)
     # DOWN after DRAIN: slurmctld requeues the jobs at once and drops the node from their
     # completing set; DRAIN keeps it closed when its slurmd registers again (facts/recovery 2.4).
     # FAIL keeps it closed as well, and its Reason is left to the service that reads it.
     answer = attempt_step(c, StepKind.DOWN, c.rec.meaning, c.facts.mark)
     if isinstance(answer, StartStep):
         return replace(answer, reason=c.facts.mark)
-    return resolve_answer(answer, "set the node down", "no longer drained by us")
+    return resolve_step_answer(answer, "set the node down", "no longer drained by us")
 
 
-def _advance_vacated(c: NodeCase, before: BeforeRemedySteps) -> Next:
+def _advance_vacated_node(c: NodeCase, before: BeforeRemedySteps) -> Next:
     if c.rec.rung >= len(c.rec.ladder):
         return PhaseMove(NodeSignal.NEEDS_HUMAN, "every remedy of the ladder was tried")
-    booted = _find_boot_in_maintenance(c)
+    booted = _adopt_maintenance_boot(c)
     if booted is not None:
         return booted
     leaves = c.facts.taken_away and c.rec.remedy is not Remedy.DELETE
@@ -259,15 +259,15 @@ def _advance_vacated(c: NodeCase, before: BeforeRemedySteps) -> Next:
 
 def _order_remedy(c: NodeCase) -> Next:
     """Have the remedy ordered by hpctl, HyperPod or an operator, as the mode says."""
-    if c.rec.remedy is Remedy.RESET_GPU and c.policy.mode is Mode.OWN:
+    if c.rec.remedy is Remedy.RESET_GPU and c.policy.mode is OperatingMode.OWN:
         return _reset_gpus(c)
     if not c.facts.provider_present:
         return PhaseMove(
             NodeSignal.NEEDS_HUMAN, "no provider: reboot or replace the node, then return it"
         )
-    if c.policy.mode is Mode.OBSERVE:
-        return c.wait("mode observe: nothing is done", RequeueInterval.SLOWLY)
-    if c.policy.mode is not Mode.OWN and c.rec.remedy is not Remedy.DELETE:
+    if c.policy.mode is OperatingMode.OBSERVE:
+        return c.wait("mode observe: nothing is done", RecheckInterval.SLOWLY)
+    if c.policy.mode is not OperatingMode.OWN and c.rec.remedy is not Remedy.DELETE:
         why = f"mode {c.policy.mode}: left to HyperPod's own recovery"
         return PhaseMove(NodeSignal.REMEDY_ACCEPTED, why)
     mine = find_last_cloud_order(c.rec)
@@ -275,7 +275,7 @@ def _order_remedy(c: NodeCase) -> Next:
         why = f"the service accepted to {mine.kind} {mine.target}"
         return PhaseMove(NodeSignal.REMEDY_ACCEPTED, why)
     if not c.facts.provider_fresh:
-        return c.wait("the cloud's view is too old to act on", RequeueInterval.SLOWLY)
+        return c.wait("the cloud's view is too old to act on", RecheckInterval.SLOWLY)
     return _apply_remedy(c)
 
 
@@ -293,7 +293,7 @@ def _reset_gpus(c: NodeCase) -> Next:
         return WaitUntil(ripe, "a moment for other nodes to report the same")
     answer = c.attempt(StepKind.RESET, rec.node, rec.meaning)
     if isinstance(answer, Outcome):
-        return PhaseMove(NodeSignal.RESET_IN_VAIN, f"not ordered: {format_answer(answer)}")
+        return PhaseMove(NodeSignal.RESET_IN_VAIN, f"not ordered: {format_outcome(answer)}")
     if not isinstance(answer, StartStep):
         return answer
     judged = facts.assessment.findings if facts.assessment else ()
@@ -312,21 +312,21 @@ def _apply_remedy(c: NodeCase) -> Next:
     waits = instance is None or instance.status not in takes
     if waits and kind is not StepKind.REMOVE:
         state = instance.status if instance else "not in the cloud's list"
-        return c.wait(c.facts.unjoined or f"instance {sick} is {state}", RequeueInterval.SLOWLY)
+        return c.wait(c.facts.unjoined or f"instance {sick} is {state}", RecheckInterval.SLOWLY)
     ripe = add_seconds(c.rec.opened, c.policy.node.remedy_after_s)
     if c.now < ripe and not c.rec.by:
         return WaitUntil(ripe, "a moment for other nodes to report the same")
     if c.facts.withdrawn and may_have_begun_remedy(c.rec):
-        return c.wait(f"in doubt, and not asked again: {c.facts.withdrawn}", RequeueInterval.SLOWLY)
+        return c.wait(f"in doubt, and not asked again: {c.facts.withdrawn}", RecheckInterval.SLOWLY)
     sent = c.attempt(kind, sick, c.rec.meaning)
-    return _handle_refusal(c, kind, sent) if isinstance(sent, Outcome) else sent
+    return _handle_order_refusal(c, kind, sent) if isinstance(sent, Outcome) else sent
 
 
 def _find_remedy_effect(c: NodeCase) -> PhaseMove | None:
     """Return what shows that the service has the order, or acts on the instance already."""
     sick, instance, mine = c.rec.generation.instance, c.facts.instance, find_last_cloud_order(c.rec)
     if c.rec.remedy is Remedy.DELETE:
-        return _find_deletion(c)
+        return _find_deletion_outcome(c)
     if instance is not None and instance.id != sick:
         return PhaseMove(NodeSignal.REMEDY_ACCEPTED, f"the node is instance {instance.id} already")
     ours = mine is not None and (mine.in_doubt or not c.policy.attended)
@@ -340,7 +340,7 @@ def _find_remedy_effect(c: NodeCase) -> PhaseMove | None:
     return None
 
 
-def _find_deletion(c: NodeCase) -> PhaseMove | None:
+def _find_deletion_outcome(c: NodeCase) -> PhaseMove | None:
     """Return what shows that an instance was deleted, or never will be, by an order in doubt."""
     left, listed = _handle_deleted_instance(c), c.facts.listed
     if left is not None and left.signal is NodeSignal.INSTANCE_GONE:
@@ -354,7 +354,7 @@ def _find_deletion(c: NodeCase) -> PhaseMove | None:
     return left
 
 
-def _handle_refusal(c: NodeCase, kind: StepKind, answer: Outcome) -> Next:
+def _handle_order_refusal(c: NodeCase, kind: StepKind, answer: Outcome) -> Next:
     """Handle an order that the service did not accept."""
     sick, last = c.rec.generation.instance, c.last(kind)
     if answer.code in GONE:
@@ -364,12 +364,12 @@ def _handle_refusal(c: NodeCase, kind: StepKind, answer: Outcome) -> Next:
         again = add_seconds(last.resolved or last.started, c.policy.node.doubt_window_s)
         if c.now < again:
             return WaitUntil(
-                again, f"cannot {kind} it for now: {format_answer(answer)}", RequeueInterval.SLOWLY
+                again, f"cannot {kind} it for now: {format_outcome(answer)}", RecheckInterval.SLOWLY
             )
         return StartStep(kind, sick, last.attempt + 1, c.rec.meaning)
-    if c.rec.remedy is Remedy.DELETE and has_doubtful_order(c.rec):
-        return c.wait(f"it is unknown whether {sick} is being deleted", RequeueInterval.SLOWLY)
-    return PhaseMove(NodeSignal.NEEDS_HUMAN, f"cannot {kind} {sick}: {format_answer(answer)}")
+    if c.rec.remedy is Remedy.DELETE and has_unresolved_order(c.rec):
+        return c.wait(f"it is unknown whether {sick} is being deleted", RecheckInterval.SLOWLY)
+    return PhaseMove(NodeSignal.NEEDS_HUMAN, f"cannot {kind} {sick}: {format_outcome(answer)}")
 
 
 def _handle_deleted_instance(c: NodeCase) -> PhaseMove | None:
@@ -395,17 +395,17 @@ def _has_new_boot(rec: NodeRecovery, facts: NodeFacts) -> bool:
     return heard is not None and heard.instance == old.instance and heard.boot != old.boot
 
 
-def _advance_remedying(c: NodeCase) -> Next:
+def _advance_running_remedy(c: NodeCase) -> Next:
     node = c.facts.slurm
     at_once = c.policy.attended and c.rec.urgency is Urgency.NOW and c.facts.running
     if at_once and not describe_takeover(node, c.rec.id) and node is not None and not node.down:
         # Only now that the service has accepted: what it refuses ends no job.
-        return resolve_answer(
+        return resolve_step_answer(
             attempt_step(c, StepKind.DOWN, c.rec.meaning), "set the node down", "taken over"
         )
     if c.rec.remedy is Remedy.DELETE:
         return _handle_deleted_instance(c) or c.wait(
-            f"{c.rec.generation.instance} is listed", RequeueInterval.SLOWLY
+            f"{c.rec.generation.instance} is listed", RecheckInterval.SLOWLY
         )
     fresh = find_new_generation(c.rec, c.facts)
     if fresh is not None:
@@ -417,11 +417,11 @@ def _advance_remedying(c: NodeCase) -> Next:
         done = reset.code == health.RESET_DONE
         why = reset.detail if done else f"{reset.code}: {reset.detail}"
         return PhaseMove(NodeSignal.RESET_SEEN if done else NodeSignal.RESET_IN_VAIN, why)
-    message = (c.facts.instance.message if c.facts.instance else "") or advise_service_order(
+    message = (c.facts.instance.message if c.facts.instance else "") or suggest_hyperpod_order(
         c.rec, c.policy
     )
     return c.wait(
-        f"waiting for the node's new generation. {message}".strip(), RequeueInterval.SLOWLY
+        f"waiting for the node's new generation. {message}".strip(), RecheckInterval.SLOWLY
     )
 
 
@@ -441,9 +441,9 @@ def find_new_generation(rec: NodeRecovery, facts: NodeFacts) -> NodeGeneration |
     return heard
 
 
-def _find_boot_in_maintenance(c: NodeCase) -> PhaseMove | None:
+def _adopt_maintenance_boot(c: NodeCase) -> PhaseMove | None:
     """Take over the generation that an admin's work has left behind."""
-    fresh = find_new_generation(c.rec, c.facts) if c.rec.of_maintenance else None
+    fresh = find_new_generation(c.rec, c.facts) if c.rec.is_for_maintenance else None
     if fresh is None:
         return None
     return PhaseMove(
@@ -451,7 +451,7 @@ def _find_boot_in_maintenance(c: NodeCase) -> PhaseMove | None:
     )
 
 
-def _check_after_maintenance(c: NodeCase) -> Next | None:
+def _detect_fault_after_maintenance(c: NodeCase) -> Next | None:
     """Find a boot, or a fault, that keeps a node from serving after a maintenance window.
 
     A fault counts whenever it began. It is treated by a separate recovery, under the gates.
@@ -459,19 +459,19 @@ def _check_after_maintenance(c: NodeCase) -> Next | None:
     judged, node = c.facts.assessment, c.facts.slurm
     if node is not None and node.in_service:
         return None
-    booted = _find_boot_in_maintenance(c)
+    booted = _adopt_maintenance_boot(c)
     if booted is not None:
         return booted
     if judged is not None and judged.condition is NodeCondition.FAULTY:
         return PhaseMove(NodeSignal.FAULT_FOUND, judged.why)
     if judged is not None and judged.condition is not NodeCondition.HEALTHY:
-        return c.wait(f"{judged.condition}: {judged.why}", RequeueInterval.SLOWLY)
+        return c.wait(f"{judged.condition}: {judged.why}", RecheckInterval.SLOWLY)
     if node is None or not node.responding:
-        return c.wait("its slurmd does not answer", RequeueInterval.SLOWLY)
+        return c.wait("its slurmd does not answer", RecheckInterval.SLOWLY)
     return None
 
 
-def _advance_rejoining(c: NodeCase) -> Next:
+def _advance_rejoining_node(c: NodeCase) -> Next:
     again = find_new_generation(c.rec, c.facts)
     if again is not None:
         return PhaseMove(
@@ -480,17 +480,17 @@ def _advance_rejoining(c: NodeCase) -> Next:
     node, instance = c.facts.slurm, c.facts.instance
     state = instance.status if instance else "missing"
     if c.facts.provider_present and state != InstanceStatus.RUNNING:
-        return c.wait(f"the cloud calls the instance {state}", RequeueInterval.SLOWLY)
+        return c.wait(f"the cloud calls the instance {state}", RecheckInterval.SLOWLY)
     if node is not None and node.powered_down:
-        return c.wait(_POWERED_DOWN, RequeueInterval.SLOWLY)
-    if node is None or not node.responding or (node.down and not _has_registered_again(c)):
-        return c.wait("its slurmd has not registered yet", RequeueInterval.SLOWLY)
+        return c.wait(_POWERED_DOWN, RecheckInterval.SLOWLY)
+    if node is None or not node.responding or (node.down and not _has_slurmd_registered_again(c)):
+        return c.wait("its slurmd has not registered yet", RecheckInterval.SLOWLY)
     return PhaseMove(
         NodeSignal.REJOINED, "the cloud says Running, the agent reports, slurmd registered"
     )
 
 
-def _has_registered_again(c: NodeCase) -> bool:
+def _has_slurmd_registered_again(c: NodeCase) -> bool:
     """Return whether another slurmd has registered for a node that was set DOWN: with
     ReturnToService 0 or 1 slurmctld leaves it so, and only a RESUME ends that."""
     node, ordered = c.facts.slurm, c.last(ORDERS.get(c.rec.remedy, StepKind.REBOOT))
@@ -499,30 +499,30 @@ def _has_registered_again(c: NodeCase) -> bool:
     return node.slurmd_start > ordered.started
 
 
-def _advance_verifying(c: NodeCase, testing: NodeTestFunctions) -> Next:
+def _advance_verification(c: NodeCase, testing: NodeTestFunctions) -> Next:
     node, judged = c.facts.slurm, c.facts.assessment
     if node is not None and node.in_service:
         return PhaseMove(NodeSignal.RETURN_SEEN, "slurmctld shows the node in service")
     if not is_returning(c.rec):
         if c.facts.heard != c.rec.generation or judged is None:
-            return c.wait("waiting for the agent of this generation", RequeueInterval.SLOWLY)
+            return c.wait("waiting for the agent of this generation", RecheckInterval.SLOWLY)
         new = not c.facts.mark and has_evidence_since_opening(judged, c.rec)
         if judged.condition is NodeCondition.FAULTY and new:
             return PhaseMove(NodeSignal.FAULT_AGAIN, f"still faulty: {judged.why}")
         if node is not None and node.powered_down:
-            return _return_powered_down(c, testing)
+            return _return_powered_down_node(c, testing)
         if judged.condition is not NodeCondition.HEALTHY and new:
             if is_replacement_requested(c.rec, c.policy):
                 why = f"asked for a replacement, and it is {judged.condition}: {judged.why}"
                 return PhaseMove(NodeSignal.FAULT_AGAIN, f"HyperPod's health agent {why}")
-            return c.wait(f"{judged.condition}: {judged.why}", RequeueInterval.SLOWLY)
+            return c.wait(f"{judged.condition}: {judged.why}", RecheckInterval.SLOWLY)
         healthy = add_seconds(c.rec.since, c.policy.node.verify_healthy_s)
         if c.now < healthy:
-            return WaitUntil(healthy, "healthy so far", RequeueInterval.SLOWLY)
+            return WaitUntil(healthy, "healthy so far", RecheckInterval.SLOWLY)
         before = testing.come_before_service(c)
         if before is not None:
             return before
-    return resolve_answer(
+    return resolve_step_answer(
         attempt_step(c, StepKind.RETURN), "resume the node", "no longer ours to return"
     )
 
@@ -530,22 +530,22 @@ def _advance_verifying(c: NodeCase, testing: NodeTestFunctions) -> Next:
 _POWERED_DOWN: Final = "Slurm has powered the node down: `scontrol update` State=POWER_UP starts it"
 
 
-def _return_powered_down(c: NodeCase, testing: NodeTestFunctions) -> Next:
+def _return_powered_down_node(c: NodeCase, testing: NodeTestFunctions) -> Next:
     """Give back a remedied node that Slurm has powered down while it was verified.
 
     Slurm starts no drained node, so nothing else would come of it. The RESUME does not start it
     either: when a job does, it boots, and its agent reports before the job's first step.
     """
     if testing.come_before_service(c) is not None:
-        return c.wait(f"its test waits. {_POWERED_DOWN}", RequeueInterval.SLOWLY)
-    return resolve_answer(
+        return c.wait(f"its test waits. {_POWERED_DOWN}", RecheckInterval.SLOWLY)
+    return resolve_step_answer(
         attempt_step(c, StepKind.RETURN), "resume the node", "no longer ours to return"
     )
 
 
 _PHASES: Final = {
-    NodePhase.OPEN: _advance_open,
-    NodePhase.CORDONED: _advance_cordoned,
-    NodePhase.REMEDYING: _advance_remedying,
-    NodePhase.REJOINING: _advance_rejoining,
+    NodePhase.OPEN: _advance_open_recovery,
+    NodePhase.CORDONED: _advance_cordoned_node,
+    NodePhase.REMEDYING: _advance_running_remedy,
+    NodePhase.REJOINING: _advance_rejoining_node,
 }

@@ -5,7 +5,7 @@ from datetime import datetime
 
 from msgspec import Struct
 
-from hpctl.engine.view import View
+from hpctl.engine.view import PlanningView
 from hpctl.nodes.actors import NodeCase
 from hpctl.vocabulary.identity import RecoveryId
 from hpctl.vocabulary.policy import RecoveryPolicy
@@ -13,7 +13,7 @@ from hpctl.vocabulary.recovery import Next
 
 
 def allow_no_recoveries(
-    view: View,  # noqa: ARG001
+    view: PlanningView,  # noqa: ARG001
     held: Collection[RecoveryId],  # noqa: ARG001
     policy: RecoveryPolicy,  # noqa: ARG001
     now: datetime,  # noqa: ARG001
@@ -22,7 +22,7 @@ def allow_no_recoveries(
     return frozenset()
 
 
-def skip_before_remedy(c: NodeCase) -> Next | None:  # noqa: ARG001
+def require_no_step_before_remedy(c: NodeCase) -> Next | None:  # noqa: ARG001
     """Return None: nothing comes before the remedy."""
     return None
 
@@ -35,9 +35,9 @@ class BeforeRemedySteps(Struct, frozen=True, kw_only=True):
     """
 
     find_turns: Callable[
-        [View, Collection[RecoveryId], RecoveryPolicy, datetime], frozenset[RecoveryId]
+        [PlanningView, Collection[RecoveryId], RecoveryPolicy, datetime], frozenset[RecoveryId]
     ] = allow_no_recoveries
-    come_before_remedy: Callable[[NodeCase], Next | None] = skip_before_remedy
+    come_before_remedy: Callable[[NodeCase], Next | None] = require_no_step_before_remedy
 
 
 NOTHING_BEFORE = BeforeRemedySteps()

@@ -6,7 +6,7 @@ waits: it waits out what is refused for now and repeats what is in doubt.
 
 from typing import Final
 
-from hpctl.engine.node_history import find_last_cloud_order, has_doubtful_order
+from hpctl.engine.node_history import find_last_cloud_order, has_unresolved_order
 from hpctl.nodes.actors import NodeCase
 from hpctl.toolkit.bounds import add_seconds
 from hpctl.vocabulary.assessment import Remedy
@@ -16,10 +16,10 @@ from hpctl.vocabulary.outcome import OutcomeKind
 from hpctl.vocabulary.recovery import (
     Next,
     PhaseMove,
-    RequeueInterval,
+    RecheckInterval,
     StepKind,
     WaitUntil,
-    format_answer,
+    format_outcome,
 )
 
 MOVING: Final = IN_USE | BAD_STATUS
@@ -41,9 +41,9 @@ def find_order_refusal(c: NodeCase) -> str:
         return ""
     if not c.policy.attended and (step.outcome.transient or step.outcome.code in GONE):
         return ""
-    if has_doubtful_order(c.rec) or step.outcome.code in MOVING:
+    if has_unresolved_order(c.rec) or step.outcome.code in MOVING:
         return ""
-    return f"cannot {step.kind} {step.target}: {format_answer(step.outcome)}"
+    return f"cannot {step.kind} {step.target}: {format_outcome(step.outcome)}"
 
 
 def resolve_refused_order(c: NodeCase) -> Next | None:
@@ -53,10 +53,10 @@ def resolve_refused_order(c: NodeCase) -> Next | None:
         return None
     what = f"{step.kind} {step.target}"
     if not step.in_doubt and step.outcome is not None:
-        if has_doubtful_order(c.rec) and step.outcome.code in IN_USE | GONE:
+        if has_unresolved_order(c.rec) and step.outcome.code in IN_USE | GONE:
             why = "the reply was lost; the service reports that it is under way"
             return PhaseMove(NodeSignal.REMEDY_ACCEPTED, why)
-        return PhaseMove(NodeSignal.NEEDS_HUMAN, f"cannot {what}: {format_answer(step.outcome)}")
+        return PhaseMove(NodeSignal.NEEDS_HUMAN, f"cannot {what}: {format_outcome(step.outcome)}")
     sign = _find_order_effect(c)
     if sign:
         return PhaseMove(NodeSignal.REMEDY_ACCEPTED, f"the reply was lost; {sign}")
@@ -67,7 +67,7 @@ def resolve_refused_order(c: NodeCase) -> Next | None:
     until = add_seconds(step.resolved or step.started, c.policy.node.doubt_window_s)
     if c.now < until:
         return WaitUntil(
-            until, f"it is unknown whether the service accepted to {what}", RequeueInterval.SLOWLY
+            until, f"it is unknown whether the service accepted to {what}", RecheckInterval.SLOWLY
         )
     detail = step.outcome.detail if step.outcome else "there was no reply"
     return PhaseMove(

@@ -68,12 +68,12 @@ def search_culprits(
     nodes = tuple(dict.fromkeys((*suspects, *healthy)))
     if len(nodes) < 2:
         raise ValueError("a search needs two nodes or more: name partners that are healthy")
-    most = count_most_rounds(len(nodes))
+    most = compute_max_rounds(len(nodes))
     prior = {n: 1e-4 if n not in set(suspects) else 1 / (len(suspects) + 1) for n in nodes}
     pairs = [r for r in done if _has_only_pairs(r)]
     halves = [r for r in done if r not in pairs]
-    believed = compute_beliefs(prior, list(chain.from_iterable(halves or pairs)))
-    named = tuple(n for n in nodes if believed[n] >= SURE and _count_failures(n, done) >= 2)
+    believed = compute_fault_probabilities(prior, list(chain.from_iterable(halves or pairs)))
+    named = tuple(n for n in nodes if believed[n] >= SURE and _count_node_failures(n, done) >= 2)
     open_ = [n for n in nodes if CLEARED < believed[n] < SURE]
     wide = len(nodes) // 2 > PAIRED
     cleared = not wide and not open_ and len(done) >= 2
@@ -81,7 +81,7 @@ def search_culprits(
         return CulpritSearchResult(named, believed, len(done))
     if halves or (wide and pairs and not named and not open_):
         known = believed if halves else prior
-        return NextTestRound(len(done) + 1, _split_halves(nodes, known), known)
+        return NextTestRound(len(done) + 1, _split_nodes_in_halves(nodes, known), known)
     return NextTestRound(len(done) + 1, _pair_nodes(nodes, believed, pairs), believed)
 
 
@@ -90,7 +90,7 @@ def _has_only_pairs(one: Round) -> bool:
     return all(len(result.nodes) <= PAIRED for result in one)
 
 
-def count_most_rounds(nodes: int) -> int:
+def compute_max_rounds(nodes: int) -> int:
     """Return how many rounds a search among so many nodes takes at most."""
     return ceil(log2(nodes)) + 2
 
@@ -107,7 +107,9 @@ def make_group_results(figures: Mapping[Group, float | None]) -> Round:
     )
 
 
-def compute_beliefs(prior: Beliefs, tests: Sequence[GroupResult]) -> dict[NodeName, float]:
+def compute_fault_probabilities(
+    prior: Beliefs, tests: Sequence[GroupResult]
+) -> dict[NodeName, float]:
     """Return how likely each node is bad, by all tests: messages between tests and nodes, in log
     odds."""
     odds = {node: log(p / (1 - p)) for node, p in prior.items()}
@@ -142,7 +144,7 @@ def _convert_odds_to_probability(odds: float) -> float:
     return 1 / (1 + exp(-max(-500.0, min(odds, 500.0))))
 
 
-def _count_failures(node: NodeName, done: Sequence[Round]) -> int:
+def _count_node_failures(node: NodeName, done: Sequence[Round]) -> int:
     """Return with how many different groups of partners a node failed."""
     results = chain.from_iterable(done)
     return len({result.nodes for result in results if node in result.nodes and result.failed})
@@ -170,7 +172,7 @@ def _pair_nodes(
     return tuple(tuple(group) for group in groups)
 
 
-def _split_halves(nodes: Sequence[NodeName], believed: Beliefs) -> tuple[Group, ...]:
+def _split_nodes_in_halves(nodes: Sequence[NodeName], believed: Beliefs) -> tuple[Group, ...]:
     """Return two groups of one size, each with half of what is suspected."""
     sides: tuple[list[NodeName], list[NodeName]] = ([], [])
     mass = [0.0, 0.0]

@@ -17,18 +17,18 @@ from msgspec import Struct
 
 from hpctl.engine import config_loading
 from hpctl.engine.completion import complete_hold, complete_open
-from hpctl.engine.named_jobs import find_named_jobs
+from hpctl.engine.named_jobs import find_jobs_by_id
 from hpctl.engine.request_client import expand_hostlists
 from hpctl.engine.timeline import format_remedy_ladder
 from hpctl.engine.view import group_jobs_by_node
 from hpctl.engine.world_reader import read_world_once
 from hpctl.nodes.orders_command import confirm_options, request_options, send_request
 from hpctl.toolkit import output
-from hpctl.toolkit.declared_view import ForEach, ItemLines, JsonOnly, Layout, TextLine
+from hpctl.toolkit.declared_view import ItemLines, JsonOnly, Layout, RepeatedParts, TextLine
 from hpctl.toolkit.output import ExitCode
 from hpctl.vocabulary.assessment import Urgency
 from hpctl.vocabulary.identity import NodeName, RecoveryId
-from hpctl.vocabulary.policy import Mode, RecoveryPolicy, UnrecoverableJobAction
+from hpctl.vocabulary.policy import OperatingMode, RecoveryPolicy, UnrecoverableJobAction
 from hpctl.vocabulary.recovery import StepKind
 
 if TYPE_CHECKING:
@@ -65,7 +65,9 @@ class DecisionsView(Struct, frozen=True):
     unknown: str = ""
 
     layout: ClassVar[Layout] = (
-        ForEach("decisions", (TextLine("{target}: {will}"), ItemLines("jobs", "{}", indent=2))),
+        RepeatedParts(
+            "decisions", (TextLine("{target}: {will}"), ItemLines("jobs", "{}", indent=2))
+        ),
         TextLine("The jobs on the nodes are not known: {unknown}", when="unknown"),
     )
     json_only: ClassVar[JsonOnly] = ("verb",)
@@ -92,7 +94,7 @@ def _preview_approval(w: World, hold: GateBlocked) -> DecisionView:
             will += f" ({fault.meaning}), then: {format_remedy_ladder(fault.ladder)}"
             urgency = fault.urgency
     will += f"; the gate {hold.gate} lets it pass"
-    if w.policy.mode is Mode.OBSERVE:
+    if w.policy.mode is OperatingMode.OBSERVE:
         will += ". In mode observe nothing of this is done"
     fates = [_describe_eviction(job, urgency, w.policy) for job in _find_jobs_on_node(w, node)]
     return DecisionView(hold.shown, rec.id if rec is not None else "", will, tuple(fates))
@@ -165,7 +167,7 @@ def _read_world(config: str, *, jobs: bool) -> World:
     return read_world_once(loaded, output.now(), slurm=jobs)
 
 
-def _is_wanted(view: DecisionsView, *, dry_run: bool, yes: bool, as_json: bool) -> bool:
+def _confirm_decisions(view: DecisionsView, *, dry_run: bool, yes: bool, as_json: bool) -> bool:
     """Show what would happen; whether it is wanted. Raises click.Abort where the answer is no."""
     if dry_run:
         output.show_view("decisions", view, as_json)
@@ -173,7 +175,7 @@ def _is_wanted(view: DecisionsView, *, dry_run: bool, yes: bool, as_json: bool) 
             output.echo(output.DRY_RUN)
         return False
     if _needs_confirmation(yes):
-        output.draw_on_stderr(output.draw_declared, view)
+        output.draw_on_stderr(output.draw_declared_view, view)
         names = ", ".join(decision.target for decision in view.decisions)
         output.confirm(f"{view.verb} {names}?", abort=True)
     return True
@@ -219,9 +221,9 @@ def approve(
             raise output.make_not_found_error("status", target, sorted(world.state.holds))
         if not hold.approvable:
             output.echo(f"hpctl: no approval lifts the gate {hold.gate}: {hold.why}", err=True)
-            output.exit_with(ExitCode.PROBLEM)
+            output.exit_with_code(ExitCode.PROBLEM)
     view = preview_approvals(world, [world.state.holds[target] for target in wanted])
-    if _is_wanted(view, dry_run=dry_run, yes=yes, as_json=as_json):
+    if _confirm_decisions(view, dry_run=dry_run, yes=yes, as_json=as_json):
         send_request(config, "approve", wanted, no_wait, as_json)
 
 
@@ -241,7 +243,7 @@ def cancel(
     world = _read_world(config, jobs=dry_run or _needs_confirmation(yes))
     found = list(dict.fromkeys(find_open_recovery_id(world, name) for name in ids))
     view = preview_cancellations(world, found)
-    if _is_wanted(view, dry_run=dry_run, yes=yes, as_json=as_json):
+    if _confirm_decisions(view, dry_run=dry_run, yes=yes, as_json=as_json):
         send_request(config, "cancel", found, no_wait, as_json)
 
 
@@ -252,7 +254,7 @@ def find_open_recovery_id(w: World, name: str) -> str:
     if rid not in still_open:
         rid = w.state.open_nodes.get(NodeName(name))
         if rid is None:
-            named = [w.state.open_jobs.get(job) for job in find_named_jobs(w, name)]
+            named = [w.state.open_jobs.get(job) for job in find_jobs_by_id(w, name)]
             still = [one for one in named if one is not None]
             if len(still) > 1:
                 raise click.UsageError(

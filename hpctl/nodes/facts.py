@@ -10,18 +10,22 @@ from hpctl.engine.completing import (
     is_freed_by_node_down,
 )
 from hpctl.engine.maintenance import describe_maintenance, find_maintenance_hold
-from hpctl.engine.pauses import find_unpaused_since
-from hpctl.engine.view import View, find_assessment, is_fresh, is_provider_taking_node
-from hpctl.faults.health import find_reset_answer
+from hpctl.engine.pauses import find_unpaused_start_time
+from hpctl.engine.view import PlanningView, find_assessment, is_fresh, is_provider_taking_node
+from hpctl.faults.health import find_reset_result
 from hpctl.nodes.actors import NodeFacts
-from hpctl.vocabulary.evidence import find_evidence_answer
+from hpctl.vocabulary.evidence import find_evidence_finding
 from hpctl.vocabulary.node_recovery import IN_TEST, NodePhase, NodeRecovery
 from hpctl.vocabulary.policy import RecoveryPolicy
 from hpctl.vocabulary.slurm_facts import SlurmJob
 
 
 def make_node_facts(
-    rec: NodeRecovery, view: View, here: Sequence[SlurmJob], policy: RecoveryPolicy, now: datetime
+    rec: NodeRecovery,
+    view: PlanningView,
+    here: Sequence[SlurmJob],
+    policy: RecoveryPolicy,
+    now: datetime,
 ) -> NodeFacts:
     """Return what is known now of the node that a recovery treats. `here`: the jobs on it."""
     health = view.health.get(rec.node)
@@ -38,24 +42,26 @@ def make_node_facts(
         heard=health.generation if health else None,
         running=tuple(j for j in here if j.running),
         completing=completing,
-        stuck=_find_completing_job(completing, view, policy, now),
+        stuck=_find_stuck_completing_job(completing, view, policy, now),
         withdrawn=view.withdrawn.get(rec.node, ""),
         taken_away=is_provider_taking_node(rec.node, view),
-        able_since=find_unpaused_since(rec.id, view, now),
+        able_since=find_unpaused_start_time(rec.id, view, now),
         booted=view.scheduler.booted,
-        reset=find_reset_answer(rec.id, health.findings) if health else None,
-        evidence=find_evidence_answer(rec.id, health.findings) if health else None,
+        reset=find_reset_result(rec.id, health.findings) if health else None,
+        evidence=find_evidence_finding(rec.id, health.findings) if health else None,
         silent=health is None or not is_fresh(health.last_heard, policy.ages.silent_s, now),
         held=rec.node in view.reservations.get(test_reservation.format_test_name(rec), ()),
         test=_find_test_job(rec, view),
-        left_in=_find_left_reservation(rec, view),
+        left_in=_find_leftover_reservation(rec, view),
         absent=view.absent.get(rec.node),
         maintenance=describe_maintenance(held_by, now) if held_by else "",
-        begins=_find_next_window(rec, view, now),
+        begins=_find_next_window_start(rec, view, now),
     )
 
 
-def _find_next_window(rec: NodeRecovery, view: View, now: datetime) -> datetime | None:
+def _find_next_window_start(
+    rec: NodeRecovery, view: PlanningView, now: datetime
+) -> datetime | None:
     """Return when the window begins that the node makes room for; None where none is to begin."""
     starts = [
         window.opened.start
@@ -65,8 +71,8 @@ def _find_next_window(rec: NodeRecovery, view: View, now: datetime) -> datetime 
     return min((at for at in starts if at > now), default=None)
 
 
-def _find_completing_job(
-    completing: Sequence[SlurmJob], view: View, policy: RecoveryPolicy, now: datetime
+def _find_stuck_completing_job(
+    completing: Sequence[SlurmJob], view: PlanningView, policy: RecoveryPolicy, now: datetime
 ) -> str:
     """Return the first of these jobs that has been COMPLETING for too long, where DOWN frees
     all."""
@@ -76,19 +82,23 @@ def _find_completing_job(
     return describe_completing_job(late[0], now)
 
 
-def _find_left_reservation(rec: NodeRecovery, view: View) -> str:
+def _find_leftover_reservation(rec: NodeRecovery, view: PlanningView) -> str:
     """Return the reservation in which an earlier recovery of the node has left it."""
     holding = {name for name, nodes in view.reservations.items() if rec.node in nodes}
     if not holding or rec.phase is not NodePhase.VERIFYING:
         return ""
     earlier = (r for r in view.state.nodes.values() if r.node == rec.node)
     return next(
-        (name for r in earlier if (name := test_reservation.find_left_reservation(r)) in holding),
+        (
+            name
+            for r in earlier
+            if (name := test_reservation.find_leftover_test_reservation(r)) in holding
+        ),
         "",
     )
 
 
-def _find_test_job(rec: NodeRecovery, view: View) -> SlurmJob | None:
+def _find_test_job(rec: NodeRecovery, view: PlanningView) -> SlurmJob | None:
     """Return the job of its newest test."""
     job = test_reservation.find_test_job(rec) if rec.phase in IN_TEST else None
     return view.scheduler.jobs.get(job) if job is not None else None

@@ -27,7 +27,7 @@ from msgspec import Struct
 
 from hpctl.detection.check import DeviceAbsentError, UnknownResultError
 from hpctl.detection.driver_files import SMI, find_nvidia_smi
-from hpctl.detection.kernel.xid import normalize_address
+from hpctl.detection.kernel.xid import normalize_pci_address
 from hpctl.detection.probe import ProbeResult, ProbeRunner
 from hpctl.detection.settings import AgentSettings
 from hpctl.detection.slurm_jobs import ProcessJobFinder
@@ -96,11 +96,11 @@ class GpuReset:
                 RESET_FAILED, f"nvidia-smi lists no GPU at {', '.join(sorted(missing))}"
             )
         chosen = tuple(gpu for gpu in found if not devices or gpu.pci in devices)
-        self._refuse_reset(chosen)
+        self._check_reset_allowed(chosen)
         with ExitStack() as again:
             again.enter_context(self._hold())
-            self._stop_services(again)
-            self._stop_persistence(found, again)
+            self._stop_gpu_services(again)
+            self._disable_persistence_mode(found, again)
             self._end_gpu_processes()
             done = self._reset(chosen, found)
         lost = {gpu.uuid for gpu in done} - {gpu.uuid for gpu in self.list_gpus()}
@@ -110,7 +110,7 @@ class GpuReset:
             )
         return done
 
-    def _refuse_reset(self, chosen: Sequence[ResettableGpu]) -> None:
+    def _check_reset_allowed(self, chosen: Sequence[ResettableGpu]) -> None:
         mig = [gpu.pci for gpu in chosen if gpu.mig]
         if mig:
             raise ResetRefusedError(RESET_REFUSED, f"MIG is enabled on {', '.join(mig)}")
@@ -130,12 +130,12 @@ class GpuReset:
                     RESET_REFUSED, f"job {job} runs on the node's GPUs: {name}[{pid}]"
                 )
 
-    def _stop_services(self, again: ExitStack) -> None:
+    def _stop_gpu_services(self, again: ExitStack) -> None:
         for unit in self._list_active_units(UNITS):
             again.callback(self._try_command, (SYSTEMCTL, "start", unit))
             self._try_command((SYSTEMCTL, "stop", unit))
 
-    def _stop_persistence(self, found: Sequence[ResettableGpu], again: ExitStack) -> None:
+    def _disable_persistence_mode(self, found: Sequence[ResettableGpu], again: ExitStack) -> None:
         for uuid in (gpu.uuid for gpu in found if gpu.persistent):
             again.callback(self._try_nvidia_smi, _make_persistence_arguments(uuid, "1"))
             self._try_nvidia_smi(_make_persistence_arguments(uuid, "0"))
@@ -160,28 +160,28 @@ class GpuReset:
         self, chosen: tuple[ResettableGpu, ...], found: Sequence[ResettableGpu]
     ) -> tuple[ResettableGpu, ...]:
         answer = self._reset_all_gpus(chosen)
-        named = {normalize_address(bus) for bus in _BUS_ID.findall(answer.out + answer.err)}
+        named = {normalize_pci_address(bus) for bus in _BUS_ID.findall(answer.out + answer.err)}
         peers = tuple(gpu for gpu in found if gpu.pci in named and gpu not in chosen)
         if answer.exit_code and peers:
-            self._refuse_reset(peers)
+            self._check_reset_allowed(peers)
             chosen += peers
             answer = self._reset_all_gpus(chosen)
         if answer.exit_code:
-            raise ResetRefusedError(RESET_FAILED, _extract_message(answer))
+            raise ResetRefusedError(RESET_FAILED, _extract_driver_message(answer))
         return chosen
 
     def list_gpus(self) -> tuple[ResettableGpu, ...]:
         """Return the GPUs that nvidia-smi lists. Raises ResetRefusedError."""
         answer = self._run_nvidia_smi(LIST)
         if answer.exit_code:
-            raise ResetRefusedError(RESET_FAILED, _extract_message(answer))
+            raise ResetRefusedError(RESET_FAILED, _extract_driver_message(answer))
         found = []
         for line in answer.out.splitlines():
             try:
                 uuid, pci, capability, persistence, mig = (word.strip() for word in line.split(","))
                 gpu = ResettableGpu(
                     uuid=uuid,
-                    pci=normalize_address(pci),
+                    pci=normalize_pci_address(pci),
                     capability=float(capability),
                     persistent=persistence == "Enabled",
                     mig=mig == "Enabled",
@@ -264,7 +264,7 @@ def _find_process_job(jobs: ProcessJobFinder, pid: int) -> str:
         return ""
 
 
-def _extract_message(answer: ProbeResult) -> str:
+def _extract_driver_message(answer: ProbeResult) -> str:
     """Return the driver's own words, on one line."""
     text = " ".join((answer.out + " " + answer.err).split())
     return text[:240] or f"nvidia-smi ended with {answer.exit_code}"

@@ -9,11 +9,11 @@ from msgspec.structs import replace
 from hpctl.engine.gates import find_correlated_recoveries, find_correlated_rules
 from hpctl.engine.kinds import Answers, JobsByNode, RecoveryAnswer, RecoveryKind
 from hpctl.engine.remedies import HOLDS_REMEDY, find_held_remedies
-from hpctl.engine.view import Candidate, View
+from hpctl.engine.view import PlanningView, RecoveryCandidate
 from hpctl.faults.catalogue import OWN_HARDWARE
 from hpctl.faults.reachability import RULES as REACH_RULES
 from hpctl.nodes import advance
-from hpctl.nodes.actors import NodeFacts, find_recovered_reason
+from hpctl.nodes.actors import NodeFacts, explain_recovered_node
 from hpctl.nodes.before_remedy import NOTHING_BEFORE, BeforeRemedySteps
 from hpctl.nodes.facts import make_node_facts
 from hpctl.nodes.stuck import find_stuck_nodes
@@ -21,33 +21,33 @@ from hpctl.nodes.testing import NO_TESTING, FindSuspicions, NodeTestFunctions, f
 from hpctl.toolkit.bounds import add_seconds
 from hpctl.vocabulary.assessment import Assessment, NodeCondition
 from hpctl.vocabulary.identity import NodeName, RuleId
-from hpctl.vocabulary.isolation import isolate_each
+from hpctl.vocabulary.isolation import isolate_each_call
 from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery, NodeSignal
 from hpctl.vocabulary.policy import RecoveryPolicy
 from hpctl.vocabulary.recovery import PhaseMove
 from hpctl.vocabulary.slurm_facts import SlurmJob
 
-MayStop = Callable[[SlurmJob, View], bool]
+MayStop = Callable[[SlurmJob, PlanningView], bool]
 """Returns whether a running job is ready for a node of it to be set DOWN."""
 
 
-def allow_all_stops(job: SlurmJob, view: View) -> bool:  # noqa: ARG001
+def allow_all_job_stops(job: SlurmJob, view: PlanningView) -> bool:  # noqa: ARG001
     """Return True: where no recoveries of jobs are known, none has to be ready."""
     return True
 
 
-def make_node_kind(
+def make_node_recovery_kind(
     testing: NodeTestFunctions = NO_TESTING,
     before: BeforeRemedySteps = NOTHING_BEFORE,
-    may_stop: MayStop = allow_all_stops,
+    may_stop: MayStop = allow_all_job_stops,
     find_suspicions: FindSuspicions = find_no_suspicions,
 ) -> RecoveryKind:
     """Return the kind. `testing` says how nodes are tested before they serve, `before` what comes
     before their remedy, `may_stop` which running jobs are ready for their node to be set DOWN,
     `find_suspicions` which nodes the failures of jobs point to."""
 
-    def advance_nodes(
-        view: View, policy: RecoveryPolicy, here: JobsByNode, now: datetime
+    def advance_node_recoveries(
+        view: PlanningView, policy: RecoveryPolicy, here: JobsByNode, now: datetime
     ) -> Answers:
         correlated = find_correlated_recoveries(view, policy, now)
         held = find_held_remedies(view, policy, now)
@@ -67,7 +67,7 @@ def make_node_kind(
                     facts.assessment, of_events.get(rec.node, frozenset())
                 ),
                 blocked=held[rec.id].why if rec.id in held else "",
-                was_blocked=_has_been_blocked(rec, view, now),
+                was_blocked=_has_gate_held_remedy(rec, view, now),
                 turn=rec.id in turns,
             )
             facts = replace(
@@ -83,11 +83,11 @@ def make_node_kind(
 
         open_nodes = view.state.open_nodes.items()
         nodes = [view.state.nodes[rid] for name, rid in open_nodes if not view.is_quarantined(name)]
-        return isolate_each("advance", nodes, lambda rec: rec.node, answer_node)
+        return isolate_each_call("advance", nodes, lambda rec: rec.node, answer_node)
 
-    def find_candidates(
-        view: View, policy: RecoveryPolicy, treated: Collection[NodeName], now: datetime
-    ) -> list[Candidate]:
+    def find_nonfaulty_node_candidates(
+        view: PlanningView, policy: RecoveryPolicy, treated: Collection[NodeName], now: datetime
+    ) -> list[RecoveryCandidate]:
         """Return candidates among nodes that are not assessed faulty: those that failed a
         burn-in, that keep a job from its restart, that are to be tested, or that the failures of
         jobs point to."""
@@ -101,7 +101,9 @@ def make_node_kind(
         return [*burned, *stuck, *untested, *suspected]
 
     return RecoveryKind(
-        advance=advance_nodes, find_candidates=find_candidates, orders=testing.orders
+        advance=advance_node_recoveries,
+        find_candidates=find_nonfaulty_node_candidates,
+        orders=testing.orders,
     )
 
 
@@ -142,10 +144,10 @@ def _exclude_mass_event(rec: NodeRecovery, facts: NodeFacts, why: str) -> NodeFa
     """Return the facts with what the mass event that `why` describes means for this one."""
     if why and rec.rule in OWN_HARDWARE:
         return facts
-    return replace(facts, correlated=why or find_recovered_reason(rec, facts))
+    return replace(facts, correlated=why or explain_recovered_node(rec, facts))
 
 
-def _has_been_blocked(rec: NodeRecovery, view: View, now: datetime) -> bool:
+def _has_gate_held_remedy(rec: NodeRecovery, view: PlanningView, now: datetime) -> bool:
     """Return whether a gate has held the remedy of a recovery since its phase began, until now."""
     hold = view.state.holds.get(rec.node)
     if hold is None or hold.gate not in HOLDS_REMEDY or hold.at < rec.since:

@@ -13,7 +13,7 @@ from hpctl.vocabulary.node_recovery import TEST_ASKS, NodeSignal
 from hpctl.vocabulary.recovery import (
     Next,
     PhaseMove,
-    RequeueInterval,
+    RecheckInterval,
     StartStep,
     StepKind,
     WaitUntil,
@@ -44,7 +44,7 @@ _BEFORE_THE_END: Final = (
 )
 
 
-def _closes_node(answer: Next) -> bool:
+def _should_act_during_maintenance(answer: Next) -> bool:
     """Return whether it closes the node before the maintenance ends, or says who has the node."""
     if isinstance(answer, PhaseMove):
         return answer.signal in _BEFORE_THE_END
@@ -65,12 +65,12 @@ def wait_for_maintenance_end(c: NodeCase, answer: Next) -> Next | None:
     """Return what is left of an answer while the maintenance lasts; None where there is none."""
     if not c.facts.maintenance:
         return None
-    if c.rec.of_maintenance and not _closes_node(answer):
-        return WaitUntil(add_seconds(c.now, LOOK_S), c.facts.maintenance, RequeueInterval.SLOWLY)
-    if c.rec.of_maintenance:
+    if c.rec.is_for_maintenance and not _should_act_during_maintenance(answer):
+        return WaitUntil(add_seconds(c.now, LOOK_S), c.facts.maintenance, RecheckInterval.SLOWLY)
+    if c.rec.is_for_maintenance:
         return answer
     seen = isinstance(answer, PhaseMove) and answer.signal not in _PUT_OFF
     own = isinstance(answer, StartStep) and answer.kind in _OUR_OWN
     if seen or own:
         return answer
-    return WaitUntil(add_seconds(c.now, LOOK_S), c.facts.maintenance, RequeueInterval.SLOWLY)
+    return WaitUntil(add_seconds(c.now, LOOK_S), c.facts.maintenance, RecheckInterval.SLOWLY)

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
-from hpctl.engine.journal.state import State
-from hpctl.engine.timeline import TimelineLine, build_timeline, find_awaited
+from hpctl.engine.journal.state import EngineState
+from hpctl.engine.timeline import TimelineLine, build_timeline, find_awaited_event
 from hpctl.engine.world import World
 from hpctl.toolkit.errors import HpctlError, Unavailable
 from hpctl.vocabulary.identity import NodeName, RecoveryId
@@ -27,7 +27,7 @@ GONE_S = 120.0
 systemd starts another, within seconds."""
 
 
-class OrderWatchPorts(Struct, frozen=True):
+class OrderWatchDependencies(Struct, frozen=True):
     """What the outside world is to a watch."""
 
     read: Callable[[], World]
@@ -41,7 +41,7 @@ class OrderWatchPorts(Struct, frozen=True):
 class OrderWatch:
     """A watch of the recoveries of some nodes until each has ended. Changes nothing."""
 
-    def __init__(self, nodes: Sequence[NodeName], ports: OrderWatchPorts) -> None:
+    def __init__(self, nodes: Sequence[NodeName], ports: OrderWatchDependencies) -> None:
         """`nodes`: those whose order the daemon has accepted, so that a recovery is open."""
         self._nodes, self._ports = nodes, ports
         self._recoveries: dict[NodeName, RecoveryId] = {}
@@ -61,10 +61,10 @@ class OrderWatch:
             if world is not None:
                 found = self._find_recoveries(world.state)
                 for rec in found:
-                    self._print_news(rec, world)
+                    self._print_new_events(rec, world)
                 if len(found) == len(self._nodes) and all(rec.ended for rec in found):
                     return found
-                self._print_awaited(found, world)
+                self._print_wait_reasons(found, world)
             if self._ports.monotonic() - self._led > GONE_S:
                 raise Unavailable(
                     f"the daemon has not answered for {GONE_S:.0f} s {self._trouble}".strip(),
@@ -78,11 +78,11 @@ class OrderWatch:
         except HpctlError as error:
             self._trouble = f"({error})"
             return None
-        if world.daemon_alive:
+        if world.is_daemon_alive:
             self._led, self._trouble = self._ports.monotonic(), ""
         return world
 
-    def _find_recoveries(self, state: State) -> list[NodeRecovery]:
+    def _find_recoveries(self, state: EngineState) -> list[NodeRecovery]:
         """Return the recoveries that the orders opened: the newest of each node when it was first
         seen."""
         for node in self._nodes:
@@ -90,19 +90,19 @@ class OrderWatch:
                 self._recoveries[node] = state.last_of_node[node]
         return [state.nodes[rid] for rid in self._recoveries.values() if rid in state.nodes]
 
-    def _print_news(self, rec: NodeRecovery, world: World) -> None:
+    def _print_new_events(self, rec: NodeRecovery, world: World) -> None:
         # A step's line changes once its outcome is known, and is reported again.
         for line in build_timeline(rec, world.state):
             if (rec.id, line) not in self._told:
                 self._told.add((rec.id, line))
                 self._print_line(f"{line.at:%Y-%m-%dT%H:%M:%SZ} {rec.node}: {line.text}")
 
-    def _print_awaited(self, found: Sequence[NodeRecovery], world: World) -> None:
+    def _print_wait_reasons(self, found: Sequence[NodeRecovery], world: World) -> None:
         if self._ports.monotonic() - self._spoke <= BEAT_S:
             return
         for rec in found:
             if not rec.ended:
-                what = find_awaited(rec, world.policy).what
+                what = find_awaited_event(rec, world.policy).what
                 self._print_line(f"{world.now:%Y-%m-%dT%H:%M:%SZ} {rec.node}: waits for {what}")
 
     def _print_line(self, text: str) -> None:

@@ -30,22 +30,22 @@ from hpctl.engine.request_client import (
     describe_job_fate,
     expand_hostlists,
     find_invoking_user,
-    print_answers,
-    report_and_exit,
+    print_answers_and_exit,
+    print_request_answers,
 )
-from hpctl.engine.requests import NOW, take_request
-from hpctl.engine.timeline import write_headline
-from hpctl.engine.view import Request, View, group_jobs_by_node
+from hpctl.engine.requests import NOW, process_operator_request
+from hpctl.engine.timeline import format_subject_headline
+from hpctl.engine.view import PlanningView, Request, group_jobs_by_node
 from hpctl.engine.views import make_node_recovery_view
 from hpctl.engine.world import World, list_known_nodes
-from hpctl.engine.world_reader import WorldReader, read_live
-from hpctl.nodes.order_watch import OrderWatch, OrderWatchPorts
+from hpctl.engine.world_reader import WorldReader, read_live_world
+from hpctl.nodes.order_watch import OrderWatch, OrderWatchDependencies
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import now_option
 from hpctl.toolkit.hostlist import fold_hostlist
 from hpctl.toolkit.lazy_commands import INTERRUPTED
 from hpctl.toolkit.output import ExitCode
-from hpctl.toolkit.view_copy import copy_view
+from hpctl.toolkit.view_copy import build_view_from_source
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.node_recovery import NodePhase
 from hpctl.vocabulary.pause import Pause, PauseRequest
@@ -76,21 +76,23 @@ class NodeOrderPreviewsView(Struct, frozen=True):
     previews: tuple[NodeOrderPreviewView, ...]
 
 
-def preview_nodes(w: World, verb: str, names: tuple[str, ...], by: str) -> NodeOrderPreviewsView:
+def preview_node_orders(
+    w: World, verb: str, names: tuple[str, ...], by: str
+) -> NodeOrderPreviewsView:
     """Look at each node. Needs Slurm's view; without the cloud's, its gates pass."""
     view = w.view()
     here = group_jobs_by_node([NodeName(n) for n in names], view.scheduler.jobs)
-    shown = (_preview_node(w, view, verb, n, here[n], by) for n in map(NodeName, names))
+    shown = (_preview_node_order(w, view, verb, n, here[n], by) for n in map(NodeName, names))
     return NodeOrderPreviewsView(w.now, tuple(shown))
 
 
-def _preview_node(
-    w: World, view: View, verb: str, name: NodeName, jobs: list[SlurmJob], by: str
+def _preview_node_order(
+    w: World, view: PlanningView, verb: str, name: NodeName, jobs: list[SlurmJob], by: str
 ) -> NodeOrderPreviewView:
     rec, instance = w.state.node_recovery(name), view.instance(name)
     health = w.health.get(name)
     # The daemon's own decision, on what is known here: a preview that cannot disagree with it.
-    *opened, answer = take_request(
+    *opened, answer = process_operator_request(
         Request(0, w.now, verb, name, by, "a preview"), view, w.policy, w.now
     )
     assert isinstance(answer, RequestTaken)
@@ -99,7 +101,7 @@ def _preview_node(
         verb=verb.removesuffix(NOW),
         instance=instance.id if instance else (health.generation.instance if health else ""),
         jobs=tuple(
-            copy_view(JobOnNode, j, nodes=len(j.nodes))
+            build_view_from_source(JobOnNode, j, nodes=len(j.nodes))
             for j in sorted(jobs, key=lambda j: j.id)
             if j.running or j.completing
         ),
@@ -164,7 +166,7 @@ def send_request(
     view = ask_daemon(
         config_loading.load_config(config), verb, targets, wait_s=wait_s, detail=detail
     )
-    report_and_exit(view, as_json, waited=not no_wait)
+    print_answers_and_exit(view, as_json, waited=not no_wait)
 
 
 scoped = output.combine_options(
@@ -179,7 +181,7 @@ scoped = output.combine_options(
 @click.option("--why", default="", metavar="TEXT", help="The reason, for all users to read.")
 @click.option(
     "--until",
-    type=output.UntilType(),
+    type=output.FutureTimeType(),
     help="When it ends: +2h, or ISO 8601 (UTC where no offset is given).",
 )
 @request_options
@@ -193,7 +195,7 @@ def pause(
     pause ends at --until, or when `hpctl unpause` lifts it.
     """
     asked = PauseRequest(_fold_scope_nodes(names, partition), partition, why, until)
-    _ask_pause(asked, "pause", no_wait=no_wait, config=config, as_json=as_json)
+    _send_pause_request(asked, "pause", no_wait=no_wait, config=config, as_json=as_json)
 
 
 @click.command()
@@ -207,7 +209,7 @@ def unpause(
     Without NODES and --partition, every pause. NODES leave each pause of nodes that has them.
     """
     asked = PauseRequest(_fold_scope_nodes(names, partition), partition)
-    _ask_pause(asked, "unpause", no_wait=no_wait, config=config, as_json=as_json)
+    _send_pause_request(asked, "unpause", no_wait=no_wait, config=config, as_json=as_json)
 
 
 def _fold_scope_nodes(names: tuple[str, ...], partition: str) -> str:
@@ -219,7 +221,7 @@ def _fold_scope_nodes(names: tuple[str, ...], partition: str) -> str:
     return fold_hostlist(expand_hostlists(names))
 
 
-def _ask_pause(
+def _send_pause_request(
     asked: PauseRequest, verb: str, *, no_wait: bool, config: str, as_json: bool
 ) -> None:
     detail = msgspec.json.encode(asked).decode() if asked != PauseRequest() else ""
@@ -256,7 +258,7 @@ def _run_destructive_order(
         if not as_json:
             output.echo(output.DRY_RUN)
         blocked = any(not p.would_open for p in view.previews)
-        output.exit_with(ExitCode.PROBLEM if blocked else ExitCode.FINE)
+        output.exit_with_code(ExitCode.PROBLEM if blocked else ExitCode.FINE)
         return
     if not yes:
         output.confirm(f"{order} {len(view.previews)} node(s)?", abort=True)
@@ -266,14 +268,14 @@ def _run_destructive_order(
     if follow and any(row.ok for row in answers.requests):
         _follow_orders(loaded, answers, as_json=as_json)
     else:
-        report_and_exit(answers, as_json, waited=not no_wait)
+        print_answers_and_exit(answers, as_json, waited=not no_wait)
 
 
 def _read_previews(config: Config, verb: str, names: tuple[str, ...]) -> NodeOrderPreviewsView:
     """Look at each node; leave with exit code 3 where Slurm cannot be read. Raises HpctlError for
     a name that nothing has."""
     # What would be destroyed is read now: a job may have begun since the daemon's last cycle.
-    world = read_live(config, output.now())
+    world = read_live_world(config, output.now())
     if world.slurm is None:
         output.echo(f"hpctl: cannot see which jobs run on the nodes: {world.slurm_error}", err=True)
         raise click.exceptions.Exit(ExitCode.CANNOT_TELL)
@@ -281,17 +283,17 @@ def _read_previews(config: Config, verb: str, names: tuple[str, ...]) -> NodeOrd
     for name in names:
         if name not in known or NodeName(name) not in world.slurm.nodes:
             raise output.make_not_found_error("nodes", name, known)
-    return preview_nodes(world, verb, tuple(dict.fromkeys(names)), find_invoking_user())
+    return preview_node_orders(world, verb, tuple(dict.fromkeys(names)), find_invoking_user())
 
 
 def _follow_orders(config: Config, answers: RequestsView, *, as_json: bool) -> None:
     """Print to standard error what becomes of the orders, then how each ended; leave."""
     gc.enable()
     if not as_json:
-        print_answers(answers, waited=True)
+        print_request_answers(answers, waited=True)
     nodes = [NodeName(row.target) for row in answers.requests if row.ok]
     reader = WorldReader(config, recent=True)
-    ports = OrderWatchPorts(lambda: reader.read(output.now()), _print_status)
+    ports = OrderWatchDependencies(lambda: reader.read(output.now()), _print_status)
     try:
         ended = OrderWatch(nodes, ports).follow()
     except KeyboardInterrupt:
@@ -302,13 +304,13 @@ def _follow_orders(config: Config, answers: RequestsView, *, as_json: bool) -> N
         output.echo(output.to_json("requests", view))
     else:
         for rec in ended:
-            output.echo(write_headline(rec))
+            output.echo(format_subject_headline(rec))
     if any(rec.phase is not NodePhase.RETURNED for rec in ended):
-        output.exit_with(ExitCode.PROBLEM)
+        output.exit_with_code(ExitCode.PROBLEM)
     if any(row.answered and not row.ok for row in answers.requests):
-        output.exit_with(ExitCode.PROBLEM)
+        output.exit_with_code(ExitCode.PROBLEM)
     if any(not row.answered for row in answers.requests):
-        output.exit_with(ExitCode.CANNOT_TELL)
+        output.exit_with_code(ExitCode.CANNOT_TELL)
 
 
 def _print_status(line: str) -> None:

@@ -15,7 +15,7 @@ from hpctl.engine.completing import (
     is_waiting_to_restart,
 )
 from hpctl.engine.requests import find_ordered_generation
-from hpctl.engine.view import Candidate, View
+from hpctl.engine.view import PlanningView, RecoveryCandidate
 from hpctl.vocabulary.assessment import FaultClass, Remedy, Urgency
 from hpctl.vocabulary.identity import NodeName, RuleId
 from hpctl.vocabulary.policy import RecoveryPolicy
@@ -31,10 +31,10 @@ STUCK: Final = FaultClass(
 
 
 def find_stuck_nodes(
-    view: View, policy: RecoveryPolicy, treated: Collection[NodeName], now: datetime
-) -> list[Candidate]:
+    view: PlanningView, policy: RecoveryPolicy, treated: Collection[NodeName], now: datetime
+) -> list[RecoveryCandidate]:
     """Return the nodes that must be set DOWN so that a job can restart."""
-    found: dict[NodeName, Candidate] = {}
+    found: dict[NodeName, RecoveryCandidate] = {}
     for job in find_completing_jobs(
         view.scheduler.jobs.values(), policy.job.completing_deadline_s, now
     ):
@@ -46,15 +46,15 @@ def find_stuck_nodes(
             node = view.scheduler.nodes.get(name)
             if node is None or name in treated or name in found or view.is_quarantined(name):
                 continue
-            if node.down or not node.responding or _is_left_by_operator(name, job, view):
+            if node.down or not node.responding or _has_ended_recovery_for_job(name, job, view):
                 continue
             since, why = job.completing_since or now, describe_completing_job(job, now)
             generation = find_ordered_generation("reboot", name, view)
-            found[name] = Candidate(generation, node, STUCK, since, why)
+            found[name] = RecoveryCandidate(generation, node, STUCK, since, why)
     return list(found.values())
 
 
-def _is_left_by_operator(node: NodeName, job: SlurmJob, view: View) -> bool:
+def _has_ended_recovery_for_job(node: NodeName, job: SlurmJob, view: PlanningView) -> bool:
     """Return whether a recovery of the node for this very wait has ended: an operator left it
     so."""
     rid = view.state.last_of_node.get(node)

@@ -5,9 +5,9 @@ from datetime import datetime
 
 from msgspec import Struct
 
-from hpctl.engine.kinds import Order, find_no_candidates
-from hpctl.engine.test_results import ReadResults, read_no_results
-from hpctl.engine.view import Candidate, View
+from hpctl.engine.kinds import OperatorOrder, find_no_candidates
+from hpctl.engine.test_results import ReadResults, return_no_test_results
+from hpctl.engine.view import PlanningView, RecoveryCandidate
 from hpctl.nodes.actors import NodeCase
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.node_recovery import NodeSignal
@@ -27,15 +27,15 @@ def end_unsupported_test(c: NodeCase) -> Next:  # noqa: ARG001
     return PhaseMove(NodeSignal.UNTESTED, _UNKNOWN)
 
 
-def escalate_left_reservation(c: NodeCase) -> Next:  # noqa: ARG001
+def escalate_leftover_reservation(c: NodeCase) -> Next:  # noqa: ARG001
     """Call a person to delete the reservation that an hpctl with tests has made."""
     return PhaseMove(NodeSignal.NEEDS_HUMAN, f"{_UNKNOWN}: delete the reservation of its test")
 
 
 def find_no_burn_in_failures(
-    view: View,  # noqa: ARG001
+    view: PlanningView,  # noqa: ARG001
     treated: Collection[NodeName],  # noqa: ARG001
-) -> list[Candidate]:
+) -> list[RecoveryCandidate]:
     """Return no nodes: none has failed a test."""
     return []
 
@@ -48,26 +48,27 @@ class NodeSuspicion(Struct, frozen=True):
     why: str
 
 
-FindSuspicions = Callable[[View, datetime], Iterable[NodeSuspicion]]
+FindSuspicions = Callable[[PlanningView, datetime], Iterable[NodeSuspicion]]
 """Returns the nodes that the verdicts on several jobs name."""
 
 FindSuspected = Callable[
-    [View, RecoveryPolicy, Collection[NodeName], FindSuspicions, datetime], list[Candidate]
+    [PlanningView, RecoveryPolicy, Collection[NodeName], FindSuspicions, datetime],
+    list[RecoveryCandidate],
 ]
 
 
-def find_no_suspicions(view: View, now: datetime) -> Iterable[NodeSuspicion]:  # noqa: ARG001
+def find_no_suspicions(view: PlanningView, now: datetime) -> Iterable[NodeSuspicion]:  # noqa: ARG001
     """Return no nodes: for an engine without recoveries of jobs."""
     return ()
 
 
 def find_no_suspected_nodes(
-    view: View,  # noqa: ARG001
+    view: PlanningView,  # noqa: ARG001
     policy: RecoveryPolicy,  # noqa: ARG001
     treated: Collection[NodeName],  # noqa: ARG001
     find_suspicions: FindSuspicions,  # noqa: ARG001
     now: datetime,  # noqa: ARG001
-) -> list[Candidate]:
+) -> list[RecoveryCandidate]:
     """Return no nodes: none is tested."""
     return []
 
@@ -84,14 +85,16 @@ class NodeTestFunctions(Struct, frozen=True, kw_only=True):
 
     come_before_service: Callable[[NodeCase], Next | None] = require_no_test
     accept: Callable[[NodeCase], Next] = end_unsupported_test
-    unreserve: Callable[[NodeCase], Next] = escalate_left_reservation
-    read_results: ReadResults = read_no_results
-    find_burned: Callable[[View, Collection[NodeName]], list[Candidate]] = find_no_burn_in_failures
+    unreserve: Callable[[NodeCase], Next] = escalate_leftover_reservation
+    read_results: ReadResults = return_no_test_results
+    find_burned: Callable[[PlanningView, Collection[NodeName]], list[RecoveryCandidate]] = (
+        find_no_burn_in_failures
+    )
     find_untested: Callable[
-        [View, RecoveryPolicy, Collection[NodeName], datetime], list[Candidate]
+        [PlanningView, RecoveryPolicy, Collection[NodeName], datetime], list[RecoveryCandidate]
     ] = find_no_candidates
     find_suspected: FindSuspected = find_no_suspected_nodes
-    orders: Mapping[str, Order] = {}
+    orders: Mapping[str, OperatorOrder] = {}
 
 
 NO_TESTING = NodeTestFunctions()

@@ -35,37 +35,37 @@ from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random
 from hpctl.sagemaker.classify import (
     UNREADABLE,
     find_call_hint,
-    format_error,
-    is_absent,
-    is_refused,
+    format_aws_error,
+    is_not_found_error,
+    is_refusal_error,
+    is_unaccepted_call_error,
     read_error_code,
-    was_never_accepted,
 )
 from hpctl.toolkit.errors import (
     CallRefused,
     HpctlError,
-    OrderInDoubt,
+    OrderOutcomeUnknown,
     ResourceNotFound,
     Unavailable,
 )
 
 
-def open_session(
+def open_aws_session(
     region: str | None, profile: str | None, where: str = "--profile"
 ) -> boto3.session.Session:
     """Return a session with its own credentials. Raises HpctlError where there is no such
     profile."""
     try:
-        return _make_session(region, profile)
+        return _make_boto3_session(region, profile)
     except ProfileNotFound as error:
         raise HpctlError(str(error), f"name a profile of ~/.aws/config in {where}") from error
 
 
-def _make_session(region: str | None, profile: str | None) -> boto3.session.Session:
+def _make_boto3_session(region: str | None, profile: str | None) -> boto3.session.Session:
     core = get_session()
     if profile is not None:
         core.set_config_variable("profile", profile)
-    models = make_loader(core.get_config_variable("data_path"))
+    models = make_model_loader(core.get_config_variable("data_path"))
     core.register_component("data_loader", models)
     parsers = core.get_component("response_parser_factory")
     parsers.set_parser_defaults(timestamp_parser=_parse_timestamp)
@@ -85,7 +85,7 @@ def _parse_timestamp(value: Any) -> datetime:
 
 
 @cache
-def make_loader(data_path: str | None) -> Loader:
+def make_model_loader(data_path: str | None) -> Loader:
     """Return what reads botocore's models, and those of the user's data_path before them."""
     return create_loader(data_path)
 
@@ -154,7 +154,7 @@ class AwsAccount:
         self._lock = threading.Lock()
         self._services: dict[str, AwsService] = {}
         # The AWS CLI and the other SDKs know AWS_REGION; boto3 alone does not.
-        self._session = open_session(region or os.environ.get("AWS_REGION"), profile)
+        self._session = open_aws_session(region or os.environ.get("AWS_REGION"), profile)
 
     @property
     def region(self) -> str:
@@ -206,7 +206,7 @@ class AwsService:
         self._again = Retrying(
             stop=stop_after_delay(ORDER_FOR_S),
             wait=wait_random_exponential(multiplier=0.5, max=15.0),
-            retry=retry_if_exception(was_never_accepted),
+            retry=retry_if_exception(is_unaccepted_call_error),
             sleep=sleep,
             reraise=True,
         )
@@ -215,9 +215,9 @@ class AwsService:
         """See ports.Service."""
         call = getattr(self._reads, operation)
         try:
-            answer = self._check_answer(operation, call(**request))
+            answer = self._check_answer_types(operation, call(**request))
         except _FAILED as error:
-            raise self._make_error(error, operation, Unavailable) from error
+            raise self._make_call_error(error, operation, Unavailable) from error
         return answer
 
     def pages(self, operation: str, key: str, **request: Any) -> Iterator[Any]:
@@ -228,11 +228,11 @@ class AwsService:
         pages = iter(self._reads.get_paginator(operation).paginate(**request))
         try:
             for page in islice(pages, MAX_PAGES):
-                yield from self._check_answer(operation, page).get(key, ())
+                yield from self._check_answer_types(operation, page).get(key, ())
             if next(pages, None) is not None:
                 raise ValueError(f"no end after {MAX_PAGES} pages")
         except _FAILED as error:
-            raise self._make_error(error, operation, Unavailable) from error
+            raise self._make_call_error(error, operation, Unavailable) from error
 
     def order(self, operation: str, **request: Any) -> Mapping[str, Any]:
         """See ports.Service."""
@@ -240,35 +240,35 @@ class AwsService:
             self._orders = self._orders or self._make_orders()
         call = getattr(self._orders, operation)
         try:
-            answer = self._check_answer(operation, self._again.copy()(call, **request))
+            answer = self._check_answer_types(operation, self._again.copy()(call, **request))
         except _FAILED as error:
             # Throttled to the end, or never connected: nothing was taken, and no look is needed.
-            unknown = CallRefused if was_never_accepted(error) else OrderInDoubt
-            raise self._make_error(error, operation, unknown) from error
+            unknown = CallRefused if is_unaccepted_call_error(error) else OrderOutcomeUnknown
+            raise self._make_call_error(error, operation, unknown) from error
         return answer
 
-    def _check_answer(self, operation: str, answer: Any) -> Mapping[str, Any]:
+    def _check_answer_types(self, operation: str, answer: Any) -> Mapping[str, Any]:
         """Return an answer that is of the model's types. Raises ValueError with the place that is
         not."""
         meta = self._reads.meta
         model = meta.service_model.operation_model(meta.method_to_api_mapping[operation])
         # XML is texts, of which botocore itself makes the types.
-        wanted = model.output_shape if _in_json(model) else None
+        wanted = model.output_shape if _is_json_protocol(model) else None
         if wanted is not None and (flaw := _find_type_error(answer, wanted, "$")):
             raise ValueError(flaw)
         return cast(Mapping[str, Any], answer)
 
-    def _make_error(
+    def _make_call_error(
         self, error: Exception, operation: str, unknown: type[HpctlError]
     ) -> HpctlError:
         action = f"{self._name}:{self._reads.meta.method_to_api_mapping[operation]}"
-        message, hint = f"{action}: {format_error(error)}", find_call_hint(error, action)
+        message, hint = f"{action}: {format_aws_error(error)}", find_call_hint(error, action)
         if not isinstance(error, BotoCoreError | ClientError):
-            message = f"cannot read the answer of AWS to {action}: {format_error(error)}"
+            message = f"cannot read the answer of AWS to {action}: {format_aws_error(error)}"
             hint = _NOT_THE_SERVICE
-        if is_absent(error):
+        if is_not_found_error(error):
             return ResourceNotFound(message, hint, code=read_error_code(error))
-        if is_refused(error):
+        if is_refusal_error(error):
             return CallRefused(message, hint, code=read_error_code(error))
         if issubclass(unknown, CallRefused):
             return unknown(message, hint, code=read_error_code(error))
@@ -278,11 +278,11 @@ class AwsService:
 def _refuse_html_pages(operation_model: Any, response_dict: Mapping[str, Any], **_: Any) -> None:
     """Raises ValueError for a page in HTML, or half an answer, which botocore reads as `{}`."""
     body, fine = response_dict["body"], response_dict["status_code"] < 300
-    if fine and body and isinstance(body, bytes) and _in_json(operation_model):
+    if fine and body and isinstance(body, bytes) and _is_json_protocol(operation_model):
         json.loads(body)
 
 
-def _in_json(operation_model: Any) -> bool:
+def _is_json_protocol(operation_model: Any) -> bool:
     return "json" in operation_model.service_model.metadata["protocol"]
 
 
@@ -339,7 +339,7 @@ class SageMakerModel:
 
 @cache
 def _load_model() -> ServiceModel:
-    models = make_loader(get_session().get_config_variable("data_path"))
+    models = make_model_loader(get_session().get_config_variable("data_path"))
     return ServiceModel(models.load_service_model("sagemaker", "service-2"), "sagemaker")
 
 
@@ -348,14 +348,14 @@ def _check_value(value: Any, shape: Shape, place: Place) -> Iterator[tuple[Place
         yield from _check_structure(value, shape, place)
     elif isinstance(shape, ListShape):
         if not isinstance(value, list | tuple):
-            yield place, f"must be a list, not {_name_kind(value)}"
+            yield place, f"must be a list, not {_name_json_type(value)}"
             return
         yield from _check_length(value, shape, place, "entries")
         for at, item in enumerate(value):
             yield from _check_value(item, shape.member, (*place, at))
     elif isinstance(shape, MapShape):
         if not isinstance(value, Mapping):
-            yield place, f"must be a map, not {_name_kind(value)}"
+            yield place, f"must be a map, not {_name_json_type(value)}"
             return
         for key, item in value.items():
             yield from _check_value(item, shape.value, (*place, str(key)))
@@ -367,7 +367,7 @@ def _check_structure(
     value: Any, shape: StructureShape, place: Place
 ) -> Iterator[tuple[Place, str]]:
     if not isinstance(value, Mapping):
-        yield place, f"must be a structure, not {_name_kind(value)}"
+        yield place, f"must be a structure, not {_name_json_type(value)}"
         return
     for name in shape.required_members:
         if name not in value:
@@ -387,19 +387,19 @@ def _check_scalar(value: Any, shape: Shape, place: Place) -> Iterator[tuple[Plac
     if not isinstance(value, wanted) or (isinstance(value, bool) and bool not in wanted):
         yield (
             place,
-            f"must be {_WORDS.get(shape.type_name, shape.type_name)}, not {_name_kind(value)}",
+            f"must be {_WORDS.get(shape.type_name, shape.type_name)}, not {_name_json_type(value)}",
         )
         return
     if isinstance(value, str):
         yield from _check_length(value, shape, place, "characters")
-        yield from _check_text(value, shape, place)
+        yield from _check_text_pattern(value, shape, place)
     elif not isinstance(value, bool):
         low, high = shape.metadata.get("min"), shape.metadata.get("max")
         if (low is not None and value < low) or (high is not None and value > high):
             yield place, f"is {value}, not within {low} to {high}"
 
 
-def _check_text(value: str, shape: Shape, place: Place) -> Iterator[tuple[Place, str]]:
+def _check_text_pattern(value: str, shape: Shape, place: Place) -> Iterator[tuple[Place, str]]:
     text = shape.metadata.get("enum")
     if text and value not in text:
         yield place, f"is {value!r}, not one of {', '.join(text)}"
@@ -423,5 +423,5 @@ def _compile_pattern(pattern: str) -> re.Pattern[str] | None:
         return None
 
 
-def _name_kind(value: Any) -> str:
+def _name_json_type(value: Any) -> str:
     return type(value).__name__

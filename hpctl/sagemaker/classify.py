@@ -26,17 +26,17 @@ from hpctl.vocabulary.identity import InstanceId
 from hpctl.vocabulary.outcome import Outcome
 
 
-def _find_codes(text: str) -> frozenset[str]:
+def _split_error_codes(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-BUSY = _find_codes(
+BUSY = _split_error_codes(
     "InstanceIdInUse InvalidInstanceStatus InvalidInstanceGroupStatus InvalidNodeStatus NodeIdInUse"
 )
 """Per node or group: another request acts on it, or it is between states. The same call may succeed
 later."""
 
-REFUSED = _find_codes(
+REFUSED = _split_error_codes(
     "IncompatibleAvailabilityZones IncompatibleInstanceTypes InstanceGroupNotFound"
     " InstanceIdNotFound NodeIdNotFound"
 )
@@ -44,24 +44,24 @@ REFUSED = _find_codes(
 replaced or deleted already. With BUSY, all that the model enumerates but InternalServerError, which
 says nothing of whether it was done."""
 
-THROTTLED = _find_codes(
+THROTTLED = _split_error_codes(
     "Throttling ThrottlingException ThrottledException RequestThrottled RequestThrottledException"
     " TooManyRequestsException RequestLimitExceeded"
 )
-EXPIRED = _find_codes("ExpiredToken ExpiredTokenException RequestExpired")
-DENIED = _find_codes(
+EXPIRED = _split_error_codes("ExpiredToken ExpiredTokenException RequestExpired")
+DENIED = _split_error_codes(
     "AccessDenied AccessDeniedException UnauthorizedOperation NotAuthorized OptInRequired"
 )
-UNSIGNED = _find_codes(
+UNSIGNED = _split_error_codes(
     "UnrecognizedClientException InvalidClientTokenId InvalidSignatureException"
     " SignatureDoesNotMatch IncompleteSignature MissingAuthenticationToken"
     " MissingAuthenticationTokenException"
 )
-MALFORMED = _find_codes(
+MALFORMED = _split_error_codes(
     "ValidationException ValidationError SerializationException UnknownOperationException"
     " InvalidParameterValue ResourceNotFound"
 )
-EXHAUSTED = _find_codes("ResourceLimitExceeded")
+EXHAUSTED = _split_error_codes("ResourceLimitExceeded")
 """A quota. The model has it for what adds instances: none was added."""
 NEEDS_UPDATE = {
     "BatchDeleteClusterNodes": datetime(2024, 6, 20, tzinfo=UTC),
@@ -93,7 +93,7 @@ an object belongs, a time in the year 10000. An order that is answered so may ha
 NO_CREDENTIALS = (NoCredentialsError, PartialCredentialsError, CredentialRetrievalError)
 
 
-def classify_batch(
+def classify_batch_answer(
     asked: Iterable[InstanceId], answer: Mapping[str, Any]
 ) -> dict[InstanceId, Outcome]:
     """Return the outcome of every id of BatchReplace-, -Reboot- or -DeleteClusterNodes that
@@ -126,7 +126,7 @@ def classify_failed_entry(entry: Mapping[str, Any]) -> Outcome:
     return Outcome.ambiguous(code or "unanswered", message)
 
 
-def classify_error(error: Exception) -> Outcome:
+def classify_call_error(error: Exception) -> Outcome:
     """Return the outcome of a whole call that raised, the same for each of its ids."""
     if isinstance(error, ClientError):
         code, message = read_error_code(error), str(error.response["Error"].get("Message", ""))
@@ -143,7 +143,7 @@ def classify_error(error: Exception) -> Outcome:
     return Outcome.ambiguous(name, str(error))
 
 
-def list_unpatched_orders(
+def list_unsupported_operations(
     cluster: Mapping[str, Any], summaries: Iterable[Mapping[str, Any]]
 ) -> tuple[str, ...]:
     """The orders that this cluster refuses until its software was updated once."""
@@ -155,12 +155,12 @@ def list_unpatched_orders(
     return tuple(name for name, since in NEEDS_UPDATE.items() if newest < since)
 
 
-def find_update_fix(cluster: str) -> str:
+def describe_software_update_fix(cluster: str) -> str:
     """Return what to do about an order that a cluster does not take yet."""
     return f"update its software once, when no jobs run: `hpctl cluster software-update {cluster}`"
 
 
-def is_retryable(error: BaseException) -> bool:
+def is_retryable_error(error: BaseException) -> bool:
     """Return whether a read that failed so may succeed a moment later."""
     if isinstance(error, ClientError):
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
@@ -170,14 +170,14 @@ def is_retryable(error: BaseException) -> bool:
     return isinstance(error, BotoCoreError)
 
 
-def was_never_accepted(error: BaseException) -> bool:
+def is_unaccepted_call_error(error: BaseException) -> bool:
     """Return whether an order that failed so certainly was not taken, and may be sent again."""
     if isinstance(error, ClientError):
         return read_error_code(error) in THROTTLED
     return isinstance(error, NEVER_SENT)
 
 
-def is_absent(error: BaseException) -> bool:
+def is_not_found_error(error: BaseException) -> bool:
     """Return whether the answer is that what the call names is not there."""
     # A proxy's page may have any status.
     if not isinstance(error, ClientError) or _read_error_message(error).startswith("<"):
@@ -191,7 +191,7 @@ def is_absent(error: BaseException) -> bool:
     )
 
 
-def is_refused(error: BaseException) -> bool:
+def is_refusal_error(error: BaseException) -> bool:
     """Return whether the answer is no: asked again alike, it would be no again."""
     if isinstance(error, (*NO_CREDENTIALS, ParamValidationError, NoRegionError)):
         return True
@@ -201,7 +201,7 @@ def is_refused(error: BaseException) -> bool:
     return read_error_code(error) not in THROTTLED and status < 500
 
 
-def format_error(error: BaseException) -> str:
+def format_aws_error(error: BaseException) -> str:
     """Return what an error says, without botocore's frame around the service's own words."""
     if not isinstance(error, ClientError):
         # A proxy's whole page may stand in one; what is wrong with parameters takes some lines.
@@ -253,7 +253,7 @@ _HINTS = {
 """What a user at a terminal does about a call that failed, and an operator of the daemon."""
 
 
-def _read_response_code(error: BaseException) -> str:
+def _classify_hint_kind(error: BaseException) -> str:
     if isinstance(error, NO_CREDENTIALS):
         return "no credentials"
     if not isinstance(error, ClientError):
@@ -268,12 +268,14 @@ def find_call_hint(error: BaseException, action: str) -> str:
         read_error_code(error) == "ValidationException" and action.partition(":")[2] in NEEDS_UPDATE
     )
     if late:
-        return f"where the cluster is older than this call: {find_update_fix('CLUSTER')}"
-    return _HINTS[_read_response_code(error)][0].format(action=action)
+        return (
+            f"where the cluster is older than this call: {describe_software_update_fix('CLUSTER')}"
+        )
+    return _HINTS[_classify_hint_kind(error)][0].format(action=action)
 
 
 def find_operator_hint(error: BaseException, cluster: str, operation: str) -> str:
     """Return what an operator does about a call that failed for good."""
     if read_error_code(error) == "ResourceNotFound":
         return f"no cluster {cluster!r} here: check its name, the region and the account"
-    return _HINTS[_read_response_code(error)][1].format(action=f"sagemaker:{operation}")
+    return _HINTS[_classify_hint_kind(error)][1].format(action=f"sagemaker:{operation}")

@@ -68,7 +68,7 @@ _FIX = {
 }
 
 
-def classify_message(message: str) -> NodeFailureKind:
+def classify_failure_message(message: str) -> NodeFailureKind:
     """Return which kind of failure a message of the service's speaks of."""
     for cause, pattern in _CAUSES:
         if re.search(pattern, message, re.IGNORECASE):
@@ -90,20 +90,20 @@ class InstancePlacement(Struct, frozen=True):
 
 def explain_node_failure(message: str, where: InstancePlacement | None = None) -> NodeFailureCause:
     """Return what a failure of a node means; `where` its group looks for instances."""
-    cause = classify_message(message)
+    cause = classify_failure_message(message)
     if cause is NodeFailureKind.CAPACITY:
-        return _explain_capacity(where or InstancePlacement())
+        return _explain_capacity_shortage(where or InstancePlacement())
     return NodeFailureCause(cause, _MEANING[cause], _FIX[cause])
 
 
-def _explain_capacity(where: InstancePlacement) -> NodeFailureCause:
+def _explain_capacity_shortage(where: InstancePlacement) -> NodeFailureCause:
     types = where.types or ("of this type",)
     wanted = f"none of {', '.join(types)}" if len(types) > 1 else f"no {types[0]}"
     places = ", ".join(f"{s} ({z})" if z else s for s, z in where.zones.items())
     meaning = f"AWS has {wanted} to give in {places or 'the subnets of the group'}"
     if where.plan:
         meaning += f", from training plan {where.plan}"
-        return NodeFailureCause(NodeFailureKind.CAPACITY, meaning, _explain_plan(where))
+        return NodeFailureCause(NodeFailureKind.CAPACITY, meaning, _explain_training_plan(where))
     if len(types) > 1:
         alternatives = f"the spec's order was tried to its end ({' then '.join(types)}): add a type"
     else:
@@ -115,7 +115,7 @@ def _explain_capacity(where: InstancePlacement) -> NodeFailureCause:
     return NodeFailureCause(NodeFailureKind.CAPACITY, meaning, fix)
 
 
-def _explain_plan(where: InstancePlacement) -> str:
+def _explain_training_plan(where: InstancePlacement) -> str:
     zones = {zone for zone in where.zones.values() if zone}
     held = ", ".join(where.plan_zones)
     if where.plan_status and where.plan_status != "Active":

@@ -29,7 +29,7 @@ from botocore.exceptions import (
 from botocore.parsers import ResponseParserError
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
-from hpctl.sagemaker.aws import make_client_config, open_session
+from hpctl.sagemaker.aws import make_client_config, open_aws_session
 from hpctl.sagemaker.classify import (
     DENIED,
     EXPIRED,
@@ -66,7 +66,7 @@ class S3Object(NamedTuple):
     etag: str = ""
 
 
-def _parse_contents(page: Mapping[str, Any]) -> list[S3Object]:
+def _parse_object_listing(page: Mapping[str, Any]) -> list[S3Object]:
     """Return the objects of one page of a listing. Raises LookupError, AttributeError, TypeError,
     ValueError where it is not one of S3's."""
     return [
@@ -94,7 +94,7 @@ class S3Bucket:
         attempts: int = 5,
     ) -> None:
         self._bucket = bucket
-        session = open_session(region, profile)
+        session = open_aws_session(region, profile)
         config = make_client_config(attempts, read_timeout_s, CONNECTIONS)
         try:
             self.client: Any = session.client("s3", endpoint_url=endpoint_url, config=config)
@@ -126,7 +126,7 @@ class S3Bucket:
             page = self._call_s3(prefix, "ListBucket", lambda: self.client.list_objects_v2(**asked))
             for entry in page.get("CommonPrefixes", ()):
                 yield S3Object(entry["Prefix"])
-            yield from self._call_s3(prefix, "ListBucket", partial(_parse_contents, page))
+            yield from self._call_s3(prefix, "ListBucket", partial(_parse_object_listing, page))
             if not page.get("IsTruncated"):
                 return
             token = page.get("NextContinuationToken")
@@ -192,7 +192,7 @@ class S3Bucket:
                 raise PermissionError(errno.EACCES, self._explain_denial("DeleteObject"), key)
             raise OSError(errno.EIO, f"S3 answers {code}", key)
 
-    def noted_ns(self, listed: Any) -> int | None:
+    def read_original_mtime_ns(self, listed: Any) -> int | None:
         """Return the file time that the uploader noted with an object. One HEAD. Raises OSError."""
 
         def read_head() -> int | None:
@@ -203,7 +203,7 @@ class S3Bucket:
 
         return self._call_s3(listed.key, "GetObject", read_head)
 
-    def part_bytes(self, listed: Any) -> int:
+    def get_part_size(self, listed: Any) -> int:
         """Return the size of the parts that an object was uploaded in: its own for a single one.
 
         A HEAD for an object of several. Raises OSError.

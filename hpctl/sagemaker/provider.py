@@ -37,29 +37,29 @@ from botocore.exceptions import BotoCoreError, ClientError
 from msgspec.structs import replace
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
 
-from hpctl.sagemaker.aws import make_client_config, open_session
+from hpctl.sagemaker.aws import make_client_config, open_aws_session
 from hpctl.sagemaker.classify import (
     THROTTLED,
     UNREADABLE,
-    classify_batch,
-    classify_error,
+    classify_batch_answer,
+    classify_call_error,
     classify_failed_entry,
+    describe_software_update_fix,
     find_operator_hint,
-    find_update_fix,
-    format_error,
-    is_retryable,
-    list_unpatched_orders,
+    format_aws_error,
+    is_retryable_error,
+    list_unsupported_operations,
 )
 from hpctl.sagemaker.update_cluster import IMAGES, make_group_update
 from hpctl.toolkit.bounds import convert_to_utc, make_printable
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import HpctlError, Unavailable
-from hpctl.toolkit.threads import start_pool
+from hpctl.toolkit.threads import start_thread_pool
 from hpctl.toolkit.token_bucket import TokenBucket
 from hpctl.vocabulary.cloud_facts import Instance, InstanceGroup, InstanceStatus, ProviderView
 from hpctl.vocabulary.identity import InstanceId, LogicalId, NodeName
-from hpctl.vocabulary.instance_join import guess_node_name, is_address, parse_host_address
-from hpctl.vocabulary.isolation import InconsistentState, isolate_each
+from hpctl.vocabulary.instance_join import guess_node_name, is_ip_address, parse_host_address
+from hpctl.vocabulary.isolation import InconsistentState, isolate_each_call
 from hpctl.vocabulary.outcome import Outcome, OutcomeKind
 
 T = TypeVar("T")
@@ -101,22 +101,22 @@ class ResourceConfig:
 
 
 def _parse_addresses(answer: Any, cluster: str) -> Mapping[InstanceId, str]:
-    whose = _get_typed(answer, "ClusterConfig", dict)
+    whose = _get_typed_value(answer, "ClusterConfig", dict)
     if cluster not in (whose.get("ClusterName"), whose.get("ClusterArn")):
         return {}
     found: dict[InstanceId, set[str]] = {}
-    for group in _get_typed(answer, "InstanceGroups", list):
-        for one in _get_typed(group, "Instances", list):
+    for group in _get_typed_value(answer, "InstanceGroups", list):
+        for one in _get_typed_value(group, "Instances", list):
             key, address = (
-                _get_typed(one, "InstanceId", str),
-                _get_typed(one, "CustomerIpAddress", str),
+                _get_typed_value(one, "InstanceId", str),
+                _get_typed_value(one, "CustomerIpAddress", str),
             )
-            if is_address(address):
+            if is_ip_address(address):
                 found.setdefault(InstanceId(key), set()).add(address)
     return {key: those.pop() for key, those in found.items() if len(those) == 1}
 
 
-def _get_typed(answer: Any, key: str, kind: type[T]) -> T:
+def _get_typed_value(answer: Any, key: str, kind: type[T]) -> T:
     """Return a value of this kind; an empty one where there is none."""
     value = answer.get(key) if isinstance(answer, dict) else None
     return value if isinstance(value, kind) else kind()
@@ -150,7 +150,7 @@ class InstanceDetails:
         lacking.sort(key=lambda i: self._asked[i.id])
         allowed = int(self._calls.available(time.monotonic()))
         self._ask([i.id for i in lacking[:allowed]])
-        return [self._complete_instance(i) for i in listed]
+        return [self._add_instance_address(i) for i in listed]
 
     def _ask(self, ids: Sequence[InstanceId]) -> None:
         if not ids:
@@ -159,7 +159,7 @@ class InstanceDetails:
         self._asked.update(ids)
         self._refused = False
         if self._pool is None:
-            self._pool = start_pool(AT_ONCE, "cloud-details")
+            self._pool = start_thread_pool(AT_ONCE, "cloud-details")
         text = list(self._pool.map(self._read_address, ids))
         self._known.update({key: one for key, one in zip(ids, text, strict=True) if one[0]})
 
@@ -176,7 +176,7 @@ class InstanceDetails:
             return "", ""
         return str(address or ""), str(dns or "")
 
-    def _complete_instance(self, instance: Instance) -> Instance:
+    def _add_instance_address(self, instance: Instance) -> Instance:
         if instance.id not in self._known:
             return instance
         address, dns = self._known[instance.id]
@@ -185,7 +185,7 @@ class InstanceDetails:
         return replace(instance, address=address, dns=dns, node=guess)
 
 
-def classify_add_answer(group: str, count: int, answer: Mapping[str, Any]) -> Outcome:
+def classify_add_nodes_answer(group: str, count: int, answer: Mapping[str, Any]) -> Outcome:
     """Return the outcome of a BatchAddClusterNodes call that answered: Accepted for some or all."""
     made = [n for n in answer.get("Successful") or () if n.get("InstanceGroupName") == group]
     if made:
@@ -196,13 +196,13 @@ def classify_add_answer(group: str, count: int, answer: Mapping[str, Any]) -> Ou
     return Outcome.ambiguous("unanswered", "the group is in neither list")
 
 
-def make_add_request(cluster: str, group: str, count: int, token: str) -> dict[str, Any]:
+def make_add_nodes_request(cluster: str, group: str, count: int, token: str) -> dict[str, Any]:
     """BatchAddClusterNodes."""
     wanted = {"InstanceGroupName": group, "IncrementTargetCountBy": count}
     return {"ClusterName": cluster, "ClientToken": token, "NodesToAdd": [wanted]}
 
 
-def make_update_request(
+def make_update_cluster_request(
     cluster: str, group: str, size: int, answer: Mapping[str, Any]
 ) -> dict[str, Any] | Outcome:
     """UpdateCluster to that size; or what there is to say instead.
@@ -263,24 +263,28 @@ class SageMakerProvider:
         self._protected_groups = frozenset(protected_groups)
         self._now = now
         self._ahead = timedelta()
-        session = open_session(region, profile, "cluster.profile")
+        session = open_aws_session(region, profile, "cluster.profile")
         self.calls = Counter[tuple[str, str]]()
-        self._read = _make_client(session, endpoint_url, read_timeout_s, self._count_call)
-        self._mutate = _make_client(session, endpoint_url, mutate_timeout_s, self._count_call)
+        self._read = _make_sagemaker_client(
+            session, endpoint_url, read_timeout_s, self._record_api_call
+        )
+        self._mutate = _make_sagemaker_client(
+            session, endpoint_url, mutate_timeout_s, self._record_api_call
+        )
         self._details = InstanceDetails(cluster, self._read.describe_cluster_node)
         self._retrying = Retrying(
             stop=stop_after_attempt(read_attempts),
             wait=wait_random_exponential(multiplier=0.2, max=3.0),
-            retry=retry_if_exception(is_retryable),
+            retry=retry_if_exception(is_retryable_error),
             sleep=sleep,
             reraise=True,
         )
 
-    def _count_call(
+    def _record_api_call(
         self, event_name: str, parsed: Any = None, http_response: Any = None, **_: object
     ) -> None:
         """Count a call that ended, each attempt separately, and compare the service's clock."""
-        code = _get_typed(_get_typed({"": parsed}, "", dict).get("Error"), "Code", str)
+        code = _get_typed_value(_get_typed_value({"": parsed}, "", dict).get("Error"), "Code", str)
         result = "throttled" if code in THROTTLED else "error" if code or parsed is None else "ok"
         self.calls[event_name.rpartition(".")[2], result] += 1
         if result == "ok" and http_response is not None:
@@ -295,7 +299,7 @@ class SageMakerProvider:
         try:
             return self._read_view()
         except UNREADABLE as error:
-            text = f"{type(error).__name__}: {format_error(error)}"
+            text = f"{type(error).__name__}: {format_aws_error(error)}"
             raise Unavailable(
                 f"cannot read SageMaker's answer: {text}", _NOT_THE_SERVICE
             ) from error
@@ -308,7 +312,7 @@ class SageMakerProvider:
             for group in cluster.get("InstanceGroups", ())
             if group.get("SlurmConfig", {}).get("NodeType") in PROTECTED_TYPES
         }
-        summaries = list(self._list_summaries(continuous=_is_continuous(cluster)))
+        summaries = list(self._list_node_summaries(continuous=_is_continuous(cluster)))
         listed, flaws = parse_instances(summaries, protected, self._ahead)
         found = self._details.complete(listed)
         return ProviderView(
@@ -319,29 +323,29 @@ class SageMakerProvider:
             cluster_status=str(cluster.get("ClusterStatus", "")),
             instances={instance.id: instance for instance in found},
             continuous=_is_continuous(cluster),
-            groups=_read_groups(cluster),
-            unpatched=list_unpatched_orders(cluster, summaries),
+            groups=_parse_instance_groups(cluster),
+            unpatched=list_unsupported_operations(cluster, summaries),
             flaws=tuple(flaws),
         )
 
     def _describe(self) -> Mapping[str, Any]:
         describe = self._read.describe_cluster
-        answer: Mapping[str, Any] = self._read_answer(
+        answer: Mapping[str, Any] = self._call_with_retries(
             "DescribeCluster", lambda: describe(ClusterName=self._cluster)
         )
-        return self._check_answer("DescribeCluster", answer, "ClusterStatus")
+        return self._check_answer_field("DescribeCluster", answer, "ClusterStatus")
 
-    def _list_summaries(self, *, continuous: bool) -> Iterator[Mapping[str, Any]]:
+    def _list_node_summaries(self, *, continuous: bool) -> Iterator[Mapping[str, Any]]:
         """Yield every node summary. A cluster that refuses IncludeNodeLogicalIds is listed
         without."""
         token = ""
         for _ in range(MAX_PAGES):
-            page = self._read_page(token, continuous=continuous)
+            page = self._read_node_page(token, continuous=continuous)
             if page is None:
                 continuous = False
                 continue
             key = "ClusterNodeSummaries"
-            yield from self._check_answer("ListClusterNodes", page, key)[key]
+            yield from self._check_answer_field("ListClusterNodes", page, key)[key]
             token = page.get("NextToken", "")
             if not token:
                 return
@@ -351,7 +355,7 @@ class SageMakerProvider:
             _NOT_THE_SERVICE,
         )
 
-    def _read_page(self, token: str, *, continuous: bool) -> Mapping[str, Any] | None:
+    def _read_node_page(self, token: str, *, continuous: bool) -> Mapping[str, Any] | None:
         request: dict[str, Any] = {"ClusterName": self._cluster, "MaxResults": 100}
         if continuous:
             request["IncludeNodeLogicalIds"] = True
@@ -369,19 +373,19 @@ class SageMakerProvider:
                 raise
             return answer
 
-        return self._read_answer("ListClusterNodes", call_list_nodes)
+        return self._call_with_retries("ListClusterNodes", call_list_nodes)
 
-    def _read_answer(self, operation: str, call: Callable[[], Answer]) -> Answer:
+    def _call_with_retries(self, operation: str, call: Callable[[], Answer]) -> Answer:
         try:
             return self._retrying(call)
         except (BotoCoreError, ClientError, *UNREADABLE) as error:
             raise Unavailable(
                 f"the call sagemaker:{operation} of cluster {self._cluster} failed: "
-                f"{format_error(error)}",
+                f"{format_aws_error(error)}",
                 find_operator_hint(error, self._cluster, operation),
             ) from error
 
-    def _check_answer(
+    def _check_answer_field(
         self, operation: str, answer: Mapping[str, Any], key: str
     ) -> Mapping[str, Any]:
         """Return the answer, which botocore leaves empty where a proxy's page came with status
@@ -410,15 +414,15 @@ class SageMakerProvider:
             return Outcome.rejected("unavailable", str(error), transient=True)
         try:
             if _is_continuous(fields):
-                request = make_add_request(self._cluster, group, count, token)
+                request = make_add_nodes_request(self._cluster, group, count, token)
                 answer = self._mutate.batch_add_cluster_nodes(**request)
-                return classify_add_answer(group, count, answer)
-            update = make_update_request(self._cluster, group, size, fields)
+                return classify_add_nodes_answer(group, count, answer)
+            update = make_update_cluster_request(self._cluster, group, size, fields)
             if isinstance(update, Outcome):
                 return update
             self._mutate.update_cluster(**update)
         except (BotoCoreError, ClientError, *UNREADABLE) as error:
-            return self._reconsider_outcome(classify_error(error))
+            return self._reconsider_outcome(classify_call_error(error))
         return Outcome.accepted()
 
     def remove(self, instances: Sequence[InstanceId]) -> Mapping[InstanceId, Outcome]:
@@ -434,10 +438,10 @@ class SageMakerProvider:
             chunk = wanted[at : at + BATCH]
             try:
                 outcomes.update(
-                    classify_batch(chunk, call(ClusterName=self._cluster, NodeIds=chunk))
+                    classify_batch_answer(chunk, call(ClusterName=self._cluster, NodeIds=chunk))
                 )
             except (BotoCoreError, ClientError, *UNREADABLE) as error:
-                outcome = self._reconsider_outcome(classify_error(error), error)
+                outcome = self._reconsider_outcome(classify_call_error(error), error)
                 outcomes.update(dict.fromkeys(chunk, outcome))
         return outcomes
 
@@ -454,28 +458,28 @@ class SageMakerProvider:
             cluster = self._describe()
             status = str(cluster.get("ClusterStatus", ""))
             order = error.operation_name if isinstance(error, ClientError) else ""
-            old = status == "InService" and order in self._list_unpatched_orders(cluster)
+            old = status == "InService" and order in self._list_unsupported_operations(cluster)
         except Unavailable:
             return outcome
         if old:
             return Outcome.rejected(
-                outcome.code, f"{outcome.detail} ({find_update_fix(self._cluster)})"
+                outcome.code, f"{outcome.detail} ({describe_software_update_fix(self._cluster)})"
             )
         if status == "InService":
             return outcome
         detail = f"{outcome.detail} (the cluster is {status})"
         return Outcome.rejected(outcome.code, detail, transient=True)
 
-    def _list_unpatched_orders(self, cluster: Mapping[str, Any]) -> tuple[str, ...]:
+    def _list_unsupported_operations(self, cluster: Mapping[str, Any]) -> tuple[str, ...]:
         """Return as `unpatched`; nodes are listed only where the cluster is old enough for it."""
-        if not list_unpatched_orders(cluster, ()):
+        if not list_unsupported_operations(cluster, ()):
             return ()
-        return list_unpatched_orders(
-            cluster, self._list_summaries(continuous=_is_continuous(cluster))
+        return list_unsupported_operations(
+            cluster, self._list_node_summaries(continuous=_is_continuous(cluster))
         )
 
 
-def _make_client(
+def _make_sagemaker_client(
     session: boto3.session.Session,
     endpoint_url: str | None,
     timeout_s: float,
@@ -498,7 +502,7 @@ def _is_continuous(cluster: Mapping[str, Any]) -> bool:
     return cluster.get("NodeProvisioningMode") == "Continuous"
 
 
-def _read_groups(cluster: Mapping[str, Any]) -> dict[str, InstanceGroup]:
+def _parse_instance_groups(cluster: Mapping[str, Any]) -> dict[str, InstanceGroup]:
     return {
         str(group["InstanceGroupName"]): InstanceGroup(
             name=str(group["InstanceGroupName"]),
@@ -532,10 +536,10 @@ def parse_instances(
 
     `ahead`: by how much this host's clock is ahead of the service's.
     """
-    return isolate_each(
+    return isolate_each_call(
         "parse",
         (summary for summary in summaries if summary.get("InstanceId")),
-        _read_host,
+        _parse_host_name,
         lambda summary: _make_instance(summary, protected, ahead),
     )
 
@@ -544,14 +548,14 @@ _STATUS_CHARS: Final = 64
 """How much of a status that hpctl does not know is shown."""
 
 
-def _read_host(summary: Mapping[str, Any]) -> str:
+def _parse_host_name(summary: Mapping[str, Any]) -> str:
     return str(summary.get("PrivateDnsHostname", "")).partition(".")[0]
 
 
 def _make_instance(
     summary: Mapping[str, Any], protected: Collection[str], ahead: timedelta
 ) -> Instance:
-    status, message = _read_status(summary.get("InstanceStatus", {}))
+    status, message = _parse_instance_status(summary.get("InstanceStatus", {}))
     dns, launched = str(summary.get("PrivateDnsHostname") or ""), summary.get("LaunchTime")
     logical = summary.get("NodeLogicalId")
     group = make_printable(str(summary["InstanceGroupName"]))
@@ -569,7 +573,7 @@ def _make_instance(
     )
 
 
-def _read_status(status: Mapping[str, Any]) -> tuple[InstanceStatus, str]:
+def _parse_instance_status(status: Mapping[str, Any]) -> tuple[InstanceStatus, str]:
     """Return the status and its message. Prose and older answers say Failed where the model says
     Failure.
 

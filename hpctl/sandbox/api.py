@@ -26,8 +26,8 @@ import yaml
 
 from hpctl.sandbox import clocks, head, packages
 from hpctl.sandbox import spec as specs
-from hpctl.sandbox.bootplan import make_child_environment, make_environment
-from hpctl.sandbox.proctree import kill_stragglers, read_start_time
+from hpctl.sandbox.bootplan import make_child_environment, make_user_environment
+from hpctl.sandbox.proctree import kill_leftover_processes, read_process_start_time
 from hpctl.toolkit.compat import SAFE_PATH
 from hpctl.toolkit.errors import HpctlError, Unavailable
 
@@ -111,7 +111,7 @@ class Sandbox:
         then nothing is left running; the logs stay until `down`.
         """
         wanted = self._spec()
-        packages.find_programs(wanted.prefix, netns=wanted.netns or wanted.heads > 1)
+        packages.find_sandbox_programs(wanted.prefix, netns=wanted.netns or wanted.heads > 1)
         if (wanted.netns or wanted.disks or wanted.heads > 1) and os.geteuid() != 0:
             raise HpctlError(
                 "the options --netns, --disks and --heads 2 need root",
@@ -127,10 +127,10 @@ class Sandbox:
         self.down()
         specs.make_state_directory(self.state_dir)
         wanted.layout.logs.mkdir()
-        specs.save_spec(wanted)
+        specs.save_sandbox_spec(wanted)
         try:
             self._start_supervisor(wanted)
-            self._follow_start(wanted, progress)
+            self._wait_until_ready(wanted, progress)
         except BaseException:
             self._end_keeper()
             raise
@@ -140,13 +140,13 @@ class Sandbox:
 
     def down(self) -> None:
         """End every process of it and remove its state directory. Idempotent."""
-        known = specs.load_spec(self.state_dir)
+        known = specs.load_sandbox_spec(self.state_dir)
         if known is not None:
             with contextlib.suppress(HpctlError):
                 send_request(known.layout.control, {"op": "down"}, timeout=10)
             self._end_keeper()
             self._await_keeper(known)
-            left = kill_stragglers(known.id, known.cluster)
+            left = kill_leftover_processes(known.id, known.cluster)
             if left:
                 raise HpctlError(
                     f"cannot end these processes of the sandbox: {left}",
@@ -166,12 +166,12 @@ class Sandbox:
     @property
     def running(self) -> bool:
         """Return whether its keeper lives."""
-        return bool(self._keeper_pid())
+        return bool(self._read_keeper_pid())
 
     @property
     def spec(self) -> specs.SandboxSpec:
         """Return what it was started as. Raises Unavailable where there is no such sandbox."""
-        known = specs.load_spec(self.state_dir)
+        known = specs.load_sandbox_spec(self.state_dir)
         if known is None:
             raise Unavailable(
                 f"sandbox {self.name} does not run: there is none at {self.state_dir}",
@@ -187,12 +187,12 @@ class Sandbox:
     @property
     def env(self) -> dict[str, str]:
         """Return the environment that puts a command on this cluster, over our own."""
-        return {**os.environ, **make_environment(self.spec)}
+        return {**os.environ, **make_user_environment(self.spec)}
 
     @property
     def exports(self) -> dict[str, str]:
         """Only what `env` adds to our own environment."""
-        return dict(make_environment(self.spec))
+        return dict(make_user_environment(self.spec))
 
     @property
     def config_path(self) -> Path:
@@ -285,7 +285,7 @@ class Sandbox:
     def set_clock(self, host: str, seconds: int) -> None:
         """Set the clock of a node's agent, or with an empty name of the daemon, that many seconds
         forward or back of the machine's. It takes effect within a second."""
-        clocks.set_clock_offset(self.spec.layout.of_clock(host), seconds)
+        clocks.set_clock_offset(self.spec.layout.get_clock_offset_path(host), seconds)
 
     def start_daemon(self) -> int:
         """Start `hpctl daemon run`; its pid, once its intake listens."""
@@ -376,9 +376,9 @@ class Sandbox:
                 start_new_session=True,
             )
         pid = self._keeper.pid
-        (self.state_dir / "keeper.pid").write_text(f"{pid} {read_start_time(pid)}")
+        (self.state_dir / "keeper.pid").write_text(f"{pid} {read_process_start_time(pid)}")
 
-    def _follow_start(self, wanted: specs.SandboxSpec, progress: Progress) -> None:
+    def _wait_until_ready(self, wanted: specs.SandboxSpec, progress: Progress) -> None:
         """Pass the supervisor's account on until it is ready. Raises HpctlError."""
         assert self._keeper is not None
         deadline = time.monotonic() + UP_TIMEOUT_S
@@ -412,13 +412,13 @@ class Sandbox:
         self._keeper.returncode = 0
         self._keeper = None
 
-    def _keeper_pid(self) -> int:
+    def _read_keeper_pid(self) -> int:
         """Return the keeper's pid if it lives and is the one we started."""
         try:
             pid, started = (self.state_dir / "keeper.pid").read_text().split()
         except (FileNotFoundError, ValueError):
             return 0
-        return int(pid) if read_start_time(int(pid)) == started else 0
+        return int(pid) if read_process_start_time(int(pid)) == started else 0
 
     def _end_keeper(self) -> None:
         if self._keeper is None:
@@ -432,7 +432,7 @@ class Sandbox:
     def _await_keeper(self, known: specs.SandboxSpec) -> None:
         """Wait for the keeper's end; past that, kill it: the stragglers' sweep does its work."""
         deadline = time.monotonic() + 20
-        while pid := self._keeper_pid():
+        while pid := self._read_keeper_pid():
             if time.monotonic() > deadline:
                 os.kill(pid, 9)
             time.sleep(0.02)

@@ -98,7 +98,7 @@ def _make_agent_command(
     if not settings.exists():
         settings.write_text(yaml.safe_dump(spec.agent_config) if spec.agent_config else "")
     options = {
-        "head": ",".join(spec.head_urls),
+        "head": ",".join(spec.head_intake_urls),
         "instance-id": machine.instance_id,
         "boot-id-file": directory / "boot_id",
         "kmsg": directory / "kmsg",
@@ -136,13 +136,13 @@ def _make_clock_environment(spec: SandboxSpec, machine: EmulatedMachine) -> dict
     """Return the environment in which an agent goes by its node's clock."""
     if not spec.clock_library:
         return {}
-    clock = spec.layout.of_clock(machine.node)
+    clock = spec.layout.get_clock_offset_path(machine.node)
     if not clock.exists():
         clocks.set_clock_offset(clock, 0)
     return clocks.make_clock_environment(spec.clock_library, clock)
 
 
-def plan_lifecycle(
+def make_lifecycle_step(
     spec: SandboxSpec,
     machine: EmulatedMachine,
     resources: dict[str, Any],
@@ -194,7 +194,7 @@ def _make_role_environment(spec: SandboxSpec) -> dict[str, str]:
     """Return what the instance's execution role lets a script reach: the emulated AWS."""
     if not spec.moto:
         return {}
-    return {k: v for k, v in make_environment(spec).items() if k.startswith("AWS_")}
+    return {k: v for k, v in make_user_environment(spec).items() if k.startswith("AWS_")}
 
 
 def _copy_scripts(spec: SandboxSpec, machine: EmulatedMachine, target: Path) -> None:
@@ -285,14 +285,14 @@ def make_munged_command(
     ]
 
 
-def make_environment(spec: SandboxSpec) -> Mapping[str, str]:
+def make_user_environment(spec: SandboxSpec) -> Mapping[str, str]:
     """Return what a user needs to be on this cluster: Slurm, the emulated AWS, the daemon's
     file."""
     env = {
         "SLURM_CONF": str(spec.layout.slurm_conf),
         "HPCTL_CONFIG": str(spec.layout.config),
         # Jobs inherit it; the munged of their node they find by the SLURM_CONF of its slurmd.
-        "HPCTL_HEAD": ",".join(spec.head_urls),
+        "HPCTL_HEAD": ",".join(spec.head_intake_urls),
     }
     if spec.prefix:
         env["PATH"] = f"{spec.prefix}/bin:{spec.prefix}/sbin:{os.environ.get('PATH', '')}"

@@ -120,8 +120,8 @@ def up(name: str, as_json: bool, **settings: Any) -> None:
     """Start a sandbox; it runs until `down`."""
     settings |= {key: settings[key] or "" for key in ("database", "lifecycle", "plugins")}
     settings["hardware"] = _parse_counts(settings["hardware"])
-    settings["hma_latency"] = _parse_span(settings["hma_latency"])
-    settings["agent_config"] = _read_yaml(settings["agent_config"])
+    settings["hma_latency"] = _parse_seconds_range(settings["hma_latency"])
+    settings["agent_config"] = _read_agent_config(settings["agent_config"])
     one = _find_sandbox(name, **settings)
     one.up(lambda line: output.echo(f"  {line} ...", err=True), detach=True)
     if as_json:
@@ -146,7 +146,7 @@ def _parse_counts(args: Iterable[str]) -> dict[str, int]:
     return {kind: int(count) for kind, count in counts.items()}
 
 
-def _parse_span(text: str) -> tuple[float, float]:
+def _parse_seconds_range(text: str) -> tuple[float, float]:
     """`5..30`, or `5` for always the same. Raises UsageError."""
     least, _, most = text.partition("..")
     try:
@@ -160,7 +160,7 @@ def _parse_span(text: str) -> tuple[float, float]:
     return span
 
 
-def _read_yaml(file: str | None) -> dict[str, Any]:
+def _read_agent_config(file: str | None) -> dict[str, Any]:
     """Return the agent's file, so that a mistake shows here and not in six agents' logs."""
     if not file:
         return {}
@@ -386,7 +386,7 @@ def demo(nodes: int, xid: int, hma: bool, file: str | None, **slurm: str) -> Non
         result = Demo(where, nodes=nodes, xid=xid, hma=hma, **slurm).run()
     if file:
         Path(file).write_text(json.dumps(result.document(), indent=2) + "\n", encoding="utf-8")
-    show_result(result)
+    print_demo_result(result)
     raise SystemExit(1 if result.problems else 0)
 
 
@@ -425,7 +425,7 @@ class TerminalScreen:
         self._now.update(style_text("\n  ".join([title, *now])))
 
 
-def show_result(result: DemoResult) -> None:
+def print_demo_result(result: DemoResult) -> None:
     """The timeline and the figures."""
     from rich.table import Table
 
@@ -434,7 +434,7 @@ def show_result(result: DemoResult) -> None:
     table.add_column("what")
     table.add_column("hpctl", justify="right", style="bold green")
     table.add_column("plain Slurm", justify="right", style="yellow")
-    for name, mine, theirs in _list_figures(result):
+    for name, mine, theirs in _list_result_rows(result):
         table.add_row(name, mine, theirs)
     console.print()
     console.print(table)
@@ -452,7 +452,7 @@ def show_result(result: DemoResult) -> None:
     )
 
 
-def _list_figures(r: DemoResult) -> list[tuple[str, str, str]]:
+def _list_result_rows(r: DemoResult) -> list[tuple[str, str, str]]:
     return [
         ("faulty node closed to new work", _format_seconds(r.fault_to_drained_s), "by hand"),
         (

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 from msgspec import Struct, field
 from msgspec.structs import asdict
 
-from hpctl.engine.adapters import make_scheduler, open_reader
+from hpctl.engine.adapters import make_scheduler, open_journal_reader
 from hpctl.engine.config import read_config_file
 from hpctl.engine.timeline import TimelineLine, make_event_line
 from hpctl.engine.world_offline import JournalReplayer
@@ -64,7 +64,7 @@ class SlurmPoller:
             self._marks.pop(name, None)
             self._tests[name] = test
 
-    def find_mark(self, name: str) -> float | None:
+    def get_first_match_time(self, name: str) -> float | None:
         """Return when the test first held, on the monotonic clock."""
         with self._changed:
             return self._marks.get(name)
@@ -104,24 +104,24 @@ class SlurmPoller:
             self._stop.wait(self._interval_s)
 
 
-def make_running_test(job: int, restarts: int = 0) -> Test:
+def make_job_running_test(job: int, restarts: int = 0) -> Test:
     """The job is RUNNING, in its given or a later attempt."""
 
-    def job_is_running(view: SchedulerView) -> bool:
+    def is_job_running(view: SchedulerView) -> bool:
         known = view.jobs.get(JobId(job))
         return known is not None and known.state == "RUNNING" and known.restarts >= restarts
 
-    return job_is_running
+    return is_job_running
 
 
 def make_node_test(node: str, fits: Callable[[SlurmNode], bool]) -> Test:
     """The node is there, and as wanted."""
 
-    def node_matches(view: SchedulerView) -> bool:
+    def has_matching_node(view: SchedulerView) -> bool:
         known = view.nodes.get(NodeName(node))
         return known is not None and fits(known)
 
-    return node_matches
+    return has_matching_node
 
 
 STEPS = 300
@@ -246,11 +246,11 @@ class Demo:
             say.line("both", f"Slurm {self.result.slurm_version}, every node idle", None)
             with SlurmPoller(self._healed) as healed, SlurmPoller(self._plain, 0.1) as plain:
                 say.chapter("What an undisturbed run gives, and what the fastest restart takes")
-                reference = self._measure_reference(plain)
+                reference = self._compute_reference_weights(plain)
                 self._measure_manual_restart(plain)
                 say.chapter("Training, and then a GPU falls off the bus")
-                self._run_race(healed, plain, reference)
-        self._judge_result()
+                self._run_recovery_comparison(healed, plain, reference)
+        self._record_result_problems()
         return self.result
 
     def _submit_job(self, sandbox: Sandbox, name: str, *, resumable: bool, step_s: float) -> int:
@@ -267,18 +267,18 @@ class Demo:
     def _find_run_directory(self, sandbox: Sandbox, name: str) -> Path:
         return sandbox.state_dir / "runs" / name
 
-    def _measure_reference(self, plain: SlurmPoller) -> str:
+    def _compute_reference_weights(self, plain: SlurmPoller) -> str:
         """Return the weights of an undisturbed run of the same program, as a job on the plain
         cluster."""
         job = self._submit_job(self._plain, "reference", resumable=False, step_s=0.0)
 
-        def job_is_over(view: SchedulerView) -> bool:
+        def has_job_ended(view: SchedulerView) -> bool:
             known = view.jobs.get(JobId(job))
             if known is None or known.state == "PENDING":
                 return False
             return not (known.running or known.completing)
 
-        plain.expect("reference", job_is_over)
+        plain.expect("reference", has_job_ended)
         plain.wait("reference", 90)
         directory = self._find_run_directory(self._plain, "reference")
         sha = str(_read_final_result(directory).get("sha256", ""))
@@ -295,59 +295,63 @@ class Demo:
         taken = []
         job = self._submit_job(self._plain, "floor-0", resumable=False, step_s=STEP_S)
         for number in range(1, FLOOR_RUNS + 1):
-            plain.expect("floor", make_running_test(job))
+            plain.expect("floor", make_job_running_test(job))
             plain.wait("floor", 30)
             begun = time.monotonic()
             self._plain.run(["scancel", str(job)])
             job = self._submit_job(self._plain, f"floor-{number}", resumable=False, step_s=STEP_S)
-            plain.expect("again", make_running_test(job))
+            plain.expect("again", make_job_running_test(job))
             taken.append(plain.wait("again", 60) - begun)
         self._plain.run(["scancel", str(job)])
         self.result.floor_s = round(sorted(taken)[len(taken) // 2], 3)
         self._screen.line("plain", f"scancel + sbatch to RUNNING: {self.result.floor_s} s", None)
 
-    def _run_race(self, healed: SlurmPoller, plain: SlurmPoller, reference: str) -> None:
+    def _run_recovery_comparison(
+        self, healed: SlurmPoller, plain: SlurmPoller, reference: str
+    ) -> None:
         mine = self._submit_job(self._healed, "train", resumable=True, step_s=STEP_S)
         theirs = self._submit_job(self._plain, "train", resumable=False, step_s=STEP_S)
         for watch, job, who in ((healed, mine, "hpctl"), (plain, theirs, "plain")):
-            watch.expect("running", make_running_test(job))
+            watch.expect("running", make_job_running_test(job))
             watch.wait("running", 60)
             known = watch.job(job)
             on = ",".join(known.nodes) if known else "?"
             self._screen.line(who, f"job {job} trains on {on}", None)
         directory = self._find_run_directory(self._healed, "train")
         self._wait_for_step(directory, FAULT_AFTER_STEP)
-        victim = self._break_node(healed, plain, mine, theirs)
-        self._report_healing(_ClusterRace(healed, plain, mine, theirs, victim, directory))
+        victim = self._inject_node_fault(healed, plain, mine, theirs)
+        self._report_recovery(_ClusterRace(healed, plain, mine, theirs, victim, directory))
         final = _read_final_result(directory)
         self.result.weights_sha256 = str(final.get("sha256", ""))
         self.result.weights_identical = bool(reference) and final.get("sha256") == reference
         lost = final.get("steps_lost") or []
         self.result.steps_lost = sum(lost) if final else None
-        self._check_calls(victim)
+        self._record_replace_calls(victim)
 
     def _wait_for_step(self, directory: Path, step: int) -> None:
         limit = time.monotonic() + 60
-        while _read_step(directory) < step:
+        while _read_last_step(directory) < step:
             if time.monotonic() > limit:
                 raise HpctlError(
                     f"the demo stopped: the training did not reach step {step}: "
                     f"{_read_log_end(directory)}"
                 )
-            self._screen.progress({"training": f"step {_read_step(directory)} of {STEPS}"})
+            self._screen.progress({"training": f"step {_read_last_step(directory)} of {STEPS}"})
             time.sleep(0.1)
 
-    def _break_node(self, healed: SlurmPoller, plain: SlurmPoller, mine: int, theirs: int) -> str:
+    def _inject_node_fault(
+        self, healed: SlurmPoller, plain: SlurmPoller, mine: int, theirs: int
+    ) -> str:
         job, other = healed.job(mine), plain.job(theirs)
         if job is None or other is None:
             raise HpctlError(
                 "the demo stopped: the training job ended before the demo broke a node"
             )
         victim, twin = str(job.nodes[-1]), str(other.nodes[-1])
-        self.result.instance_before = self._find_instance(victim)
+        self.result.instance_before = self._find_instance_id(victim)
         healed.expect("drained", make_node_test(victim, lambda n: n.drained))
-        healed.expect("again", make_running_test(mine, job.restarts + 1))
-        plain.expect("again", make_running_test(theirs, other.restarts + 1))
+        healed.expect("again", make_job_running_test(mine, job.restarts + 1))
+        plain.expect("again", make_job_running_test(theirs, other.restarts + 1))
         self._fault_at, self._fault = datetime.now(UTC), time.monotonic()
         self._healed.inject(victim, "xid", code=self._xid)
         self._plain.scontrol("update", f"NodeName={twin}", "State=DOWN", "Reason=GPU lost")
@@ -356,11 +360,11 @@ class Demo:
         self._screen.line("plain", f"{twin} is set DOWN by hand at the same instant", 0.0)
         return victim
 
-    def _find_instance(self, node: str) -> str:
+    def _find_instance_id(self, node: str) -> str:
         found = [n for n in self._healed.status()["nodes"] if n["node"] == node]
         return str(found[0].get("instance_id", "")) if found else ""
 
-    def _report_healing(self, race: _ClusterRace) -> None:
+    def _report_recovery(self, race: _ClusterRace) -> None:
         """Tell what the daemon writes down as it happens, until everything has ended."""
         healed, plain = race.healed, race.plain
         story = _DemoJournalReader(self._healed, self._fault_at)
@@ -371,13 +375,13 @@ class Demo:
                 seconds = (line.at - self._fault_at).total_seconds()
                 self._screen.line("hpctl", line.text, seconds)
                 self.result.timeline.append({"seconds": round(seconds, 3), "text": line.text})
-            if "drained" not in noted and healed.find_mark("drained"):
+            if "drained" not in noted and healed.get_first_match_time("drained"):
                 back = make_node_test(race.victim, lambda n: n.in_service and n.responding)
                 healed.expect("returned", back)
-            self._record_mark(healed, "drained", "fault_to_drained_s", noted)
-            self._record_mark(healed, "again", "fault_to_job_running_s", noted)
-            self._record_mark(healed, "returned", "fault_to_node_returned_s", noted)
-            if self._record_mark(plain, "again", "plain_requeue_s", noted, key="plain"):
+            self._record_elapsed_seconds(healed, "drained", "fault_to_drained_s", noted)
+            self._record_elapsed_seconds(healed, "again", "fault_to_job_running_s", noted)
+            self._record_elapsed_seconds(healed, "returned", "fault_to_node_returned_s", noted)
+            if self._record_elapsed_seconds(plain, "again", "plain_requeue_s", noted, key="plain"):
                 self._screen.line("plain", "the job runs again", self.result.plain_requeue_s)
                 self._plain.run(["scancel", str(race.theirs)], check=False)
             self._screen.progress(self._describe_progress(race))
@@ -385,19 +389,19 @@ class Demo:
                 break
             time.sleep(0.1)
         self.result.recoveries = story.recoveries()
-        self.result.fault_to_first_step_s = self._find_first_step(race.directory)
+        self.result.fault_to_first_step_s = self._find_first_step_seconds(race.directory)
 
-    def _record_mark(
+    def _record_elapsed_seconds(
         self, watch: SlurmPoller, mark: str, name: str, noted: set[str], key: str = ""
     ) -> bool:
-        seen = watch.find_mark(mark)
+        seen = watch.get_first_match_time(mark)
         if seen is None or (key or mark) in noted:
             return False
         noted.add(key or mark)
         setattr(self.result, name, round(seen - self._fault, 3))
         return True
 
-    def _find_first_step(self, directory: Path) -> float | None:
+    def _find_first_step_seconds(self, directory: Path) -> float | None:
         begun = [a for a in read_attempts(directory) if a.get("event") == "first_step"]
         if len(begun) < 2:
             return None
@@ -412,16 +416,16 @@ class Demo:
             "since the fault": f"{time.monotonic() - self._fault:.1f} s",
             "hpctl: node": f"{node.state}+{flags}".rstrip("+") if node else "?",
             "hpctl: job": f"{job.state} {job.reason}".strip() if job else "?",
-            "hpctl: training": f"step {_read_step(race.directory)} of {STEPS}",
+            "hpctl: training": f"step {_read_last_step(race.directory)} of {STEPS}",
             "plain: job": f"{other.state} {other.reason}".strip() if other else "?",
         }
 
-    def _check_calls(self, victim: str) -> None:
-        self.result.instance_after = self._find_instance(victim)
+    def _record_replace_calls(self, victim: str) -> None:
+        self.result.instance_after = self._find_instance_id(victim)
         replaced = self._healed.calls("BatchReplaceClusterNodes")
         self.result.api_replace_calls = len(replaced)
 
-    def _judge_result(self) -> None:
+    def _record_result_problems(self) -> None:
         """What did not really happen. Empty: it all did."""
         r = self.result
         if r.plain_requeue_s and r.fault_to_job_running_s:
@@ -444,7 +448,7 @@ class _DemoJournalReader:
     """The daemon's journal, read as it grows."""
 
     def __init__(self, sandbox: Sandbox, since: datetime) -> None:
-        self._store = open_reader(read_config_file(sandbox.config_path))
+        self._store = open_journal_reader(read_config_file(sandbox.config_path))
         self._journal = JournalReplayer(None)
         self._since = since
 
@@ -499,6 +503,6 @@ def _read_log_end(directory: Path) -> str:
         return "it has no log"
 
 
-def _read_step(directory: Path) -> int:
+def _read_last_step(directory: Path) -> int:
     starts = [a for a in read_attempts(directory) if a.get("event") == "start"]
     return find_last_step(directory, str(starts[-1]["attempt"])) if starts else 0

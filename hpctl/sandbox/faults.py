@@ -25,7 +25,7 @@ from msgspec import Struct
 from hpctl.faults.hma_marks import MARKS
 from hpctl.sandbox import hardware, instances
 from hpctl.sandbox.bootplan import HARDWARE, LASTING, NVML_SCRIPT, make_child_environment
-from hpctl.sandbox.instances import LocalMachines
+from hpctl.sandbox.instances import LocalMachineBackend
 from hpctl.sandbox.packages import SandboxPrograms
 from hpctl.sandbox.proctree import send_signal
 from hpctl.sandbox.spec import SandboxPaths, SandboxSpec
@@ -89,7 +89,7 @@ class HealthMonitoringAgent:
     """The health agents of all nodes. Each marks its node once in a boot."""
 
     def __init__(
-        self, spec: SandboxSpec, programs: SandboxPrograms, machines: LocalMachines
+        self, spec: SandboxSpec, programs: SandboxPrograms, machines: LocalMachineBackend
     ) -> None:
         self._spec = spec
         self._slurm = SlurmCommands(spec, programs)
@@ -117,12 +117,12 @@ class HealthMonitoringAgent:
         seen = self._seen.get(node)
         if seen is None or seen.boot != boot:
             seen = self._seen[node] = _WatchedNode(boot)
-        wanted = choose_action(kernel[seen.read :])
+        wanted = choose_recovery_action(kernel[seen.read :])
         seen.read = len(kernel)
         if wanted and not seen.marked:
             self._request_action(seen, wanted, now)
         if seen.ask and not seen.marked and now >= seen.due:
-            mark_node(self._spec, self._slurm, node, seen.ask)
+            mark_node_for_recovery(self._spec, self._slurm, node, seen.ask)
             seen.marked = True
 
     def _request_action(self, seen: _WatchedNode, wanted: str, now: float) -> None:
@@ -131,7 +131,7 @@ class HealthMonitoringAgent:
         seen.ask = max(seen.ask, wanted)  # Action:Replace outdoes Action:Reboot
 
 
-def choose_action(kernel: bytes) -> str:
+def choose_recovery_action(kernel: bytes) -> str:
     """Return what HMA asks for on seeing these lines of a kernel log; "" for what it leaves
     alone."""
     codes = {int(code) for code in _XID.findall(kernel)}
@@ -140,7 +140,7 @@ def choose_action(kernel: bytes) -> str:
     return "Action:Reboot" if codes & REBOOT_XIDS else ""
 
 
-def mark_node(spec: SandboxSpec, slurm: SlurmCommands, node: str, reason: str) -> str:
+def mark_node_for_recovery(spec: SandboxSpec, slurm: SlurmCommands, node: str, reason: str) -> str:
     """Mark a node as HMA does, in Slurm and in its own log. Raises HpctlError."""
     slurm.scontrol("update", f"NodeName={node}", "State=FAIL", f"Reason={reason}")
     action = MARKS[reason]
@@ -240,11 +240,11 @@ def format_sxid_line(code: int, pci: str = "", text: str = "") -> str:
     return f"nvidia-nvswitch0: SXid (PCI:{pci or '0000:c5:00.0'}): {code}, {tail}"
 
 
-class NodeFaults:
+class NodeFaultInjector:
     """Breaks nodes of one sandbox."""
 
     def __init__(
-        self, spec: SandboxSpec, programs: SandboxPrograms, machines: LocalMachines
+        self, spec: SandboxSpec, programs: SandboxPrograms, machines: LocalMachineBackend
     ) -> None:
         self._spec = spec
         self._programs = programs
@@ -261,10 +261,12 @@ class NodeFaults:
         if kind in ("file", "hardware", "gpu"):
             return self._inject_device_fault(node, kind, **how)
         if kind in ("partition", "heal"):
-            return self._unplug_cable(machine.address, node, up=kind == "heal")
+            return self._change_cable_state(machine.address, node, up=kind == "heal")
         if kind.startswith("hma-"):
             slurm = SlurmCommands(self._spec, self._programs)
-            return mark_node(self._spec, slurm, node, f"Action:{kind[4:].capitalize()}")
+            return mark_node_for_recovery(
+                self._spec, slurm, node, f"Action:{kind[4:].capitalize()}"
+            )
         if kind == "kill-node":
             self._machines.crash(node)
             return f"{node}: every process killed"
@@ -306,7 +308,7 @@ class NodeFaults:
         if kind == "gpu":
             done = self._inject_gpu_fault(directory, **how)
         elif kind == "file":
-            done = change_file(directory / HARDWARE, **how)
+            done = change_hardware_file(directory / HARDWARE, **how)
         else:
             hardware.set_device_count(directory / HARDWARE, how["device"], how["count"])
             done = f"{how['count']} {how['device']} devices"
@@ -323,10 +325,10 @@ class NodeFaults:
                 "Pass a directory with an emulated libnvidia-ml.so.1: Sandbox(nvml_library=...).",
             )
         place = "" if index is None else f"gpu{index}."
-        change_script(directory / NVML_SCRIPT, {f"{place}{k}": v for k, v in answers.items()})
+        update_nvml_script(directory / NVML_SCRIPT, {f"{place}{k}": v for k, v in answers.items()})
         return ", ".join(f"{place}{k}={v}" for k, v in answers.items())
 
-    def _unplug_cable(self, address: str, node: str, *, up: bool) -> str:
+    def _change_cable_state(self, address: str, node: str, *, up: bool) -> str:
         if not self._spec.netns:
             raise HpctlError(
                 "this sandbox has no network namespaces: its nodes share one network",
@@ -360,13 +362,13 @@ class NodeFaults:
         return f"{node}: {number.name} to its {what} (pid {pid})"
 
 
-def change_file(root: Path, path: str, text: str = "", *, remove: bool = False) -> str:
+def change_hardware_file(root: Path, path: str, text: str = "", *, remove: bool = False) -> str:
     """Write or remove a file of the node's hardware. Raises HpctlError."""
-    hardware.change_file(root, path, None if remove else text)
+    hardware.write_or_remove_file(root, path, None if remove else text)
     return f"{path} removed" if remove else f"{path}: {text}"
 
 
-def change_script(script: Path, answers: Mapping[str, str]) -> None:
+def update_nvml_script(script: Path, answers: Mapping[str, str]) -> None:
     """Put answers over those that the simulated GPUs give, in one piece: a reader may be at it."""
     kept = [
         line for line in script.read_text().splitlines() if line.partition("=")[0] not in answers

@@ -38,7 +38,7 @@ class SysfsTree:
         for folder in (_PCI, "sys/devices/pci0000:00"):
             (root / folder).mkdir(parents=True, exist_ok=True)
         slots = [path.name for path in (root / _PCI).iterdir()]
-        self._next = 1 + max((_parse_number(slot) for slot in slots), default=-1)
+        self._next = 1 + max((_parse_pci_slot_number(slot) for slot in slots), default=-1)
 
     def add_efa(
         self, name: str, values: Mapping[str, int] | None = None, *, old: bool = False,
@@ -53,12 +53,14 @@ class SysfsTree:
             return
         device = self._make_rdma_device(pci, name)
         port = device / "ports/1"
-        self._write_state(port)
+        self._write_port_state(port)
         names = [n for n in COUNTERS["efa_port"] if not (old and n in COUNTERS["efa_new"])]
         start = {"keep_alive_rcvd": 1000, "submitted_cmds": 40, "completed_cmds": 40}
-        self._write_files(port / "hw_counters", names, {**start, **(values or {})})
+        self._write_counter_files(port / "hw_counters", names, {**start, **(values or {})})
         own = port if old else device
-        self._write_files(own / "hw_counters", COUNTERS["efa_device"], {**start, **(values or {})})
+        self._write_counter_files(
+            own / "hw_counters", COUNTERS["efa_device"], {**start, **(values or {})}
+        )
         (port / "hw_counters/lifespan").write_text("10\n")
 
     def add_efas(self, count: int) -> list[str]:
@@ -76,11 +78,13 @@ class SysfsTree:
         device = self._make_rdma_device(pci, name)
         for number in range(1, ports + 1):
             port = device / f"ports/{number}"
-            self._write_state(port, state)
-            self._write_files(port / "counters", COUNTERS["mlx5_port"], {})
-            self._write_files(port / "hw_counters", COUNTERS["mlx5_hardware"], {})
+            self._write_port_state(port, state)
+            self._write_counter_files(port / "counters", COUNTERS["mlx5_port"], {})
+            self._write_counter_files(port / "hw_counters", COUNTERS["mlx5_hardware"], {})
         if interface:
-            self._write_files(pci / "net" / interface, ("carrier_changes",), {"carrier_changes": 2})
+            self._write_counter_files(
+                pci / "net" / interface, ("carrier_changes",), {"carrier_changes": 2}
+            )
 
     def add_neuron(self, number: int, folder: str = "stats/hardware", total: bool = False) -> None:
         """Add a Neuron device with its counters in `folder`; `total`: each as a separate folder."""
@@ -88,15 +92,15 @@ class SysfsTree:
         device = self.root / f"{_NEURON}/neuron{number}"
         for core in range(2):
             status = device / f"neuron_core{core}/stats/status/hw_error"
-            self._write_files(status, ("total", "present"), {})
+            self._write_counter_files(status, ("total", "present"), {})
         (device / "info/architecture").mkdir(parents=True)
         (device / "info/architecture/device_name").write_text("Trainium2\n")
         (device / "device").symlink_to(os.path.relpath(pci, device))
         for name in COUNTERS["neuron"]:
             place = device / folder / name if total else device / folder
-            self._write_files(place, ("total" if total else name,), {})
+            self._write_counter_files(place, ("total" if total else name,), {})
 
-    def neuron_file(self, number: int, name: str) -> Path:
+    def find_neuron_counter_file(self, number: int, name: str) -> Path:
         """Return where a counter of a Neuron device is."""
         device = self.root / f"{_NEURON}/neuron{number}"
         found = next(device.rglob(name))
@@ -176,14 +180,16 @@ class SysfsTree:
         link.symlink_to(os.path.relpath(device, link.parent))
         return device
 
-    def _write_state(self, port: Path, state: str = "4: ACTIVE") -> None:
+    def _write_port_state(self, port: Path, state: str = "4: ACTIVE") -> None:
         port.mkdir(parents=True)
         up = state == "4: ACTIVE"
         (port / "state").write_text(f"{state}\n")
         (port / "phys_state").write_text("5: LinkUp\n" if up else "3: Disabled\n")
         (port / "link_layer").write_text("Unspecified\n")
 
-    def _write_files(self, folder: Path, names: Sequence[str], values: Mapping[str, int]) -> None:
+    def _write_counter_files(
+        self, folder: Path, names: Sequence[str], values: Mapping[str, int]
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         for name in names:
             (folder / name).write_text(f"{values.get(name, 0)}\n")
@@ -235,7 +241,7 @@ def make_sysfs_tree(root: Path, devices: Mapping[str, int]) -> None:
         set_device_count(root, kind, count)
 
 
-def change_file(root: Path, path: str, text: str | None) -> None:
+def write_or_remove_file(root: Path, path: str, text: str | None) -> None:
     """Write a file below `root`, or with None remove a file, a link or a folder.
 
     A file that is there is written in place, as its readers may hold it open. Raises HpctlError.
@@ -257,6 +263,6 @@ def change_file(root: Path, path: str, text: str | None) -> None:
         raise HpctlError(f"{path}: {error.strerror}", f"Below {root}: ls shows what is.") from error
 
 
-def _parse_number(slot: str) -> int:
+def _parse_pci_slot_number(slot: str) -> int:
     _, bus, device = slot.split(":")
     return int(bus, 16) * 32 + int(device.partition(".")[0], 16)

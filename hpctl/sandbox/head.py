@@ -25,10 +25,10 @@ import yaml
 from msgspec import Struct
 
 from hpctl.sandbox import bootplan, clocks, slurmconf
-from hpctl.sandbox.health_program import install_program
+from hpctl.sandbox.health_program import install_health_check_program
 from hpctl.sandbox.logs import read_last_lines
 from hpctl.sandbox.packages import SandboxPrograms
-from hpctl.sandbox.proctree import is_listening
+from hpctl.sandbox.proctree import is_port_listening
 from hpctl.sandbox.slurmconf import NodeSlots
 from hpctl.sandbox.spec import SandboxSpec
 from hpctl.toolkit.compat import SAFE_PATH
@@ -88,18 +88,18 @@ def _find_program(name: str) -> str:
     return shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", ""), *_PLACES])) or ""
 
 
-def make_nobody_command(command: list[str]) -> list[str]:
+def wrap_command_as_nobody(command: list[str]) -> list[str]:
     """Neither server runs as root."""
     drop = ["--reuid=nobody", "--regid=nogroup", "--clear-groups", "--pdeathsig=KILL"]
     return ["setpriv", *drop, "--", *command]
 
 
-def install_database(spec: SandboxSpec) -> None:
+def create_database_files(spec: SandboxSpec) -> None:
     """Make the server's files. Raises HpctlError."""
     home = spec.layout.database
     home.mkdir()
     shutil.chown(home, "nobody", "nogroup")
-    command = make_nobody_command(choose_database(spec).install)
+    command = wrap_command_as_nobody(choose_database(spec).install)
     env = {**os.environ, "TMPDIR": str(home), "HOME": str(home), "LC_ALL": "C.UTF-8"}
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=INSTALL_S, check=False, cwd=home, env=env
@@ -131,7 +131,7 @@ class HeadServices:
         command, serves = self._service(service)
         log = self._log(service)
         process = self._spawner.submit(
-            self._spawn, command, log, self._make_clock_environment(service)
+            self._spawn_service_process, command, log, self._make_clock_environment(service)
         ).result()
         self._running[service] = process
         deadline = time.monotonic() + START_TIMEOUT_S
@@ -144,7 +144,7 @@ class HeadServices:
             time.sleep(0.02)
         return process.pid
 
-    def why_ended(self) -> HpctlError | None:
+    def find_ended_service_error(self) -> HpctlError | None:
         """Say which service that was started has ended, and why; None where all run."""
         for service, process in list(self._running.items()):
             code = process.poll()
@@ -187,19 +187,19 @@ class HeadServices:
             return command, layout.munge_socket.exists
         if service == "database":
             server = choose_database(spec)
-            return make_nobody_command(server.command), server.socket.exists
+            return wrap_command_as_nobody(server.command), server.socket.exists
         name, _, number = service.partition("-")
         head = int(number or 1)
         if name == "slurmctld" and head <= spec.heads:
             log = str(layout.logs / f"{service}.log")
             command = [self._programs["slurmctld"], "-D", "-f", str(layout.slurm_conf), "-L", log]
-            return self._wrap_for_head(head, command), lambda: self._answers_ping(
+            return self._wrap_command_for_head(head, command), lambda: self._is_head_port_open(
                 head, spec.ports.slurmctld
             )
         if name == "daemon" and head <= spec.heads:
             config = ["--config", str(layout.of_head(head)[0])]
             command = [sys.executable, *SAFE_PATH, "hpctl", "daemon", "run", *config]
-            return self._wrap_for_head(head, command), lambda: self._answers_ping(
+            return self._wrap_command_for_head(head, command), lambda: self._is_head_port_open(
                 head, spec.ports.intake
             )
         raise HpctlError(
@@ -207,7 +207,7 @@ class HeadServices:
             "Choose one of: munged, slurmctld, daemon.",
         )
 
-    def _wrap_for_head(self, head: int, command: list[str]) -> list[str]:
+    def _wrap_command_for_head(self, head: int, command: list[str]) -> list[str]:
         """Return the command on one of several heads. A slurmctld ends the pid in its pid file."""
         if self._spec.heads == 1:
             return command
@@ -217,9 +217,9 @@ class HeadServices:
         script = f'{own} && mount -t tmpfs none {run} && exec "$@"'
         return ["unshare", "--uts", "--mount", "sh", "-c", script, "sh", *command]
 
-    def _answers_ping(self, head: int, port: int) -> bool:
+    def _is_head_port_open(self, head: int, port: int) -> bool:
         if self._spec.heads == 1:
-            return is_listening(port)
+            return is_port_listening(port)
         with socket.socket() as probe:
             probe.settimeout(1.0)
             return probe.connect_ex((self._spec.head_addresses[head - 1], port)) == 0
@@ -229,15 +229,15 @@ class HeadServices:
         if not self._spec.clock_library or not service.startswith("daemon"):
             return {}
         return clocks.make_clock_environment(
-            self._spec.clock_library, self._spec.layout.of_clock("")
+            self._spec.clock_library, self._spec.layout.get_clock_offset_path("")
         )
 
-    def _spawn(
+    def _spawn_service_process(
         self, command: list[str], log: Path, clock: dict[str, str]
     ) -> subprocess.Popen[bytes]:
         env = {
             **bootplan.make_child_environment(self._spec),
-            **bootplan.make_environment(self._spec),
+            **bootplan.make_user_environment(self._spec),
             **clock,
         }
         with log.open("ab") as sink:
@@ -252,7 +252,7 @@ class HeadServices:
             )
 
 
-def prepare_head(spec: SandboxSpec, programs: SandboxPrograms) -> None:
+def write_head_node_files(spec: SandboxSpec, programs: SandboxPrograms) -> None:
     """Write all that the head node needs before anything starts: key, devices, slurm.conf."""
     layout = spec.layout
     etc = layout.slurm_conf.parent
@@ -263,30 +263,30 @@ def prepare_head(spec: SandboxSpec, programs: SandboxPrograms) -> None:
     ):
         directory.mkdir(parents=True, exist_ok=True)
     if spec.clock_library:
-        clocks.set_clock_offset(layout.of_clock(""), 0)
+        clocks.set_clock_offset(layout.get_clock_offset_path(""), 0)
     layout.munge_key.touch(mode=0o600)
     layout.munge_key.write_bytes(secrets.token_bytes(128))
-    devices = make_gpu_devices(layout.state / "dev")
+    devices = make_gpu_device_files(layout.state / "dev")
     slots = NodeSlots(spec, programs)
-    slurmconf.write_files(
+    slurmconf.write_config_files(
         etc,
         {
             "slurm.conf": slots.text(),
             layout.hosts.name: slots.hosts(),
             "gres.conf": slurmconf.render_gres_conf(devices),
             "cgroup.conf": slurmconf.render_cgroup_conf(programs),
-            slurmconf.find_own_epilog(spec).name: slurmconf.render_epilog(spec),
+            slurmconf.make_epilog_path(spec).name: slurmconf.render_epilog(spec),
         },
     )
-    install_program(spec)
+    install_health_check_program(spec)
     if spec.heads > 1:
-        install_database(spec)
+        create_database_files(spec)
     for head in range(1, spec.heads + 1):
         config = yaml.safe_dump(make_daemon_config(spec, head), sort_keys=False)
         layout.of_head(head)[0].write_text(config)
 
 
-def make_gpu_devices(directory: Path) -> list[Path]:
+def make_gpu_device_files(directory: Path) -> list[Path]:
     """Eight files that stand for GPUs: devices (each a /dev/null), or where we may not make
     those plain files, which Slurm counts as well. (A bare Count is dropped for gpu.)
     """
@@ -324,20 +324,20 @@ def make_daemon_config(spec: SandboxSpec, head: int = 1) -> dict[str, Any]:
             "adapter": spec.adapter,
         },
         "intake": {
-            "listen": spec.head_urls[head - 1].removeprefix("http://"),
+            "listen": spec.head_intake_urls[head - 1].removeprefix("http://"),
             "munge_socket": str(layout.munge_socket),
             "allowed_uids": [os.getuid()],
         },
         "metrics": {"agent_port": spec.ports.metrics},
-        "acceptance": {"command": make_test_command(spec)},
+        "acceptance": {"command": make_acceptance_command(spec)},
     }
     if spec.heads > 1:
-        ours |= {"database_url": choose_database(spec).url, "heads": spec.head_urls}
+        ours |= {"database_url": choose_database(spec).url, "heads": spec.head_intake_urls}
         ours["intake"]["advertise"] = ours["intake"]["listen"]
     return _merge_config(ours, spec.config)
 
 
-def make_test_command(spec: SandboxSpec) -> str:
+def make_acceptance_command(spec: SandboxSpec) -> str:
     """Return `acceptance.command` of a sandbox, where each node's agent has its own directory.
 
     slurmd sets SLURMD_NODENAME in the job that runs it.

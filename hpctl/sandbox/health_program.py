@@ -28,7 +28,7 @@ def find_health_program(spec: SandboxSpec) -> Path | None:
     return Path(spec.state) / "hpctl/slurm/health_check.sh"
 
 
-def render_health_lines(spec: SandboxSpec) -> str:
+def render_health_check_config(spec: SandboxSpec) -> str:
     """Return the lines of slurm.conf."""
     program = find_health_program(spec)
     if program is None:
@@ -36,7 +36,7 @@ def render_health_lines(spec: SandboxSpec) -> str:
     return f"HealthCheckProgram={program}\nHealthCheckInterval={INTERVAL_S}\n"
 
 
-def install_program(spec: SandboxSpec) -> None:
+def install_health_check_program(spec: SandboxSpec) -> None:
     """Write the script, and build what it runs where a compiler is here.
 
     Without one, or with one that fails, the script of slurm_plugins/ runs the command instead.
@@ -48,23 +48,23 @@ def install_program(spec: SandboxSpec) -> None:
     own.mkdir(parents=True, exist_ok=True)
     shutil.copy(find_slurm_plugins() / "health_check.sh", own)
     command = own / "hpctl"
-    _write_script(command, f'exec {shlex.quote(sys.executable)} -m hpctl "$@"')
+    _write_health_check_script(command, f'exec {shlex.quote(sys.executable)} -m hpctl "$@"')
     nodes = shlex.quote(str(Path(spec.state) / "nodes"))
-    _write_script(
+    _write_health_check_script(
         program,
         f'export HPCTL_AGENT_SOCKET={nodes}/"$SLURMD_NODENAME"/agent.sock',
         f"export HPCTL={shlex.quote(str(command))}",
         f'exec {shlex.quote(str(own))}/health_check.sh "$@"',
     )
-    _build_verdict(own / "hpctl_verdict")
+    _compile_verdict_program(own / "hpctl_verdict")
 
 
-def _write_script(path: Path, *lines: str) -> None:
+def _write_health_check_script(path: Path, *lines: str) -> None:
     path.write_text("\n".join(("#!/bin/sh", *lines, "")))
     path.chmod(0o755)
 
 
-def _build_verdict(program: Path) -> None:
+def _compile_verdict_program(program: Path) -> None:
     compiler = shutil.which("cc")
     if compiler is None:
         return

@@ -13,9 +13,9 @@ from hpctl.clusters.failures import locate_lifecycle_log
 from hpctl.clusters.request import FILE
 from hpctl.sandbox.bootplan import make_resource_config
 from hpctl.sandbox.emulator.faults import ServiceFault
-from hpctl.sandbox.emulator.service import Emulator, EmulatorExtensions
+from hpctl.sandbox.emulator.service import EmulatorExtensions, HyperPodEmulator
 from hpctl.sandbox.emulator.state import Role
-from hpctl.sandbox.instances import EmulatedService, LocalMachines
+from hpctl.sandbox.instances import EmulatedServiceHooks, LocalMachineBackend
 from hpctl.sandbox.machines import (
     CONTROLLER_TYPE,
     LIFECYCLE_S3,
@@ -53,7 +53,7 @@ API_KINDS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def _parse_counts(counts: Mapping[str, Any]) -> dict[str, int | None]:
+def _parse_capacity_counts(counts: Mapping[str, Any]) -> dict[str, int | None]:
     """Return counts as integers, None for `any`. Raises ValueError."""
     return {name: None if count == "any" else int(count) for name, count in counts.items()}
 
@@ -62,18 +62,18 @@ class HyperPod:
     """The emulator of one sandbox, with the one cluster that it starts with, or none."""
 
     def __init__(
-        self, spec: SandboxSpec, machines: LocalMachines, aws: MotoServer | None = None
+        self, spec: SandboxSpec, machines: LocalMachineBackend, aws: MotoServer | None = None
     ) -> None:
         self._spec = spec
         self._machines = machines
         self._aws = aws
-        self.emulator = Emulator(
+        self.emulator = HyperPodEmulator(
             machines,
             region="us-east-1",
             account="123456789012" if aws else "000000000000",
             boot_time_s=spec.boot_time,
             allocate=self._allocate_address,
-            parameters=self._read_parameters,
+            parameters=self._read_provisioning_parameters,
             port=spec.ports.emulator,
             watch_interval_s=WATCH_INTERVAL_S if spec.node_recovery == "Automatic" else None,
             retry_time_s=spec.retry_time if spec.empty else None,
@@ -82,22 +82,26 @@ class HyperPod:
                 access_key=spec.access_key,
                 places=spec.places + 1,
                 zones=aws.filled["subnets"] if aws else {},
-                moved=spec.find_new_address,
+                moved=spec.make_replacement_address,
                 give_notice=machines.give_notice,
             ),
         )
         if aws:
-            machines.connect(EmulatedService(self._make_resource_config, aws.fetch, self._ship_log))
+            machines.connect(
+                EmulatedServiceHooks(
+                    self._make_resource_config, aws.fetch, self._upload_lifecycle_log
+                )
+            )
         else:
-            machines.connect(EmulatedService(self._make_resource_config))
+            machines.connect(EmulatedServiceHooks(self._make_resource_config))
 
     def start(self) -> None:
         """Serve, and create the cluster; returns when all its instances run."""
         self.emulator.start()
         if self._spec.empty:
             return
-        self.emulator.create(make_cluster_request(self._spec))
-        self.emulator.wait_in_service(self._spec.cluster, CREATE_TIMEOUT_S)
+        self.emulator.create(make_create_cluster_request(self._spec))
+        self.emulator.wait_until_in_service(self._spec.cluster, CREATE_TIMEOUT_S)
         failed = [n for n in self._spec.names if self._machines.find_machine(n) is None]
         if failed:
             raise HpctlError(
@@ -117,7 +121,7 @@ class HyperPod:
         if role == "controller" and make_head_node_name(spec) not in taken:
             return spec.head_address, make_head_node_name(spec)
         free = [n for n in range(1, spec.places + 1) if spec.node(n) not in taken]
-        mine = () if spec.empty else spec.own_slot(name)
+        mine = () if spec.empty else spec.find_initial_slot(name)
         newer = [n for n in free if n > spec.nodes]
         number = next((n for n in (*mine, *newer, *free) if n in free), None)
         if number is None:
@@ -127,7 +131,7 @@ class HyperPod:
             )
         return spec.address(number), NodeName(spec.node(number))
 
-    def _read_parameters(self, group: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    def _read_provisioning_parameters(self, group: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """Return the provisioning_parameters.json in a group's S3 prefix, if there is one to be
         read."""
         uri = group.get("LifeCycleConfig", {}).get("SourceS3Uri", "")
@@ -151,7 +155,7 @@ class HyperPod:
             groups = {g.name: g.instance_type for g in cluster.groups.values()}
             return make_resource_config(cluster.name, cluster.arn, groups, instances)
 
-    def _ship_log(self, machine: EmulatedMachine, lines: list[str]) -> None:
+    def _upload_lifecycle_log(self, machine: EmulatedMachine, lines: list[str]) -> None:
         """Ship an instance's lifecycle log to where HyperPod puts it."""
         with self.emulator.world.lock:
             cluster = self.emulator.find_cluster(machine.logical_id)
@@ -171,7 +175,7 @@ class HyperPod:
         if kind == "spot-interruption":
             return self._interrupt_node(str(how.get("node", "")), float(how.get("seconds", 120)))
         if kind == "second-actor":
-            return self._second_actor(str(how.get("node", "")))
+            return self._inject_unrequested_replacement(str(how.get("node", "")))
         if kind not in API_KINDS:
             kinds = ", ".join(
                 [*API_KINDS, "capacity", "spot-interruption", "second-actor", "clear"]
@@ -193,7 +197,7 @@ class HyperPod:
         counts = {name: count for name, count in how.items() if name != "quota"}
         bounds = {"quotas" if "quota" in how else "types": counts}
         try:
-            given = {kind: _parse_counts(names) for kind, names in bounds.items()}
+            given = {kind: _parse_capacity_counts(names) for kind, names in bounds.items()}
         except ValueError as error:
             raise HpctlError(
                 f"the value of the fault `api capacity` is not valid: {error}",
@@ -220,20 +224,22 @@ class HyperPod:
         with self.emulator.world.lock:
             cluster = self.emulator.find_cluster(machine.logical_id)
         automatic = cluster is not None and cluster.automatic
-        return automatic and self.emulator.act_without_order(machine.instance_id, how)
+        return automatic and self.emulator.start_unrequested_recovery(machine.instance_id, how)
 
     def is_settled(self, node: str) -> bool:
         """Return whether a node's instance runs and nothing is being done to it."""
         machine = self._machines.find_machine(node)
         with self.emulator.world.lock:
             cluster = self.emulator.find_cluster(machine.logical_id) if machine else None
-            known = cluster.of_instance(machine.instance_id) if cluster and machine else None
+            known = (
+                cluster.find_node_of_instance(machine.instance_id) if cluster and machine else None
+            )
             running = known is not None and known.state.status is InstanceStatus.RUNNING
             return running and known is not None and not known.operation
 
-    def _second_actor(self, node: str) -> str:
+    def _inject_unrequested_replacement(self, node: str) -> str:
         machine = self._machines.find_machine(node)
-        if machine is None or not self.emulator.act_without_order(machine.instance_id):
+        if machine is None or not self.emulator.start_unrequested_recovery(machine.instance_id):
             raise HpctlError(
                 f"cannot play a replacement of {node or 'no node'} by another user: it is no "
                 "worker node that is free for it",
@@ -252,13 +258,17 @@ def _describe_fault(kind: str, fault: ServiceFault) -> str:
     return " ".join([f"api: {kind}", *parts])
 
 
-def make_cluster_request(spec: SandboxSpec) -> dict[str, Any]:
+def make_create_cluster_request(spec: SandboxSpec) -> dict[str, Any]:
     """CreateCluster's request for this sandbox: a controller and the worker groups."""
-    groups = [_make_group("controller", CONTROLLER_TYPE, 1, {"NodeType": "Controller"})]
+    groups = [
+        _make_instance_group_spec("controller", CONTROLLER_TYPE, 1, {"NodeType": "Controller"})
+    ]
     for number in range(1, spec.groups + 1):
         name = f"worker-{number}"
         slurm = {"NodeType": "Compute", "PartitionNames": [name]}
-        groups.append(_make_group(name, WORKER_TYPE, len(spec.members(number)), slurm))
+        groups.append(
+            _make_instance_group_spec(name, WORKER_TYPE, len(spec.members(number)), slurm)
+        )
     return {
         "ClusterName": spec.cluster,
         "InstanceGroups": groups,
@@ -268,7 +278,9 @@ def make_cluster_request(spec: SandboxSpec) -> dict[str, Any]:
     }
 
 
-def _make_group(name: str, kind: str, count: int, slurm: dict[str, Any]) -> dict[str, Any]:
+def _make_instance_group_spec(
+    name: str, kind: str, count: int, slurm: dict[str, Any]
+) -> dict[str, Any]:
     return {
         "InstanceGroupName": name,
         "InstanceType": kind,

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from hpctl.sandbox.logs import read_last_lines
-from hpctl.sandbox.proctree import become_subreaper, is_listening, kill_descendants
+from hpctl.sandbox.proctree import become_subreaper, is_port_listening, kill_descendants
 
 STEP_TIMEOUT_S = 30.0
 
@@ -42,7 +42,7 @@ def main(plan: dict[str, Any]) -> int:
     try:
         if "munged" in plan:
             _start_munged(plan)
-        _run_lifecycle(plan)
+        _run_lifecycle_script(plan)
         if "slurmd" in plan:
             _start_slurmd(plan)
     except BootFailed as error:
@@ -76,7 +76,9 @@ def _start_process(
         )
 
 
-def _wait_until(what: str, process: subprocess.Popen[bytes], log: str, there: Any) -> None:
+def _wait_for_process_ready(
+    what: str, process: subprocess.Popen[bytes], log: str, there: Any
+) -> None:
     """Wait until `there()`; BootFailed when the process ends first or time runs out."""
     deadline = time.monotonic() + STEP_TIMEOUT_S
     while not there():
@@ -94,10 +96,10 @@ def _start_munged(plan: dict[str, Any]) -> None:
     step = plan["munged"]
     Path(step["socket"]).unlink(missing_ok=True)
     process = _start_process(step["command"], step["log"])
-    _wait_until("munged", process, step["log"], Path(step["socket"]).exists)
+    _wait_for_process_ready("munged", process, step["log"], Path(step["socket"]).exists)
 
 
-def _run_lifecycle(plan: dict[str, Any]) -> None:
+def _run_lifecycle_script(plan: dict[str, Any]) -> None:
     step = plan.get("lifecycle")
     if not step:
         return
@@ -129,7 +131,7 @@ def _start_slurmd(plan: dict[str, Any]) -> None:
     step = plan["slurmd"]
     process = _start_process(step["command"], step["log"])
     Path(step["pidfile"]).write_text(str(process.pid))
-    _wait_until("slurmd", process, step["log"], lambda: is_listening(step["port"]))
+    _wait_for_process_ready("slurmd", process, step["log"], lambda: is_port_listening(step["port"]))
 
 
 class AgentSupervisor:

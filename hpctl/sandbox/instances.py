@@ -33,7 +33,7 @@ from hpctl.sandbox import bootplan, slurmconf
 from hpctl.sandbox.logs import read_last_lines
 from hpctl.sandbox.machines import EmulatedMachine, LifecycleFailed
 from hpctl.sandbox.packages import SandboxPrograms
-from hpctl.sandbox.proctree import kill_descendants, list_descendants, read_start_time
+from hpctl.sandbox.proctree import kill_descendants, list_descendants, read_process_start_time
 from hpctl.sandbox.slurmconf import ETC_HOSTS, NodeSlots
 from hpctl.sandbox.spec import SandboxSpec
 from hpctl.toolkit.compat import SAFE_PATH, UTC
@@ -54,7 +54,7 @@ def set_up_head_namespace(programs: SandboxPrograms) -> None:
         ["addr", "add", "10.77.0.2/16", "dev", BRIDGE],
         ["link", "set", BRIDGE, "up"],
     ):
-        _run_ip([programs["ip"], *arguments])
+        _run_ip_command([programs["ip"], *arguments])
 
 
 def connect_namespace(programs: SandboxPrograms, pid: int, address: str) -> None:
@@ -66,28 +66,32 @@ def connect_namespace(programs: SandboxPrograms, pid: int, address: str) -> None
                 f"cannot isolate a node's network: process {pid} has no separate network namespace"
             )
         time.sleep(0.005)
-    port, ip = find_bridge_port(address), programs["ip"]
+    port, ip = make_bridge_port_name(address), programs["ip"]
     # The last instance's cable goes with its namespace, but a moment after its last process.
     subprocess.run([ip, "link", "del", port], capture_output=True, timeout=10, check=False)
-    _run_ip([ip, "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", str(pid)])
-    _run_ip([ip, "link", "set", port, "master", BRIDGE, "up"])
+    _run_ip_command(
+        [ip, "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", str(pid)]
+    )
+    _run_ip_command([ip, "link", "set", port, "master", BRIDGE, "up"])
     inside = [programs["nsenter"], f"--net=/proc/{pid}/ns/net", "--", ip]
-    _run_ip([*inside, "link", "set", "lo", "up"])
-    _run_ip([*inside, "addr", "add", f"{address}/16", "dev", "eth0"])
-    _run_ip([*inside, "link", "set", "eth0", "up"])
+    _run_ip_command([*inside, "link", "set", "lo", "up"])
+    _run_ip_command([*inside, "addr", "add", f"{address}/16", "dev", "eth0"])
+    _run_ip_command([*inside, "link", "set", "eth0", "up"])
 
 
 def set_cable_state(programs: SandboxPrograms, address: str, *, up: bool) -> None:
     """Pull a node's cable, or plug it in again."""
-    _run_ip([programs["ip"], "link", "set", find_bridge_port(address), "up" if up else "down"])
+    _run_ip_command(
+        [programs["ip"], "link", "set", make_bridge_port_name(address), "up" if up else "down"]
+    )
 
 
-def find_bridge_port(address: str) -> str:
+def make_bridge_port_name(address: str) -> str:
     """Return the bridge's end of a node's cable."""
     return "node" + address.rsplit(".")[-1]
 
 
-def _run_ip(command: list[str]) -> None:
+def _run_ip_command(command: list[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
     if done.returncode != 0:
         raise HpctlError(
@@ -174,7 +178,7 @@ _OWN_RUN = (
 """Runs a command with a private, empty /run."""
 
 
-class EmulatedService(Struct):
+class EmulatedServiceHooks(Struct):
     """What an instance gets from the service that owns it, and gives to it.
 
     `resource_config` is the content of resource_config.json, empty for that of the machines that
@@ -187,14 +191,14 @@ class EmulatedService(Struct):
     log: Callable[[EmulatedMachine, list[str]], None] = lambda _machine, _lines: None
 
 
-class LocalMachines:
+class LocalMachineBackend:
     """Boots, kills, freezes and reboots instances on this machine. Thread-safe per machine."""
 
     def __init__(self, spec: SandboxSpec, programs: SandboxPrograms) -> None:
         self._spec = spec
         self._programs = programs
         self._slots = NodeSlots(spec, programs)
-        self._service = EmulatedService()
+        self._service = EmulatedServiceHooks()
         self.imds = InstanceMetadataService(spec.ports.emulator)
         self._inits: dict[str, subprocess.Popen[bytes]] = {}
         self._machines: dict[str, EmulatedMachine] = {}
@@ -203,7 +207,7 @@ class LocalMachines:
         # PDEATHSIG and a half-dead starter thread do not go together: one thread starts all.
         self._spawner = ThreadPoolExecutor(max_workers=1, thread_name_prefix="spawn")
 
-    def connect(self, service: EmulatedService) -> None:
+    def connect(self, service: EmulatedServiceHooks) -> None:
         """Serve instances as the emulated service says from now on: it is created with these
         machines, and starts after them."""
         self._service = service
@@ -221,7 +225,9 @@ class LocalMachines:
         self._kill_processes(machine)
         if machine.role != "compute":
             if self._spec.empty:
-                self._run_lifecycle(machine, self._make_empty_disk(machine), alone=True)
+                self._boot_with_lifecycle_script(
+                    machine, self._make_empty_disk(machine), alone=True
+                )
             return
         # Before its scripts run, as HyperPod does it: a node that fails them stays in Slurm, and
         # down, as long as it has its place in the cluster.
@@ -229,7 +235,7 @@ class LocalMachines:
         if has_imds(self._spec, machine):
             self.imds.serve(machine.address)
         with self._record_boot_failure(machine):
-            self._run_lifecycle(machine, self._make_empty_disk(machine), alone=False)
+            self._boot_with_lifecycle_script(machine, self._make_empty_disk(machine), alone=False)
 
     def destroy(self, machine: EmulatedMachine) -> None:
         """See Machines."""
@@ -256,7 +262,7 @@ class LocalMachines:
 
     @contextlib.contextmanager
     def _record_boot_failure(self, machine: EmulatedMachine) -> Iterator[None]:
-        """Keep the error of a boot for `why_down`, until the node boots again."""
+        """Keep the error of a boot for `find_boot_failure`, until the node boots again."""
         self._failures.pop(machine.node, None)
         try:
             yield
@@ -268,11 +274,11 @@ class LocalMachines:
         """See Machines."""
         if machine.role != "compute":
             return True
-        return bool(read_start_time(self.find_pid(machine.node, "slurmd")))
+        return bool(read_process_start_time(self.find_pid(machine.node, "slurmd")))
 
-    def has_drifted(self) -> bool:
+    def has_partition_drift(self) -> bool:
         """See Machines."""
-        return self._slots.has_drifted()
+        return self._slots.has_partition_drift()
 
     def write_partitions(self) -> None:
         """See Machines."""
@@ -305,12 +311,12 @@ class LocalMachines:
             return 0
         return int(text or 0)
 
-    def why_down(self, node: str) -> HpctlError | None:
+    def find_boot_failure(self, node: str) -> HpctlError | None:
         """Say why a node's slurmd does not run after its boot; None where it runs."""
         failure = self._failures.get(node)
         if failure is not None:
             return HpctlError(f"{node}: {failure}", failure.hint)
-        if read_start_time(self.find_pid(node, "slurmd")):
+        if read_process_start_time(self.find_pid(node, "slurmd")):
             return None
         log = self._spec.layout.logs / f"slurmd.{node}.out"
         return HpctlError(
@@ -355,7 +361,7 @@ class LocalMachines:
         return directory
 
     def _write_slurm_conf(self, directory: Path) -> None:
-        everywhere = slurmconf.describe_all_slots(self._spec)
+        everywhere = slurmconf.list_slot_nodes(self._spec)
         conf = slurmconf.render_slurm_conf(
             self._spec, self._programs, directory / "munge.sock", everywhere
         )
@@ -363,14 +369,16 @@ class LocalMachines:
         texts = {"slurm.conf": conf}
         for name in ("gres.conf", "cgroup.conf"):
             texts[name] = (etc / name).read_text()
-        slurmconf.write_files(directory, texts)
+        slurmconf.write_config_files(directory, texts)
 
-    def _run_lifecycle(self, machine: EmulatedMachine, directory: Path, *, alone: bool) -> None:
+    def _boot_with_lifecycle_script(
+        self, machine: EmulatedMachine, directory: Path, *, alone: bool
+    ) -> None:
         """Run the lifecycle script, then slurmd and agent unless it is `alone`; its output
         goes to the service's log however it ends.
         """
         config = self._service.resource_config(machine) or self._make_resource_config()
-        step = bootplan.plan_lifecycle(self._spec, machine, config, self._service.fetch)
+        step = bootplan.make_lifecycle_step(self._spec, machine, config, self._service.fetch)
         if alone and step is None:
             return
         if has_imds(self._spec, machine):
@@ -379,17 +387,19 @@ class LocalMachines:
         try:
             self._start_instance(machine, plan, directory)
         except LifecycleFailed as error:
-            self._ship_script_output(machine, directory, str(error))
+            self._upload_script_output(machine, directory, str(error))
             raise
         if step:
-            self._ship_script_output(machine, directory, "")
+            self._upload_script_output(machine, directory, "")
 
     def _make_resource_config(self) -> dict[str, Any]:
         name = self._spec.cluster
         arn = f"arn:aws:sagemaker:us-east-1:000000000000:cluster/{name}"
         return bootplan.make_resource_config(name, arn, {}, self.machines())
 
-    def _ship_script_output(self, machine: EmulatedMachine, directory: Path, failure: str) -> None:
+    def _upload_script_output(
+        self, machine: EmulatedMachine, directory: Path, failure: str
+    ) -> None:
         """Bring the script's output to the service's log, in HyperPod's frame."""
         path = directory / "lifecycle.log"
         output = path.read_text(errors="replace").splitlines() if path.exists() else []
@@ -421,7 +431,7 @@ class LocalMachines:
             init.stdin.write(b"go\n")
             init.stdin.flush()
         try:
-            self._await_boot(machine, init)
+            self._wait_for_boot(machine, init)
         except LifecycleFailed:
             self._kill_processes(machine)
             raise
@@ -454,7 +464,7 @@ class LocalMachines:
         `disks` the instance's disk, and for a configless slurmd a private /run.
         """
         binds: list[tuple[Path, Path]] = []
-        if self._may_mount_hosts:
+        if self._can_mount_hosts_file:
             binds.append((self._spec.layout.hosts, ETC_HOSTS))
         if self._spec.disks:
             disk, seen = directory / f"disk-{machine.instance_id}", self._spec.layout.disk
@@ -465,7 +475,7 @@ class LocalMachines:
         return [*(_OWN_RUN if self._spec.configless else ()), *build_mount_command(binds)]
 
     @functools.cached_property
-    def _may_mount_hosts(self) -> bool:
+    def _can_mount_hosts_file(self) -> bool:
         """Return whether instances can have an /etc/hosts of their own: not without root, and not
         in a container without CAP_SYS_ADMIN.
         """
@@ -474,7 +484,7 @@ class LocalMachines:
         command = [*build_mount_command([(self._spec.layout.hosts, ETC_HOSTS)]), "true"]
         return subprocess.run(command, capture_output=True, timeout=10, check=False).returncode == 0
 
-    def _await_boot(self, machine: EmulatedMachine, init: subprocess.Popen[bytes]) -> None:
+    def _wait_for_boot(self, machine: EmulatedMachine, init: subprocess.Popen[bytes]) -> None:
         """Follow the init's own account of the boot. Raises LifecycleFailed."""
         timer = threading.Timer(BOOT_TIMEOUT_S, init.kill)
         timer.start()

@@ -9,10 +9,10 @@ from hpctl.sandbox.api import Sandbox
 from hpctl.toolkit.errors import HpctlError
 
 
-def try_bundle(directory: Path) -> str:
+def run_lifecycle_trial(directory: Path) -> str:
     """Boot a sandbox of one node from the bundle: what became of it, in words."""
     try:
-        packages.find_programs("", netns=False)
+        packages.find_sandbox_programs("", netns=False)
     except HpctlError as error:
         return f"not tried: {error}"
     # Without the emulated API, which would keep the failed instance and go on.

@@ -21,14 +21,14 @@ def read_last_lines(log: Path, count: int = LINES) -> str:
     empty or missing, the second is read.
     """
     for path in (log, log.with_suffix(".log")):
-        lines = [line for line in _read_end(path).splitlines() if line.strip()]
+        lines = [line for line in _read_file_end(path).splitlines() if line.strip()]
         if lines:
             shown = [_PREFIX.sub("", line).strip()[:_LINE_CHARACTERS] for line in lines[-count:]]
             return " / ".join(shown)
     return "(no output)"
 
 
-def _read_end(path: Path) -> str:
+def _read_file_end(path: Path) -> str:
     try:
         with path.open("rb") as file:
             size = file.seek(0, 2)

@@ -45,7 +45,7 @@ class LifecycleFailed(HpctlError):
     """A lifecycle script failed; the message names script, exit code and last log line."""
 
 
-class Machines(Protocol):
+class MachineBackend(Protocol):
     """What makes instances real. Calls may block for seconds; none is made twice at once
     for the same machine.
     """
@@ -69,14 +69,14 @@ class Machines(Protocol):
     def alive(self, machine: EmulatedMachine) -> bool:
         """Return whether the instance's slurmd runs."""
 
-    def has_drifted(self) -> bool:
+    def has_partition_drift(self) -> bool:
         """Return whether slurm.conf has other partitions than the instances that are there make."""
 
     def write_partitions(self) -> None:
         """Write slurm.conf again, over any edit in it."""
 
 
-class NullMachines:
+class NullMachineBackend:
     """Boots nothing and remembers what it was asked, in order: `done` holds (verb, instance id).
 
     `fail_boot` holds instance names whose next boots fail as a lifecycle script would; `edited`
@@ -121,7 +121,7 @@ class NullMachines:
         with self._lock:
             return machine.instance_id in self._up
 
-    def has_drifted(self) -> bool:
+    def has_partition_drift(self) -> bool:
         """Return whether a test says so."""
         return self.edited
 

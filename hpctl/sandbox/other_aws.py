@@ -25,15 +25,15 @@ from hpctl.sandbox.spec import SandboxSpec
 from hpctl.toolkit.errors import HpctlError
 
 
-def complete_file_systems() -> None:
+def patch_moto_file_systems() -> None:
     """Let moto's FSx describe file systems as AVAILABLE and with a mount name, in this process."""
     from moto.fsx.models import FileSystem
 
     if FileSystem.to_dict.__module__ != __name__:
-        FileSystem.to_dict = _complete_description(FileSystem.to_dict)  # type: ignore[method-assign]
+        FileSystem.to_dict = _add_missing_description_fields(FileSystem.to_dict)  # type: ignore[method-assign]
 
 
-def _complete_description(to_dict: Any) -> Any:
+def _add_missing_description_fields(to_dict: Any) -> Any:
     def to_complete_dict(self: Any) -> dict[str, Any]:
         description: dict[str, Any] = to_dict(self)
         description |= {"Lifecycle": "AVAILABLE", "FileSystemTypeVersion": "2.15"}
@@ -45,7 +45,7 @@ def _complete_description(to_dict: Any) -> Any:
     return to_complete_dict
 
 
-def install_simulation() -> None:
+def patch_moto_policy_simulation() -> None:
     """Let moto's IAM answer the call, in this process."""
     from moto.iam.responses import IamResponse
 
@@ -70,13 +70,13 @@ def _simulate_policy(response: Any) -> Any:
             {
                 "EvalActionName": action,
                 "EvalResourceName": resource,
-                "EvalDecision": _decide_access(policies, action, resource),
+                "EvalDecision": _evaluate_policy_access(policies, action, resource),
             }
         )
     return ActionResult({"IsTruncated": False, "EvaluationResults": results})
 
 
-def _decide_access(policies: list[Any], action: str, resource: str) -> str:
+def _evaluate_policy_access(policies: list[Any], action: str, resource: str) -> str:
     from moto.iam.access_control import IAMPolicy, PermissionResult
 
     found = {IAMPolicy(policy).is_action_permitted(action, resource) for policy in policies}
@@ -98,7 +98,7 @@ def require_access_key(app: Callable[..., Any], access_key: str) -> Callable[...
     """
     marks = (f"Credential={access_key}/", f"X-Amz-Credential={access_key}%2F")
 
-    def check_signature(environ: dict[str, Any], start_response: Callable[..., Any]) -> Any:
+    def check_access_key(environ: dict[str, Any], start_response: Callable[..., Any]) -> Any:
         given = (environ.get("HTTP_AUTHORIZATION", ""), environ.get("QUERY_STRING", ""))
         if any(mark in text for mark, text in product(marks, given)):
             return app(environ, start_response)
@@ -108,7 +108,7 @@ def require_access_key(app: Callable[..., Any], access_key: str) -> Callable[...
             b" your keys are old: hpctl sandbox env prints those of now.</Message></Error>"
         ]
 
-    return check_signature
+    return check_access_key
 
 
 class MotoServer:
@@ -130,8 +130,8 @@ class MotoServer:
                 f"cannot emulate AWS: the Python package moto[server] is not installed: {error}",
                 "Install it: pip install 'hpctl[sandbox]'",
             ) from error
-        install_simulation()
-        complete_file_systems()
+        patch_moto_policy_simulation()
+        patch_moto_file_systems()
         port = self.settings.ports.moto
         logging.getLogger("werkzeug").setLevel(logging.WARNING)
         self._server = ThreadedMotoServer(ip_address="127.0.0.1", port=port, verbose=False)
@@ -145,11 +145,11 @@ class MotoServer:
         self.filled = {
             **network,
             "execution_role": self._create_role(),
-            "lifecycle": self._upload_scripts(),
+            "lifecycle": self._upload_lifecycle_scripts(),
             "fsx_lustre": self._create_file_system(network),
         }
         self.settings.layout.aws.write_text(json.dumps(self.filled, indent=2) + "\n")
-        example = yaml.safe_dump(self._make_cluster_file(), sort_keys=False)
+        example = yaml.safe_dump(self._make_cluster_config(), sort_keys=False)
         self.settings.layout.cluster_file.write_text(example)
 
     def stop(self) -> None:
@@ -223,7 +223,7 @@ class MotoServer:
         if events:
             logs.put_log_events(**where, logEvents=events)
 
-    def _make_cluster_file(self) -> dict[str, Any]:
+    def _make_cluster_config(self) -> dict[str, Any]:
         """Return a file for `hpctl cluster create` that names what is here."""
 
         def make_group(name: str, role: str, instance_type: str, count: int) -> dict[str, Any]:
@@ -293,7 +293,7 @@ class MotoServer:
         iam.put_role_policy(RoleName=ROLE, PolicyName="sandbox", PolicyDocument=json.dumps(policy))
         return str(arn)
 
-    def _upload_scripts(self) -> str:
+    def _upload_lifecycle_scripts(self) -> str:
         s3 = self.client("s3")
         bucket, _, prefix = LIFECYCLE_S3.removeprefix("s3://").partition("/")
         s3.create_bucket(Bucket=bucket)

@@ -42,7 +42,7 @@ class SandboxPrograms(Struct, frozen=True):
         return self.paths[name]
 
 
-def find_programs(prefix: str = "", *, netns: bool = False) -> SandboxPrograms:
+def find_sandbox_programs(prefix: str = "", *, netns: bool = False) -> SandboxPrograms:
     """Find every program a sandbox needs.
 
     `prefix` is a Slurm installation with bin and sbin. Daemons lie in sbin, which an ordinary
@@ -63,11 +63,11 @@ def find_programs(prefix: str = "", *, netns: bool = False) -> SandboxPrograms:
         else:
             missing[name] = package
     if missing:
-        _raise_missing(missing, prefix)
-    return SandboxPrograms(paths, read_version(paths["slurmctld"]), prefix)
+        _raise_missing_programs_error(missing, prefix)
+    return SandboxPrograms(paths, read_slurm_version(paths["slurmctld"]), prefix)
 
 
-def _raise_missing(missing: Mapping[str, str], prefix: str) -> None:
+def _raise_missing_programs_error(missing: Mapping[str, str], prefix: str) -> None:
     names = ", ".join(missing)
     if prefix and any(name in _SLURM for name in missing):
         raise HpctlError(
@@ -82,7 +82,7 @@ def _raise_missing(missing: Mapping[str, str], prefix: str) -> None:
     )
 
 
-def read_version(slurmctld: str) -> tuple[int, int, int]:
+def read_slurm_version(slurmctld: str) -> tuple[int, int, int]:
     """Return the release that `slurmctld -V` names (`slurm-wlm 22.05.8`, `slurm 25.11.7`)."""
     done = subprocess.run(
         [slurmctld, "-V"],

@@ -50,7 +50,7 @@ def _call_prctl(option: int, value: int) -> None:
         raise OSError(error, os.strerror(error))
 
 
-def _read_stat(pid: int) -> tuple[int, str, str] | None:
+def _read_process_stat(pid: int) -> tuple[int, str, str] | None:
     """Parent pid, state letter and start time (clock ticks since boot); None when gone."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
@@ -60,10 +60,10 @@ def _read_stat(pid: int) -> tuple[int, str, str] | None:
     return int(fields[1]), fields[0], fields[19]
 
 
-def read_start_time(pid: int) -> str:
+def read_process_start_time(pid: int) -> str:
     """Return what differs between this process and a later one with the same pid; "" when it is
     gone."""
-    stat = _read_stat(pid)
+    stat = _read_process_stat(pid)
     return "" if stat is None or stat[1] == "Z" else stat[2]
 
 
@@ -77,7 +77,7 @@ def list_descendants(root: int) -> list[int]:
     children: dict[int, list[int]] = defaultdict(list)
     zombies: set[int] = set()
     for pid in list_pids():
-        stat = _read_stat(pid)
+        stat = _read_process_stat(pid)
         if stat is not None:
             children[stat[0]].append(pid)
             if stat[1] == "Z":
@@ -93,7 +93,7 @@ def list_descendants(root: int) -> list[int]:
 
 def list_zombie_children(parent: int) -> list[int]:
     """Children of `parent` that ended and were not waited for."""
-    stats = ((pid, _read_stat(pid)) for pid in list_pids())
+    stats = ((pid, _read_process_stat(pid)) for pid in list_pids())
     return [pid for pid, stat in stats if stat is not None and stat[:2] == (parent, "Z")]
 
 
@@ -119,7 +119,7 @@ def kill_descendants(root: int, timeout: float = 10.0) -> list[int]:
     return []
 
 
-def read_environment(pid: int) -> dict[str, str]:
+def read_process_environment(pid: int) -> dict[str, str]:
     """The environment a process was started with; empty where we may not look."""
     try:
         raw = Path(f"/proc/{pid}/environ").read_bytes()
@@ -129,7 +129,7 @@ def read_environment(pid: int) -> dict[str, str]:
     return {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
 
 
-def find_stragglers(sandbox: str, cluster: str) -> list[int]:
+def find_leftover_processes(sandbox: str, cluster: str) -> list[int]:
     """Processes of a sandbox whose tree is broken: keeper and supervisor both killed.
 
     Those carry the sandbox's id; a job's own processes have the environment of its sbatch, and
@@ -140,17 +140,20 @@ def find_stragglers(sandbox: str, cluster: str) -> list[int]:
     for pid in list_pids():
         if pid in mine:
             continue
-        env = read_environment(pid)
+        env = read_process_environment(pid)
         job = "SLURMD_NODENAME" in env and env.get("SLURM_CLUSTER_NAME") == cluster
         if job or env.get(OWNED) == sandbox:
             found.append(pid)
     return found
 
 
-def kill_stragglers(sandbox: str, cluster: str, timeout: float = 10.0) -> list[int]:
-    """SIGKILL what `find_stragglers` finds until nothing is left; returns what would not die."""
+def kill_leftover_processes(sandbox: str, cluster: str, timeout: float = 10.0) -> list[int]:
+    """SIGKILL what `find_leftover_processes` finds until nothing is left; returns what would not
+    die."""
     deadline = time.monotonic() + timeout
-    while left := [pid for pid in find_stragglers(sandbox, cluster) if read_start_time(pid)]:
+    while left := [
+        pid for pid in find_leftover_processes(sandbox, cluster) if read_process_start_time(pid)
+    ]:
         if time.monotonic() > deadline:
             return left
         send_signal(left, signal.SIGKILL)
@@ -158,10 +161,10 @@ def kill_stragglers(sandbox: str, cluster: str, timeout: float = 10.0) -> list[i
     return []
 
 
-def is_listening(port: int) -> bool:
+def is_port_listening(port: int) -> bool:
     """Return whether some TCP socket listens on `port`, in our network namespace."""
     try:
-        return _query_listener(port)
+        return _has_listening_socket(port)
     except OSError:  # a kernel without sock_diag
         wanted = re.compile(rf" *\d+: [0-9A-F]+:{port:04X} [0-9A-F:]+ 0A ")
         tables = (Path(f"/proc/self/net/{table}") for table in ("tcp", "tcp6"))
@@ -169,7 +172,7 @@ def is_listening(port: int) -> bool:
         return any(map(wanted.match, lines))
 
 
-def _query_listener(port: int) -> bool:
+def _has_listening_socket(port: int) -> bool:
     """By sock_diag(7), which looks at listeners alone: who waits for a service asks again and
     again, and /proc/net/tcp costs 10 ms where many connections come and go. Raises OSError.
     """

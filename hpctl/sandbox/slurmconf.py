@@ -24,7 +24,7 @@ from types import MappingProxyType
 
 from hpctl.clusters.bundle import find_slurm_plugins
 from hpctl.sandbox.bootplan import make_child_environment
-from hpctl.sandbox.health_program import render_health_lines as render_health_lines
+from hpctl.sandbox.health_program import render_health_check_config
 from hpctl.sandbox.machines import EmulatedMachine
 from hpctl.sandbox.packages import SandboxPrograms
 from hpctl.sandbox.spec import SandboxSpec
@@ -56,16 +56,16 @@ def render_slurm_conf(  # noqa: PLR0913 -- pure: all that the file says
         controllers=_render_controller_lines(spec),
         timeout=30 if spec.heads == 1 else 10,
         port=spec.ports.slurmctld,
-        user=_read_user(),
+        user=_find_current_user_name(),
         munge=munge_socket,
         state=spec.state,
     )
     if programs.prefix and (Path(programs.prefix) / "lib" / "slurm").is_dir():
         text += f"PluginDir={programs.prefix}/lib/slurm\n"
-    epilog = spec.epilog_slurmctld or (render_epilog(spec) and str(find_own_epilog(spec)))
+    epilog = spec.epilog_slurmctld or (render_epilog(spec) and str(make_epilog_path(spec)))
     if epilog:
         text += f"EpilogSlurmctld={epilog}\n"
-    text += render_health_lines(spec)
+    text += render_health_check_config(spec)
     text += "".join(_format_node(spec, n, members, addresses) for n in range(1, spec.places + 1))
     for name in partitions or dict.fromkeys(members.values()):
         if name and name != "dev":
@@ -97,7 +97,7 @@ def render_hosts(spec: SandboxSpec, addresses: Mapping[str, str]) -> str:
     return f"{own}\n{''.join(lines)}"
 
 
-def find_own_epilog(spec: SandboxSpec) -> Path:
+def make_epilog_path(spec: SandboxSpec) -> Path:
     """Return where the sandbox's EpilogSlurmctld lies, if there is one."""
     return spec.layout.slurm_conf.parent / "epilog_slurmctld.sh"
 
@@ -116,7 +116,7 @@ def render_epilog(spec: SandboxSpec) -> str:
     return "#!/bin/sh\n" + "".join(lines)
 
 
-def _read_user() -> str:
+def _find_current_user_name() -> str:
     """Return who we are, not who the environment says: slurmctld refuses to run as anybody else."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
@@ -131,7 +131,7 @@ def list_initial_nodes(spec: SandboxSpec) -> dict[str, str]:
     return {spec.node(n): spec.group(n) for n in range(1, spec.nodes + 1)}
 
 
-def describe_all_slots(spec: SandboxSpec) -> dict[str, str]:
+def list_slot_nodes(spec: SandboxSpec) -> dict[str, str]:
     """Return every slot as a node in no partition: what an instance's copy names."""
     return {spec.node(n): "" for n in range(1, spec.places + 1)}
 
@@ -178,7 +178,7 @@ def render_cgroup_conf(programs: SandboxPrograms) -> str:
     return f"CgroupPlugin={plugin}\n"
 
 
-def write_files(directory: Path, texts: dict[str, str]) -> None:
+def write_config_files(directory: Path, texts: dict[str, str]) -> None:
     """Write the files that are not empty; scripts can be run."""
     directory.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
@@ -235,7 +235,7 @@ class NodeSlots:
             self._members[node], self._addresses[node] = partition, machine.address
             if partition and partition not in self._partitions:
                 self._partitions.append(partition)
-            self._apply_conf()
+            self._apply_slurm_conf()
             return True
 
     def leave(self, machine: EmulatedMachine) -> None:
@@ -246,20 +246,20 @@ class NodeSlots:
             name = f"NodeName={machine.node}"
             self._run_scontrol("update", name, "State=DOWN", "Reason=instance deleted")
             self._run_scontrol("update", name, "State=FUTURE")
-            self._apply_conf()
+            self._apply_slurm_conf()
 
-    def has_drifted(self) -> bool:
+    def has_partition_drift(self) -> bool:
         """Return whether the partitions in slurm.conf were edited since it was written."""
         with self._lock:
             found = self._spec.layout.slurm_conf.read_text()
-            return _find_partitions(found) != _find_partitions(self.text())
+            return _find_partition_lines(found) != _find_partition_lines(self.text())
 
     def rewrite(self) -> None:
         """Write slurm.conf again, and make slurmctld read it."""
         with self._lock:
-            self._apply_conf()
+            self._apply_slurm_conf()
 
-    def _apply_conf(self) -> None:
+    def _apply_slurm_conf(self) -> None:
         conf = self._spec.layout.slurm_conf
         part = conf.with_suffix(".part")
         part.write_text(self.text())
@@ -292,5 +292,5 @@ class NodeSlots:
         log.warning("scontrol %s: %s", " ".join(arguments), output)
 
 
-def _find_partitions(text: str) -> list[str]:
+def _find_partition_lines(text: str) -> list[str]:
     return sorted(line for line in text.splitlines() if line.startswith("PartitionName="))

@@ -156,7 +156,7 @@ class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True):
         return [f"{first}{number}" for number in range(1, self.heads + 1)]
 
     @property
-    def head_urls(self) -> list[str]:
+    def head_intake_urls(self) -> list[str]:
         """Their intakes."""
         return [f"http://{address}:{self.ports.intake}" for address in self.head_addresses]
 
@@ -171,7 +171,7 @@ class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True):
             return f"gpu-compute-{number}"
         return guess_node_name(self.address(number), "")
 
-    def find_new_address(self, address: str) -> str:
+    def make_replacement_address(self, address: str) -> str:
         """Return the address of an instance that takes the place of one at `address`.
 
         The last octet stays: it is the place's number, which its slurmd's port is made from.
@@ -195,7 +195,7 @@ class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True):
         """Return the worker group of node `number`: `worker-1`, ... in blocks of equal size."""
         return f"worker-{(number - 1) * self.groups // self.nodes + 1}"
 
-    def own_slot(self, name: str) -> tuple[int, ...]:
+    def find_initial_slot(self, name: str) -> tuple[int, ...]:
         """Return the slot of `worker-1-3`, where it is an instance that the sandbox starts with."""
         group, _, index = name.rpartition("-")
         number = group.removeprefix("worker-")
@@ -246,7 +246,7 @@ class SandboxPaths:
             return self.config, self.daemon
         return self.state / f"hpctl-{number}.yaml", self.state / f"daemon-{number}"
 
-    def of_clock(self, host: str) -> Path:
+    def get_clock_offset_path(self, host: str) -> Path:
         """Return the offset of a node's clock; with an empty name, of the head node's."""
         return (self.of_node(host) if host else self.state / "head") / "clock"
 
@@ -260,7 +260,7 @@ class SandboxPaths:
         return self.state / "nodes" / node
 
 
-def load_spec(state: Path) -> SandboxSpec | None:
+def load_sandbox_spec(state: Path) -> SandboxSpec | None:
     """Return the sandbox in this directory, or None where there is none."""
     try:
         return msgspec.json.decode(SandboxPaths(state).spec.read_bytes(), type=SandboxSpec)
@@ -268,7 +268,7 @@ def load_spec(state: Path) -> SandboxSpec | None:
         return None
 
 
-def save_spec(spec: SandboxSpec) -> None:
+def save_sandbox_spec(spec: SandboxSpec) -> None:
     """Write spec.json, in one piece."""
     part = spec.layout.spec.with_suffix(".part")
     part.touch(mode=0o600)
@@ -287,7 +287,7 @@ def choose_state_directory(name: str) -> Path:
         )
     home = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
     state = Path(home) / "hpctl" / "sandbox" / name
-    if len(str(state) + _DEEPEST) > SOCKET_PATH_MAX or not _is_open_to_all(state):
+    if len(str(state) + _DEEPEST) > SOCKET_PATH_MAX or not _is_world_searchable(state):
         state = choose_private_directory() / name
     return state
 
@@ -297,7 +297,7 @@ def choose_private_directory() -> Path:
     return Path(tempfile.gettempdir()) / f"hpctl-{os.getuid()}"
 
 
-def _is_open_to_all(state: Path) -> bool:
+def _is_world_searchable(state: Path) -> bool:
     """Return whether anybody may walk down to here: munged refuses a socket where not."""
     there = [path for path in state.parents if path.exists()]
     return all(path.stat().st_mode & stat.S_IXOTH for path in there)

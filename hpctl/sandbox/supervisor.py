@@ -26,12 +26,12 @@ from typing import TYPE_CHECKING, Any
 from hpctl.sandbox import faults, instances, packages
 from hpctl.sandbox.api import ControlServer
 from hpctl.sandbox.bootplan import make_child_environment
-from hpctl.sandbox.faults import NodeFaults
-from hpctl.sandbox.head import HeadServices, prepare_head
-from hpctl.sandbox.instances import LocalMachines
+from hpctl.sandbox.faults import NodeFaultInjector
+from hpctl.sandbox.head import HeadServices, write_head_node_files
+from hpctl.sandbox.instances import LocalMachineBackend
 from hpctl.sandbox.machines import LifecycleFailed, make_initial_machines
 from hpctl.sandbox.proctree import become_subreaper, list_zombie_children, set_parent_death_signal
-from hpctl.sandbox.spec import SandboxSpec, load_spec
+from hpctl.sandbox.spec import SandboxSpec, load_sandbox_spec
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.identity import NodeName
 
@@ -48,10 +48,12 @@ class SandboxSupervisor:
 
     def __init__(self, spec: SandboxSpec) -> None:
         self.spec = spec
-        self.programs = packages.find_programs(spec.prefix, netns=spec.netns or spec.heads > 1)
+        self.programs = packages.find_sandbox_programs(
+            spec.prefix, netns=spec.netns or spec.heads > 1
+        )
         self.head = HeadServices(spec, self.programs)
-        self.machines = LocalMachines(spec, self.programs)
-        self.faults = NodeFaults(spec, self.programs, self.machines)
+        self.machines = LocalMachineBackend(spec, self.programs)
+        self.faults = NodeFaultInjector(spec, self.programs, self.machines)
         self.hyperpod: HyperPod | None = None
         self.aws: MotoServer | None = None
         self.ended = threading.Event()
@@ -62,13 +64,13 @@ class SandboxSupervisor:
         began = time.monotonic()
         if self.spec.netns:
             instances.set_up_head_namespace(self.programs)
-        prepare_head(self.spec, self.programs)
+        write_head_node_files(self.spec, self.programs)
         release = self.programs.release
         self.say(f"Slurm {release}: munged and slurmctld")
         self.head.start("munged")
         if self.spec.heads > 1:
             self.head.start("database")
-        for service in self.of_heads("slurmctld"):
+        for service in self.list_head_services("slurmctld"):
             self.head.start(service)
         ControlServer(self.spec.layout.control, self.answer)
         if self.spec.moto:
@@ -81,27 +83,27 @@ class SandboxSupervisor:
         # The daemon comes up at the same time, or agents would find none and wait to try again.
         with ThreadPoolExecutor(max_workers=1) as beside:
             daemon = beside.submit(self.start_daemons) if self.spec.daemon else None
-            self.boot_all()
+            self.boot_initial_instances()
             if not self.spec.empty:
-                self.wait_idle()
+                self.wait_for_idle_nodes()
             if daemon is not None:
                 self.say("the daemon")
                 daemon.result()
         if daemon is not None and self.spec.agents and not self.spec.empty:
-            self.wait_heard()
-        self.start_actors()
+            self.wait_for_agent_reports()
+        self.start_hyperpod_agents()
         self.say("ready", ready=True, seconds=round(time.monotonic() - began, 2))
 
-    def of_heads(self, service: str) -> list[str]:
+    def list_head_services(self, service: str) -> list[str]:
         """Return the service's names on all head nodes."""
         return [service, f"{service}-2"][: self.spec.heads]
 
     def start_daemons(self) -> None:
         """One after the other: the first one leads."""
-        for service in self.of_heads("daemon"):
+        for service in self.list_head_services("daemon"):
             self.head.start(service)
 
-    def start_actors(self) -> None:
+    def start_hyperpod_agents(self) -> None:
         """HyperPod's own, which act in Slurm."""
         looks: list[tuple[Callable[[], None], float]] = []
         if self.spec.hma:
@@ -126,7 +128,7 @@ class SandboxSupervisor:
         with self.spec.layout.progress.open("a") as log:
             log.write(json.dumps({"at": time.time(), "what": what, **more}) + "\n")
 
-    def boot_all(self) -> None:
+    def boot_initial_instances(self) -> None:
         """Boot the first instances, a few at once: the emulated service, or we where none is."""
         if self.spec.emulator:
             # Not imported without it: botocore costs every sandbox half a second.
@@ -139,11 +141,11 @@ class SandboxSupervisor:
             machines = make_initial_machines(self.spec)
             boots = [pool.submit(self.machines.boot, machine) for machine in machines]
             for boot in boots:
-                # wait_idle names the node of a boot that failed, and says why.
+                # wait_for_idle_nodes names the node of a boot that failed, and says why.
                 with contextlib.suppress(LifecycleFailed):
                     boot.result()
 
-    def wait_idle(self) -> None:
+    def wait_for_idle_nodes(self) -> None:
         """Wait until slurmctld calls every node idle.
 
         Raises HpctlError: at once with the cause where slurmd of a node, or a service of the head
@@ -152,7 +154,7 @@ class SandboxSupervisor:
         deadline = time.monotonic() + IDLE_TIMEOUT_S
         while True:
             self.check_daemons()
-            others = self.not_idle()
+            others = self.list_nodes_not_idle()
             if not others:
                 return
             # What slurmctld calls invalid stays so: slurm.conf promises what slurmd lacks.
@@ -166,10 +168,10 @@ class SandboxSupervisor:
 
     def check_daemons(self) -> None:
         """Raise HpctlError where a daemon has ended that a node needs to become idle."""
-        ended = self.head.why_ended()
+        ended = self.head.find_ended_service_error()
         if ended is not None:
             raise ended
-        reasons = [self.machines.why_down(node) for node in self.spec.names]
+        reasons = [self.machines.find_boot_failure(node) for node in self.spec.names]
         failures = [reason for reason in reasons if reason is not None]
         if failures:
             first, others = failures[0], len(failures) - 1
@@ -177,7 +179,7 @@ class SandboxSupervisor:
             more = f" ({others} more of {self.spec.nodes} nodes {verb} down)" if others else ""
             raise HpctlError(f"{first}{more}", first.hint)
 
-    def wait_heard(self) -> None:
+    def wait_for_agent_reports(self) -> None:
         """Wait until the daemon has heard every agent: a node that dies before is a stranger to it.
 
         Raises HpctlError with the others' names.
@@ -185,7 +187,7 @@ class SandboxSupervisor:
         # Not imported without a daemon: SQLAlchemy costs every sandbox a third of a second.
         from hpctl.engine import adapters, config
 
-        store = adapters.open_reader(config.read_config_file(self.spec.layout.config))
+        store = adapters.open_journal_reader(config.read_config_file(self.spec.layout.config))
         nodes = {NodeName(self.spec.node(n)) for n in range(1, self.spec.nodes + 1)}
         deadline = time.monotonic() + HEARD_TIMEOUT_S
         with contextlib.closing(store):
@@ -198,7 +200,7 @@ class SandboxSupervisor:
                     )
                 time.sleep(0.1)
 
-    def not_idle(self) -> list[str]:
+    def list_nodes_not_idle(self) -> list[str]:
         """Return nodes that slurmctld does not call idle, with what it calls them."""
         done = subprocess.run(
             [self.programs["sinfo"], "--noheader", "--Node", "--format=%N %T", "--partition=dev"],
@@ -310,7 +312,7 @@ def reap_orphans(*known: Iterable[int]) -> None:
 def main(state: Path) -> int:
     """Run the sandbox of this state directory; the keeper kills what is left after it."""
     become_subreaper()
-    spec = load_spec(state)
+    spec = load_sandbox_spec(state)
     if spec is None:
         raise HpctlError(f"cannot start the sandbox's supervisor: there is no spec.json in {state}")
     supervisor = SandboxSupervisor(spec)

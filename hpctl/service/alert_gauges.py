@@ -18,11 +18,11 @@ from typing import Final
 from prometheus_client import Gauge
 
 from hpctl.engine.gates import GATES
-from hpctl.engine.journal.state import State
+from hpctl.engine.journal.state import EngineState
 from hpctl.engine.plan import GATE
 from hpctl.engine.remedies import REMEDY_GATES
-from hpctl.engine.view import View
-from hpctl.engine.waiting import find_waiting_jobs, find_waiting_nodes
+from hpctl.engine.view import PlanningView
+from hpctl.engine.waiting import find_jobs_awaiting_operator, find_nodes_awaiting_operator
 from hpctl.toolkit.bounds import add_seconds, make_printable
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.pause import find_cluster_pause
@@ -75,7 +75,7 @@ class AlertGauges:
         gauge("hpctl_time_seconds").set_function(time.time)
         free = gauge("hpctl_state_dir_free_ratio")
         if state_dir is not None:
-            free.set_function(lambda: read_free_ratio(state_dir))
+            free.set_function(lambda: read_free_disk_ratio(state_dir))
         for kind in ("node", "job"):
             self._waiting.labels(kind)
         for gate in (*GATE_NAMES, OTHER):
@@ -90,11 +90,11 @@ class AlertGauges:
         """This daemon leads from now on: the age of its cycles counts from here."""
         self._cycle_ended = time.monotonic()
 
-    def end_cycle(self) -> None:
+    def record_cycle_end(self) -> None:
         """A cycle has ended well."""
         self._cycle_ended = time.monotonic()
 
-    def look(self, view: View) -> None:
+    def look(self, view: PlanningView) -> None:
         """Take in what a cycle saw."""
         self._update_hold_gauges(view.state)
         self._update_pause_gauge(view)
@@ -102,7 +102,7 @@ class AlertGauges:
             self._looked = time.monotonic()
             self._update_waiting_gauges(view)
 
-    def take_readings(self, slurm_trouble: str, cloud_trouble: str) -> None:
+    def record_read_errors(self, slurm_trouble: str, cloud_trouble: str) -> None:
         """Take why Slurm or the cloud could not be read; empty where they were."""
         self.take_troubles({"slurm": slurm_trouble, "cloud": cloud_trouble})
 
@@ -118,7 +118,7 @@ class AlertGauges:
             return 0.0
         return max(0.0, time.monotonic() - self._cycle_ended)
 
-    def _update_hold_gauges(self, state: State) -> None:
+    def _update_hold_gauges(self, state: EngineState) -> None:
         counts = dict.fromkeys((*GATE_NAMES, OTHER), 0)
         oldest = dict.fromkeys((*GATE_NAMES, OTHER), math.inf)
         for hold in state.holds.values():
@@ -129,8 +129,8 @@ class AlertGauges:
             self._holds.labels(gate).set(count)
             self._holds_since.labels(gate).set(oldest[gate] if count else 0.0)
 
-    def _update_pause_gauge(self, view: View) -> None:
-        pause = find_cluster_pause(view.state.pauses, view.scheduler.known_at)
+    def _update_pause_gauge(self, view: PlanningView) -> None:
+        pause = find_cluster_pause(view.state.pauses, view.scheduler.valid_at)
         self._paused.set(pause is not None)
         # A pause with an end is a plan: it ends without a command, and raises no alert.
         endless = pause is not None and pause.until is None
@@ -141,10 +141,10 @@ class AlertGauges:
             self._stopped_since = time.time()
         self._paused_at.labels("kill_switch").set(self._stopped_since)
 
-    def _update_waiting_gauges(self, view: View) -> None:
+    def _update_waiting_gauges(self, view: PlanningView) -> None:
         now = add_seconds(EPOCH, time.time())
-        nodes = find_waiting_nodes(view.state, view.scheduler.nodes)
-        jobs = find_waiting_jobs(view.state, view.scheduler.jobs, now)
+        nodes = find_nodes_awaiting_operator(view.state, view.scheduler.nodes)
+        jobs = find_jobs_awaiting_operator(view.state, view.scheduler.jobs, now)
         found = {
             "node": [(make_printable(rec.node)[:64], rec.since) for rec in nodes],
             "job": [(str(one.job), one.since) for one in jobs],
@@ -172,7 +172,7 @@ def _label_longest_waiting(
     return named
 
 
-def read_free_ratio(directory: Path) -> float:
+def read_free_disk_ratio(directory: Path) -> float:
     """Return the share of a file system that is free to its ordinary users; NaN where it cannot be
     read."""
     try:

@@ -47,7 +47,7 @@ from hpctl.toolkit.errors import Unavailable
 from hpctl.vocabulary.identity import BootId, InstanceId, NodeGeneration, NodeName
 from hpctl.vocabulary.model import ClearCondition, DeviceVerdict, Finding, NodeHealth
 from hpctl.vocabulary.ports import Clock
-from hpctl.wire.authentication import BodyBounds, RequestRefusal, read_body
+from hpctl.wire.authentication import BodyLimits, RequestRefusal, read_body
 from hpctl.wire.proved_route import BODY_TIMEOUT_S, RefusalCounter
 
 if TYPE_CHECKING:  # the intake's process has none
@@ -146,7 +146,7 @@ class AlertNodeFinder:
         return None
 
 
-def make_alert(notice: FiringNotice, node: NodeName, heard: datetime) -> NodeAlert:
+def make_node_alert(notice: FiringNotice, node: NodeName, heard: datetime) -> NodeAlert:
     """Return the finding that a firing alert is: `alert.<alertname>`, its severity as the code."""
     severity = notice.labels.get("severity", "")
     summary = notice.annotations.get("summary") or notice.annotations.get("description", "")
@@ -156,16 +156,18 @@ def make_alert(notice: FiringNotice, node: NodeName, heard: datetime) -> NodeAle
         DeviceVerdict.FAIL if severity.lower() in _FAIL else DeviceVerdict.WARN,
         min(convert_to_utc(notice.starts_at), heard),
         heard,
-        device=_strip_text(device, 256),
+        device=_strip_control_characters(device, 256),
         code=_NO_CODE.sub("_", severity)[:64],
-        detail=_strip_text(summary, 256),
-        evidence=_strip_text(" ".join(f"{k}={v}" for k, v in sorted(notice.labels.items())), 1024),
+        detail=_strip_control_characters(summary, 256),
+        evidence=_strip_control_characters(
+            " ".join(f"{k}={v}" for k, v in sorted(notice.labels.items())), 1024
+        ),
         clears=ClearCondition.GONE,
     )
     return NodeAlert(node, notice.fingerprint, finding, heard)
 
 
-def _strip_text(text: str, limit: int) -> str:
+def _strip_control_characters(text: str, limit: int) -> str:
     return _CONTROL.sub(" ", text).strip()[:limit]
 
 
@@ -210,7 +212,7 @@ class AlertmanagerWebhook:
             elif notice.status == "resolved":
                 resolved.append((node, notice.fingerprint))
             else:
-                firing.append(self._add_generation(make_alert(notice, node, heard)))
+                firing.append(self._add_generation(make_node_alert(notice, node, heard)))
         try:
             stored = self._alerts.take(firing, resolved)
         except OSError as error:
@@ -249,7 +251,7 @@ class AlertmanagerWebhook:
         )
 
 
-def make_routes(
+def make_alert_routes(
     token_file: Path | None, take: Callable[[bytes], dict[str, int]], registry: CollectorRegistry
 ) -> list[Route]:
     """Return the route for the intake's application; none where no token file is configured.
@@ -268,7 +270,7 @@ def make_routes(
             body = await read_body(
                 request.headers.get("content-length", "0"),
                 request.receive,
-                BodyBounds(
+                BodyLimits(
                     most=MAX_BODY,
                     within_s=BODY_TIMEOUT_S,
                     too_large=f"a notification has at most {MAX_BODY} bytes",
@@ -356,7 +358,7 @@ _Key = tuple[NodeName, str]
 
 
 class AlertStore:
-    """The alerts. `take` runs on the intake's threads, `add_to` on any."""
+    """The alerts. `take` runs on the intake's threads, `add_findings` on any."""
 
     checks: tuple[str, ...] = CHECKS
 
@@ -373,7 +375,7 @@ class AlertStore:
         stored; nothing has changed then.
         """
         with self._lock:
-            fresh = self._list_firing(self._clock.now())
+            fresh = self._list_firing_alerts(self._clock.now())
             ended = sum(fresh.pop(key, None) is not None for key in resolved)
             kept, held = 0, Counted(node for node, _ in fresh)
             for alert in firing:
@@ -386,11 +388,11 @@ class AlertStore:
                 kept += 1
             if fresh != self._alerts:
                 self._save_alerts(fresh.values())
-            news = _list_alert_names(fresh) ^ _list_alert_names(self._alerts)
+            news = _list_alert_identities(fresh) ^ _list_alert_identities(self._alerts)
             self._alerts = fresh
         return StoredAlertCounts(kept, ended, frozenset(node for node, _ in news))
 
-    def add_to(self, health: dict[NodeName, NodeHealth]) -> None:
+    def add_findings(self, health: dict[NodeName, NodeHealth]) -> None:
         """Add the alerts of each node's own generation to its findings, in place.
 
         A node whose agent was never heard has no generation that could be judged.
@@ -399,7 +401,7 @@ class AlertStore:
         with self._lock:
             if not self._alerts:
                 return
-            self._alerts = self._list_firing(now)
+            self._alerts = self._list_firing_alerts(now)
             for key, alert in self._alerts.items():
                 known = health.get(alert.node)
                 if known is None:
@@ -411,7 +413,7 @@ class AlertStore:
                 if (alert.instance, alert.boot) == (generation.instance, generation.boot):
                     health[alert.node] = replace(known, findings=(*known.findings, alert.finding))
 
-    def _list_firing(self, now: datetime) -> dict[_Key, NodeAlert]:
+    def _list_firing_alerts(self, now: datetime) -> dict[_Key, NodeAlert]:
         return {key: a for key, a in self._alerts.items() if now - a.heard < self._keep}
 
     def _save_alerts(self, alerts: Iterable[NodeAlert]) -> None:
@@ -452,5 +454,5 @@ def _add_instance(alert: NodeAlert, of: NodeGeneration) -> NodeAlert:
     return replace(alert, instance=of.instance, boot=of.boot)
 
 
-def _list_alert_names(alerts: Mapping[_Key, NodeAlert]) -> set[tuple[NodeName, object]]:
+def _list_alert_identities(alerts: Mapping[_Key, NodeAlert]) -> set[tuple[NodeName, object]]:
     return {(key[0], (key[1], a.instance, a.boot, a.finding.verdict)) for key, a in alerts.items()}

@@ -10,7 +10,7 @@ from hpctl.toolkit.checks_view import CheckView
 from hpctl.toolkit.errors import HpctlError
 
 
-def check_sinks(config: Config) -> Iterable[HpctlError]:
+def check_notification_sinks(config: Config) -> Iterable[HpctlError]:
     """Return what is wrong with the sinks' URLs; nothing is sent."""
     return find_unusable_sinks(config.notify.sinks)
 

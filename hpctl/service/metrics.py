@@ -22,10 +22,10 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disa
 
 from hpctl import __version__
 from hpctl.engine.job_losses import count_gpus
-from hpctl.engine.journal.state import State
+from hpctl.engine.journal.state import EngineState
 from hpctl.engine.loop import CycleResult
 from hpctl.engine.plan import ESCALATED, GATE
-from hpctl.engine.view import ReadScope, View
+from hpctl.engine.view import PlanningView, SlurmReadScope
 from hpctl.faults.catalogue import SITE_RULE
 from hpctl.faults.table import ROWS
 from hpctl.service.alert_gauges import OTHER, AlertGauges
@@ -40,7 +40,7 @@ from hpctl.vocabulary.node_recovery import NodeRecovery
 from hpctl.vocabulary.outcome import OutcomeKind
 from hpctl.vocabulary.pause import find_active_pauses
 from hpctl.vocabulary.policy import RecoveryPolicy
-from hpctl.vocabulary.recovery import StepKind, StepRecord, Trail
+from hpctl.vocabulary.recovery import StepKind, StepRecord, TransitionRecord
 from hpctl.vocabulary.slurm_facts import ENDED, SlurmJob
 from hpctl.vocabulary.spares_reservation import RESERVATION
 from hpctl.vocabulary.trouble import TroubleKind
@@ -115,7 +115,7 @@ class _SeriesDefinition(Struct, frozen=True):
     labels: tuple[str, ...]
 
 
-def _list_series() -> dict[str, _SeriesDefinition]:
+def _load_series_definitions() -> dict[str, _SeriesDefinition]:
     """Return every series, by the table of metrics.md."""
     table = (pkgutil.get_data(__package__, "metrics.md") or b"").decode()
     rows = [line.split("|")[1:-1] for line in table.splitlines() if line.startswith("| h")]
@@ -125,16 +125,16 @@ def _list_series() -> dict[str, _SeriesDefinition]:
     }
 
 
-_SERIES: Final = _list_series()
+_SERIES: Final = _load_series_definitions()
 
 
-def _create_series(series: Counter | Gauge | Histogram, *values: Iterable[str]) -> None:
+def _initialize_label_values(series: Counter | Gauge | Histogram, *values: Iterable[str]) -> None:
     """Create what a series has for each combination of the values of its labels."""
     for labels in product(*values):
         series.labels(*labels)
 
 
-class _MetricCounts:
+class _MetricSeries:
     """All series, with the values that their labels can have: each exists from the start, so that
     a missing one means a dead daemon."""
 
@@ -193,23 +193,29 @@ class _MetricCounts:
 
     def _create_all_series(self) -> None:
         walls = ("parse", "assess", "policy", "plan", "advance", "execute", "fold", "metrics")
-        _create_series(self.flaws, walls)
-        _create_series(self.readings, [str(reading) for reading in ReadScope])
-        _create_series(self.quarantined, ("no", "yes"))
-        _create_series(self.lost, CLASSES)
-        _create_series(self.opened, ["node"], [*_FAULTS, "slurm", "site", OTHER])
-        _create_series(
+        _initialize_label_values(self.flaws, walls)
+        _initialize_label_values(self.readings, [str(reading) for reading in SlurmReadScope])
+        _initialize_label_values(self.quarantined, ("no", "yes"))
+        _initialize_label_values(self.lost, CLASSES)
+        _initialize_label_values(self.opened, ["node"], [*_FAULTS, "slurm", "site", OTHER])
+        _initialize_label_values(
             self.opened, ["job"], [str(name) for name in (TroubleKind.NODE, *_TROUBLES, OTHER)]
         )
         for kind, (phases, ends) in _KINDS.items():
-            _create_series(self.ended, [kind], [str(phase) for phase in phases if phase in ends])
-            _create_series(self.open, [kind], [str(phase) for phase in phases if phase not in ends])
-        _create_series(self.steps, set(_STEPS.values()), [str(outcome) for outcome in OutcomeKind])
-        _create_series(self.api, OPERATIONS, RESULTS)
-        _create_series(self.stage, ("opened", "drained", "released", "running"))
-        _create_series(self.drained, ("healthy", "remedied", "escalated", "cancelled"))
-        _create_series(self.spares, ("configured", "reserved"))
-        _create_series(self.agents, ("heard", "silent", "never", "out_of_service"))
+            _initialize_label_values(
+                self.ended, [kind], [str(phase) for phase in phases if phase in ends]
+            )
+            _initialize_label_values(
+                self.open, [kind], [str(phase) for phase in phases if phase not in ends]
+            )
+        _initialize_label_values(
+            self.steps, set(_STEPS.values()), [str(outcome) for outcome in OutcomeKind]
+        )
+        _initialize_label_values(self.api, OPERATIONS, RESULTS)
+        _initialize_label_values(self.stage, ("opened", "drained", "released", "running"))
+        _initialize_label_values(self.drained, ("healthy", "remedied", "escalated", "cancelled"))
+        _initialize_label_values(self.spares, ("configured", "reserved"))
+        _initialize_label_values(self.agents, ("heard", "silent", "never", "out_of_service"))
 
     def partition(self, name: str, *, new: bool = False) -> str:
         """Return the label's value for a partition; OTHER for one too many, and for one that no
@@ -219,7 +225,7 @@ class _MetricCounts:
             self.partitions[name] = make_printable(name)[:64] if room else OTHER
         return self.partitions.get(name, OTHER)
 
-    def take_ratio(self, partition: str) -> None:
+    def update_training_time_ratio(self, partition: str) -> None:
         """What of the GPU time of a partition's jobs was not lost."""
         held = self.held.labels(partition)._value.get()
         lost = self.missed.labels(partition)._value.get()
@@ -239,7 +245,7 @@ class DaemonMetrics:
         """`calls`: how often each operation of the API was called, with which result. `leader` is
         asked at each scrape whether this daemon leads. `state_dir`: of the daemon, whose file
         system is watched."""
-        self._view: View | None = None
+        self._view: PlanningView | None = None
         self._agent_port = agent_port
         # They would be a second series for each counter, which has no reader.
         disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -249,7 +255,7 @@ class DaemonMetrics:
             series = _SERIES[name]
             return Gauge(name, series.text, series.labels, registry=self.registry)
 
-        self._counts = _MetricCounts(self.registry, make_gauge)
+        self._counts = _MetricSeries(self.registry, make_gauge)
         self._gauges = AlertGauges(make_gauge, leader, state_dir)
         self.failed, self.journal = self._counts.failed, self._counts.journal
         self.notifications = self._counts.notifications
@@ -262,7 +268,7 @@ class DaemonMetrics:
         self._api_counted = Counted[tuple[str, str]]()
         self._built: tuple[str, ...] = ()
 
-    def begin(self, state: State) -> None:
+    def begin(self, state: EngineState) -> None:
         """Count what happens from now on."""
         self._recoveries.begin(state)
         self._gauges.begin()
@@ -293,13 +299,13 @@ class DaemonMetrics:
     def cycle(
         self,
         seconds: float,
-        view: View,
+        view: PlanningView,
         policy: RecoveryPolicy,
         flaws: Iterable[InconsistentState] = (),
     ) -> None:
         """Take one cycle in. Never raises: what cannot be counted is counted as a flaw."""
         self._view = view
-        self._gauges.end_cycle()
+        self._gauges.record_cycle_end()
         self._counts.cycles.observe(seconds)
         for flaw in flaws:
             self._counts.flaws.labels(flaw.where).inc()
@@ -309,23 +315,23 @@ class DaemonMetrics:
         ):
             self._counts.flaws.labels("metrics").inc()
 
-    def take_cycle(self, seconds: float, result: CycleResult) -> None:
+    def record_cycle_result(self, seconds: float, result: CycleResult) -> None:
         """Take in what a cycle of the loop saw, which lasted so long. Never raises."""
         self.cycle(seconds, result.view, result.policy, result.flaws)
-        self._gauges.take_readings(result.slurm_trouble, result.cloud_trouble)
+        self._gauges.record_read_errors(result.slurm_trouble, result.cloud_trouble)
 
     def take_troubles(self, troubles: Mapping[str, str]) -> None:
         """Take what each part of the daemon reports; empty: no trouble."""
         self._gauges.take_troubles(troubles)
 
-    def _count_pauses(self, state: State, now: datetime) -> None:
+    def _count_pauses(self, state: EngineState, now: datetime) -> None:
         self._counts.pauses.clear()
         for pause in find_active_pauses(state.pauses, now):
             labels = (pause.scope, pause.by, pause.why)
             ends = pause.until.timestamp() if pause.until is not None else 0
             self._counts.pauses.labels(*labels).set(ends)
 
-    def _observe_view(self, seen: tuple[View, RecoveryPolicy]) -> None:
+    def _observe_view(self, seen: tuple[PlanningView, RecoveryPolicy]) -> None:
         view, policy = seen
         self._counts.readings.labels(str(view.reading)).inc()
         state = view.state
@@ -333,7 +339,7 @@ class DaemonMetrics:
             self._counts.build.clear()
             self._counts.build.labels(*built).set(1)
             self._built = built
-        self._count_pauses(state, view.scheduler.known_at)
+        self._count_pauses(state, view.scheduler.valid_at)
         rules = [hold.rule for hold in state.holds.values() if hold.gate == GATE]
         self._counts.quarantined.labels("no").set(len(rules) - rules.count(ESCALATED))
         self._counts.quarantined.labels("yes").set(rules.count(ESCALATED))
@@ -352,21 +358,21 @@ class _RecoveryCounter:
     What had happened when the daemon started is not counted again.
     """
 
-    def __init__(self, counts: _MetricCounts) -> None:
+    def __init__(self, counts: _MetricSeries) -> None:
         self._counts = counts
         self._events = -1
         self._known: set[RecoveryId] = set()
         self._before: dict[RecoveryId, Recovery] = {}
         self._gpus: dict[RecoveryId, int] = {}
 
-    def begin(self, state: State) -> None:
+    def begin(self, state: EngineState) -> None:
         """What is in it has happened already."""
         self._before.clear()
         for recs, open_now in _list_recoveries(state):
             self._known.update(recs)
             self._before |= {rid: recs[rid] for rid in open_now}
 
-    def look(self, view: View) -> None:
+    def look(self, view: PlanningView) -> None:
         """Look where the journal has grown: at what is new, and at what was open."""
         if view.state.events == self._events:
             return
@@ -388,14 +394,16 @@ class _RecoveryCounter:
         steps = chain.from_iterable(rec.steps for rec in self._before.values())
         self._counts.doubt.set(sum(step.in_doubt for step in steps))
 
-    def _count_transitions(self, before: Recovery | None, rec: Recovery, view: View) -> None:
+    def _count_transitions(
+        self, before: Recovery | None, rec: Recovery, view: PlanningView
+    ) -> None:
         kind, phase = _make_recovery_labels(rec)
         old: tuple[StepRecord, ...] = before.steps if before is not None else ()
         for number, step in enumerate(rec.steps):
             news = number >= len(old) or old[number].outcome is None
             if news and step.outcome is not None:
                 self._counts.steps.labels(_STEPS[step.kind], str(step.outcome.kind)).inc()
-        if isinstance(rec, JobRecovery) and rec.of_no_fault:
+        if isinstance(rec, JobRecovery) and rec.is_without_fault:
             return
         if before is None and not isinstance(rec, ClusterChange) and kind != "change":
             self._counts.opened.labels(kind, _find_fault_class(rec)).inc()
@@ -406,7 +414,9 @@ class _RecoveryCounter:
         if not rec.ended or (before is not None and before.ended):
             return
         self._counts.ended.labels(kind, phase).inc()
-        if isinstance(rec, NodeRecovery) and not (rec.of_capacity or rec.of_maintenance):
+        if isinstance(rec, NodeRecovery) and not (
+            rec.is_for_capacity_change or rec.is_for_maintenance
+        ):
             self._count_ended_node(rec)
         elif isinstance(rec, JobRecovery):
             self._count_ended_job(rec, view.state)
@@ -423,7 +433,7 @@ class _RecoveryCounter:
                 found = str(rec.phase)
             self._counts.drained.labels(found).inc(_compute_seconds_between(drained, rec.since))
 
-    def _count_ended_job(self, rec: JobRecovery, state: State) -> None:
+    def _count_ended_job(self, rec: JobRecovery, state: EngineState) -> None:
         """Its stages, where it ran again, and what it lost, until then or to its end."""
         cause = state.nodes.get(rec.cause)
         opened = cause.opened if cause is not None else rec.opened
@@ -452,7 +462,7 @@ class _RecoveryCounter:
             self._counts.restarted.inc()
             self._counts.restart.set(_compute_seconds_between(line, running))
             self._counts.detection.set(_compute_seconds_between(line, opened))
-        lost = _compute_seconds_between(line, running or rec.since) + _measure_redone_s(
+        lost = _compute_seconds_between(line, running or rec.since) + _compute_redone_work_seconds(
             rec, line, state
         )
         gpu_seconds = lost * self._gpus.get(rec.id, 0)
@@ -462,7 +472,7 @@ class _RecoveryCounter:
 
 
 def _list_recoveries(
-    state: State,
+    state: EngineState,
 ) -> Iterator[tuple[dict[RecoveryId, Any], Collection[RecoveryId]]]:
     """Yield the recoveries and changes, and the ids of those that are open."""
     yield state.nodes, state.open_nodes.values()
@@ -478,7 +488,7 @@ def _make_recovery_labels(rec: Recovery) -> tuple[str, str]:
         return "job", str(rec.phase)
     return (
         ("change", str(change.find_removal_phase(rec)))
-        if rec.of_capacity
+        if rec.is_for_capacity_change
         else ("node", str(rec.phase))
     )
 
@@ -504,11 +514,11 @@ def _compute_seconds_between(begin: datetime, end: datetime) -> float:
     return max(0.0, (end - begin).total_seconds())
 
 
-def _find_signal_time(trail: Iterable[Trail], signal: str) -> datetime | None:
+def _find_signal_time(trail: Iterable[TransitionRecord], signal: str) -> datetime | None:
     return next((move.at for move in trail if move.signal == signal), None)
 
 
-def _measure_redone_s(rec: JobRecovery, line: datetime, state: State) -> float:
+def _compute_redone_work_seconds(rec: JobRecovery, line: datetime, state: EngineState) -> float:
     """Return seconds of work after the last complete checkpoint that its supervisor reported; 0
     where it reported none."""
     reports = [
@@ -528,14 +538,14 @@ def _measure_redone_s(rec: JobRecovery, line: datetime, state: State) -> float:
 class _StateSampler:
     """Counts nodes and jobs, every SAMPLE_S seconds."""
 
-    def __init__(self, counts: _MetricCounts) -> None:
+    def __init__(self, counts: _MetricSeries) -> None:
         self._counts = counts
         self._last = -math.inf
         self._jobs: dict[tuple[JobId, datetime], bool | None] | None = None
         """Of each registered job: None while it is not over, False where it was over when it was
         counted last, True once that is counted."""
 
-    def look(self, view: View, policy: RecoveryPolicy) -> None:
+    def look(self, view: PlanningView, policy: RecoveryPolicy) -> None:
         """Count where it is due."""
         now = time.monotonic()
         passed_s, slurm = now - self._last, view.scheduler
@@ -545,14 +555,16 @@ class _StateSampler:
         spares = sum(len(v) for k, v in view.reservations.items() if k.startswith(RESERVATION))
         self._counts.spares.labels("reserved").set(spares)
         self._counts.spares.labels("configured").set(sum(policy.spares.values()))
-        self._sample_agents(view, slurm.known_at, policy.ages.silent_s)
+        self._sample_agents(view, slurm.valid_at, policy.ages.silent_s)
         gpus = self._sample_nodes(view)
         self._update_job_metrics(view, gpus, passed_s if passed_s <= MISSED_S else 0.0)
-        self._sample_jobs(view)
+        self._count_training_jobs(view)
 
-    def _sample_agents(self, view: View, now: datetime, silent_s: float) -> None:
+    def _sample_agents(self, view: PlanningView, now: datetime, silent_s: float) -> None:
         expected = [n for n in view.scheduler.nodes.values() if not n.powered_down]
-        awaited = [n.name for n in expected if n.in_service and not view.state.is_treated(n.name)]
+        awaited = [
+            n.name for n in expected if n.in_service and not view.state.is_node_in_recovery(n.name)
+        ]
         heard = [view.health[name].last_heard for name in awaited if name in view.health]
         silent = sum(_compute_seconds_between(at, now) > silent_s for at in heard)
         self._counts.agents.labels("heard").set(len(heard) - silent)
@@ -560,13 +572,13 @@ class _StateSampler:
         self._counts.agents.labels("never").set(len(awaited) - len(heard))
         self._counts.agents.labels("out_of_service").set(len(expected) - len(awaited))
 
-    def _sample_nodes(self, view: View) -> dict[NodeName, int]:
+    def _sample_nodes(self, view: PlanningView) -> dict[NodeName, int]:
         """Return nodes and GPUs by partition; answers the GPUs of each node."""
         found, gpus, each = Counted[tuple[str, str]](), Counted[str](), dict[NodeName, int]()
         for name, node in view.scheduler.nodes.items():
             each[name] = next((n for kind, n in node.has.gres if kind == "gpu"), 0)
             state = "in_service" if node.in_service else "down" if node.down else "drained"
-            state = "recovering" if view.state.is_treated(name) else state
+            state = "recovering" if view.state.is_node_in_recovery(name) else state
             for partition in node.partitions:
                 label = self._counts.partition(partition, new=True)
                 found[label, state] += 1
@@ -578,7 +590,7 @@ class _StateSampler:
         return each
 
     def _update_job_metrics(
-        self, view: View, gpus: Mapping[NodeName, int], passed_s: float
+        self, view: PlanningView, gpus: Mapping[NodeName, int], passed_s: float
     ) -> None:
         found, held = Counted[tuple[str, str]](), Counted[str]()
         for job in view.scheduler.jobs.values():
@@ -592,9 +604,9 @@ class _StateSampler:
             for state in ("running", "pending", "recovering"):
                 self._counts.jobs.labels(label, state).set(found[label, state])
             self._counts.held.labels(label).inc(held[label] * passed_s)
-            self._counts.take_ratio(label)
+            self._counts.update_training_time_ratio(label)
 
-    def _sample_jobs(self, view: View) -> None:
+    def _count_training_jobs(self, view: PlanningView) -> None:
         """The training operator's counters. A job that is over may be started again by hpctl at
         once: it is counted when it is found over twice."""
         first, before = self._jobs is None, self._jobs or {}
@@ -607,11 +619,11 @@ class _StateSampler:
             counted = before.get(key, first or None) if over else None
             if over and number not in view.state.open_jobs:
                 if counted is False:
-                    self._forget_job(job)
+                    self._count_finished_job(job)
                 counted = counted is not None
             self._jobs[key] = counted
 
-    def _forget_job(self, job: SlurmJob) -> None:
+    def _count_finished_job(self, job: SlurmJob) -> None:
         if job.state == "COMPLETED":
             self._counts.successful.inc()
         elif job.state == "CANCELLED":

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from hpctl.engine.node_health import NodeHealthStore
-from hpctl.engine.observe import Observer
+from hpctl.engine.observe import ClusterObserver
 from hpctl.vocabulary.identity import NodeGeneration, NodeName
 from hpctl.vocabulary.slurm_facts import SchedulerView
 
@@ -38,7 +38,7 @@ class NodeDirectory:
 
     def __init__(
         self,
-        observer: Observer,
+        observer: ClusterObserver,
         health: NodeHealthStore,
         leadership: ServingStatus,
         slurm: SlurmReader,

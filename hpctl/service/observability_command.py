@@ -34,7 +34,7 @@ def observability() -> None:
     """Prometheus and Grafana for this cluster."""
 
 
-def _describe_consumer(file: str) -> str:
+def _describe_file_consumer(file: str) -> str:
     if file == RUNBOOK:
         return "people: what each alert means, and what to do"
     return "Grafana (import)" if file.startswith(DASHBOARDS) else "Prometheus"
@@ -49,7 +49,7 @@ class ObservabilityRenderView(Struct, frozen=True):
     dry_run: bool = False
 
     layout: ClassVar[Layout] = (
-        RowTable("files", (Column("FILE", "{}"), Column("FOR", _describe_consumer))),
+        RowTable("files", (Column("FILE", "{}"), Column("FOR", _describe_file_consumer))),
         TextLine(DRY_RUN, when="dry_run"),
         TextLine("Prometheus scrapes {heads}.", when=lambda view: not view.dry_run),
     )

@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from hpctl.slurm import rules
 from hpctl.slurm.read import SlurmCommandReader
 from hpctl.slurm.records import HostlistCache, JobRecord
-from hpctl.slurm.run import UNAVAILABLE, judge_outcome
+from hpctl.slurm.run import UNAVAILABLE, classify_command_result
 from hpctl.toolkit.bounds import parse_count, parse_slurm_time
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import Unavailable
@@ -118,7 +118,7 @@ _BEHIND_ALL = 2147483645
 """The highest nice value that Slurm takes."""
 
 
-def wrap_test(command: str) -> str:
+def make_test_script(command: str) -> str:
     """Return the batch script of a test, which puts the end of a failed command's output into the
     job's Comment: a shared directory for a log may be missing, and the reason must reach the head
     node where the command itself does not run.
@@ -133,7 +133,7 @@ def wrap_test(command: str) -> str:
     )
 
 
-def _find_own_user() -> str:
+def _find_daemon_user() -> str:
     """Return the daemon's own user: its name, which reservations want, or its number."""
     try:
         return pwd.getpwuid(os.geteuid()).pw_name
@@ -170,24 +170,25 @@ class CliScheduler(SlurmCommandReader):
         """DRAIN with a Reason, one update for each Reason and hundred nodes."""
         if spare_marks:
             return update_nodes_singly(
-                nodes, lambda one: self.update(one, "DRAIN", rules.check_unmarked_drain)
+                nodes,
+                lambda one: self.update(one, "DRAIN", rules.find_early_unmarked_drain_outcome),
             )
-        return self.update(nodes, "DRAIN", rules.check_drain)
+        return self.update(nodes, "DRAIN", rules.find_early_drain_outcome)
 
     def down(self, nodes: Mapping[NodeName, str]) -> Mapping[NodeName, Outcome]:
         """DOWN with the same Reason, where the node is DRAIN with our recovery's Reason."""
-        return self.update(nodes, "DOWN", rules.check_down)
+        return self.update(nodes, "DOWN", rules.find_early_down_outcome)
 
-    def give_back(self, nodes: Mapping[NodeName, RecoveryId]) -> Mapping[NodeName, Outcome]:
+    def resume_nodes(self, nodes: Mapping[NodeName, RecoveryId]) -> Mapping[NodeName, Outcome]:
         """RESUME where the Reason is still that recovery's and the slurmd answers."""
-        return self.update(nodes, "RESUME", rules.check_give_back)
+        return self.update(nodes, "RESUME", rules.find_early_owned_resume_outcome)
 
     def signal(self, attempt: JobAttempt, signal: str) -> Outcome:
         """`scancel --full --signal`, to batch script and steps."""
         record = self._look(attempt.job)
         if isinstance(record, Outcome):
             return record
-        refusal = rules.check_signal(record, attempt)
+        refusal = rules.find_early_signal_outcome(record, attempt)
         if refusal is not None or record is None:
             return refusal or rules.NO_SUCH_JOB
         return self.order("scancel", "--full", f"--signal={signal}", record.command_id)
@@ -197,12 +198,12 @@ class CliScheduler(SlurmCommandReader):
         record = self._look(attempt.job)
         if isinstance(record, Outcome):
             return record
-        send = rules.check_requeue(record, attempt)
+        send = rules.plan_requeue(record, attempt)
         if isinstance(send, Outcome):
             return send
         return rules.classify_requeue_answer(self.order("scontrol", "requeue", send))
 
-    def start_now(
+    def start_pending_job(
         self,
         job: JobId,
         exclude: Sequence[NodeName],
@@ -218,16 +219,16 @@ class CliScheduler(SlurmCommandReader):
         if isinstance(record, Outcome):
             return record
         try:
-            known = self._find_nodes_of_job(record, exclude)
+            known = self._find_existing_excluded_nodes(record, exclude)
         except Unavailable as error:
             return _reject_unavailable(error)
         send = rules.plan_job_start(record, exclude, known, forgive, elastic=elastic)
         if isinstance(send, Outcome):
             return send
-        sent = self._send_start(send, after_s)
+        sent = self._send_start_plan(send, after_s)
         return rules.classify_start_answer(sent, record, known)
 
-    def _send_start(self, send: rules.StartPlan, after_s: float) -> Outcome:
+    def _send_start_plan(self, send: rules.StartPlan, after_s: float) -> Outcome:
         sent = Outcome.accepted()
         if send.requeue:
             sent = rules.classify_requeue_answer(self.order("scontrol", "requeue", send.command_id))
@@ -239,7 +240,7 @@ class CliScheduler(SlurmCommandReader):
                 args += _format_exclusions(update.exclude, update.mark)
             if send.tasks is not None:
                 args.append(f"NumTasks={send.tasks}")
-            args.append(rules.format_start_time(after_s))
+            args.append(rules.format_start_time_argument(after_s))
             sent = self.order("scontrol", "update", *args)
         if send.release and sent.kind is OutcomeKind.ACCEPTED:
             return self.order("scontrol", "release", send.command_id)
@@ -251,7 +252,7 @@ class CliScheduler(SlurmCommandReader):
         if isinstance(record, Outcome):
             return record
         try:
-            known = self._find_nodes_of_job(record, ())
+            known = self._find_existing_excluded_nodes(record, ())
         except Unavailable as error:
             return _reject_unavailable(error)
         send = rules.plan_exclusion_lifts(record, nodes, known)
@@ -270,7 +271,7 @@ class CliScheduler(SlurmCommandReader):
         record = self._look(job)
         if isinstance(record, Outcome):
             return record
-        refusal = rules.check_hold(record)
+        refusal = rules.find_early_hold_outcome(record)
         if refusal is not None or record is None:
             return refusal or rules.NO_SUCH_JOB
         held = self.order("scontrol", "uhold", record.command_id)
@@ -280,12 +281,12 @@ class CliScheduler(SlurmCommandReader):
         noted = written.kind is OutcomeKind.ACCEPTED
         return held if noted else Outcome.accepted(f"held, reason not written: {written.detail}")
 
-    def give_up(self, attempt: JobAttempt, why: str) -> Outcome:
+    def cancel_attempt(self, attempt: JobAttempt, why: str) -> Outcome:
         """Write the Comment, as that of an ended job stays, then `scancel`."""
         record = self._look(attempt.job)
         if isinstance(record, Outcome):
             return record
-        refusal = rules.check_cancel(record, attempt)
+        refusal = rules.find_early_cancel_outcome(record, attempt)
         if refusal is not None or record is None:
             return refusal or rules.NO_SUCH_JOB
         self._write_comment(record, why)
@@ -296,16 +297,16 @@ class CliScheduler(SlurmCommandReader):
         record = self._look(attempt.job)
         if isinstance(record, Outcome):
             return record
-        refusal = rules.check_note(record, attempt)
+        refusal = rules.find_early_comment_outcome(record, attempt)
         if refusal is not None or record is None:
             return refusal or rules.NO_SUCH_JOB
         return self._write_comment(record, why)
 
     def _write_comment(self, record: JobRecord, why: str) -> Outcome:
-        comment = rules.format_comment(record.job.comment, why)
+        comment = rules.format_comment_argument(record.job.comment, why)
         return self.order("scontrol", "update", f"JobId={record.comment_id}", comment)
 
-    def active_controller(self) -> str:
+    def find_active_controller(self) -> str:
         """Return the host of the first slurmctld that answers `scontrol ping`; empty where none
         does."""
         ran = self.runner.run("scontrol", "ping")
@@ -335,7 +336,7 @@ class CliScheduler(SlurmCommandReader):
                 this,
                 "StartTime=now",
                 "Duration=UNLIMITED",
-                f"Users={_find_own_user() if own else NO_USER}",
+                f"Users={_find_daemon_user() if own else NO_USER}",
             ]
             sent = self.order(
                 "scontrol", "create", "reservation", *args, f"Nodes={fold_hostlist(nodes)}"
@@ -367,7 +368,7 @@ class CliScheduler(SlurmCommandReader):
 
     def test(self, test: NodeTest) -> Outcome:
         """`sbatch --wrap`, where squeue knows no such job of ours."""
-        mine = (f"--name={test.name}", f"--user={_find_own_user()}")
+        mine = (f"--name={test.name}", f"--user={_find_daemon_user()}")
         try:
             known = self._read(*_OURS, *mine, program="squeue").text
         except Unavailable as error:
@@ -384,7 +385,7 @@ class CliScheduler(SlurmCommandReader):
             f"--nice={_BEHIND_ALL}" if test.idle else f"--reservation={test.name}",
             f"--nodelist={test.node}",
             f"--time={math.ceil(test.limit_s / 60)}",
-            f"--wrap={wrap_test(test.command)}",
+            f"--wrap={make_test_script(test.command)}",
         ]
         if not self.may_act():
             return NOT_LEADING
@@ -393,12 +394,12 @@ class CliScheduler(SlurmCommandReader):
         return (
             Outcome.accepted(str(parse_count(ran.text.strip().partition(";")[0])))
             if ran.ok
-            else judge_outcome(ran)
+            else classify_command_result(ran)
         )
 
-    def end_test(self, name: str) -> Outcome:
+    def cancel_node_test(self, name: str) -> Outcome:
         """`scancel` by name, of our own jobs alone."""
-        return self.order("scancel", f"--name={name}", f"--user={_find_own_user()}")
+        return self.order("scancel", f"--name={name}", f"--user={_find_daemon_user()}")
 
     def set_weight(self, nodes: Sequence[NodeName], weight: int) -> Outcome:
         """Set the Weight of nodes that slurmctld knows: jobs get those of the least first."""
@@ -408,7 +409,7 @@ class CliScheduler(SlurmCommandReader):
 
     def order(self, *args: str) -> Outcome:
         """Send one command, once."""
-        return judge_outcome(self.runner.run(*args)) if self.may_act() else NOT_LEADING
+        return classify_command_result(self.runner.run(*args)) if self.may_act() else NOT_LEADING
 
     def _look(self, job: JobId) -> JobRecord | Outcome | None:
         """Return the job now; a failed look is an order that was not sent."""
@@ -417,7 +418,7 @@ class CliScheduler(SlurmCommandReader):
         except Unavailable as error:
             return _reject_unavailable(error)
 
-    def _find_nodes_of_job(
+    def _find_existing_excluded_nodes(
         self, record: JobRecord | None, exclude: Sequence[NodeName]
     ) -> set[NodeName]:
         wanted = set(exclude)

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from hpctl.toolkit.errors import Unavailable
-from hpctl.vocabulary.controller_news import ControllerNews
+from hpctl.vocabulary.controller_news import ControllerLogEvent
 
 MOST_AT_ONCE = 1024 * 1024
 """Bytes that are read in one look; where there are more, the rest is skipped, and is news."""
@@ -43,13 +43,13 @@ _SILENT = re.compile(rb"Nodes .* not responding\s*$")
 _HOST = re.compile(r"(?P<name>[^\s(]+)(?:\((?P<address>[^)]*)\))?")
 
 
-def parse_log_line(line: bytes) -> ControllerNews:
+def classify_log_line(line: bytes) -> ControllerLogEvent:
     """Return what one line of the log says."""
     if _DEBUG.match(line):
-        return ControllerNews.NONE
+        return ControllerLogEvent.NONE
     if _NODE.search(line) or _RELOADED.search(line):
-        return ControllerNews.NODE
-    return ControllerNews.JOB if _JOB.search(line) else ControllerNews.NONE
+        return ControllerLogEvent.NODE
+    return ControllerLogEvent.JOB if _JOB.search(line) else ControllerLogEvent.NONE
 
 
 def find_controllers(config: Mapping[str, str]) -> list[str]:
@@ -126,57 +126,57 @@ class ControllerLog:
             return "which of several controllers is active is not known, or it is on another host"
         try:
             with path.open("rb", buffering=0) as file:
-                self._file, self._offset = _find_log_end(file)
+                self._file, self._offset = _get_file_identity_and_size(file)
         except OSError as error:
             return f"{path} cannot be read: {error.strerror}"
         self._path, self._rest, self._reopens = path, b"", False
         return ""
 
-    def read(self) -> ControllerNews:
+    def read(self) -> ControllerLogEvent:
         """Return the most urgent news of what was written since the last time.
 
         A log that was rotated is news: what was written just before is not looked for.
         """
         if self._path is None:
-            return ControllerNews.NONE
+            return ControllerLogEvent.NONE
         try:
             there = self._path.stat()
             if (there.st_dev, there.st_ino) == self._file and there.st_size == self._offset:
-                return ControllerNews.NONE
+                return ControllerLogEvent.NONE
             with self._path.open("rb", buffering=0) as file:
                 return self._read_news(file)
         except FileNotFoundError:
-            return ControllerNews.NONE  # between the two steps of a rotation
+            return ControllerLogEvent.NONE  # between the two steps of a rotation
         except OSError:
             self._path = None
-            return ControllerNews.NODE
+            return ControllerLogEvent.NODE
 
-    def _read_news(self, file: BinaryIO) -> ControllerNews:
-        which, size = _find_log_end(file)
+    def _read_news(self, file: BinaryIO) -> ControllerLogEvent:
+        which, size = _get_file_identity_and_size(file)
         if which != self._file or size < self._offset:
             self._file, self._offset, self._rest = which, size, b""
-            return ControllerNews.NODE
+            return ControllerLogEvent.NODE
         file.seek(self._offset)
         found = file.read(MOST_AT_ONCE) or b""
         self._offset += len(found)
         *lines, self._rest = (self._rest + found).split(b"\n")
         if len(found) == MOST_AT_ONCE or len(self._rest) > LONGEST_LINE:
             self._offset, self._rest = size, b""
-            return ControllerNews.NODE
-        return max(map(self._read_fresh_news, lines), default=ControllerNews.NONE)
+            return ControllerLogEvent.NODE
+        return max(map(self._classify_new_line, lines), default=ControllerLogEvent.NONE)
 
-    def _read_fresh_news(self, line: bytes) -> ControllerNews:
+    def _classify_new_line(self, line: bytes) -> ControllerLogEvent:
         """Return what a line says that no line before it has said."""
         self._reopens = self._reopens or _RELOADED.search(line) is not None
         silent = _SILENT.search(line)
         if silent is not None:
             if silent[0] == self._silent:
-                return ControllerNews.NONE
+                return ControllerLogEvent.NONE
             self._silent = silent[0]
-        return parse_log_line(line)
+        return classify_log_line(line)
 
 
-def _find_log_end(file: BinaryIO) -> tuple[tuple[int, int], int]:
+def _get_file_identity_and_size(file: BinaryIO) -> tuple[tuple[int, int], int]:
     """Return which file this is, and where it ends."""
     found = os.fstat(file.fileno())
     return (found.st_dev, found.st_ino), found.st_size

@@ -36,7 +36,7 @@ class SlurmHazard(msgspec.Struct, frozen=True):
     source: str
 
 
-class _CheckedSlurm(msgspec.Struct, frozen=True):
+class _SlurmConfiguration(msgspec.Struct, frozen=True):
     version: Version
     config: Config
     files: Mapping[str, str] | None
@@ -51,7 +51,7 @@ class _CheckedSlurm(msgspec.Struct, frozen=True):
         return None
 
     def number(self, setting: str, default: int) -> int:
-        return _parse_int(self.config.get(setting, ""), default)
+        return _parse_leading_int(self.config.get(setting, ""), default)
 
 
 class _HazardRow(SlurmHazard, frozen=True, forbid_unknown_fields=True):
@@ -69,12 +69,12 @@ class _HazardRow(SlurmHazard, frozen=True, forbid_unknown_fields=True):
     given: bool | None = None
     by: str = ""
 
-    def of(self, slurm: _CheckedSlurm) -> list[SlurmHazard]:
+    def of(self, slurm: _SlurmConfiguration) -> list[SlurmHazard]:
         """Return the hazard that the row tells of this Slurm, if it does; of some, one for each
         key."""
         if not self.since <= slurm.version < self.before:
             return []
-        found = BY[self.by](slurm) if self.by else self._list_values(slurm)
+        found = BY[self.by](slurm) if self.by else self._list_message_values(slurm)
         return [
             SlurmHazard(
                 self.rule,
@@ -86,11 +86,11 @@ class _HazardRow(SlurmHazard, frozen=True, forbid_unknown_fields=True):
             for values in found
         ]
 
-    def _list_values(self, slurm: _CheckedSlurm) -> list[_Values]:
+    def _list_message_values(self, slurm: _SlurmConfiguration) -> list[_Values]:
         text: str | None = slurm.config.get(self.setting, "")
         if self.option:
             text = slurm.option(self.setting, self.option)
-        value = _parse_int(text or "", self.default)
+        value = _parse_leading_int(text or "", self.default)
         trips = (
             self.above is None or value > self.above,
             self.below is None or value < self.below,
@@ -102,7 +102,7 @@ class _HazardRow(SlurmHazard, frozen=True, forbid_unknown_fields=True):
 
 
 @cache
-def _load_rows() -> list[_HazardRow]:
+def _load_hazard_rows() -> list[_HazardRow]:
     text = resources(__package__).joinpath("hazards.yaml").read_text(encoding="utf-8")
     return msgspec.convert(yaml.safe_load(text), list[_HazardRow])
 
@@ -114,34 +114,34 @@ def find_hazards(
 
     `files` are those of TOPOLOGY that lie beside slurm.conf, None where that is not known.
     """
-    slurm = _CheckedSlurm(version, config, files)
-    found = chain.from_iterable(row.of(slurm) for row in _load_rows())
+    slurm = _SlurmConfiguration(version, config, files)
+    found = chain.from_iterable(row.of(slurm) for row in _load_hazard_rows())
     return sorted(found, key=lambda hazard: ("fail", "warn", "note").index(hazard.severity))
 
 
-def _check_begin_delay(slurm: _CheckedSlurm) -> list[_Values]:
+def _check_begin_delay(slurm: _SlurmConfiguration) -> list[_Values]:
     delay = None
     if slurm.version >= (25, 11):
         delay = slurm.option("SchedulerParameters", "requeue_delay")
-    seconds = _parse_int(delay or slurm.option("AuthInfo", "cred_expire") or "", 120)
+    seconds = _parse_leading_int(delay or slurm.option("AuthInfo", "cred_expire") or "", 120)
     where = "SchedulerParameters=requeue_delay" if delay else "AuthInfo=cred_expire"
     restart = "; it is read once: restart slurmctld" if delay else ""
     values: _Values = {"seconds": seconds + 1, "where": where, "restart": restart}
     return [values] if seconds > 120 else []
 
 
-def _check_unkillable_floor(slurm: _CheckedSlurm) -> list[_Values]:
+def _check_unkillable_step_timeout(slurm: _SlurmConfiguration) -> list[_Values]:
     limit, floor = slurm.number("UnkillableStepTimeout", 60), 5 * slurm.number("MessageTimeout", 10)
     return [{"limit": limit, "floor": floor}] if limit < floor else []
 
 
-def _list_prologs(slurm: _CheckedSlurm) -> str:
+def _list_prologs(slurm: _SlurmConfiguration) -> str:
     """Return the Prologs of the nodes: one line each from 24.05 on (`Prolog[0]`)."""
     lines = (text for key, text in slurm.config.items() if key.partition("[")[0] == "Prolog")
     return ",".join(filter(None, lines))
 
 
-def _check_prolog_hold(slurm: _CheckedSlurm) -> list[_Values]:
+def _check_prolog_hold(slurm: _SlurmConfiguration) -> list[_Values]:
     prolog = _list_prologs(slurm)
     unheld = slurm.option("SchedulerParameters", "nohold_on_prolog_fail") is not None
     # Before 23.02 slurmd asks for the requeue, and reads its own slurm.conf.
@@ -149,24 +149,24 @@ def _check_prolog_hold(slurm: _CheckedSlurm) -> list[_Values]:
     return [{"prolog": prolog, "where": where}] if prolog and not unheld else []
 
 
-def _check_prolog_cancel(slurm: _CheckedSlurm) -> list[_Values]:
+def _check_prolog_cancel(slurm: _SlurmConfiguration) -> list[_Values]:
     forced = slurm.option("PrologFlags", "forcerequeueonfail") is not None
     return [{}] if _list_prologs(slurm) and not forced else []
 
 
-def _find_health_program(slurm: _CheckedSlurm) -> str:
+def _find_health_program(slurm: _SlurmConfiguration) -> str:
     program = slurm.config.get("HealthCheckProgram", "")
     return "" if program == "(null)" else program
 
 
-def _check_health_interval(slurm: _CheckedSlurm) -> list[_Values]:
+def _check_health_interval(slurm: _SlurmConfiguration) -> list[_Values]:
     """Only START_ONLY (25.11) and REBOOT_ONLY (26.05) run without an interval."""
     program, states = _find_health_program(slurm), slurm.config.get("HealthCheckNodeState", "")
     runs = slurm.number("HealthCheckInterval", 0) > 0 or states.upper().endswith("_ONLY")
     return [{"program": program}] if program and not runs else []
 
 
-def _check_health_program(slurm: _CheckedSlurm) -> list[_Values]:
+def _check_health_program(slurm: _SlurmConfiguration) -> list[_Values]:
     program, interval = _find_health_program(slurm), slurm.number("HealthCheckInterval", 0)
     if not program or not interval:
         return []
@@ -181,7 +181,7 @@ def _check_health_program(slurm: _CheckedSlurm) -> list[_Values]:
     return [{"program": program, "interval": interval, "hint": hint}]
 
 
-def _check_requeue_exit(slurm: _CheckedSlurm) -> list[_Values]:
+def _check_requeue_exit(slurm: _SlurmConfiguration) -> list[_Values]:
     keys = ("RequeueExit", "RequeueExitHold")
     bad = [
         key for key in keys if STOP_EXIT_CODE in parse.parse_exit_codes(slurm.config.get(key, ""))
@@ -189,14 +189,14 @@ def _check_requeue_exit(slurm: _CheckedSlurm) -> list[_Values]:
     return [{"key": key, "code": STOP_EXIT_CODE} for key in bad]
 
 
-def _check_accounting(slurm: _CheckedSlurm) -> list[_Values]:
+def _check_accounting(slurm: _SlurmConfiguration) -> list[_Values]:
     storage = slurm.config.get("AccountingStorageType", "")
     if not storage or storage.endswith("/none"):
         return []
     return [{}] if slurm.option("AccountingStoreFlags", "job_comment") is None else []
 
 
-def _check_topology_missing(slurm: _CheckedSlurm) -> list[_Values]:
+def _check_topology_missing(slurm: _SlurmConfiguration) -> list[_Values]:
     plugin = slurm.config.get("TopologyPlugin", "").rpartition("/")[2].lower()
     known = TOPOLOGY if slurm.version >= (25, 5, 0) else TOPOLOGY[:1]
     if slurm.files is None or plugin not in ("tree", "block"):
@@ -205,16 +205,16 @@ def _check_topology_missing(slurm: _CheckedSlurm) -> list[_Values]:
     return [] if there else [{"plugin": plugin, "files": " or ".join(known)}]
 
 
-def _check_topology_empty(slurm: _CheckedSlurm) -> list[_Values]:
+def _check_topology_empty(slurm: _SlurmConfiguration) -> list[_Values]:
     text = (slurm.files or {}).get("topology.yaml")
     lines = (line.strip() for line in (text or "").splitlines())
     full = any(line and not line.startswith("#") and line not in ("---", "[]") for line in lines)
     return [] if text is None or full else [{}]
 
 
-BY: Mapping[str, Callable[[_CheckedSlurm], list[_Values]]] = {
+BY: Mapping[str, Callable[[_SlurmConfiguration], list[_Values]]] = {
     "begin_delay": _check_begin_delay,
-    "unkillable_floor": _check_unkillable_floor,
+    "unkillable_floor": _check_unkillable_step_timeout,
     "prolog_hold": _check_prolog_hold,
     "prolog_cancels": _check_prolog_cancel,
     "health_check": _check_health_program,
@@ -226,7 +226,7 @@ BY: Mapping[str, Callable[[_CheckedSlurm], list[_Values]]] = {
 }
 
 
-def _parse_int(text: str, default: int) -> int:
+def _parse_leading_int(text: str, default: int) -> int:
     """Return the number that a setting begins with (`300 sec`), or the default."""
     match = re.match(r"\s*(\d+)", text)
     return int(match[1]) if match else default

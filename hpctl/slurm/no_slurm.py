@@ -45,7 +45,7 @@ class NoSlurm:
         """Refuse for each node."""
         return dict.fromkeys(nodes, REFUSED)
 
-    def give_back(self, nodes: Mapping[NodeName, RecoveryId]) -> Mapping[NodeName, Outcome]:
+    def resume_nodes(self, nodes: Mapping[NodeName, RecoveryId]) -> Mapping[NodeName, Outcome]:
         """Refuse for each node."""
         return dict.fromkeys(nodes, REFUSED)
 
@@ -57,7 +57,7 @@ class NoSlurm:
         """Refuse."""
         return REFUSED
 
-    def start_now(
+    def start_pending_job(
         self,
         job: JobId,
         exclude: Sequence[NodeName],
@@ -76,7 +76,7 @@ class NoSlurm:
         """Refuse."""
         return REFUSED
 
-    def give_up(self, attempt: JobAttempt, why: str) -> Outcome:
+    def cancel_attempt(self, attempt: JobAttempt, why: str) -> Outcome:
         """Refuse."""
         return REFUSED
 
@@ -118,6 +118,6 @@ class NoSlurm:
         """Refuse."""
         return REFUSED
 
-    def end_test(self, name: str) -> Outcome:
+    def cancel_node_test(self, name: str) -> Outcome:
         """Refuse."""
         return REFUSED

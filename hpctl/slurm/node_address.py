@@ -1,6 +1,6 @@
 """Where a node is reached, by its name."""
 
-from hpctl.vocabulary.instance_join import is_address, parse_host_address
+from hpctl.vocabulary.instance_join import is_ip_address, parse_host_address
 
 ASK_S = 10.0
 """How long slurmctld has to say where a node is."""
@@ -12,7 +12,7 @@ def find_address(name: str) -> str:
     Where Slurm has none either: the name. Names by instance group (`gpu-compute-1`, with
     `UseInstanceNames`) resolve nowhere, or to an instance that was replaced since.
     """
-    address = name if is_address(name) else parse_host_address(name)
+    address = name if is_ip_address(name) else parse_host_address(name)
     if address:
         return address
     # Only where it is asked: the reader of Slurm's text doubles what a launcher imports.

@@ -30,18 +30,18 @@ from hpctl.slurm.records import (
     JobRecord,
     JobSize,
     compute_node_tres,
+    parse_array_task_limit,
     parse_gres,
-    parse_least_count,
     parse_mebibytes,
+    parse_minimum_node_count,
     parse_node_states,
-    parse_task_limit,
     parse_tres,
 )
 from hpctl.toolkit.bounds import EARLIEST, make_printable, parse_count, parse_slurm_time
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.demand import JobDemand, Tres
 from hpctl.vocabulary.identity import JobId, NodeName
-from hpctl.vocabulary.isolation import InconsistentState, isolate_each
+from hpctl.vocabulary.isolation import InconsistentState, isolate_each_call
 from hpctl.vocabulary.slurm_facts import COMPLETING, SlurmJob, SlurmNode
 
 SKEW = timedelta(seconds=30)
@@ -81,14 +81,16 @@ def parse_nodes(
     lines: Iterable[str], by: ConsumableResources = DEFAULT_DEALT, slurm_user: str = ""
 ) -> tuple[list[SlurmNode], list[InconsistentState]]:
     """Return the nodes of these lines, and the lines that cannot be read."""
-    return isolate_each("parse", lines, _parse_name, lambda line: _parse_node(line, by, slurm_user))
+    return isolate_each_call(
+        "parse", lines, _parse_node_name, lambda line: _parse_node(line, by, slurm_user)
+    )
 
 
-def _parse_name(line: str) -> NodeName:
+def _parse_node_name(line: str) -> NodeName:
     return NodeName(line[9:].partition(" ")[0])
 
 
-def is_expedited_record(record: str) -> bool:
+def is_expedited_requeue_record(record: str) -> bool:
     """Return whether a lone `show job ID` says that it was submitted with --requeue=expedite.
 
     Only text says so: the flag is not in v0.0.42. A comment could say so as well; what follows
@@ -97,29 +99,29 @@ def is_expedited_record(record: str) -> bool:
     return _EXPEDITED.search(record) is not None
 
 
-def read_json_reason(out: bytes, job: JobId) -> str:
+def parse_squeue_json_reason(out: bytes, job: JobId) -> str:
     """Return a job's Reason in `squeue --json`, which holds no description; empty where it has
     none.
 
     22.05 prints all jobs, whichever is asked for.
     """
     try:
-        answer = msgspec.json.decode(out, type=_JsonJobs)
+        answer = msgspec.json.decode(out, type=_SqueueJsonOutput)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return ""
     return next((one.state_reason for one in answer.jobs if one.job_id == job), "")
 
 
-class _JsonJob(msgspec.Struct):
+class _SqueueJsonJob(msgspec.Struct):
     job_id: int = 0
     state_reason: str = ""
 
 
-class _JsonJobs(msgspec.Struct):
-    jobs: list[_JsonJob] = []
+class _SqueueJsonOutput(msgspec.Struct):
+    jobs: list[_SqueueJsonJob] = []
 
 
-def parse_config(text: str) -> dict[str, str]:
+def parse_scontrol_config(text: str) -> dict[str, str]:
     """`scontrol show config` as a dict; an unset value (`(null)`) is an empty text."""
     found: dict[str, str] = {}
     for line in text.split("\n"):
@@ -160,30 +162,33 @@ def parse_version(text: str) -> tuple[int, int, int] | None:
 
 
 def _parse_node(line: str, by: ConsumableResources, slurm_user: str) -> SlurmNode:
-    cpus = parse_count(_parse_word(line, " CPUEfctv=", 0)) or parse_count(
-        _parse_word(line, " CPUTot=", 0)
+    cpus = parse_count(_parse_record_value(line, " CPUEfctv=", 0)) or parse_count(
+        _parse_record_value(line, " CPUTot=", 0)
     )
-    features, gres = _parse_word(line, " ActiveFeatures=", 0), _parse_word(line, " Gres=", 0)
+    features, gres = (
+        _parse_record_value(line, " ActiveFeatures=", 0),
+        _parse_record_value(line, " Gres=", 0),
+    )
     at = line.find(" NodeAddr=")
-    address = _parse_word(line, " NodeAddr=", at) if at >= 0 else ""
-    version = _parse_word(line, " Version=", max(at, 0))
-    memory = parse_count(_parse_word(line, " RealMemory=", max(at, 0)))
+    address = _parse_record_value(line, " NodeAddr=", at) if at >= 0 else ""
+    version = _parse_record_value(line, " Version=", max(at, 0))
+    memory = parse_count(_parse_record_value(line, " RealMemory=", max(at, 0)))
     at = max(at, 0)
-    state, flags = _parse_states(_parse_word(line, " State=", at))
+    state, flags = _parse_node_state_text(_parse_record_value(line, " State=", at))
     at = max(line.find(" State=", at), 0)
-    partitions = _parse_word(line, " Partitions=", at)
+    partitions = _parse_record_value(line, " Partitions=", at)
     reason, set_at, who = _parse_reason(line, at)
     return SlurmNode(
-        name=_parse_name(line),
+        name=_parse_node_name(line),
         state=state,
         flags=flags,
         reason=reason,
-        reason_at=_parse_time(set_at),
+        reason_at=_parse_cached_slurm_time(set_at),
         address=address,
         partitions=_split_names(partitions),
-        boot_time=_parse_time(_parse_word(line, " BootTime=", at)),
-        slurmd_start=_parse_time(_parse_word(line, " SlurmdStartTime=", at)),
-        last_busy=_parse_time(_parse_word(line, " LastBusyTime=", at)),
+        boot_time=_parse_cached_slurm_time(_parse_record_value(line, " BootTime=", at)),
+        slurmd_start=_parse_cached_slurm_time(_parse_record_value(line, " SlurmdStartTime=", at)),
+        last_busy=_parse_cached_slurm_time(_parse_record_value(line, " LastBusyTime=", at)),
         has=compute_node_tres(cpus, memory, gres, by),
         features=_split_names(features),
         version=version,
@@ -199,7 +204,7 @@ def find_reason_author(who: str, slurm_user: str) -> str:
     return who if slurm_user and who not in ("root", slurm_user, "Unknown") else ""
 
 
-def slurm_user(config: Mapping[str, str]) -> str:
+def parse_slurm_user(config: Mapping[str, str]) -> str:
     """Return the name of SlurmUser, of `slurm(64030)` in `scontrol show config`."""
     return config.get("SlurmUser", "").partition("(")[0]
 
@@ -208,7 +213,7 @@ GLANCE: Final = "NodeList:0|,StateComplete:0|,Timestamp:0|,User:0|,Reason:0"
 """What `sinfo --Node --Format` prints for `glance`, the free text last."""
 
 
-def parse_sinfo(text: str, known: SlurmNode, slurm_user: str = "") -> SlurmNode | None:
+def parse_sinfo_node(text: str, known: SlurmNode, slurm_user: str = "") -> SlurmNode | None:
     """Return the node with the state and Reason that sinfo prints, a line for each of its
     partitions.
 
@@ -224,13 +229,13 @@ def parse_sinfo(text: str, known: SlurmNode, slurm_user: str = "") -> SlurmNode 
     if name != known.name or not ends:
         return None
     none = set_at == "Unknown" and reason == "none"
-    state, flags = _parse_states(shown.upper())
+    state, flags = _parse_node_state_text(shown.upper())
     return replace(
         known,
         state=state,
         flags=flags,
         reason="" if none else reason,
-        reason_at=_parse_time(set_at),
+        reason_at=_parse_cached_slurm_time(set_at),
         reason_by=find_reason_author(who, slurm_user),
     )
 
@@ -249,11 +254,11 @@ def _parse_reason(line: str, at: int) -> tuple[str, str, str]:
 
 
 @lru_cache(maxsize=65536)
-def _parse_time(text: str) -> datetime | None:
+def _parse_cached_slurm_time(text: str) -> datetime | None:
     return parse_slurm_time(text)
 
 
-def _parse_word(record: str, key: str, at: int) -> str:
+def _parse_record_value(record: str, key: str, at: int) -> str:
     """Return the value after the first such key from `at` on, up to a space; `(null)` is empty."""
     start = record.find(key, at)
     if start < 0:
@@ -298,7 +303,7 @@ def find_ended_state(end: datetime | None, reason: str, exit_code: str, *, preem
 
 
 @lru_cache(maxsize=1024)
-def _parse_states(text: str) -> tuple[str, frozenset[str]]:
+def _parse_node_state_text(text: str) -> tuple[str, frozenset[str]]:
     return parse_node_states(text.split("+"))
 
 
@@ -359,23 +364,23 @@ def parse_jobs(
 
     Raises IncompleteRecordError.
     """
-    excluded = {row[0].strip(): row[1] for row in _split_rows(lists, mark) if len(row) == 2}
-    return isolate_each(
+    excluded = {row[0].strip(): row[1] for row in _split_squeue_rows(lists, mark) if len(row) == 2}
+    return isolate_each_call(
         "parse",
-        _split_rows(out, mark),
+        _split_squeue_rows(out, mark),
         lambda row: row[0].strip(),
-        lambda row: _parse_record(row, fields, excluded, hosts),
+        lambda row: _parse_squeue_record(row, fields, excluded, hosts),
     )
 
 
-def _split_rows(out: bytes, mark: str) -> list[list[str]]:
+def _split_squeue_rows(out: bytes, mark: str) -> list[list[str]]:
     *rows, rest = out.split(f"m{mark}.".encode())
     if rest.strip():
         raise IncompleteRecordError("it ends within a record")
     return [row.decode("utf-8", "replace").split(f"m{mark};") for row in rows]
 
 
-def _parse_record(
+def _parse_squeue_record(
     row: list[str], fields: tuple[str, ...], excluded: Mapping[str, str], hosts: HostlistCache
 ) -> JobRecord:
     """Raises ValueError for a record with more or fewer fields."""
@@ -391,7 +396,7 @@ def _parse_record(
     state, flags = parse_job_states(values["State"], ended)
     uid = parse_count(values["UserID"])
     job = SlurmJob(
-        id=JobId(_parse_id(values["JobID"])),
+        id=JobId(_parse_job_number(values["JobID"])),
         state=state,
         submit=parse_slurm_time(values["SubmitTime"]) or EARLIEST,
         restarts=parse_count(values["RestartCnt"]),
@@ -411,8 +416,10 @@ def _parse_record(
         eligible=parse_slurm_time(values["EligibleTime"]),
         comment="" if values["Comment"] == "(null)" else values["Comment"],
         uid=uid,
-        wants=parse_least_count(values["NumNodes"]) * parse_task_limit(task) if pending else 0,
-        asks=parse_demand(values) if pending else None,
+        wants=parse_minimum_node_count(values["NumNodes"]) * parse_array_task_limit(task)
+        if pending
+        else 0,
+        asks=parse_job_demand(values) if pending else None,
         completing_on=hosts(values["NodeList"]) if COMPLETING in flags else (),
         array_job=parse_count(values["ArrayJobID"]) if task else 0,
         array_task=task,
@@ -431,7 +438,7 @@ def _parse_record(
     return JobRecord(job, size=size)
 
 
-def _parse_id(text: str) -> int:
+def _parse_job_number(text: str) -> int:
     number = parse_count(text)
     if not 0 < number < 2**32:
         raise ValueError("no job id")
@@ -458,10 +465,10 @@ _SHARED: Final = ("", "OK", "YES")
 """OverSubscribe of a job whose nodes others may be on, too. Not NO, USER, MCS."""
 
 
-def parse_demand(fields: Mapping[str, str]) -> JobDemand:
+def parse_job_demand(fields: Mapping[str, str]) -> JobDemand:
     """Return what a pending job asks for, of each node and together."""
     tres = parse_tres(fields["tres-alloc"])
-    nodes = max(parse_count(tres.get("node", ""), parse_least_count(fields["NumNodes"])), 1)
+    nodes = max(parse_count(tres.get("node", ""), parse_minimum_node_count(fields["NumNodes"])), 1)
     each, tasks = parse_gres(fields["tres-per-node"]), max(parse_count(fields["NumTasks"]), 1)
     together = dict(parse_gres(fields["tres-per-job"]))
     for listed, times in ((parse_gres(fields["tres-per-task"]), tasks), (each, nodes)):
@@ -469,7 +476,7 @@ def parse_demand(fields: Mapping[str, str]) -> JobDemand:
             together[name] = max(together.get(name, 0), count * times)
     return JobDemand(
         nodes=nodes,
-        tasks=max(parse_task_limit(fields["ArrayTaskID"]), 1),
+        tasks=max(parse_array_task_limit(fields["ArrayTaskID"]), 1),
         each=Tres(parse_count(fields["MinCpus"]), 0, each),
         total=Tres(
             parse_count(tres.get("cpu", ""), parse_count(fields["NumCPUs"])),

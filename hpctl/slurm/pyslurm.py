@@ -36,8 +36,8 @@ from hpctl.slurm.read import RETRY_WITHIN
 from hpctl.slurm.records import (
     HostlistCache,
     merge_heterogeneous_jobs,
+    parse_array_task_limit,
     parse_node_states,
-    parse_task_limit,
 )
 from hpctl.slurm.run import SlurmRunner, classify_error_text
 from hpctl.toolkit.bounds import EARLIEST, make_printable, parse_timestamp
@@ -45,7 +45,7 @@ from hpctl.toolkit.compat import SAFE_PATH
 from hpctl.toolkit.errors import Unavailable
 from hpctl.toolkit.hostlist import fold_hostlist, is_host_name
 from hpctl.vocabulary.identity import JobId, NodeName
-from hpctl.vocabulary.isolation import InconsistentState, isolate_call, isolate_each
+from hpctl.vocabulary.isolation import InconsistentState, isolate_call, isolate_each_call
 from hpctl.vocabulary.outcome import NOT_LEADING, Outcome
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob, SlurmNode
 
@@ -55,7 +55,7 @@ LOOK_SINGLY = 16
 """Up to so many nodes are looked at one by one; for more, all are read at once."""
 
 
-class ChildAnswer(msgspec.Struct):
+class PySlurmAnswer(msgspec.Struct):
     """What the child says: a value, or slurmctld's error text, and whether it was sent."""
 
     nodes: list[SlurmNode] = []
@@ -73,7 +73,7 @@ class PySlurmQuestion(msgspec.Struct):
     reason: str = ""
 
 
-class PySlurm(CliScheduler):
+class PySlurmScheduler(CliScheduler):
     """`hpctl.vocabulary.ports.Scheduler` over libslurm; what it lacks is the CLI adapter's."""
 
     def __init__(
@@ -136,7 +136,7 @@ class PySlurm(CliScheduler):
                 named[name] = replace(node, reason_by=author)
         return named
 
-    def _ask_child(self, question: PySlurmQuestion) -> ChildAnswer:
+    def _ask_child(self, question: PySlurmQuestion) -> PySlurmAnswer:
         began = time.monotonic()
         answer = self._child.ask(question)
         if answer is None and time.monotonic() - began < RETRY_WITHIN:
@@ -193,7 +193,7 @@ class _PySlurmChild:
         # A command that has read Slurm once just ends.
         weakref.finalize(self, _kill_child, self._running)
 
-    def ask(self, question: PySlurmQuestion) -> ChildAnswer | None:
+    def ask(self, question: PySlurmQuestion) -> PySlurmAnswer | None:
         """Return the answer, or None where there was none in time; the child is then gone."""
         with self._lock:
             try:
@@ -201,7 +201,7 @@ class _PySlurmChild:
                 pipe.send_bytes(msgspec.msgpack.encode(question))
                 if not pipe.poll(self._runner.timeout):
                     raise TimeoutError
-                return msgspec.msgpack.decode(pipe.recv_bytes(), type=ChildAnswer)
+                return msgspec.msgpack.decode(pipe.recv_bytes(), type=PySlurmAnswer)
             except (OSError, EOFError, msgspec.DecodeError):
                 _kill_child(self._running)
                 return None
@@ -240,7 +240,7 @@ def _kill_child(running: list[tuple[subprocess.Popen[bytes], Connection]]) -> No
         process.wait()
 
 
-def _serve_parent(pipe: Connection) -> None:
+def _answer_parent_questions(pipe: Connection) -> None:
     """Answer until the parent is gone. libslurm is initialised here, and only here."""
     import pyslurm
 
@@ -249,43 +249,48 @@ def _serve_parent(pipe: Connection) -> None:
             question = msgspec.msgpack.decode(pipe.recv_bytes(), type=PySlurmQuestion)
         except EOFError:
             return
-        answer = isolate_call("ask", question.do, partial(_answer_safely, pyslurm), question)
+        answer = isolate_call(
+            "ask", question.do, partial(_answer_or_report_error, pyslurm), question
+        )
         if isinstance(answer, InconsistentState):
-            answer = ChildAnswer(error=answer.error)
+            answer = PySlurmAnswer(error=answer.error)
         pipe.send_bytes(msgspec.msgpack.encode(answer))
 
 
-def _answer_safely(pyslurm: Any, question: PySlurmQuestion) -> ChildAnswer:
+def _answer_or_report_error(pyslurm: Any, question: PySlurmQuestion) -> PySlurmAnswer:
     try:
         return _answer_question(pyslurm, question)
     except pyslurm.PyslurmError as error:
-        return ChildAnswer(error=str(error) or "error without a text")
+        return PySlurmAnswer(error=str(error) or "error without a text")
 
 
-def _answer_question(pyslurm: Any, question: PySlurmQuestion) -> ChildAnswer:
+def _answer_question(pyslurm: Any, question: PySlurmQuestion) -> PySlurmAnswer:
     if question.do == "start":
-        return ChildAnswer()
+        return PySlurmAnswer()
     if question.do == "update":
         (names,) = question.names
         changes = pyslurm.Node(state=question.state)
         if question.reason:
             changes.reason = question.reason
         pyslurm.Node(names).modify(changes)
-        return ChildAnswer()
+        return PySlurmAnswer()
     if question.do == "nodes" and question.names:
         found: list[SlurmNode] = []
         for name in question.names:
             found += _look_up_node(pyslurm, name)
-        return ChildAnswer(nodes=found)
-    nodes, flaws = isolate_each(
-        "parse", pyslurm.Nodes.load().items(), itemgetter(0), _check_type(_convert_node)
+        return PySlurmAnswer(nodes=found)
+    nodes, flaws = isolate_each_call(
+        "parse",
+        pyslurm.Nodes.load().items(),
+        itemgetter(0),
+        _make_type_checked_converter(_convert_node),
     )
     if question.do == "nodes":
-        return ChildAnswer(nodes=nodes)
+        return PySlurmAnswer(nodes=nodes)
     hosts = HostlistCache()
-    job = _check_type(partial(_convert_job, hosts))
-    jobs = isolate_each("parse", pyslurm.Jobs.load().items(), itemgetter(0), job)
-    return ChildAnswer(nodes=nodes, jobs=jobs[0], flaws=[*flaws, *jobs[1]])
+    job = _make_type_checked_converter(partial(_convert_job, hosts))
+    jobs = isolate_each_call("parse", pyslurm.Jobs.load().items(), itemgetter(0), job)
+    return PySlurmAnswer(nodes=nodes, jobs=jobs[0], flaws=[*flaws, *jobs[1]])
 
 
 def _look_up_node(pyslurm: Any, name: str) -> list[SlurmNode]:
@@ -298,7 +303,7 @@ def _look_up_node(pyslurm: Any, name: str) -> list[SlurmNode]:
         raise
 
 
-def _check_type(make: Callable[[Any], T]) -> Callable[[Any], T]:
+def _make_type_checked_converter(make: Callable[[Any], T]) -> Callable[[Any], T]:
     """Return the same, raising here for a value of another type: there it would cost the whole
     answer."""
 
@@ -310,7 +315,7 @@ def _check_type(make: Callable[[Any], T]) -> Callable[[Any], T]:
     return made
 
 
-def _read_text(thing: Any, name: str) -> str:
+def _read_text_attribute(thing: Any, name: str) -> str:
     """Return a text of libslurm's; pyslurm raises for one that is no UTF-8, and so U+FFFD stands
     there."""
     try:
@@ -326,25 +331,27 @@ def _convert_node(item: tuple[str, Any]) -> SlurmNode:
         name=NodeName(node.name),
         state=state,
         flags=flags,
-        reason=_read_text(node, "reason"),
-        address=_read_text(node, "address"),
+        reason=_read_text_attribute(node, "reason"),
+        address=_read_text_attribute(node, "address"),
         partitions=tuple(node.partitions or ()),
         boot_time=parse_timestamp(node.boot_time),
         slurmd_start=parse_timestamp(node.slurmd_start_time),
         last_busy=parse_timestamp(getattr(node, "last_busy_time", None)),
         reason_at=parse_timestamp(getattr(node, "reason_time", None)),
-        version=_read_text(node, "slurm_version"),
-        reason_by=_read_text(node, "reason_user") if _read_text(node, "reason") else "",
+        version=_read_text_attribute(node, "slurm_version"),
+        reason_by=_read_text_attribute(node, "reason_user")
+        if _read_text_attribute(node, "reason")
+        else "",
     )
 
 
 def _count_wanted_nodes(job: Any) -> int:
     """Return the nodes of all tasks of a pending job that may run at once."""
     limit = job.array_tasks_parallel or ""
-    return (job.num_nodes or 0) * parse_task_limit(f"{job.array_tasks_waiting or ''}%{limit}")
+    return (job.num_nodes or 0) * parse_array_task_limit(f"{job.array_tasks_waiting or ''}%{limit}")
 
 
-def _format_tasks(job: Any) -> str:
+def _format_array_tasks(job: Any) -> str:
     """Return which task of its array it is, or those that wait in its record; "" for no array."""
     if not job.array_id:
         return ""
@@ -355,7 +362,10 @@ def _convert_job(hosts: HostlistCache, item: tuple[int, Any]) -> SlurmJob:
     job = item[1]
     exit_code = f"{job.exit_code or 0}:{job.exit_code_signal or 0}"
     # As `squeue` has it; libslurm's descriptions have spaces.
-    end, reason = parse_timestamp(job.end_time), _read_text(job, "state_reason").replace(" ", "_")
+    end, reason = (
+        parse_timestamp(job.end_time),
+        _read_text_attribute(job, "state_reason").replace(" ", "_"),
+    )
     preempted = parse_timestamp(job.preempt_time)
     ended = find_ended_state(end, reason, exit_code, preempted=preempted is not None)
     state, flags = parse_job_states(job.state, ended)
@@ -365,8 +375,8 @@ def _convert_job(hosts: HostlistCache, item: tuple[int, Any]) -> SlurmJob:
         submit=parse_timestamp(job.submit_time) or EARLIEST,
         restarts=job.requeue_count or 0,
         flags=flags,
-        name=make_printable(_read_text(job, "name")),
-        user=make_printable(_read_text(job, "user_name")),
+        name=make_printable(_read_text_attribute(job, "name")),
+        user=make_printable(_read_text_attribute(job, "user_name")),
         partition=job.partition or "",
         nodes=hosts(job.allocated_nodes or ""),
         excluded=hosts.of_user(job.user_id, job.excluded_nodes or ""),
@@ -378,20 +388,20 @@ def _convert_job(hosts: HostlistCache, item: tuple[int, Any]) -> SlurmJob:
         start=parse_timestamp(job.start_time),
         end=end,
         eligible=parse_timestamp(job.eligible_time),
-        comment=_read_text(job, "comment"),
-        admin_comment=_read_text(job, "admin_comment"),
+        comment=_read_text_attribute(job, "comment"),
+        admin_comment=_read_text_attribute(job, "admin_comment"),
         uid=job.user_id,
         wants=_count_wanted_nodes(job) if state == "PENDING" else 0,
         completing_on=hosts(job.allocated_nodes or "") if "COMPLETING" in flags else (),
         array_job=job.array_id or 0,
-        array_task=_format_tasks(job),
+        array_task=_format_array_tasks(job),
         het_job=JobId(job.heterogeneous_id or 0),
         het_offset=job.heterogeneous_offset or 0,
-        qos=_read_text(job, "qos"),
+        qos=_read_text_attribute(job, "qos"),
         preempted=preempted,
     )
 
 
 if __name__ == "__main__":
     with contextlib.suppress(BrokenPipeError):  # the daemon ended while we answered
-        _serve_parent(Connection(int(sys.argv[1])))
+        _answer_parent_questions(Connection(int(sys.argv[1])))

@@ -21,8 +21,8 @@ from hpctl.slurm.records import (
     ConsumableResources,
     HostlistCache,
     JobRecord,
-    group_components,
-    merge_components,
+    group_het_job_components,
+    merge_het_job_components,
     merge_heterogeneous_jobs,
     parse_consumable_resources,
 )
@@ -31,7 +31,7 @@ from hpctl.toolkit.bounds import parse_count, parse_slurm_time
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import ReadInterrupted, Unavailable
 from hpctl.toolkit.hostlist import HostlistError, expand_hostlist, fold_hostlist, split_batches
-from hpctl.toolkit.threads import start_pool
+from hpctl.toolkit.threads import start_thread_pool
 from hpctl.vocabulary.identity import JobId, NodeName
 from hpctl.vocabulary.isolation import InconsistentState
 from hpctl.vocabulary.preemption_order import PreemptionOrder
@@ -81,11 +81,11 @@ class SlurmCommandReader:
 
     @cached_property
     def _jobs_pool(self) -> ThreadPoolExecutor:
-        return start_pool(1, "slurm-jobs")
+        return start_thread_pool(1, "slurm-jobs")
 
     @cached_property
     def _lookup_pool(self) -> ThreadPoolExecutor:
-        return start_pool(GLANCES, "slurm-glance")
+        return start_thread_pool(GLANCES, "slurm-glance")
 
     def version(self) -> tuple[int, int, int]:
         """Return the release of the commands, asked once."""
@@ -102,15 +102,15 @@ class SlurmCommandReader:
         """Return what slurmctld deals out of a node, asked until it was answered once: it is fixed
         while slurmctld runs. Unanswered: memory counts, of which nothing is lost but a shared
         node."""
-        config = self._read_fixed_config()
+        config = self._read_config_once()
         return parse_consumable_resources(config) if config else DEFAULT_DEALT
 
     def slurm_user(self) -> str:
         """Return the name of SlurmUser, asked until it was answered once; empty where it was
         not."""
-        return parse.slurm_user(self._read_fixed_config())
+        return parse.parse_slurm_user(self._read_config_once())
 
-    def _read_fixed_config(self) -> dict[str, str]:
+    def _read_config_once(self) -> dict[str, str]:
         """Return what slurmctld's configuration was when it first answered, for what is fixed in
         it."""
         if self._config is None:
@@ -122,7 +122,7 @@ class SlurmCommandReader:
 
     def show_config(self) -> dict[str, str]:
         """slurmctld's running configuration."""
-        return parse.parse_config(self._read("show", "config").text)
+        return parse.parse_scontrol_config(self._read("show", "config").text)
 
     def read_boot_time(self) -> datetime | None:
         """Return when slurmctld started, to the second below."""
@@ -135,7 +135,7 @@ class SlurmCommandReader:
     def view(self) -> SchedulerView:
         """Return all nodes and jobs. `as_of` is before the first question, never after."""
         give_up, self._whole = self.event if self._whole else None, False
-        seen = self._read_with_jobs(lambda: self._all_nodes(give_up))
+        seen = self._read_nodes_and_jobs(lambda: self._read_all_nodes(give_up))
         self._whole = True
         return seen
 
@@ -152,16 +152,16 @@ class SlurmCommandReader:
             there = self._select_known_nodes(set(found))
             return {name: node for name, node in found.items() if name in there}, flaws
 
-        return self._read_with_jobs(read)
+        return self._read_nodes_and_jobs(read)
 
-    def _read_with_jobs(
+    def _read_nodes_and_jobs(
         self, read_nodes: Callable[[], tuple[dict[NodeName, SlurmNode], list[InconsistentState]]]
     ) -> SchedulerView:
         self.version()
         as_of = self.now()
         # Both pools are there after the first reading: no later one starts a thread.
         _ = self._lookup_pool
-        asked = self._jobs_pool.submit(self._all_jobs)
+        asked = self._jobs_pool.submit(self._read_all_jobs)
         try:
             nodes, bad_nodes = read_nodes()
         finally:
@@ -191,7 +191,7 @@ class SlurmCommandReader:
         """
         asked = (*_ENDS, "--jobs", job.shown)
         found = _CANCELED_BY.search(self.runner.run("sacct", *asked, timeout=ACCOUNTING_S).text)
-        return _name_account(parse_count(found["uid"])) if found is not None else ""
+        return _find_account_name(parse_count(found["uid"])) if found is not None else ""
 
     def requeue_exit_codes(self) -> frozenset[int]:
         """Return the exit codes of slurm.conf's RequeueExit. Raises Unavailable."""
@@ -226,7 +226,7 @@ class SlurmCommandReader:
         def ask(name: NodeName) -> SlurmNode | None:
             options = ("--noheader", "--all", "--local", "--Node", f"--Format={parse.GLANCE}")
             ran = self._read(*options, f"--nodes={name}", program="sinfo")
-            return parse.parse_sinfo(ran.text, known[name], slurm_user)
+            return parse.parse_sinfo_node(ran.text, known[name], slurm_user)
 
         asked = [self._lookup_pool.submit(ask, name) for name in names]
         wait(asked)
@@ -254,7 +254,7 @@ class SlurmCommandReader:
         """Read a few nodes. A name that comes twice was forged by who is root on one of them: the
         others are read without it, halving what is asked for, and it alone, when the first line is
         its own."""
-        ran = self._read("show", "node", fold_hostlist(names), "-o", known=_is_not_found)
+        ran = self._read("show", "node", fold_hostlist(names), "-o", known=_is_node_not_found)
         nodes, bad = self._parse_nodes(ran)
         asked = [node for node in nodes if node.name in names]
         if len(names) == 1 or len({node.name for node in asked}) == len(asked):
@@ -271,13 +271,13 @@ class SlurmCommandReader:
         For the leader of a heterogeneous job slurmctld sends all of its components.
         """
         records = self._read_squeue(f"--jobs={job}", known=_is_invalid_job_id)[0]
-        found = _pick_record(records, job)
+        found = _find_job_record(records, job)
         if found is None:
             return None
-        group = group_components(record.job for record in records).get(job)
+        group = group_het_job_components(record.job for record in records).get(job)
         if group is not None:
-            found = JobRecord(merge_components(group), group)
-        return self._mark_admin_hold(self._add_expedited(found))
+            found = JobRecord(merge_het_job_components(group), group)
+        return self._mark_admin_hold(self._add_expedited_flag(found))
 
     def find_jobs(self, ids: Collection[JobId]) -> dict[JobId, SlurmJob]:
         """Return those of these jobs that slurmctld knows, one entry for each task of an array.
@@ -292,12 +292,12 @@ class SlurmCommandReader:
             found |= {record.job.id: record.job for record in records}
         return merge_heterogeneous_jobs(found)
 
-    def _add_expedited(self, record: JobRecord) -> JobRecord:
+    def _add_expedited_flag(self, record: JobRecord) -> JobRecord:
         """Return a held job with EXPEDITED_REQUEUE among its flags, where it has that."""
         if "REQUEUE_HOLD" not in record.job.flags or self.version()[:2] < EXPEDITED_SINCE:
             return record
         ran = self._read("show", "job", record.command_id, "-o", known=_is_invalid_job_id)
-        if not parse.is_expedited_record(ran.text):
+        if not parse.is_expedited_requeue_record(ran.text):
             return record
         flags = record.job.flags | {"EXPEDITED_REQUEUE"}
         return replace(record, job=replace(record.job, flags=flags))
@@ -311,10 +311,10 @@ class SlurmCommandReader:
         if not record.job.launch_failed:
             return record
         ran = self.runner.run("squeue", "--json", f"--jobs={record.job.id}")
-        held = ran.ok and parse.read_json_reason(ran.out, record.job.id) == _HELD_BY_ADMIN
+        held = ran.ok and parse.parse_squeue_json_reason(ran.out, record.job.id) == _HELD_BY_ADMIN
         return replace(record, job=replace(record.job, reason=_HELD_BY_ADMIN)) if held else record
 
-    def _all_nodes(
+    def _read_all_nodes(
         self, give_up: Callable[[], bool] | None
     ) -> tuple[dict[NodeName, SlurmNode], list[InconsistentState]]:
         nodes, flaws = self._parse_nodes(self._read("show", "node", "-o", give_up=give_up), give_up)
@@ -325,7 +325,7 @@ class SlurmCommandReader:
         again, bad = self._read_nodes(twice)
         return {n: node for n, node in found.items() if lines[n] == 1} | again, [*flaws, *bad]
 
-    def _all_jobs(self) -> tuple[dict[JobId, SlurmJob], list[InconsistentState]]:
+    def _read_all_jobs(self) -> tuple[dict[JobId, SlurmJob], list[InconsistentState]]:
         self._hosts.begin()
         records, flaws = self._read_squeue()
         return merge_heterogeneous_jobs({record.job.id: record.job for record in records}), flaws
@@ -372,7 +372,7 @@ class SlurmCommandReader:
             ) from error
         strange = found - self._names
         if strange and len(strange) <= LOOK_ALONE:  # it has no partition, or is none
-            ran = [self._read("show", "node", n, "-o", known=_is_not_found) for n in strange]
+            ran = [self._read("show", "node", n, "-o", known=_is_node_not_found) for n in strange]
             self._names.update(n for n, r in zip(strange, ran, strict=True) if r.ok)
         return found & self._names
 
@@ -420,7 +420,7 @@ class SlurmCommandReader:
         return ran
 
 
-def _name_account(uid: int) -> str:
+def _find_account_name(uid: int) -> str:
     try:
         return pwd.getpwuid(uid).pw_name
     except (KeyError, OverflowError):
@@ -437,11 +437,11 @@ _LEAF = re.compile(
 """A switch whose ports are nodes, or a block: whatever else there is lies above these."""
 
 
-def _pick_record(records: Iterable[JobRecord], job: JobId) -> JobRecord | None:
+def _find_job_record(records: Iterable[JobRecord], job: JobId) -> JobRecord | None:
     return next((record for record in records if record.job.id == job), None)
 
 
-def _is_not_found(ran: CommandResult) -> bool:
+def _is_node_not_found(ran: CommandResult) -> bool:
     return "not found" in ran.text + ran.err
 
 

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from hpctl.toolkit.bounds import parse_count
 from hpctl.toolkit.hostlist import HostlistError, expand_hostlist
-from hpctl.toolkit.job_ids import find_task_ranges
+from hpctl.toolkit.job_ids import parse_task_ranges
 from hpctl.vocabulary.demand import NOTHING_KNOWN, Tres
 from hpctl.vocabulary.identity import JobId, NodeName
 from hpctl.vocabulary.slurm_facts import ENDED, SlurmJob
@@ -123,7 +123,7 @@ class JobRecord(Struct, frozen=True):
     size: JobSize = field(default_factory=JobSize)
 
     @property
-    def whole_array(self) -> bool:
+    def is_whole_array(self) -> bool:
         """Several tasks in one record: no command of ours may touch it."""
         return self.job.array_job != 0 and not self.job.array_task.isdigit()
 
@@ -138,7 +138,7 @@ class JobRecord(Struct, frozen=True):
         return self.components[0].shown if self.components else self.command_id
 
 
-def group_components(jobs: Iterable[SlurmJob]) -> dict[JobId, tuple[SlurmJob, ...]]:
+def group_het_job_components(jobs: Iterable[SlurmJob]) -> dict[JobId, tuple[SlurmJob, ...]]:
     """Group the components of each heterogeneous job under its leader's id, the leader first.
 
     A component whose leader is not among the jobs is left out.
@@ -154,7 +154,7 @@ def group_components(jobs: Iterable[SlurmJob]) -> dict[JobId, tuple[SlurmJob, ..
     return {leader: group for leader, group in ordered.items() if group[0].id == leader}
 
 
-def merge_components(components: Sequence[SlurmJob]) -> SlurmJob:
+def merge_het_job_components(components: Sequence[SlurmJob]) -> SlurmJob:
     """Return a heterogeneous job as the one job that it is to Slurm, under its leader's id.
 
     slurmctld starts and requeues all components together: they are one run, on the nodes of all of
@@ -184,24 +184,27 @@ def merge_components(components: Sequence[SlurmJob]) -> SlurmJob:
 
 def merge_heterogeneous_jobs(jobs: Mapping[JobId, SlurmJob]) -> dict[JobId, SlurmJob]:
     """Return these jobs with each heterogeneous one as one job; others stay as they are."""
-    groups = group_components(jobs.values())
+    groups = group_het_job_components(jobs.values())
     if not groups:
         return dict(jobs)
     found = {i: job for i, job in jobs.items() if job.het_job not in groups}
-    return {**found, **{leader: merge_components(group) for leader, group in groups.items()}}
+    return {
+        **found,
+        **{leader: merge_het_job_components(group) for leader, group in groups.items()},
+    }
 
 
-def parse_least_count(count: str) -> int:
+def parse_minimum_node_count(count: str) -> int:
     """Return the least of a node count as `2`, `2-4`; 0 where it is none."""
     return parse_count(count.partition("-")[0])
 
 
-def parse_task_limit(array: str) -> int:
+def parse_array_task_limit(array: str) -> int:
     """Return how many tasks of an array may run at once, of `7`, `1-3,9`, `0-20:2%4`; 1 for none.
 
     Slurm cuts a long list off with `...`: what is cut off is not counted.
     """
-    count = max(sum(map(len, find_task_ranges(array))), 1)
+    count = max(sum(map(len, parse_task_ranges(array))), 1)
     return min(count, parse_count(array.partition("%")[2]) or count)
 
 

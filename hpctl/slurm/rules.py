@@ -45,10 +45,10 @@ from collections.abc import Collection, Iterable
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpctl.faults.hma_marks import MARKS, find_node_mark, is_mark_spent
-from hpctl.faults.slurm_reasons import find_reason_row, is_closed_by_slurm
+from hpctl.faults.hma_marks import MARKS, find_hma_mark, is_mark_fulfilled
+from hpctl.faults.slurm_reasons import find_reason_fault_row, is_closed_by_slurm
 from hpctl.slurm.records import JobRecord
-from hpctl.vocabulary.exclusion_mark import write_excluded
+from hpctl.vocabulary.exclusion_mark import format_exclusion_comment
 from hpctl.vocabulary.identity import JobAttempt, NodeName, RecoveryId
 from hpctl.vocabulary.outcome import HELD, Outcome
 from hpctl.vocabulary.reason import parse_reason_owner
@@ -87,7 +87,7 @@ class StartPlan(Struct, frozen=True):
     requeue: bool = False
 
 
-def check_requeue(record: JobRecord | None, attempt: JobAttempt) -> str | Outcome:
+def plan_requeue(record: JobRecord | None, attempt: JobAttempt) -> str | Outcome:
     """Return the job's name for a requeue of this attempt, or what to answer without sending it."""
     if record is None:
         return NO_SUCH_JOB
@@ -100,8 +100,8 @@ def check_requeue(record: JobRecord | None, attempt: JobAttempt) -> str | Outcom
     if job.state == "PENDING":
         return Outcome.accepted("it is pending already")
     if job.restarts != attempt.restarts:
-        return _reject_other_job(f"restart {job.restarts} runs already")
-    several = _reject_several(record)
+        return _make_other_attempt_rejection(f"restart {job.restarts} runs already")
+    several = _reject_ambiguous_job_id(record)
     if several is not None:
         return several
     if not job.batch:
@@ -142,26 +142,26 @@ def plan_job_start(
     job = record.job
     if job.completing:
         return COMPLETING
-    several = _reject_several(record)
+    several = _reject_ambiguous_job_id(record)
     if several is not None:
         return several
     if job.state != "PENDING":
         return Outcome.rejected("not_pending", f"the job is {job.state}")
     by_slurm = job.reason in ("JobHeldUser", REQUEUED_AND_HELD)
-    release = is_expedited(record) and "REQUEUE_HOLD" in job.flags and by_slurm
+    release = has_expedited_requeue(record) and "REQUEUE_HOLD" in job.flags and by_slurm
     release = release or job.launch_failed
-    if is_held(record) and not release:
+    if is_job_held(record) and not release:
         return Outcome.rejected(HELD, f"the job is held ({job.reason}): release it first")
     components = record.components or (job,)
-    command_id, tasks = record.command_id, _find_num_tasks(record) if elastic else None
-    updates = [_plan_start(each, tuple(exclude), known, forgive) for each in components]
+    command_id, tasks = record.command_id, _find_minimum_num_tasks(record) if elastic else None
+    updates = [_plan_component_start(each, tuple(exclude), known, forgive) for each in components]
     if len({(update.exclude, update.mark) for update in updates}) == 1:
         updates = [replace(updates[0], command_id=command_id)]
     ended = any(each.state in ENDED for each in record.components)
     return StartPlan(command_id, tuple(updates), release, tasks, requeue=ended)
 
 
-def _plan_start(
+def _plan_component_start(
     job: SlurmJob,
     exclude: Collection[NodeName],
     known: Collection[NodeName],
@@ -174,7 +174,7 @@ def _plan_start(
     if set(names) == set(job.excluded):
         return StartUpdate(job.shown, None)
     marked = [name for name in names if name in ours or name not in job.excluded]
-    return StartUpdate(job.shown, names, write_excluded(job.admin_comment, marked))
+    return StartUpdate(job.shown, names, format_exclusion_comment(job.admin_comment, marked))
 
 
 def classify_start_answer(
@@ -212,7 +212,7 @@ def plan_exclusion_lifts(
     if record is None:
         return NO_SUCH_JOB
     job = record.job
-    several = _reject_several(record)
+    several = _reject_ambiguous_job_id(record)
     if several is not None:
         return several
     if job.state != "PENDING":
@@ -236,10 +236,12 @@ def _plan_exclusion_lift(
     kept = [name for name in ours if name not in nodes and name in known]
     theirs = [name for name in job.excluded if name not in ours and name in known]
     exclude = [*theirs, *kept]
-    return ExclusionLift(job.shown, tuple(sorted(exclude)), write_excluded(job.admin_comment, kept))
+    return ExclusionLift(
+        job.shown, tuple(sorted(exclude)), format_exclusion_comment(job.admin_comment, kept)
+    )
 
 
-def _find_num_tasks(record: JobRecord) -> int | None:
+def _find_minimum_num_tasks(record: JobRecord) -> int | None:
     """Return the NumTasks that lets a job have as few nodes as it once asked for; None to leave it.
 
     Seen on 22.05.8: `-N 2-3` alone keeps its range over requeues, whatever NumNodes shows. With
@@ -251,18 +253,18 @@ def _find_num_tasks(record: JobRecord) -> int | None:
     return size.least * size.tasks_per_node if inflated and 0 < size.least < size.nodes else None
 
 
-def format_start_time(after_s: float) -> str:
+def format_start_time_argument(after_s: float) -> str:
     """Return the `StartTime=` of a job that may start at once, or in so many seconds, rounded
     up."""
     wait = math.ceil(after_s)
     return f"StartTime=now+{wait}" if wait > 0 else "StartTime=now"
 
 
-def check_hold(record: JobRecord | None) -> Outcome | None:
+def find_early_hold_outcome(record: JobRecord | None) -> Outcome | None:
     """Return why a job cannot be held, None where it can."""
     if record is None:
         return NO_SUCH_JOB
-    several = _reject_several(record)
+    several = _reject_ambiguous_job_id(record)
     if several is not None:
         return several
     if record.job.state != "PENDING":
@@ -270,7 +272,7 @@ def check_hold(record: JobRecord | None) -> Outcome | None:
     return None
 
 
-def check_cancel(record: JobRecord | None, attempt: JobAttempt) -> Outcome | None:
+def find_early_cancel_outcome(record: JobRecord | None, attempt: JobAttempt) -> Outcome | None:
     """Return why an attempt, or the next one in the queue, is not cancelled; None where it is."""
     if record is None:
         return NO_SUCH_JOB
@@ -280,27 +282,27 @@ def check_cancel(record: JobRecord | None, attempt: JobAttempt) -> Outcome | Non
     other = reject_other_attempt(record, attempt)
     if other is not None:
         return other
-    several = _reject_several(record)
+    several = _reject_ambiguous_job_id(record)
     if several is not None:
         return several
     if job.completing:
         return COMPLETING
     if job.restarts - attempt.restarts > (job.state == "PENDING"):
-        return _reject_other_job(f"restart {job.restarts} is the job's latest")
+        return _make_other_attempt_rejection(f"restart {job.restarts} is the job's latest")
     return None
 
 
-def check_note(record: JobRecord | None, attempt: JobAttempt) -> Outcome | None:
+def find_early_comment_outcome(record: JobRecord | None, attempt: JobAttempt) -> Outcome | None:
     """Return why nothing is written into the Comment of a job, None where it is."""
     if record is None:
         return NO_SUCH_JOB
     job = record.job
     if job.submit < attempt.submit or job.restarts < attempt.restarts:
-        return _reject_other_job(f"it was submitted at {job.submit:%Y-%m-%dT%H:%M:%S}Z")
-    return _reject_several(record)
+        return _make_other_attempt_rejection(f"it was submitted at {job.submit:%Y-%m-%dT%H:%M:%S}Z")
+    return _reject_ambiguous_job_id(record)
 
 
-def check_signal(record: JobRecord | None, attempt: JobAttempt) -> Outcome | None:
+def find_early_signal_outcome(record: JobRecord | None, attempt: JobAttempt) -> Outcome | None:
     """Return why an attempt cannot be signalled, None where it can."""
     if record is None:
         return NO_SUCH_JOB
@@ -308,8 +310,8 @@ def check_signal(record: JobRecord | None, attempt: JobAttempt) -> Outcome | Non
     if other is not None:
         return other
     if record.job.restarts != attempt.restarts:
-        return _reject_other_job(f"restart {record.job.restarts} is the job's latest")
-    if not record.job.running or record.job.completing or record.whole_array:
+        return _make_other_attempt_rejection(f"restart {record.job.restarts} is the job's latest")
+    if not record.job.running or record.job.completing or record.is_whole_array:
         return Outcome.rejected("not_running", f"the job is {record.job.state}")
     return None
 
@@ -322,16 +324,16 @@ def reject_other_attempt(record: JobRecord, attempt: JobAttempt) -> Outcome | No
     """
     job = record.job
     if job.restarts < attempt.restarts:
-        return _reject_other_job(f"its restart count is {job.restarts}")
+        return _make_other_attempt_rejection(f"its restart count is {job.restarts}")
     same = job.restarts == attempt.restarts
     if job.submit != attempt.submit if same else job.submit < attempt.submit:
-        return _reject_other_job(f"it was submitted at {job.submit:%Y-%m-%dT%H:%M:%S}Z")
+        return _make_other_attempt_rejection(f"it was submitted at {job.submit:%Y-%m-%dT%H:%M:%S}Z")
     if not same and job.state in ENDED:
-        return _reject_other_job(f"restart {job.restarts} has run and ended")
+        return _make_other_attempt_rejection(f"restart {job.restarts} has run and ended")
     return None
 
 
-def format_comment(own: str, why: str) -> str:
+def format_comment_argument(own: str, why: str) -> str:
     """Return the `Comment=` of a held job: why, after what the user had written there.
 
     What an earlier hold wrote makes room for it.
@@ -341,32 +343,32 @@ def format_comment(own: str, why: str) -> str:
     return f"Comment={own} | {line}" if own and line not in own else f"Comment={own or line}"
 
 
-def _reject_several(record: JobRecord) -> Outcome | None:
+def _reject_ambiguous_job_id(record: JobRecord) -> Outcome | None:
     """Rejected where the id stands for more than one job, or for less than one."""
     if record.job.het_job and not record.job.components:
         return COMPONENT
-    return ARRAY if record.whole_array else None
+    return ARRAY if record.is_whole_array else None
 
 
-def is_expedited(record: JobRecord) -> bool:
+def has_expedited_requeue(record: JobRecord) -> bool:
     """Submitted with --requeue=expedite, on a controller that has it."""
     return any(flag.startswith("EXPEDIT") for flag in record.job.flags)
 
 
-def is_held(record: JobRecord) -> bool:
+def is_job_held(record: JobRecord) -> bool:
     """Held by its user, an operator or Slurm itself: StartTime would not start it."""
     job = record.job
     return bool(job.flags & {"REQUEUE_HOLD", SPECIAL_EXIT}) or job.reason.startswith("JobHeld")
 
 
-def _reject_other_job(why: str) -> Outcome:
+def _make_other_attempt_rejection(why: str) -> Outcome:
     return Outcome.rejected("other_attempt", f"the job id is another attempt's by now: {why}")
 
 
 NO_SUCH_NODE = Outcome.rejected("no_such_node", "slurmctld has no node of this name")
 
 
-def check_drain(node: SlurmNode | None, reason: str) -> Outcome | None:
+def find_early_drain_outcome(node: SlurmNode | None, reason: str) -> Outcome | None:
     """Check a drain: a node that another closed (DRAIN, FAIL, or DOWN by hand) is left to them.
 
     HyperPod's health agent and slurmctld are not others: a node that either closed is taken over,
@@ -380,24 +382,24 @@ def check_drain(node: SlurmNode | None, reason: str) -> Outcome | None:
         return bad
     owner = parse_reason_owner(node.reason)
     removed = node.drained and not node.reason
-    is_unowned = find_node_mark(node) or is_closed_by_slurm(node) or removed
-    if owner is None and (node.closed or is_downed_by_hand(node)) and not is_unowned:
+    is_unowned = find_hma_mark(node) or is_closed_by_slurm(node) or removed
+    if owner is None and (node.closed or is_downed_by_admin(node)) and not is_unowned:
         return Outcome.rejected("foreign_drain", f"{node.name} is closed: {node.reason}")
     if node.drained and owner is not None and owner == parse_reason_owner(reason):
         return Outcome.accepted("it is drained already")
     return None
 
 
-def check_unmarked_drain(node: SlurmNode | None, reason: str) -> Outcome | None:
+def find_early_unmarked_drain_outcome(node: SlurmNode | None, reason: str) -> Outcome | None:
     """Return as `drain`, for where HyperPod acts on its marks: a marked node is closed, and stays
     so."""
-    if node is not None and find_node_mark(node):
+    if node is not None and find_hma_mark(node):
         text = f"{node.name} is {_describe_node(node)}: HyperPod acts on that"
         return Outcome.rejected("marked", text, transient=True)
-    return check_drain(node, reason)
+    return find_early_drain_outcome(node, reason)
 
 
-def check_down(node: SlurmNode | None, reason: str) -> Outcome | None:
+def find_early_down_outcome(node: SlurmNode | None, reason: str) -> Outcome | None:
     """Only a node that is DRAIN with the same recovery's Reason, or that bears this very mark.
 
     DOWN leaves FAIL as it is.
@@ -405,7 +407,7 @@ def check_down(node: SlurmNode | None, reason: str) -> Outcome | None:
     if node is None:
         return NO_SUCH_NODE
     if reason in MARKS:
-        ours = node.closed and find_node_mark(node) == reason
+        ours = node.closed and find_hma_mark(node) == reason
     elif (bad := _reject_bad_reason(reason)) is not None:
         return bad
     else:
@@ -415,17 +417,17 @@ def check_down(node: SlurmNode | None, reason: str) -> Outcome | None:
     return Outcome.accepted("it is down already") if node.down else None
 
 
-def check_give_back(node: SlurmNode | None, recovery: str) -> Outcome | None:
+def find_early_owned_resume_outcome(node: SlurmNode | None, recovery: str) -> Outcome | None:
     """Only with that recovery's Reason, or a mark that is spent, and a slurmd that answers."""
     if node is None:
         return NO_SUCH_NODE
-    done = bool(find_node_mark(node)) and is_mark_spent(node)
+    done = bool(find_hma_mark(node)) and is_mark_fulfilled(node)
     if not (done or node.in_service) and parse_reason_owner(node.reason) != RecoveryId(recovery):
         return Outcome.rejected("not_ours", f"{node.name} is {_describe_node(node)}")
-    return check_resume(node)
+    return find_early_resume_outcome(node)
 
 
-def check_resume(node: SlurmNode) -> Outcome | None:
+def find_early_resume_outcome(node: SlurmNode) -> Outcome | None:
     """RESUME makes a DOWN node IDLE, whether its slurmd is there or not."""
     if node.in_service:
         return Outcome.accepted("it is in service already")
@@ -435,9 +437,9 @@ def check_resume(node: SlurmNode) -> Outcome | None:
     return None
 
 
-def is_downed_by_hand(node: SlurmNode) -> bool:
+def is_downed_by_admin(node: SlurmNode) -> bool:
     """DOWN for a reason that is not slurmctld's own."""
-    return node.down and bool(node.reason) and find_reason_row(node) is None
+    return node.down and bool(node.reason) and find_reason_fault_row(node) is None
 
 
 def _reject_bad_reason(reason: str) -> Outcome | None:

@@ -106,9 +106,9 @@ class SlurmRunner(Struct, frozen=True):
         conf = self.env().get("SLURM_CONF")
         if conf and not Path(conf).is_file():
             whose = "" if self.conf else ", which SLURM_CONF names"
-            return _make_not_started(command, f"there is no {conf}{whose}")
+            return _make_not_started_result(command, f"there is no {conf}{whose}")
         if any("\0" in word for word in command):
-            return _make_not_started(command, "a NUL character in an argument")
+            return _make_not_started_result(command, "a NUL character in an argument")
         try:
             proc = subprocess.Popen(
                 command,
@@ -119,7 +119,7 @@ class SlurmRunner(Struct, frozen=True):
                 start_new_session=True,
             )
         except OSError as error:
-            return _make_not_started(command, f"cannot start {program}: {error.strerror}")
+            return _make_not_started_result(command, f"cannot start {program}: {error.strerror}")
         with proc:
             return _collect_output(command, proc, timeout or self.timeout, give_up)
 
@@ -137,7 +137,7 @@ class SlurmRunner(Struct, frozen=True):
         return env
 
 
-def _make_not_started(command: Sequence[str], why: str) -> CommandResult:
+def _make_not_started_result(command: Sequence[str], why: str) -> CommandResult:
     return CommandResult(tuple(command), CommandEnd.NOT_STARTED, -1, b"", why, 0.0)
 
 
@@ -157,7 +157,7 @@ def _collect_output(
         except subprocess.TimeoutExpired:
             end = CommandEnd.TIMED_OUT
     if end is not CommandEnd.EXITED:
-        _kill_group(proc)
+        _kill_process_group(proc)
     seconds = time.monotonic() - started
     return CommandResult(
         command, end, proc.returncode, bytes(out), err.decode("utf-8", "replace"), seconds
@@ -195,7 +195,7 @@ def _read_pipes(
     return end
 
 
-def _kill_group(proc: subprocess.Popen[bytes]) -> None:
+def _kill_process_group(proc: subprocess.Popen[bytes]) -> None:
     """Send SIGKILL to all that the command started; it leads a separate session."""
     try:
         os.killpg(proc.pid, signal.SIGKILL)
@@ -259,7 +259,7 @@ _FOR_NOW = frozenset(
 )
 
 
-def judge_outcome(ran: CommandResult) -> Outcome:
+def classify_command_result(ran: CommandResult) -> Outcome:
     """Return what a mutating command's end says of its order.
 
     Exit status 0 is Accepted. A command that could not be started or could not connect did

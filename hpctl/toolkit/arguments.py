@@ -98,7 +98,7 @@ def make_usage_error(error: HpctlError) -> click.UsageError:
 
 
 @contextmanager
-def raise_usage_errors() -> Iterator[None]:
+def convert_to_usage_errors() -> Iterator[None]:
     """What is wrong with the command line, or with a file named in it, is an error of usage."""
     try:
         yield

@@ -24,15 +24,15 @@ unreaped: list[subprocess.Popen[bytes]] = []
 _lock = threading.Lock()
 
 
-class ChildTooSlow(Exception):
+class ChildTimeoutError(Exception):
     """The program is not done in time."""
 
 
-class ChildTooLoud(Exception):
+class ChildOutputLimitError(Exception):
     """The program says more than it may."""
 
 
-class BoundedChild:
+class BoundedSubprocess:
     """One program that has started. `end` has to follow, whatever happens. For one thread.
 
     `stdout` and `stderr` are as of subprocess.Popen; pipes are for `read`. `own_group`: a separate
@@ -52,7 +52,7 @@ class BoundedChild:
         own_group: bool = True,
     ) -> None:
         """Start it. Raises OSError."""
-        _reap_children_left()
+        _reap_abandoned_children()
         self._own_group = own_group
         self.process = subprocess.Popen(
             list(command),
@@ -67,8 +67,8 @@ class BoundedChild:
     def read(self, ends: float, most: int) -> Iterator[tuple[IO[bytes], bytes]]:
         """Yield what it says until it has ended, each with its pipe, and then what is left in them.
 
-        Raises ChildTooSlow after `ends`, by time.monotonic(), and ChildTooLoud where one pipe has
-        more than `most` bytes; as many come before.
+        Raises ChildTimeoutError after `ends`, by time.monotonic(), and ChildOutputLimitError where
+        one pipe has more than `most` bytes; as many come before.
         """
         pipes = [pipe for pipe in (self.process.stdout, self.process.stderr) if pipe]
         left = dict.fromkeys(pipes, most)
@@ -81,19 +81,19 @@ class BoundedChild:
                 selector.register(ended, selectors.EVENT_READ)
                 over = False
                 while not over:
-                    ready = _select(selector, ends)
+                    ready = _wait_for_ready_pipes(selector, ends)
                     over = any(key.fd == ended for key, _ in ready)
                     for key, _ in ready:
                         if key.fd == ended:
                             continue
-                        chunk = _read_ready(key.data)
+                        chunk = _read_available_bytes(key.data)
                         if chunk == b"":
                             selector.unregister(key.fileobj)
                         elif chunk is not None:
-                            yield from _bound_chunk(key.data, chunk, left)
+                            yield from _yield_bounded_chunk(key.data, chunk, left)
             for pipe in pipes:
-                while chunk := _read_ready(pipe):
-                    yield from _bound_chunk(pipe, chunk, left)
+                while chunk := _read_available_bytes(pipe):
+                    yield from _yield_bounded_chunk(pipe, chunk, left)
         finally:
             os.close(ended)
 
@@ -112,7 +112,7 @@ class BoundedChild:
     def end(self, patience_s: float) -> int | None:
         """Kill what still runs, close the pipes, and return its exit code (negative: the signal);
         None where it has not ended after `patience_s`."""
-        self._kill()
+        self._kill_process()
         for pipe in (self.process.stdout, self.process.stderr):
             if pipe is not None:
                 pipe.close()
@@ -123,7 +123,7 @@ class BoundedChild:
                 unreaped.append(self.process)
             return None
 
-    def _kill(self) -> None:
+    def _kill_process(self) -> None:
         # One that was reaped has given its number back: another group may have it.
         if self.process.returncode is not None:
             return
@@ -134,17 +134,17 @@ class BoundedChild:
             os.killpg(self.process.pid, signal.SIGKILL)
 
 
-def _select(
+def _wait_for_ready_pipes(
     selector: selectors.BaseSelector, ends: float
 ) -> list[tuple[selectors.SelectorKey, int]]:
-    """Return what is ready. Raises ChildTooSlow after `ends`."""
+    """Return what is ready. Raises ChildTimeoutError after `ends`."""
     wait = ends - time.monotonic()
     if wait <= 0:
-        raise ChildTooSlow
+        raise ChildTimeoutError
     return selector.select(wait)
 
 
-def _read_ready(pipe: IO[bytes]) -> bytes | None:
+def _read_available_bytes(pipe: IO[bytes]) -> bytes | None:
     """Return what a pipe has; nothing at its end, None where it has nothing yet."""
     try:
         return os.read(pipe.fileno(), _CHUNK)
@@ -152,16 +152,17 @@ def _read_ready(pipe: IO[bytes]) -> bytes | None:
         return None
 
 
-def _bound_chunk(
+def _yield_bounded_chunk(
     pipe: IO[bytes], chunk: bytes, left: dict[IO[bytes], int]
 ) -> Iterator[tuple[IO[bytes], bytes]]:
-    """Yield the part of a chunk that its pipe may still say. Raises ChildTooLoud for more."""
+    """Yield the part of a chunk that its pipe may still say. Raises ChildOutputLimitError for
+    more."""
     yield pipe, chunk[: left[pipe]]
     left[pipe] -= len(chunk)
     if left[pipe] < 0:
-        raise ChildTooLoud
+        raise ChildOutputLimitError
 
 
-def _reap_children_left() -> None:
+def _reap_abandoned_children() -> None:
     with _lock:
         unreaped[:] = [each for each in unreaped if each.poll() is None]

@@ -30,7 +30,7 @@ _UNPRINTABLE = re.compile(
 _BUT_LINES = re.compile(_UNPRINTABLE.pattern.replace("\x00-\x1f", "\x00-\x08\x0b-\x1f"))
 
 
-def bound_time(at: datetime) -> datetime:
+def clamp_time(at: datetime) -> datetime:
     """Return an aware time, or the bound that is nearest to it."""
     return EARLIEST if at < EARLIEST else LATEST if at > LATEST else at
 
@@ -40,27 +40,27 @@ def convert_to_utc(at: datetime) -> datetime:
     UTC."""
     if at.tzinfo is None:
         at = at.replace(tzinfo=UTC)
-    at = bound_time(at)
+    at = clamp_time(at)
     return at if at.tzinfo is UTC else at.astimezone(UTC)
 
 
-def bound_times(value: object, *names: str) -> None:
+def clamp_time_fields(value: object, *names: str) -> None:
     """Bring these times of a frozen value in bounds; for its `__post_init__`."""
     for name in names:
         at: datetime = getattr(value, name)
         if not EARLIEST <= at <= LATEST:
-            _set_field(value, name, convert_to_utc(at))
+            _force_set_field(value, name, convert_to_utc(at))
 
 
-def clean_texts(value: object, *names: str) -> None:
+def clean_text_fields(value: object, *names: str) -> None:
     """Make these texts of a frozen value printable; for its `__post_init__`."""
     for name in names:
         text: str = getattr(value, name)
         if _BUT_LINES.search(text):
-            _set_field(value, name, make_printable(text, lines=True))
+            _force_set_field(value, name, make_printable(text, lines=True))
 
 
-def _set_field(value: Any, name: str, to: object) -> None:
+def _force_set_field(value: Any, name: str, to: object) -> None:
     # A prolog's program bounds numbers too, and is not to pay for the import.
     from msgspec.structs import force_setattr
 
@@ -70,7 +70,7 @@ def _set_field(value: Any, name: str, to: object) -> None:
 def add_seconds(at: datetime, seconds: float) -> datetime:
     """`at` plus seconds, in bounds. What is no number of seconds is never over."""
     try:
-        return bound_time(at + timedelta(seconds=seconds))
+        return clamp_time(at + timedelta(seconds=seconds))
     except (OverflowError, ValueError):
         return EARLIEST if seconds < 0 else LATEST
 
@@ -110,7 +110,7 @@ def parse_slurm_time(text: str) -> datetime | None:
     if len(found[1]) > 4:
         return LATEST
     try:
-        return bound_time(datetime.fromisoformat(text).replace(tzinfo=UTC))
+        return clamp_time(datetime.fromisoformat(text).replace(tzinfo=UTC))
     except ValueError:
         return None
 
@@ -131,10 +131,10 @@ def make_printable(text: str, *, lines: bool = False) -> str:
 
 def escape_json(text: str) -> str:
     """JSON whose strings hold nothing that a terminal obeys: the same document, in escapes."""
-    return _BUT_LINES.sub(lambda found: _escape_code(ord(found[0])), text)
+    return _BUT_LINES.sub(lambda found: _escape_code_point(ord(found[0])), text)
 
 
-def _escape_code(code: int) -> str:
+def _escape_code_point(code: int) -> str:
     if code < 0x10000:
         return f"\\u{code:04x}"
     return f"\\u{0xD800 + (code - 0x10000 >> 10):04x}\\u{0xDC00 + (code & 0x3FF):04x}"

@@ -20,7 +20,7 @@ LABELS = {"ok": "ok", "note": "note", "warn": "WARN", "fail": "FAIL", "unknown":
 """What the text calls each verdict."""
 
 
-def _format_label(check: CheckView) -> Text:
+def _format_verdict_label(check: CheckView) -> Text:
     return color_word(check.verdict, LABELS[check.verdict])
 
 
@@ -47,18 +47,18 @@ class CheckView(Struct, frozen=True):
     source: str = ""
 
     columns: ClassVar[Columns] = (
-        Column("", _format_label),
+        Column("", _format_verdict_label),
         Column("", "name"),
         Column("", _format_finding, fold=True),
     )
 
 
-def _count_verdicts(view: Any) -> Text:
+def _format_verdict_counts(view: Any) -> Text:
     found = [check.verdict for check in view.checks]
     return format_counts({verdict: found.count(verdict) for verdict in LABELS if verdict in found})
 
 
-CHECKLIST: Layout = (RowTable("checks"), TextLine(_count_verdicts, gap=True, when="checks"))
+CHECKLIST: Layout = (RowTable("checks"), TextLine(_format_verdict_counts, gap=True, when="checks"))
 """The text of any view's `checks`: each of them, then how many have which verdict."""
 
 
@@ -73,4 +73,4 @@ class DoctorView(Struct, frozen=True):
 
 def choose_exit_code(view: DoctorView) -> ExitCode:
     """Return the command's exit code."""
-    return output.choose_worst_exit(check.verdict for check in view.checks)
+    return output.choose_worst_exit_code(check.verdict for check in view.checks)

@@ -135,7 +135,7 @@ class InnerView(LayoutPart, frozen=True):
     view: Cell
 
 
-class ForEach(LayoutPart, frozen=True):
+class RepeatedParts(LayoutPart, frozen=True):
     """The same parts for each item of the cell `items`; in them, the item is the view."""
 
     items: Cell
@@ -157,14 +157,14 @@ class DeclaredView(Protocol):
     layout: ClassVar[Layout]
 
 
-def number_column(
+def make_number_column(
     heading: str, cell: Cell, *, wide: bool = False, when: Cell | None = None
 ) -> Column:
     """Return a column of numbers."""
     return Column(heading, cell, wide=wide, right=True, when=when)
 
 
-def state_column(
+def make_state_column(
     heading: str, cell: Cell, *, wide: bool = False, when: Cell | None = None
 ) -> Column:
     """Return a column of states, each in the color of its meaning; `-` for an empty one."""

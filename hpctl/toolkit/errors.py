@@ -32,7 +32,7 @@ class ResourceNotFound(CallRefused):
     """What a call names is not there: a cluster, a subnet, a role, a bucket."""
 
 
-class OrderInDoubt(HpctlError):
+class OrderOutcomeUnknown(HpctlError):
     """An order was sent, and may or may not be taken: look before it is repeated."""
 
 
@@ -40,7 +40,7 @@ class JournalCorrupt(HpctlError):
     """The journal says something impossible. The daemon stops; it never starts from empty."""
 
 
-class FileProblems(HpctlError):
+class InvalidFileError(HpctlError):
     """A file with problems: all of them, each with its place."""
 
     hint_text = ""

@@ -39,8 +39,8 @@ def expand_hostlist(text: str) -> tuple[str, ...]:
     if not text:
         return ()
     names: list[str] = []
-    for part in _split_parts(text):
-        for name in _expand_part(part):
+    for part in _split_hostlist_parts(text):
+        for name in _expand_hostlist_part(part):
             if len(names) >= MAX_HOSTS:
                 raise HostlistError(f"more than {MAX_HOSTS} hosts", part)
             names.append(name)
@@ -65,7 +65,7 @@ def fold_hostlist(names: Iterable[str]) -> str:
         # n07 and n7 are two hosts, and n09-n10 keep their width: only equal widths fold.
         groups.setdefault((prefix, len(digits)), set()).add(int(digits))
     parts = sorted(whole)
-    parts += [_fold_group(*key, groups[key]) for key in sorted(groups)]
+    parts += [_fold_numbered_names(*key, groups[key]) for key in sorted(groups)]
     return ",".join(parts)
 
 
@@ -91,7 +91,7 @@ def split_batches(names: Iterable[str], size: int = 100) -> Iterator[tuple[str, 
         yield tuple(batch)
 
 
-def sort_by_nearest_leaf(
+def sort_nodes_by_leaf_proximity(
     nodes: Iterable[Name], job: Collection[Name], leaves: Mapping[Name, str]
 ) -> list[Name]:
     """`nodes`, first those whose leaf has most of the job's; else in the order that they had.
@@ -103,7 +103,7 @@ def sort_by_nearest_leaf(
     return sorted(nodes, key=lambda node: -shared[leaves.get(node, "")])
 
 
-def _split_parts(text: str) -> Iterator[str]:
+def _split_hostlist_parts(text: str) -> Iterator[str]:
     """Yield the parts between commas that are outside brackets."""
     start = depth = 0
     for at, char in enumerate(text):
@@ -121,7 +121,7 @@ def _split_parts(text: str) -> Iterator[str]:
     yield text[start:]
 
 
-def _expand_part(part: str) -> Iterator[str]:
+def _expand_hostlist_part(part: str) -> Iterator[str]:
     """Yield the names of one part, such as `rack[1-2]n[01-03]`."""
     if not part:
         raise HostlistError("an empty name", part)
@@ -129,7 +129,7 @@ def _expand_part(part: str) -> Iterator[str]:
     count = 1
     for at, piece in enumerate(re.split(r"[\[\]]", part)):
         if at % 2:
-            values = _expand_ranges(piece, part)
+            values = _expand_bracket_ranges(piece, part)
             count *= len(values)
             if count > MAX_HOSTS:
                 raise HostlistError(f"more than {MAX_HOSTS} hosts", part)
@@ -145,7 +145,7 @@ def _expand_part(part: str) -> Iterator[str]:
         yield name
 
 
-def _expand_ranges(inside: str, part: str) -> list[str]:
+def _expand_bracket_ranges(inside: str, part: str) -> list[str]:
     """Return the numbers of one bracket, with their leading zeros."""
     values: list[str] = []
     for item in inside.split(","):
@@ -161,7 +161,7 @@ def _expand_ranges(inside: str, part: str) -> list[str]:
     return values
 
 
-def _fold_group(prefix: str, width: int, numbers: set[int]) -> str:
+def _fold_numbered_names(prefix: str, width: int, numbers: set[int]) -> str:
     """Return one prefix and width as `prefix[1-3,7]`, or a plain name where there is one number."""
     runs: list[tuple[int, int]] = []
     for number in sorted(numbers):

@@ -3,7 +3,7 @@
 import click
 
 
-def is_ctrl_c_answer(abort: click.Abort) -> bool:
+def is_ctrl_c_abort(abort: click.Abort) -> bool:
     """Return whether a question was answered by Ctrl-C. click says Abort of an input's end as
     well."""
     return isinstance(abort.__context__, KeyboardInterrupt)

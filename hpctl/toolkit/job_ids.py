@@ -16,7 +16,7 @@ _ID = re.compile(r"([0-9]{1,10})(?:([_+])([0-9]{1,10}))?")
 _RANGE = re.compile(r"([0-9]+)(?:-([0-9]+)(?::([0-9]+))?)?")
 
 
-class UserJobId(Struct, frozen=True):
+class ParsedJobId(Struct, frozen=True):
     """An id as its user wrote it: a number, and a task or a component where it names one."""
 
     number: int
@@ -24,30 +24,30 @@ class UserJobId(Struct, frozen=True):
     component: int | None = None
 
 
-def parse_job_id(text: str) -> UserJobId | None:
+def parse_job_id(text: str) -> ParsedJobId | None:
     """Read `12`, `12_3` or `12+1`; None for any other text."""
     found = _ID.fullmatch(text) if text.isascii() else None
     if found is None:
         return None
     number, part = parse_count(found[1]), parse_count(found[3] or "")
     if found[2] == "_":
-        return UserJobId(number, task=part)
+        return ParsedJobId(number, task=part)
     if found[2] == "+":
-        return UserJobId(number, component=part)
-    return UserJobId(number)
+        return ParsedJobId(number, component=part)
+    return ParsedJobId(number)
 
 
-def format_task(array: int, tasks: str) -> str:
+def format_array_task_id(array: int, tasks: str) -> str:
     """Write the id of a task of an array, `12_3`, or of several that wait, `12_[1-3,9%2]`."""
     return f"{array}_{tasks}" if tasks.isdigit() else f"{array}_[{tasks}]"
 
 
-def format_component(leader: int, offset: int) -> str:
+def format_het_component_id(leader: int, offset: int) -> str:
     """Write the id of a component of a heterogeneous job, `12+1`."""
     return f"{leader}+{offset}"
 
 
-def find_task_ranges(tasks: str) -> Iterator[range]:
+def parse_task_ranges(tasks: str) -> Iterator[range]:
     """Yield the tasks that a list as `7`, `1-3`, `0-20:2,9%4` names; nothing for `...` and noise.
 
     Slurm cuts a long list off with `...`.

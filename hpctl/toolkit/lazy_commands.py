@@ -7,13 +7,13 @@ from typing import Any
 
 import click
 
-from hpctl.toolkit.interrupts import is_ctrl_c_answer
+from hpctl.toolkit.interrupts import is_ctrl_c_abort
 
 INTERRUPTED = 130
 """The exit code of a command that Ctrl-C has ended."""
 
 
-class _Formatter(click.HelpFormatter):
+class _FastHelpFormatter(click.HelpFormatter):
     """click's, which wraps text by a module that takes a tenth of `hpctl --help`, where every line
     fits as it is."""
 
@@ -50,7 +50,7 @@ class _Formatter(click.HelpFormatter):
 
 
 class _LazyContext(click.Context):
-    formatter_class = _Formatter
+    formatter_class = _FastHelpFormatter
 
 
 class LazyGroup(click.Group):
@@ -97,7 +97,7 @@ class LazyGroup(click.Group):
             click.echo("hpctl: interrupted", err=True)
             raise click.exceptions.Exit(INTERRUPTED) from None
         except click.Abort as abort:
-            if not is_ctrl_c_answer(abort):
+            if not is_ctrl_c_abort(abort):
                 raise
             # The cursor stands behind the question still.
             click.echo("\nhpctl: interrupted, nothing was done", err=True)

@@ -25,7 +25,7 @@ from hpctl.toolkit.bounds import (
 )
 from hpctl.toolkit.compat import UTC, parse_iso_time
 from hpctl.toolkit.errors import HpctlError
-from hpctl.toolkit.interrupts import is_ctrl_c_answer
+from hpctl.toolkit.interrupts import is_ctrl_c_abort
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -118,7 +118,7 @@ def show_view(
     if as_json:
         echo(to_json(schema, view))
     else:
-        _draw_view(make_console(), draw or draw_declared, view)
+        _draw_view(make_console(), draw or draw_declared_view, view)
 
 
 def draw_on_stderr(draw: Callable[[Console, V], None], value: V) -> None:
@@ -127,7 +127,7 @@ def draw_on_stderr(draw: Callable[[Console, V], None], value: V) -> None:
     _draw_view(make_console(err=True, width=make_console().width), draw, value)
 
 
-def draw_declared(out: Console, view: DeclaredView) -> None:
+def draw_declared_view(out: Console, view: DeclaredView) -> None:
     """Draw a view as it declares itself; rich is imported here."""
     from hpctl.toolkit.view_drawing import draw_view
 
@@ -146,16 +146,16 @@ def make_console(*, err: bool = False, width: int | None = None) -> Console:
     """Standard output, or standard error, for rich: colours on a terminal only, `COLUMNS` respected
     on standard output. Whatever text is drawn on it is cleaned."""
     if err:
-        return _clean_console()(stderr=True, width=width)
+        return _make_sanitizing_console_class()(stderr=True, width=width)
     out = sys.stdout
     wide = os.environ.get("COLUMNS", "")
     # Where nothing says how wide the reader's screen is, 80 would cut what `grep` looks for.
     width = int(wide) if wide.isdecimal() else (None if out.isatty() else 200)
-    return _clean_console()(file=out, width=width)
+    return _make_sanitizing_console_class()(file=out, width=width)
 
 
 @functools.cache
-def _clean_console() -> type[Console]:
+def _make_sanitizing_console_class() -> type[Console]:
     """Return a Console that writes no escape sequences but its own: whatever text is drawn on
     it, users' words among it, passes through `make_printable` here."""
     from rich.console import Console
@@ -195,7 +195,7 @@ def confirm(question: str, *, abort: bool = False) -> bool:
     try:
         return click.confirm(make_printable(question, lines=True), abort=abort, err=True)
     except click.Abort as aborted:
-        if not abort or is_ctrl_c_answer(aborted):
+        if not abort or is_ctrl_c_abort(aborted):
             raise
         echo("\n" + NOT_CONFIRMED, err=True)
         raise click.exceptions.Exit(ExitCode.PROBLEM) from None
@@ -206,7 +206,7 @@ def prompt(question: str, **how: Any) -> Any:
     return click.prompt(make_printable(question, lines=True), err=True, **how)
 
 
-def fold_text(text: str, more: int = 0) -> str:
+def wrap_text(text: str, more: int = 0) -> str:
     """Return text broken between words where the reader's screen ends; `more` letters follow its
     end."""
     from textwrap import wrap
@@ -218,7 +218,7 @@ def fold_text(text: str, more: int = 0) -> str:
     ).rstrip("\0")
 
 
-def choose_worst_exit(verdicts: Iterable[str]) -> ExitCode:
+def choose_worst_exit_code(verdicts: Iterable[str]) -> ExitCode:
     """Return the worst exit: a failure outweighs an unknown; warnings and notes only are fine."""
     found = set(verdicts)
     if "fail" in found:
@@ -226,13 +226,13 @@ def choose_worst_exit(verdicts: Iterable[str]) -> ExitCode:
     return ExitCode.CANNOT_TELL if "unknown" in found else ExitCode.FINE
 
 
-def exit_with(code: ExitCode) -> None:
+def exit_with_code(code: ExitCode) -> None:
     """End the command with its exit code; plain success just returns."""
     if code is not ExitCode.FINE:
         raise click.exceptions.Exit(code)
 
 
-class SinceType(click.ParamType):  # type: ignore[type-arg]
+class PastTimeType(click.ParamType):  # type: ignore[type-arg]
     """A time in the past: `30min`, `12h`, `7d`, or ISO 8601 (UTC where no offset is given)."""
 
     name = "since"
@@ -256,7 +256,7 @@ class SinceType(click.ParamType):  # type: ignore[type-arg]
         return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
 
 
-class UntilType(click.ParamType):  # type: ignore[type-arg]
+class FutureTimeType(click.ParamType):  # type: ignore[type-arg]
     """A time to come: `+30min`, `+2h`, or ISO 8601 (UTC where no offset is given)."""
 
     name = "time"

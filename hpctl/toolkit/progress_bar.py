@@ -10,7 +10,7 @@ from hpctl.toolkit import output
 
 
 @contextmanager
-def show_transfer() -> Iterator[Callable[[int, int], None] | None]:
+def show_transfer_progress() -> Iterator[Callable[[int, int], None] | None]:
     """Show a progress bar on stderr, where that is a terminal; yield what takes it further: the
     bytes that have come since the last call, and of how many. None without a terminal."""
     if not sys.stderr.isatty():

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import IO
 
-from hpctl.toolkit.bounded_child import BoundedChild
+from hpctl.toolkit.bounded_child import BoundedSubprocess
 
 
 def run_with_timeout(
@@ -17,7 +17,7 @@ def run_with_timeout(
     The program is killed then, and not waited for. It stays in the process group of its caller.
     Raises OSError where the program cannot be started.
     """
-    child = BoundedChild(command, directory=None, stdout=out, stderr=error, own_group=False)
+    child = BoundedSubprocess(command, directory=None, stdout=out, stderr=error, own_group=False)
     done = False
     try:
         done = child.wait(time.monotonic() + seconds)

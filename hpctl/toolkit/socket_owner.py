@@ -23,17 +23,20 @@ def find_peer_uid(connection: socket.socket) -> int | None:
 
     It is 0 until a process has accepted the connection: ask after the first answer. Raises OSError.
     """
-    own, other = _write_address(connection.getsockname()), _write_address(connection.getpeername())
-    for fields in _read_sockets():
+    own, other = (
+        _format_proc_address(connection.getsockname()),
+        _format_proc_address(connection.getpeername()),
+    )
+    for fields in _read_proc_net_rows():
         if (
-            _normalize_address(fields[_LOCAL]) == other
-            and _normalize_address(fields[_REMOTE]) == own
+            _strip_mapped_ipv4_prefix(fields[_LOCAL]) == other
+            and _strip_mapped_ipv4_prefix(fields[_REMOTE]) == own
         ):
             return int(fields[_UID])
     return None
 
 
-def _read_sockets() -> Iterator[list[str]]:
+def _read_proc_net_rows() -> Iterator[list[str]]:
     for table in _TABLES:
         path = Path("/proc/net") / table
         if not path.exists():  # a kernel without IPv6
@@ -44,12 +47,12 @@ def _read_sockets() -> Iterator[list[str]]:
                 yield line.split()
 
 
-def _write_address(address: tuple[str, int]) -> str:
+def _format_proc_address(address: tuple[str, int]) -> str:
     """Return an address as the kernel writes it: each four bytes as a number of this machine."""
     packed = ipaddress.ip_address(address[0].partition("%")[0]).packed
     words = [packed[at : at + 4] for at in range(0, len(packed), 4)]
     text = "".join(f"{int.from_bytes(word, sys.byteorder):08X}" for word in words)
-    return _normalize_address(f"{text}:{address[1]:04X}")
+    return _strip_mapped_ipv4_prefix(f"{text}:{address[1]:04X}")
 
 
 _MAPPED = "".join(
@@ -57,6 +60,6 @@ _MAPPED = "".join(
 )
 
 
-def _normalize_address(text: str) -> str:
+def _strip_mapped_ipv4_prefix(text: str) -> str:
     """Return an IPv4 address that a socket of IPv6 has as IPv4's own sockets have it."""
     return text.removeprefix(_MAPPED)

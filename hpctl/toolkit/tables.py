@@ -71,7 +71,7 @@ def indent_block(what: RenderableType, depth: int = 2) -> Padding:
     return Padding(what, (0, 0, 0, depth))
 
 
-def stack_parts(parts: Sequence[RenderableType]) -> RenderableType:
+def stack_renderables(parts: Sequence[RenderableType]) -> RenderableType:
     """Return the parts as one, each below the one before."""
     from rich.console import Group
 
@@ -105,7 +105,7 @@ def format_age(at: datetime | None, now: datetime) -> str:
     return "never" if at is None else f"{format_duration((now - at).total_seconds())} ago"
 
 
-def format_moment(at: datetime | None, form: str = "%Y-%m-%d %H:%M:%S") -> str:
+def format_datetime(at: datetime | None, form: str = "%Y-%m-%d %H:%M:%S") -> str:
     """Return a date and time; `-` for none."""
     return at.strftime(form) if at else "-"
 

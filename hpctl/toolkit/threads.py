@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from threading import Barrier
 
 
-def start_pool(threads: int, name: str) -> ThreadPoolExecutor:
+def start_thread_pool(threads: int, name: str) -> ThreadPoolExecutor:
     """Return a pool all of whose threads run.
 
     A pool itself starts them one by one, as work comes. Where no memory is left then,

@@ -24,7 +24,7 @@ def open_user_file(path: str, flags: int, owner: int, is_kind: IsKind) -> int:
     because opening a FIFO or a device has effects. Raises OSError, also for a path that is not
     absolute.
     """
-    place = _find_file(path, owner, is_kind)
+    place = _open_path_descriptor(path, owner, is_kind)
     try:
         return os.open(f"/proc/self/fd/{place}", flags | os.O_NONBLOCK | os.O_CLOEXEC)
     finally:
@@ -55,18 +55,18 @@ def is_own_file(path: str | os.PathLike[str]) -> bool:
     return stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid()
 
 
-def read_own_file(path: str | os.PathLike[str], most: int) -> bytes:
+def read_own_file_tail(path: str | os.PathLike[str], most: int) -> bytes:
     """Return the last `most` bytes of a file that `open_own_file` opens. Raises OSError."""
     with open(open_own_file(path, os.O_RDONLY), "rb") as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - most))
         return file.read(most)
 
 
-def find_user_file_time(path: str, owner: int) -> float | None:
+def find_user_file_mtime(path: str, owner: int) -> float | None:
     """Return when a regular file of the user `owner` was last written (POSIX s), by the same rules;
     None where there is none. What another user's directories hold is not disclosed."""
     with suppress(OSError, ValueError):
-        place = _find_file(path, owner, stat.S_ISREG)
+        place = _open_path_descriptor(path, owner, stat.S_ISREG)
         try:
             return os.fstat(place).st_mtime
         finally:
@@ -74,7 +74,7 @@ def find_user_file_time(path: str, owner: int) -> float | None:
     return None
 
 
-def _find_file(path: str, owner: int, is_kind: IsKind) -> int:
+def _open_path_descriptor(path: str, owner: int, is_kind: IsKind) -> int:
     """Return a descriptor that names the file without opening it (O_PATH). Raises OSError."""
     if not path.startswith("/") or "\0" in path:
         raise OSError(errno.EINVAL, "not an absolute path", path)

@@ -21,16 +21,16 @@ from hpctl.toolkit.declared_view import (
     DeclaredView,
     FactRow,
     FactTable,
-    ForEach,
     InnerView,
     ItemLines,
     LayoutPart,
+    RepeatedParts,
     RowTable,
     Style,
     TextLine,
 )
 from hpctl.toolkit.durations import format_duration
-from hpctl.toolkit.tables import DIM, HEAD, MANY, WIDE, format_moment, format_plain_columns
+from hpctl.toolkit.tables import DIM, HEAD, MANY, WIDE, format_datetime, format_plain_columns
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 
 def draw_view(out: Console, view: DeclaredView) -> None:
     """Print a view as its layout says."""
-    draw_parts(out, view.layout, view)
+    draw_layout_parts(out, view.layout, view)
 
 
-def draw_parts(out: Console, parts: Sequence[LayoutPart], view: object) -> None:
+def draw_layout_parts(out: Console, parts: Sequence[LayoutPart], view: object) -> None:
     """Print parts of a view, which may have no layout."""
     for part in parts:
         if part.when is not None and not read_cell(part.when, view, view):
@@ -50,13 +50,13 @@ def draw_parts(out: Console, parts: Sequence[LayoutPart], view: object) -> None:
             out.print()
         elif isinstance(part, InnerView):
             draw_view(out, read_cell(part.view, view, view))
-        elif isinstance(part, ForEach):
+        elif isinstance(part, RepeatedParts):
             for item in read_cell(part.items, view, view) or ():
-                draw_parts(out, part.layout, item)
+                draw_layout_parts(out, part.layout, item)
         elif isinstance(part, FactTable):
-            _draw_facts(out, part, view)
+            _draw_fact_table(out, part, view)
         elif isinstance(part, RowTable):
-            _draw_section(out, part, view)
+            _draw_row_table(out, part, view)
         else:
             assert isinstance(part, TextLine | ItemLines)
             _draw_lines(out, part, view)
@@ -90,28 +90,28 @@ def format_value(value: object) -> str | Text:
     if value is None:
         return "-"
     if isinstance(value, datetime):
-        return format_moment(value)
+        return format_datetime(value)
     if isinstance(value, tuple | list):
         return ", ".join(map(str, value))
     return str(value)
 
 
-def format_section(section: RowTable, view: object) -> tuple[list[str], list[list[str]]]:
+def format_row_table(section: RowTable, view: object) -> tuple[list[str], list[list[str]]]:
     """Return the headings of a section and its rows as plain text; both empty where it has no
     rows."""
-    rows = _list_rows(section, view)
+    rows = _list_table_rows(section, view)
     if not rows:
         return [], []
-    columns = _list_columns(section, rows, view)
+    columns = _list_table_columns(section, rows, view)
     texts = []
     for row in rows:
         texts.append([str(_format_column_value(column, row, view)) for column in columns])
     return [format_heading(column, view) for column in columns], texts
 
 
-def format_facts(part: FactTable, view: object) -> list[tuple[str, str]]:
+def format_fact_table(part: FactTable, view: object) -> list[tuple[str, str]]:
     """Return the names of facts with their values as plain text, without those that have none."""
-    return [(fact.name, str(value)) for fact, value in _list_known_facts(part, view) if value]
+    return [(fact.name, str(value)) for fact, value in _list_nonempty_facts(part, view) if value]
 
 
 def format_heading(column: Column, view: object) -> str:
@@ -182,13 +182,13 @@ def _format_cell(column: Column, row: object, view: object) -> str | Text:
     return _style_value(_format_column_value(column, row, view), column.style, row)
 
 
-def _list_rows(section: RowTable, view: object) -> list[object]:
+def _list_table_rows(section: RowTable, view: object) -> list[object]:
     if section.when is not None and not read_cell(section.when, view, view):
         return []
     return list(read_cell(section.rows, view, view) or ())
 
 
-def _list_columns(section: RowTable, rows: Sequence[object], view: object) -> list[Column]:
+def _list_table_columns(section: RowTable, rows: Sequence[object], view: object) -> list[Column]:
     """Return the columns of a table of these rows, those for wide screens among them."""
     declared: Sequence[Column] = section.columns or type(rows[0]).columns  # type: ignore[attr-defined]
     return [one for one in declared if one.when is None or read_cell(one.when, view, view)]
@@ -206,7 +206,7 @@ def _indent_part(what: RenderableType, part: LayoutPart) -> RenderableType:
     return Padding(what, (0, 0, 0, part.indent)) if part.indent else what
 
 
-def _list_known_facts(part: FactTable, view: object) -> list[tuple[FactRow, str | Text]]:
+def _list_nonempty_facts(part: FactTable, view: object) -> list[tuple[FactRow, str | Text]]:
     """Return the facts that have a value, each with it, and the breaks between them."""
     values = [
         (fact, "" if fact == BREAK else format_value(read_cell(fact.cell, view, view)))
@@ -215,29 +215,29 @@ def _list_known_facts(part: FactTable, view: object) -> list[tuple[FactRow, str 
     return [(fact, value) for fact, value in values if value or fact == BREAK]
 
 
-def _draw_facts(out: Console, part: FactTable, view: object) -> None:
+def _draw_fact_table(out: Console, part: FactTable, view: object) -> None:
     table = _build_table([Column("", "name"), Column("", "value", fold=True)], view)
-    for fact, value in _list_known_facts(part, view):
+    for fact, value in _list_nonempty_facts(part, view):
         table.add_row(Text(fact.name, DIM), _style_value(value, fact.style, view))
     if table.row_count:
         _print_part_heading(out, part, view)
         out.print(_indent_part(table, part))
 
 
-def _draw_section(out: Console, part: RowTable, view: object) -> None:
-    rows = _list_rows(part, view)
+def _draw_row_table(out: Console, part: RowTable, view: object) -> None:
+    rows = _list_table_rows(part, view)
     if not rows:
         if part.otherwise:
             out.print(_format_part_text(part.otherwise, view))
         return
     _print_part_heading(out, part, view)
     is_wide = out.width >= WIDE
-    columns = [one for one in _list_columns(part, rows, view) if is_wide or not one.wide]
+    columns = [one for one in _list_table_columns(part, rows, view) if is_wide or not one.wide]
     if len(rows) > MANY:
         texts = [tuple(format_heading(one, view) for one in columns)]
         for row in rows:
             values = (_format_column_value(one, row, view) for one in columns)
-            texts.append(tuple(map(_join_lines, values)))
+            texts.append(tuple(map(_join_cell_lines, values)))
         lines = format_plain_columns(texts)
         out.print(lines, soft_wrap=True)
         return
@@ -247,7 +247,7 @@ def _draw_section(out: Console, part: RowTable, view: object) -> None:
     out.print(_indent_part(table, part))
 
 
-def _join_lines(cell: str | Text) -> str:
+def _join_cell_lines(cell: str | Text) -> str:
     text = str(cell)
     return "; ".join(text.splitlines()) if "\n" in text else text
 
@@ -266,19 +266,21 @@ def _build_table(columns: Sequence[Column], view: object) -> Table:
 
 
 def _draw_lines(out: Console, part: TextLine | ItemLines, view: object) -> None:
-    lines = _draw_line(part, view) if isinstance(part, TextLine) else _list_items(part, view)
+    lines = (
+        _make_text_line(part, view) if isinstance(part, TextLine) else _make_item_lines(part, view)
+    )
     if lines:
         _print_part_heading(out, part, view)
     for line in lines:
         out.print(_indent_part(line, part), soft_wrap=part.unbroken)
 
 
-def _draw_line(part: TextLine, view: object) -> list[RenderableType]:
+def _make_text_line(part: TextLine, view: object) -> list[RenderableType]:
     text = _format_part_text(part.text, view)
     return [_style_value(format_value(text), part.style, view)] if text else []
 
 
-def _list_items(part: ItemLines, view: object) -> list[RenderableType]:
+def _make_item_lines(part: ItemLines, view: object) -> list[RenderableType]:
     lines: list[RenderableType] = []
     for item in read_cell(part.items, view, view) or ():
         if isinstance(item, ConsoleRenderable):

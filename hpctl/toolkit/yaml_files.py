@@ -22,7 +22,7 @@ import yaml
 from msgspec import Struct
 
 from hpctl.toolkit.bounds import parse_duration
-from hpctl.toolkit.errors import FileProblems
+from hpctl.toolkit.errors import InvalidFileError
 
 Place = tuple[str | int, ...]
 """Keys and indices from the top of a file to what is meant."""
@@ -31,7 +31,7 @@ LARGEST = 1 << 20
 """Bytes that are read of such a file; a larger one was not written by hand."""
 
 
-def read_limited_text(path: str | Path, error: type[FileProblems]) -> str:
+def read_limited_text(path: str | Path, error: type[InvalidFileError]) -> str:
     """Return a file's text. Raises `error` where there is none to read."""
     try:
         with Path(path).open("rb") as file:
@@ -45,7 +45,7 @@ def read_limited_text(path: str | Path, error: type[FileProblems]) -> str:
         raise error(str(path), [f"is not UTF-8 text: byte {failed.start}"]) from failed
 
 
-def load_mapping(text: str, path: str, error: type[FileProblems]) -> Mapping[Any, Any]:
+def load_yaml_mapping(text: str, path: str, error: type[InvalidFileError]) -> Mapping[Any, Any]:
     """Return the keys of a YAML text, none for an empty one. Raises `error`."""
     data = load_yaml(text, path, error)
     if data is None:
@@ -55,12 +55,12 @@ def load_mapping(text: str, path: str, error: type[FileProblems]) -> Mapping[Any
     return data
 
 
-def load_yaml(text: str, path: str, error: type[FileProblems]) -> Any:
+def load_yaml(text: str, path: str, error: type[InvalidFileError]) -> Any:
     """Return what a YAML text holds. Raises `error` where it is none, or says a key twice."""
     try:
         loader = yaml.SafeLoader(text)
         root = loader.get_single_node()
-        twice = list(_find_duplicates(root))
+        twice = list(_find_duplicate_keys(root))
         data = loader.construct_document(root) if root is not None else None
     except yaml.YAMLError as failed:
         mark = getattr(failed, "problem_mark", None)
@@ -75,7 +75,7 @@ def load_yaml(text: str, path: str, error: type[FileProblems]) -> Any:
     return data
 
 
-def _find_duplicates(root: Any) -> Iterator[str]:
+def _find_duplicate_keys(root: Any) -> Iterator[str]:
     """Of a key that a mapping has twice YAML silently keeps the last, which is never meant."""
     left, visited = [root], set[int]()
     while left:
@@ -102,7 +102,7 @@ def format_problems(found: Iterable[tuple[Place, str]], text: str) -> list[str]:
     for loc, message in found:
         args = [str(part) if str(part).isprintable() else repr(part) for part in loc]
         where = ".".join(args) or "(top level)"
-        line = find_line(root, loc)
+        line = find_place_line(root, loc)
         place = f"{where} (line {line})" if line else where
         lines.append((line or 0, f"{place}: {message}"))
     return [line for _, line in sorted(lines, key=lambda pair: pair[0])]
@@ -116,7 +116,7 @@ def suggest_word(word: str, args: list[str], cutoff: float = 0.6) -> str:
     return f"; did you mean {found[0]!r}?" if found else ""
 
 
-def find_line(node: Any, loc: tuple[Any, ...]) -> int | None:
+def find_place_line(node: Any, loc: tuple[Any, ...]) -> int | None:
     """Return the line of the deepest key of a place that is in the file."""
     line = None
     for part in loc:
@@ -160,9 +160,11 @@ _THAN = {
 _EXPECTED = re.compile(r"Expected `(\w+)(?: \| null)?`(?:( of length)? ([<>]=?) ([-+.\de]+))?")
 
 
-def parse_struct(kind: type[_Struct], text: str, path: str, error: type[FileProblems]) -> _Struct:
+def parse_yaml_struct(
+    kind: type[_Struct], text: str, path: str, error: type[InvalidFileError]
+) -> _Struct:
     """Return a struct of a YAML text. Raises `error` with every problem that it has."""
-    found, problems = build_struct(kind, load_mapping(text, path, error))
+    found, problems = build_struct(kind, load_yaml_mapping(text, path, error))
     if found is None:
         raise error(path, format_problems(problems, text))
     return found
@@ -182,7 +184,7 @@ def _convert_struct(
     reads, normal = getattr(kind, "READS", {}), getattr(kind, "normal", None)
     data = normal(data) if normal else data
     if not isinstance(data, Mapping):
-        problems.append((place, f"should be a mapping of keys{_quote_value(data)}"))
+        problems.append((place, f"should be a mapping of keys{_format_given_value(data)}"))
         return None
     fields = {field.name: field for field in msgspec.structs.fields(kind)}
     for key, value in data.items():
@@ -193,7 +195,7 @@ def _convert_struct(
         try:
             value = reads[key](value) if key in reads else value
         except ValueError as error:
-            problems.append((here, f"{error}{_quote_value(value)}"))
+            problems.append((here, f"{error}{_format_given_value(value)}"))
             continue
         values[key] = _convert_value(fields[key].type, value, here, problems)
     missing = [name for name, field in fields.items() if field.required and name not in data]
@@ -215,12 +217,12 @@ def _convert_value(  # noqa: C901 -- one branch for each kind of type
             return None
         kind = next(one for one in get_args(kind) if one is not type(None))
     base, *meta = get_args(kind) if get_origin(kind) is Annotated else (kind,)
-    if _is_struct((base,)):
+    if _is_struct_type((base,)):
         return _convert_struct(base, data, place, problems)
     inner = get_args(base)
     try:
         if get_origin(base) in (dict, Mapping) and isinstance(data, Mapping):
-            msgspec.convert(data, _add_bounds(dict[Any, Any], meta))
+            msgspec.convert(data, _add_type_bounds(dict[Any, Any], meta))
             key, value = inner
             return {
                 _convert_value(key, k, (*place, k), problems): _convert_value(
@@ -233,7 +235,7 @@ def _convert_value(  # noqa: C901 -- one branch for each kind of type
         if isinstance(data, str) and any(getattr(one, "title", "") == "seconds" for one in meta):
             data = _parse_seconds(data)
         if isinstance(data, list) and _is_list_type(base):
-            msgspec.convert(data, _add_bounds(list[Any], meta))
+            msgspec.convert(data, _add_type_bounds(list[Any], meta))
             entries = [
                 _convert_value(inner[0], one, (*place, n), problems) for n, one in enumerate(data)
             ]
@@ -241,18 +243,18 @@ def _convert_value(  # noqa: C901 -- one branch for each kind of type
         found = msgspec.convert(data, kind, dec_hook=_convert_path)
         for one in meta:
             if isinstance(one, ValueCheck):
-                found = _run_check(one, found)
+                found = _run_value_check(one, found)
         return found
     except msgspec.ValidationError as error:
         message, _, deeper = str(error).partition(" - at `$")
         indices = tuple(int(i) for i in re.findall(r"\[(\d+)\]", deeper))
         for index in indices:
             data = data[index]
-        problems.append(((*place, *indices), _translate_message(message, kind, data)))
+        problems.append(((*place, *indices), _translate_msgspec_message(message, kind, data)))
     return None
 
 
-def _add_bounds(kind: Any, meta: list[Any]) -> Any:
+def _add_type_bounds(kind: Any, meta: list[Any]) -> Any:
     """Return a type with the bounds of another."""
     parts: Any = (kind, *meta)
     return Annotated[parts] if meta else kind
@@ -264,18 +266,18 @@ def _is_list_type(base: Any) -> bool:
     return get_origin(base) in (list, set, frozenset) or inner[1:] == (...,)
 
 
-def _run_check(check: ValueCheck, value: Any) -> Any:
+def _run_value_check(check: ValueCheck, value: Any) -> Any:
     try:
         return check.check(value)
     except ValueError as error:
-        raise msgspec.ValidationError(f"{error}{_quote_value(value)}") from error
+        raise msgspec.ValidationError(f"{error}{_format_given_value(value)}") from error
 
 
-def _is_struct(inner: tuple[Any, ...]) -> bool:
-    return bool(inner) and _is_class(inner[0]) and issubclass(inner[0], Struct)
+def _is_struct_type(inner: tuple[Any, ...]) -> bool:
+    return bool(inner) and _is_plain_class(inner[0]) and issubclass(inner[0], Struct)
 
 
-def _is_class(kind: Any) -> bool:
+def _is_plain_class(kind: Any) -> bool:
     """Python 3.10 calls `tuple[int, ...]` a type as well."""
     return isinstance(kind, type) and get_origin(kind) is None
 
@@ -283,7 +285,7 @@ def _is_class(kind: Any) -> bool:
 def _parse_seconds(text: str) -> float:
     seconds = parse_duration(text)
     if seconds is None:
-        wrong = f"is no time: write seconds, or 30s, 10m, 2h, 1d{_quote_value(text)}"
+        wrong = f"is no time: write seconds, or 30s, 10m, 2h, 1d{_format_given_value(text)}"
         raise msgspec.ValidationError(wrong)
     return seconds
 
@@ -294,11 +296,11 @@ def _convert_path(kind: type, value: Any) -> Any:
     return Path(value)
 
 
-def _translate_message(message: str, kind: Any, given: Any) -> str:
+def _translate_msgspec_message(message: str, kind: Any, given: Any) -> str:
     """Return what msgspec says, in the words of the file."""
     if message.startswith("Invalid enum value"):
         known = [str(one) for one in _list_choices(kind)]
-        message = f"should be one of {', '.join(known)}{_quote_value(given)}"
+        message = f"should be one of {', '.join(known)}{_format_given_value(given)}"
         return message + suggest_word(str(given), known, cutoff=0.5)
     found = _EXPECTED.match(message)
     if found is None:
@@ -308,15 +310,15 @@ def _translate_message(message: str, kind: Any, given: Any) -> str:
         unit = "characters" if what == "str" else "of them"
         return f"needs at least {number} {unit}" if than == ">=" else f"has over {number} {unit}"
     if than:
-        return f"should be {_THAN[than]} {float(number):g}{_quote_value(given)}"
+        return f"should be {_THAN[than]} {float(number):g}{_format_given_value(given)}"
     quotes = ": put it in quotes" if what == "str" and " matching" not in message else ""
     rest, _, _ = message[found.end() :].partition(", got ")
-    return f"should be {_NAMES.get(what, what)}{rest}{quotes}{_quote_value(given)}"
+    return f"should be {_NAMES.get(what, what)}{rest}{quotes}{_format_given_value(given)}"
 
 
 def _list_choices(kind: Any) -> list[Any]:
     """Return the values of the enum or the Literal in a type."""
-    if _is_class(kind):
+    if _is_plain_class(kind):
         return list(getattr(kind, "__members__", {}).values())
     choices: list[Any] = []
     for part in get_args(kind):
@@ -324,5 +326,5 @@ def _list_choices(kind: Any) -> list[Any]:
     return choices
 
 
-def _quote_value(value: object) -> str:
+def _format_given_value(value: object) -> str:
     return f" (given {value!r:.80})" if isinstance(value, str | int | float | bool) else ""

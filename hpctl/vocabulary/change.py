@@ -13,7 +13,7 @@ from hpctl.toolkit.compat import StrEnum
 from hpctl.vocabulary.identity import InstanceId, NodeName, RecoveryId
 from hpctl.vocabulary.model import Finding
 from hpctl.vocabulary.node_recovery import SCALE_DOWN, NodePhase, NodeRecovery
-from hpctl.vocabulary.recovery import StepKind, StepRecord, Trail, find_next_phase
+from hpctl.vocabulary.recovery import StepKind, StepRecord, TransitionRecord, find_next_phase
 
 
 class ChangeKind(StrEnum):
@@ -145,7 +145,7 @@ class ClusterChange(Struct, frozen=True):
     phase: ChangePhase
     since: datetime
     steps: tuple[StepRecord, ...] = ()
-    trail: tuple[Trail, ...] = ()
+    trail: tuple[TransitionRecord, ...] = ()
     tests: tuple[Finding, ...] = ()
     """What failed in its burn-in."""
 
@@ -169,11 +169,11 @@ class ClusterChange(Struct, frozen=True):
         """Return the change after a signal. Raises IllegalSignal for what is not in the table."""
         signal = ChangeSignal(seen)
         phase = find_next_phase(TRANSITIONS, self.id, self.opened.kind, self.phase, signal)
-        trail = (*self.trail, Trail(at, signal, phase, why))
+        trail = (*self.trail, TransitionRecord(at, signal, phase, why))
         return replace(self, phase=phase, since=at, trail=trail)
 
 
-def expects_instances(change: ClusterChange) -> bool:
+def is_awaiting_instances(change: ClusterChange) -> bool:
     """Return whether instances may be coming: an order was taken, or its outcome is unknown."""
     return any(s.in_doubt or s.accepted for s in change.steps if s.kind is StepKind.ADD)
 

@@ -60,18 +60,18 @@ def is_s3_location(place: str) -> bool:
     return place.startswith("s3://")
 
 
-def name_archive(recovery: str) -> str:
+def format_archive_name(recovery: str) -> str:
     """Return the file name of a recovery's archive."""
     return f"{recovery}.tar.gz"
 
 
-def find_evidence_answer(recovery: RecoveryId, findings: Iterable[Finding]) -> Finding | None:
+def find_evidence_finding(recovery: RecoveryId, findings: Iterable[Finding]) -> Finding | None:
     """Return what a node's agent says of the evidence that a recovery ordered; None: nothing
     yet."""
     return next((f for f in findings if f.check == EVIDENCE_CHECK and f.device == recovery), None)
 
 
-def is_valid_answer(answer: Finding) -> bool:
+def is_archive_kept(answer: Finding) -> bool:
     """Return whether an answer says that an archive of a possible size was kept."""
     match = _ANSWER.fullmatch(answer.evidence)
     bounded = match is not None and parse_count(match[1]) <= MOST_BYTES

@@ -19,7 +19,7 @@ _SEPARATOR: Final = " | "
 _MARK: Final = re.compile(rf"(?:^|{re.escape(_SEPARATOR)}){re.escape(PREFIX)}(\S+)")
 
 
-def read_excluded(admin_comment: str) -> tuple[NodeName, ...]:
+def parse_excluded_nodes(admin_comment: str) -> tuple[NodeName, ...]:
     """Return the nodes of the mark; none where there is no mark or it cannot be read."""
     found = _MARK.search(admin_comment)
     if found is None:
@@ -30,7 +30,7 @@ def read_excluded(admin_comment: str) -> tuple[NodeName, ...]:
         return ()
 
 
-def write_excluded(admin_comment: str, nodes: Collection[NodeName]) -> str | None:
+def format_exclusion_comment(admin_comment: str, nodes: Collection[NodeName]) -> str | None:
     """Return the AdminComment with a mark of these nodes in place of an earlier one, after what
     others wrote; without a mark for no nodes. None where slurmctld would not accept its length."""
     others = _MARK.sub("", admin_comment).removeprefix(_SEPARATOR)

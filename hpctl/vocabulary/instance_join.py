@@ -56,7 +56,7 @@ class _NodeIndex:
         self._by_name: dict[str, list[NodeName]] = {}
         for name, host in addresses.items():
             self._by_name.setdefault(name.lower(), []).append(name)
-            plain = is_address(host)
+            plain = is_ip_address(host)
             for label in () if plain else _list_dns_labels(host):
                 self._by_host.setdefault(label, []).append(name)
             address = host if plain else parse_host_address(host) or resolved.get(host, "")
@@ -83,7 +83,7 @@ class _NodeIndex:
         return 2, ()
 
 
-def join_instances(
+def map_instances_to_nodes(
     provider: ProviderView, addresses: Mapping[NodeName, str], resolved: Mapping[str, str]
 ) -> InstanceJoin:
     """Join a provider's list to the NodeAddr of each Slurm node; `resolved`: of those, the names'.
@@ -107,7 +107,7 @@ def join_instances(
     for name, those in claims.items():
         best = min(rank for rank, _ in those)
         rivals = [instance for rank, instance in those if rank == best]
-        one = _pick_living_instance(rivals)
+        one = _choose_active_instance(rivals)
         if one is not None:
             joined[name] = one if one.node == name else replace(one, node=name)
         else:
@@ -118,7 +118,7 @@ def join_instances(
     return InstanceJoin(joined, why, frozenset(addresses[name] for name in left) - {""})
 
 
-def _pick_living_instance(rivals: Iterable[Instance]) -> Instance | None:
+def _choose_active_instance(rivals: Iterable[Instance]) -> Instance | None:
     """Return the one that lives; of those that all are on their way out the newest; None where
     unsure."""
     those = list(rivals)
@@ -150,7 +150,7 @@ def _list_dns_labels(host: str) -> frozenset[str]:
 
 
 @lru_cache(_NODES)
-def is_address(host: str) -> bool:
+def is_ip_address(host: str) -> bool:
     """Return whether this is an IPv4 or IPv6 address and not a name."""
     try:
         ip_address(host)

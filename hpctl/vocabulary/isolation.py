@@ -47,7 +47,7 @@ def isolate_call(
         return InconsistentState(str(target), where, make_printable(text), digest)
 
 
-def isolate_each(
+def isolate_each_call(
     where: str, things: Iterable[T], name: Callable[[T], object], handle: Callable[[T], R]
 ) -> tuple[list[R], list[InconsistentState]]:
     """Return what `handle` makes of each thing, in order, and the flaws of those that it raised

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from hpctl.toolkit import bounds
 from hpctl.toolkit.compat import StrEnum
 from hpctl.vocabulary.identity import JobAttempt, JobId, NodeName, RecoveryId
-from hpctl.vocabulary.recovery import StepRecord, Trail, find_next_phase
+from hpctl.vocabulary.recovery import StepRecord, TransitionRecord, find_next_phase
 from hpctl.vocabulary.run_policy import RunAction, RunDecision
 from hpctl.vocabulary.trouble import Trouble
 
@@ -136,7 +136,7 @@ class JobRecovery(Struct, frozen=True):
     lift: tuple[NodeName, ...] = ()
     note: str = ""
     steps: tuple[StepRecord, ...] = ()
-    trail: tuple[Trail, ...] = ()
+    trail: tuple[TransitionRecord, ...] = ()
 
     @property
     def key(self) -> JobId:
@@ -159,14 +159,14 @@ class JobRecovery(Struct, frozen=True):
         return any(move.signal == JobSignal.EXCISED for move in self.trail)
 
     @property
-    def of_no_fault(self) -> bool:
+    def is_without_fault(self) -> bool:
         """Nothing was wrong with its run: an exclusion is lifted, or a preemption noted."""
         return bool(self.lift or self.note)
 
     @property
-    def let_run(self) -> bool:
+    def has_left_run_running(self) -> bool:
         """It ended without stopping the run, which may therefore be hit again."""
-        if self.of_no_fault:
+        if self.is_without_fault:
             return True
         return any(move.signal in (JobSignal.WENT_ON, JobSignal.CALLED_OFF) for move in self.trail)
 
@@ -174,7 +174,7 @@ class JobRecovery(Struct, frozen=True):
         """Return the recovery after a signal. Raises IllegalSignal for a pair not in the table."""
         signal = JobSignal(seen)
         phase = find_next_phase(TRANSITIONS, self.id, self.phase, signal)
-        trail = (*self.trail, Trail(at, signal, phase, why))
+        trail = (*self.trail, TransitionRecord(at, signal, phase, why))
         return replace(self, phase=phase, since=at, trail=trail)
 
 
@@ -195,7 +195,7 @@ _WISHES = {RunAction.REQUEUE: RequestedAction.REQUEUE, RunAction.HOLD: Requested
 class JobReport(Struct, frozen=True):
     """One word of one run of a job. `restarts` is its SLURM_RESTART_COUNT.
 
-    The script of a job without a supervisor tells by it why it ended (`tells_cause`).
+    The script of a job without a supervisor tells by it why it ended (`is_cause_only_report`).
     `trouble` None is a mere sign of life. `action` and `why` are what the supervisor did, or is
     about to do, about it. `exclude` and `after_s` belong to the wish. `progress` is the step of
     the newest complete checkpoint, where the supervisor knows it.
@@ -212,10 +212,10 @@ class JobReport(Struct, frozen=True):
     progress: int | None = None
 
     def __post_init__(self) -> None:
-        bounds.clean_texts(self, "why")
+        bounds.clean_text_fields(self, "why")
 
     @property
-    def tells_cause(self) -> bool:
+    def is_cause_only_report(self) -> bool:
         """Return whether it only tells of what a run ended, as the script of a job without a
         supervisor does: nothing was done about it, and nothing is asked for."""
         return (

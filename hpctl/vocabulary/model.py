@@ -73,8 +73,8 @@ class Finding(Struct, frozen=True):
     job: str = ""
 
     def __post_init__(self) -> None:
-        bounds.bound_times(self, "first", "last")
-        bounds.clean_texts(self, "device", "code", "detail", "evidence")
+        bounds.clamp_time_fields(self, "first", "last")
+        bounds.clean_text_fields(self, "device", "code", "detail", "evidence")
 
 
 class AgentReport(Struct, frozen=True):

@@ -19,7 +19,7 @@ from hpctl.toolkit.compat import StrEnum
 from hpctl.vocabulary.assessment import Remedy, Urgency
 from hpctl.vocabulary.identity import LogicalId, NodeGeneration, NodeName, RecoveryId, RuleId
 from hpctl.vocabulary.model import Finding
-from hpctl.vocabulary.recovery import StepKind, StepRecord, Trail, find_next_phase
+from hpctl.vocabulary.recovery import StepKind, StepRecord, TransitionRecord, find_next_phase
 
 
 class NodePhase(StrEnum):
@@ -194,7 +194,7 @@ OF_MAINTENANCE: Final = frozenset({MAINTENANCE_BEGINS, MAINTENANCE_OVER})
 _OF_CAPACITY: Final = frozenset({SCALE_DOWN, REMOVAL_OVER})
 
 
-def waits_for_provider(ladder: tuple[Remedy, ...]) -> bool:
+def is_await_only_ladder(ladder: tuple[Remedy, ...]) -> bool:
     """Return whether hpctl only makes room before the provider takes the instance.
 
     No budget holds that back, and many at once are no broken check: a spot pool runs dry.
@@ -226,7 +226,7 @@ class NodeRecovery(Struct, frozen=True):
     findings: tuple[Finding, ...] = ()
     passed: tuple[str, ...] = ()
     steps: tuple[StepRecord, ...] = ()
-    trail: tuple[Trail, ...] = ()
+    trail: tuple[TransitionRecord, ...] = ()
     tests: tuple[Finding, ...] = ()
     """What its newest acceptance test found."""
     marked_at: int = -1
@@ -274,7 +274,7 @@ class NodeRecovery(Struct, frozen=True):
         return NodeSignal.NEEDS_HUMAN, "nothing says how its test ended"
 
     @property
-    def evidence(self) -> Trail | None:
+    def evidence(self) -> TransitionRecord | None:
         """The move that says what was kept of the node before its remedy, or why nothing was; None
         where that is not settled."""
         return next((move for move in self.trail if move.signal in _EVIDENCE), None)
@@ -293,7 +293,7 @@ class NodeRecovery(Struct, frozen=True):
         return bool(self.trail) and self.trail[-1].signal in _UNTREATED
 
     @property
-    def of_maintenance(self) -> bool:
+    def is_for_maintenance(self) -> bool:
         """Return whether a maintenance window is why the node is closed, and no fault."""
         return self.rule in OF_MAINTENANCE
 
@@ -303,7 +303,7 @@ class NodeRecovery(Struct, frozen=True):
         return any(move.signal == NodeSignal.MAINTENANCE_BEGAN for move in self.trail)
 
     @property
-    def of_capacity(self) -> bool:
+    def is_for_capacity_change(self) -> bool:
         """Return whether the size of a group is why the node is treated: that is wanted, and no
         fault."""
         return self.rule in _OF_CAPACITY
@@ -329,7 +329,7 @@ class NodeRecovery(Struct, frozen=True):
             rung=_choose_next_rung(self, signal),
             marked_at=self.drains if marked else self.marked_at,
             generation=now_is or self.generation,
-            trail=(*self.trail, Trail(at, signal, phase, why)),
+            trail=(*self.trail, TransitionRecord(at, signal, phase, why)),
         )
 
 

@@ -140,7 +140,7 @@ def find_cluster_pause(pauses: Pauses, now: datetime) -> Pause | None:
     return pause if pause is not None and pause.is_active(now) else None
 
 
-def find_pause(
+def find_covering_pause(
     pauses: Pauses,
     now: datetime,
     nodes: Collection[NodeName] = (),
@@ -148,7 +148,7 @@ def find_pause(
 ) -> Pause | None:
     """Return the first pause in force that covers one of these nodes or partitions."""
     for pause in find_active_pauses(pauses, now):
-        if _covers_any(pause, nodes, partitions):
+        if _is_covered_by_pause(pause, nodes, partitions):
             return pause
     return None
 
@@ -161,13 +161,15 @@ def find_pause_end(
 ) -> datetime | None:
     """Return since when no pause keeps hpctl from these nodes or partitions; `now` while one does;
     None where none did."""
-    found = [p for p in pauses.values() if _covers_any(p, nodes, partitions)]
+    found = [p for p in pauses.values() if _is_covered_by_pause(p, nodes, partitions)]
     if any(p.is_active(now) for p in found):
         return now
     return max((p.ends for p in found if p.ends is not None), default=None)
 
 
-def _covers_any(pause: Pause, nodes: Collection[NodeName], partitions: Collection[str]) -> bool:
+def _is_covered_by_pause(
+    pause: Pause, nodes: Collection[NodeName], partitions: Collection[str]
+) -> bool:
     if pause.whole:
         return True
     if pause.partition:
@@ -190,12 +192,12 @@ def lift_pauses(pauses: Pauses, scope: str, at: datetime) -> dict[str, Pause]:
             continue
         changed.update(end_pause(pauses, one.scope, at))
         left = fold_hostlist(one.nodes - named)
-        if left and not _lasts_as_long(changed.get(left), one):
+        if left and not _is_pause_at_least_as_long(changed.get(left), one):
             changed[left] = msgspec.structs.replace(one, scope=left)
     return changed
 
 
-def _lasts_as_long(one: Pause | None, other: Pause) -> bool:
+def _is_pause_at_least_as_long(one: Pause | None, other: Pause) -> bool:
     """Return whether a pause is open for as long as another one at least."""
     if one is None or one.lifted is not None:
         return False

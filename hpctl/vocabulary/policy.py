@@ -134,7 +134,7 @@ class EvidencePolicy(Struct, frozen=True):
     keep_gb: Annotated[float, Meta(gt=0, le=1e6)] = 50.0
 
 
-class Mode(StrEnum):
+class OperatingMode(StrEnum):
     """How far hpctl may go."""
 
     OBSERVE = "observe"
@@ -253,7 +253,7 @@ class TreatmentBudgets(Struct, frozen=True):
     approval_s: Seconds = 3600.0
 
 
-class FactAges(Struct, frozen=True):
+class FactAgeLimits(Struct, frozen=True):
     """How old a fact may be and still be acted on."""
 
     scheduler_s: Seconds = 60.0
@@ -298,12 +298,12 @@ class BurnInPolicy(Struct, frozen=True):
 class RecoveryPolicy(Struct, frozen=True):
     """All of it. `partitions` empty means every partition."""
 
-    mode: Mode = Mode.OBSERVE
+    mode: OperatingMode = OperatingMode.OBSERVE
     partitions: frozenset[str] = frozenset()
     node: NodePolicy = field(default_factory=NodePolicy)
     job: JobPolicy = field(default_factory=JobPolicy)
     budgets: TreatmentBudgets = field(default_factory=TreatmentBudgets)
-    ages: FactAges = field(default_factory=FactAges)
+    ages: FactAgeLimits = field(default_factory=FactAgeLimits)
     hangs: HangPolicy = field(default_factory=HangPolicy)
     autoscale: AutoscalePolicy = field(default_factory=AutoscalePolicy)
     idle: BurnInPolicy = field(default_factory=BurnInPolicy)

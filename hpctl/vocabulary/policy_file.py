@@ -18,7 +18,7 @@ from msgspec.structs import asdict, replace
 
 from hpctl.toolkit import yaml_files
 from hpctl.toolkit.bounds import parse_count
-from hpctl.toolkit.errors import FileProblems
+from hpctl.toolkit.errors import InvalidFileError
 from hpctl.toolkit.hostlist import MAX_HOSTS
 from hpctl.toolkit.yaml_files import Reads
 from hpctl.vocabulary.policy import Seconds, SecondsOrNone
@@ -40,13 +40,13 @@ Count = Annotated[int, Meta(ge=0, le=1_000_000)]
 ExitCode = Annotated[int, Meta(ge=1, le=255)]
 
 
-class PolicyError(FileProblems):
+class PolicyError(InvalidFileError):
     """A policy with problems: all of them, each with its place."""
 
     hint_text = "`hpctl policy example` prints every key with its default"
 
 
-def _parse_range(value: Any) -> Any:
+def _parse_node_range(value: Any) -> Any:
     """`8`, `"6-8"` or `[6, 8]` as (least, most)."""
     if isinstance(value, str):
         found = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", value)
@@ -62,7 +62,7 @@ def _parse_range(value: Any) -> Any:
     return tuple(value)
 
 
-def _parse_command(value: Any) -> Any:
+def _split_command_line(value: Any) -> Any:
     """Return a list as it is; one string as a command line."""
     return shlex.split(value) if isinstance(value, str) else value
 
@@ -71,7 +71,7 @@ def _convert_to_list(value: Any) -> Any:
     return [value] if isinstance(value, str | int) else value
 
 
-def _parse_ladder(value: Any) -> Any:
+def _parse_action_ladder(value: Any) -> Any:
     """`hold` or `[step, hold]`, the gentlest first."""
     ladder = _convert_to_list(value)
     known = [a for a in ladder if a in _GENTLEST_FIRST] if isinstance(ladder, list) else []
@@ -106,7 +106,7 @@ class BackoffSection(Struct, frozen=True, omit_defaults=True):
 class TreatmentSection(Struct, frozen=True, omit_defaults=True):
     """What one kind of trouble gets; a key that is left out keeps what it was."""
 
-    READS: ClassVar[Reads] = {"ladder": _parse_ladder}
+    READS: ClassVar[Reads] = {"ladder": _parse_action_ladder}
 
     ladder: Annotated[tuple[RunAction, ...], Meta(min_length=1, max_length=20)] | None = None
     backoff: bool | None = None
@@ -125,11 +125,11 @@ class PolicyFile(Struct, frozen=True, omit_defaults=True):
     """One file, or one section of the daemon's configuration: only what is set counts."""
 
     READS: ClassVar[Reads] = {
-        "nodes": _parse_range,
+        "nodes": _parse_node_range,
         "final_exit_codes": _convert_to_list,
         "corruption_exit_codes": _convert_to_list,
         "log_rules": _parse_rule_names,
-        "notify": _parse_command,
+        "notify": _split_command_line,
     }
 
     restarts: Count | None = None
@@ -171,14 +171,14 @@ class PolicyFile(Struct, frozen=True, omit_defaults=True):
         return {**keys, "nodes": "-".join(map(str, self.nodes))} if self.nodes else keys
 
 
-def read_policy(path: str | Path) -> PolicyFile:
+def read_policy_file(path: str | Path) -> PolicyFile:
     """Read and validate a file. Raises PolicyError with every problem it has."""
-    return parse_policy(yaml_files.read_limited_text(path, PolicyError), str(path))
+    return parse_policy_yaml(yaml_files.read_limited_text(path, PolicyError), str(path))
 
 
-def parse_policy(text: str, place: str = "<text>") -> PolicyFile:
+def parse_policy_yaml(text: str, place: str = "<text>") -> PolicyFile:
     """Validate YAML text. Raises PolicyError with every problem it has."""
-    return yaml_files.parse_struct(PolicyFile, text, place, PolicyError)
+    return yaml_files.parse_yaml_struct(PolicyFile, text, place, PolicyError)
 
 
 def parse_policy_json(keys: object) -> PolicyFile:
@@ -191,7 +191,7 @@ def parse_policy_json(keys: object) -> PolicyFile:
     return found
 
 
-def merge_policies(files: Iterable[PolicyFile]) -> RunPolicy:
+def merge_policy_files(files: Iterable[PolicyFile]) -> RunPolicy:
     """Return the policy that layers of files make together: of each key, the last file that sets
     it.
 
@@ -201,26 +201,26 @@ def merge_policies(files: Iterable[PolicyFile]) -> RunPolicy:
     policy = RunPolicy()
     treatments = dict(policy.treatments)
     for file in files:
-        numbers = _list_set_keys(file)
+        numbers = _collect_set_values(file)
         numbers.pop("on", None)
-        numbers["backoff"] = _apply_section(policy.backoff, file.backoff)
+        numbers["backoff"] = _apply_policy_section(policy.backoff, file.backoff)
         for kind, section in (file.on or {}).items():
             before = treatments.get(kind) or policy.treatment(kind)
-            treatments[kind] = _apply_section(before, section)
+            treatments[kind] = _apply_policy_section(before, section)
         policy = replace(policy, **numbers)
     return replace(policy, treatments=treatments)
 
 
-def _list_set_keys(section: Struct) -> dict[str, Any]:
+def _collect_set_values(section: Struct) -> dict[str, Any]:
     """Return the keys that a file sets."""
     return {name: value for name, value in asdict(section).items() if value is not None}
 
 
-def _apply_section(base: _T, section: Struct | None) -> _T:
-    return base if section is None else replace(base, **_list_set_keys(section))
+def _apply_policy_section(base: _T, section: Struct | None) -> _T:
+    return base if section is None else replace(base, **_collect_set_values(section))
 
 
-def format_example() -> str:
+def format_example_policy() -> str:
     """Return a file with every key at its default, and each kind's treatment with its reason."""
     default = RunPolicy()
     out = ["# A recovery policy: every key with its default. Leave out what you do not change."]

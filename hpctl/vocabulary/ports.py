@@ -76,7 +76,7 @@ class Scheduler(Protocol):
         Rejected("not_ours").
         """
 
-    def give_back(self, nodes: Mapping[NodeName, RecoveryId]) -> Mapping[NodeName, Outcome]:
+    def resume_nodes(self, nodes: Mapping[NodeName, RecoveryId]) -> Mapping[NodeName, Outcome]:
         """RESUME each node whose Reason still names that recovery; else Rejected("not_ours").
 
         Or one that has booted since HyperPod's health agent marked it. A node that already is
@@ -94,7 +94,7 @@ class Scheduler(Protocol):
         belongs to another submission by now is Rejected("other_attempt").
         """
 
-    def start_now(
+    def start_pending_job(
         self,
         job: JobId,
         exclude: Sequence[NodeName],
@@ -126,7 +126,7 @@ class Scheduler(Protocol):
     def hold(self, job: JobId, why: str) -> Outcome:
         """User-hold a pending job and write `why` where its owner reads it (Comment)."""
 
-    def give_up(self, attempt: JobAttempt, why: str) -> Outcome:
+    def cancel_attempt(self, attempt: JobAttempt, why: str) -> Outcome:
         """Cancel this attempt of a job, or the next one while it waits in the queue; `why` goes
         into its Comment.
 
@@ -181,7 +181,7 @@ class Scheduler(Protocol):
         one until MinJobAge, it is the answer: Accepted, with the job's id as `detail`.
         """
 
-    def end_test(self, name: str) -> Outcome:
+    def cancel_node_test(self, name: str) -> Outcome:
         """Cancel the jobs of this name of the daemon's own user. Convergent."""
 
 
@@ -219,7 +219,7 @@ class Agents(Protocol):
         """Have GPUs reset. Accepted: offered to the agent, which takes it once or never; what
         came of it is a finding. Rejected("unavailable", transient): not offered to an agent."""
 
-    def keep_evidence(self, orders: Sequence[EvidenceOrder]) -> Mapping[NodeName, Outcome]:
+    def request_evidence(self, orders: Sequence[EvidenceOrder]) -> Mapping[NodeName, Outcome]:
         """Have nodes keep what they show. Outcomes as of `reset`."""
 
 
@@ -244,7 +244,7 @@ class ServiceClient(Protocol):
         """Return the answer to a call that changes something.
 
         Sent again only where it certainly was not taken (throttled, no connection). Raises
-        Absent, Refused, OrderInDoubt.
+        Absent, Refused, OrderOutcomeUnknown.
         """
 
 

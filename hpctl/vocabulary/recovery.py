@@ -101,7 +101,7 @@ class StepRecord(Struct, frozen=True):
         return self.outcome is not None and self.outcome.kind is OutcomeKind.ACCEPTED
 
 
-class Trail(Struct, frozen=True):
+class TransitionRecord(Struct, frozen=True):
     """One move of a recovery, with the reason as a person would say it."""
 
     at: datetime
@@ -161,7 +161,7 @@ class StartStep(Struct, frozen=True):
     """For EVIDENCE: the same."""
 
 
-class RequeueInterval(StrEnum):
+class RecheckInterval(StrEnum):
     """How soon a waiting recovery wants the world looked at again."""
 
     WOKEN = "woken"
@@ -179,7 +179,7 @@ class WaitUntil(Struct, frozen=True):
 
     until: datetime
     why: str
-    look: RequeueInterval = RequeueInterval.WOKEN
+    look: RecheckInterval = RecheckInterval.WOKEN
 
 
 Next = PhaseMove | StartStep | WaitUntil
@@ -225,7 +225,7 @@ def find_last_step(steps: tuple[StepRecord, ...], kind: StepKind) -> StepRecord 
     return None
 
 
-def resolve_step(
+def record_step_outcome(
     steps: tuple[StepRecord, ...], kind: StepKind, attempt: int, outcome: Outcome, at: datetime
 ) -> tuple[StepRecord, ...]:
     """Return the steps with what came back of one. Raises IllegalSignal where it is not
@@ -239,7 +239,7 @@ def resolve_step(
     raise IllegalSignal(f"step {kind} #{attempt} resolved but never started")
 
 
-def attempt_step(  # noqa: PLR0913 -- pure: all that decides is an argument
+def decide_step_attempt(  # noqa: PLR0913 -- pure: all that decides is an argument
     steps: tuple[StepRecord, ...],
     kind: StepKind,
     target: str,
@@ -275,7 +275,7 @@ def attempt_step(  # noqa: PLR0913 -- pure: all that decides is an argument
     ready = add_seconds(last.resolved or last.started, waited)
     if now < ready:
         return WaitUntil(
-            ready, f"{kind} was tried; its effect is not seen yet", look=RequeueInterval.SOON
+            ready, f"{kind} was tried; its effect is not seen yet", look=RecheckInterval.SOON
         )
     if spent:
         return outcome or Outcome.ambiguous("in_doubt", f"{kind} was started and never answered")
@@ -312,7 +312,7 @@ class RecoveryCase(Struct, Generic[R, F], frozen=True):
         """Return the newest attempt at one kind of step."""
         return find_last_step(self.rec.steps, kind)
 
-    def wait(self, why: str, look: RequeueInterval = RequeueInterval.WOKEN) -> WaitUntil:
+    def wait(self, why: str, look: RecheckInterval = RecheckInterval.WOKEN) -> WaitUntil:
         """Until the phase's deadline."""
         return WaitUntil(self.deadline, why, look)
 
@@ -320,7 +320,7 @@ class RecoveryCase(Struct, Generic[R, F], frozen=True):
         self, kind: StepKind, target: str, why: str = ""
     ) -> StartStep | WaitUntil | Outcome:
         """`attempt_step` of this recovery."""
-        return attempt_step(self.rec.steps, kind, target, self.repeat, self.now, why)
+        return decide_step_attempt(self.rec.steps, kind, target, self.repeat, self.now, why)
 
     def take(
         self,
@@ -335,10 +335,10 @@ class RecoveryCase(Struct, Generic[R, F], frozen=True):
         us to decide."""
         answer = self.attempt(kind, target, why)
         if isinstance(answer, Outcome):
-            return PhaseMove(refused, f"{cannot}: {format_answer(answer)}")
+            return PhaseMove(refused, f"{cannot}: {format_outcome(answer)}")
         return replace(answer, **details) if isinstance(answer, StartStep) else answer
 
-    def limit_wait(self, answer: Next, too_late: StrEnum) -> Next:
+    def enforce_deadline(self, answer: Next, too_late: StrEnum) -> Next:
         """Return the answer, or a move by `too_late` where it waits and the phase has lasted too
         long."""
         if not isinstance(answer, WaitUntil):
@@ -360,7 +360,7 @@ def describe_takeover(node: SlurmNode | None, owner: RecoveryId) -> str:
     return "" if node.closed else "another user or tool lifted the drain of the node, which is DOWN"
 
 
-def format_answer(outcome: Outcome) -> str:
+def format_outcome(outcome: Outcome) -> str:
     """Return what came back, in the words of the system that answered."""
     return f"{outcome.code} {outcome.detail}".strip()
 

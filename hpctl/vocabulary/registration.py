@@ -68,7 +68,7 @@ class EffectivePolicy(Struct, frozen=True):
     note: str = ""
 
 
-def write_comment(registration: Registration, user_comment: str = "") -> str:
+def format_registration_comment(registration: Registration, user_comment: str = "") -> str:
     """Return the Comment. Raises HpctlError where Slurm would not take it for its length."""
     text = json.dumps(registration.fields(), separators=(",", ":"))
     comment = f"{COMMENT_PREFIX}{text}" + (f" {user_comment}" if user_comment else "")
@@ -85,7 +85,7 @@ def write_comment(registration: Registration, user_comment: str = "") -> str:
     return comment
 
 
-def read_comment(comment: str) -> Registration | None:
+def parse_registration_comment(comment: str) -> Registration | None:
     """Return what a Comment registers, or None for a job that never asked. Total over any text.
 
     A user may have written it: a value of a wrong type counts as not given, and is a flaw.

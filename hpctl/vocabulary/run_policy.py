@@ -202,7 +202,7 @@ class RunPolicy(Struct, frozen=True):
 
     `restarts` in `window_s` seconds, `without_progress` of them in a row, and `same_signature`
     times the same signature without progress are the budgets; over any of them the job is stopped
-    (`last_resort`).
+    (`find_last_resort_action`).
     Where a run's progress is unknown, one that went well for `proven_s` counts as progress.
     `most_excluded`: so many nodes at most are left out on suspicion, the oldest is let in again.
     `nodes` is the elastic range (least, most), None for a fixed size. `grow_gain` is how many
@@ -239,7 +239,7 @@ class RunPolicy(Struct, frozen=True):
         """Return what this policy, or the default, says of a kind."""
         return self.treatments.get(kind) or DEFAULTS[kind]
 
-    def last_resort(self, kind: TroubleKind) -> RunAction:
+    def find_last_resort_action(self, kind: TroubleKind) -> RunAction:
         """Return END or HOLD: how a job is stopped that a budget forbids to restart.
 
         By the end of the kind's ladder, or of its default ladder where that ends with neither.

@@ -8,9 +8,9 @@ from typing import Final
 
 from msgspec import Struct, field
 
-from hpctl.toolkit.job_ids import format_component, format_task
+from hpctl.toolkit.job_ids import format_array_task_id, format_het_component_id
 from hpctl.vocabulary.demand import NOTHING_KNOWN, JobDemand, Tres
-from hpctl.vocabulary.exclusion_mark import read_excluded
+from hpctl.vocabulary.exclusion_mark import parse_excluded_nodes
 from hpctl.vocabulary.identity import JobAttempt, JobId, NodeName
 from hpctl.vocabulary.isolation import InconsistentState
 
@@ -193,9 +193,9 @@ class SlurmJob(Struct, frozen=True):
     def shown(self) -> str:
         """Return its id as its user writes it: `12`, `12_3`, `12+1`."""
         if self.array_job:
-            return format_task(self.array_job, self.array_task)
+            return format_array_task_id(self.array_job, self.array_task)
         if self.het_job and not self.components:
-            return format_component(self.het_job, self.het_offset)
+            return format_het_component_id(self.het_job, self.het_offset)
         return str(self.id)
 
     @property
@@ -238,7 +238,7 @@ class SlurmJob(Struct, frozen=True):
         return self.state == "PENDING" and self.reason == LAUNCH_FAILED
 
     @property
-    def put_off(self) -> bool:
+    def is_start_postponed(self) -> bool:
         """Return whether a person has set when it may begin."""
         return self.eligible is not None and self.eligible > self.submit + SLURMS_DELAY
 
@@ -252,7 +252,7 @@ class SlurmJob(Struct, frozen=True):
         """Return those nodes of its ExcNodeList that hpctl wrote there, and no user."""
         if not self.excluded:
             return ()
-        marked = read_excluded(self.admin_comment)
+        marked = parse_excluded_nodes(self.admin_comment)
         return tuple(name for name in self.excluded if name in marked)
 
     @property
@@ -277,12 +277,12 @@ class SlurmJob(Struct, frozen=True):
         return self.state == "PENDING" and self.reason == CANNOT_START
 
     @property
-    def why_unrecoverable(self) -> str:
+    def unrecoverable_reason(self) -> str:
         """Return why Slurm would not run it again, in a few words."""
         return "Requeue=0" if self.batch else "not a batch job"
 
     @property
-    def advice_unrecoverable(self) -> str:
+    def unrecoverable_advice(self) -> str:
         """What its owner can do where Slurm would not run it again."""
         if self.batch:
             return "submit with --requeue"
@@ -323,7 +323,7 @@ class SchedulerView(Struct, frozen=True):
     reservations: Mapping[str, Reservation] | None = None
 
     @property
-    def known_at(self) -> datetime:
+    def valid_at(self) -> datetime:
         """Return as of when this holds: when it was read, or was confirmed since."""
         return self.as_of if self.confirmed is None else max(self.as_of, self.confirmed)
 

@@ -112,8 +112,8 @@ class Trouble(Struct, frozen=True):
     hang_place: HangPlace = HangPlace.UNKNOWN
 
     def __post_init__(self) -> None:
-        bounds.bound_times(self, "at")
-        bounds.clean_texts(self, "why", "signature", "device", "evidence")
+        bounds.clamp_time_fields(self, "at")
+        bounds.clean_text_fields(self, "why", "signature", "device", "evidence")
 
 
 def classify_start_failure(why: str, again: bool) -> tuple[TroubleKind, str]:

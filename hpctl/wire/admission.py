@@ -41,7 +41,7 @@ def _sign_peer_name(secret: str, number: str) -> str:
     return hmac.new(secret.encode(), text, hashlib.sha256).hexdigest()[:40]
 
 
-class AdmissionPool:
+class HandshakeLimiter:
     """Bounds the connections in their handshake, in all and by address.
 
     Where there is no room the oldest goes that has not named itself as a peer. Safe in threads.
@@ -65,16 +65,16 @@ class AdmissionPool:
         with self._lock:
             counts = Counter(self._waiting.values())
             if counts[address] >= UNPROVEN_BY_ADDRESS:
-                self._shut_down_oldest(address)
+                self._shut_down_oldest_connection(address)
             elif len(self._waiting) >= self._most:
-                self._shut_down_oldest(counts.most_common(1)[0][0])
+                self._shut_down_oldest_connection(counts.most_common(1)[0][0])
             self._waiting[connection] = address
 
     def hear(self, connection: socket.socket) -> None:
         """Look at the first message of a connection, which is there and stays there to be read."""
         with self._lock:
             if connection in self._waiting:
-                self._keep_named_peer(connection)
+                self._exempt_named_peer(connection)
 
     def release(self, connection: socket.socket) -> None:
         """Let a connection go, which is proven or ends. Always before it is closed, and before a
@@ -83,7 +83,7 @@ class AdmissionPool:
             self._waiting.pop(connection, None)
             self._named.pop(connection, None)
 
-    def make_room(self) -> None:
+    def drop_oldest_connection(self) -> None:
         """Shut the oldest down of the address that has the most, where one waits.
 
         For a listener that is out of descriptors or memory: those that are not proven go first.
@@ -91,20 +91,20 @@ class AdmissionPool:
         with self._lock:
             counts = Counter(self._waiting.values())
             if counts:
-                self._shut_down_oldest(counts.most_common(1)[0][0])
+                self._shut_down_oldest_connection(counts.most_common(1)[0][0])
 
-    def _shut_down_oldest(self, address: str) -> None:
+    def _shut_down_oldest_connection(self, address: str) -> None:
         """Shut down the oldest connection of an address that is no peer's by its first message."""
         for held in [held for held, whose in self._waiting.items() if whose == address]:
-            if not self._keep_named_peer(held):
+            if not self._exempt_named_peer(held):
                 del self._waiting[held]
                 _shut_down_connection(held)
                 return
 
-    def _keep_named_peer(self, connection: socket.socket) -> bool:
+    def _exempt_named_peer(self, connection: socket.socket) -> bool:
         """Keep a connection out of the strangers' room where it has named itself as a peer."""
         first = _peek_bytes(connection)
-        if not any(self._accept_peer_name(*found.groups()) for found in _NAME.finditer(first)):
+        if not any(self._verify_peer_name(*found.groups()) for found in _NAME.finditer(first)):
             return False
         self._waiting.pop(connection)
         if len(self._named) >= self._most:
@@ -114,7 +114,7 @@ class AdmissionPool:
         self._named[connection] = None
         return True
 
-    def _accept_peer_name(self, number: bytes, seal: bytes) -> bool:
+    def _verify_peer_name(self, number: bytes, seal: bytes) -> bool:
         """Return whether the name is a peer's, and is heard for the first time."""
         if number in self._names:
             return False

@@ -73,7 +73,7 @@ class RequestRefusal(HpctlError):
         return json.dumps(self.body).encode()
 
 
-class BodyBounds(Struct, frozen=True):
+class BodyLimits(Struct, frozen=True):
     """How large a body may be, in bytes, how long it may take, and the answer to a larger one."""
 
     most: int
@@ -82,7 +82,7 @@ class BodyBounds(Struct, frozen=True):
     hint: str = ""
 
 
-async def read_body(announced: str, receive: Receive, bounds: BodyBounds) -> bytes:
+async def read_body(announced: str, receive: Receive, bounds: BodyLimits) -> bytes:
     """Read the body; refuse it as soon as it is too large, announced so, or too slow.
 
     `announced` is its Content-Length. Raises Refusal: too_large, slow_body or disconnected.
@@ -91,13 +91,13 @@ async def read_body(announced: str, receive: Receive, bounds: BodyBounds) -> byt
     if parse_count(announced) > bounds.most:
         raise over
     try:
-        return await asyncio.wait_for(_collect_body(receive, bounds.most, over), bounds.within_s)
+        return await asyncio.wait_for(_receive_body(receive, bounds.most, over), bounds.within_s)
     except asyncio.TimeoutError as error:
         text = f"the body did not arrive within {bounds.within_s:.0f} s"
         raise RequestRefusal(408, "slow_body", text) from error
 
 
-async def _collect_body(receive: Receive, most: int, over: RequestRefusal) -> bytes:
+async def _receive_body(receive: Receive, most: int, over: RequestRefusal) -> bytes:
     body = bytearray()
     more = True
     while more:
@@ -246,7 +246,7 @@ class IntakeSettings(Struct, frozen=True):
             return ""
 
 
-class ProvedMessage(Struct, frozen=True):
+class AuthenticatedMessage(Struct, frozen=True):
     """What a MUNGE credential proves: who says what, and from which of Slurm's addresses."""
 
     message: wire.AgentMessage
@@ -262,7 +262,7 @@ class ProvedMessage(Struct, frozen=True):
 class Authenticator:
     """Checks everything but the order of reports. Safe in any thread.
 
-    `session` and `within_session` never block; the others wait for munged or the resolver.
+    `session` and `decode_session_message` never block; the others wait for munged or the resolver.
     """
 
     def __init__(self, settings: IntakeSettings, address_of: AddressOf) -> None:
@@ -272,28 +272,30 @@ class Authenticator:
 
     def verify(self, authorization: str, body: bytes) -> munge.Credential:
         """Return the credential of a user who may report. Raises Refusal."""
-        credential = verify_body(authorization, body, self._settings.munge_socket)
+        credential = verify_body_credential(authorization, body, self._settings.munge_socket)
         if credential.uid not in self._settings.allowed_uids:
             hint = "The agent runs as root; other users may not report."
             raise RequestRefusal(403, "forbidden_uid", f"uid {credential.uid} may not report", hint)
         return credential
 
-    def by_credential(self, credential: munge.Credential, body: bytes, peer: str) -> ProvedMessage:
+    def authenticate_report(
+        self, credential: munge.Credential, body: bytes, peer: str
+    ) -> AuthenticatedMessage:
         """Return what was sent from a TCP address with an authenticated credential. Raises
         Refusal."""
-        message = self._read_message(body)
+        message = self._decode_message(body)
         node = NodeName(message.content.node)
-        address = self._check_origin(node, credential.address, peer)
+        address = self._check_node_address(node, credential.address, peer)
         self._check_report_rate(message)
-        return ProvedMessage(message, credential.uid, address)
+        return AuthenticatedMessage(message, credential.uid, address)
 
     def session(self, authorization: str, body: bytes, peer: str) -> AgentSession:
         """Return the session within which a body was sent from a TCP address. Raises Refusal."""
         return self._sessions.verify(authorization, body, peer)
 
-    def within_session(self, session: AgentSession, body: bytes) -> wire.AgentMessage:
+    def decode_session_message(self, session: AgentSession, body: bytes) -> wire.AgentMessage:
         """Return what was sent within a session. Raises Refusal."""
-        message = self._read_message(body)
+        message = self._decode_message(body)
         if message.content.node != session.node:
             text = f"the session is that of {session.node}, the body names {message.content.node}"
             raise RequestRefusal(403, "forged_node", text)
@@ -303,7 +305,7 @@ class Authenticator:
         self._check_report_rate(message)
         return message
 
-    def open_session(self, proved: ProvedMessage, peer: str) -> wire.SessionGrant | None:
+    def open_session(self, proved: AuthenticatedMessage, peer: str) -> wire.SessionGrant | None:
         """Return a session for who sent that, or None where munged cannot wrap its key: the agent
         continues with credentials then."""
         name, secret = self._sessions.open(proved.node, proved.address, peer)
@@ -316,8 +318,8 @@ class Authenticator:
             return None
         return wire.SessionGrant(name, wrapped, self._sessions.lasts_s)
 
-    def _read_message(self, body: bytes) -> wire.AgentMessage:
-        message = decode_body(wire.decode_message, body)
+    def _decode_message(self, body: bytes) -> wire.AgentMessage:
+        message = decode_request_body(wire.decode_agent_message, body)
         start = message.content.agent_start
         if start.timestamp() > time.time() + AHEAD_S:
             text = f"the agent says that it started at {start.isoformat()}, which is in the future"
@@ -332,7 +334,7 @@ class Authenticator:
                 429, "too_many", f"too many reports of {node}", "The next is taken soon."
             )
 
-    def _check_origin(self, node: NodeName, origin: IPv4Address, peer: str) -> str:
+    def _check_node_address(self, node: NodeName, origin: IPv4Address, peer: str) -> str:
         """Slurm's address of the node, which munged's and TCP's must be.
 
         A user with the MUNGE key, as root of any node has, makes munged say any origin: by the
@@ -364,7 +366,9 @@ class Authenticator:
         return address
 
 
-def verify_body(authorization: str, body: bytes, munge_socket: Path | None) -> munge.Credential:
+def verify_body_credential(
+    authorization: str, body: bytes, munge_socket: Path | None
+) -> munge.Credential:
     """Return the credential of a body from any sender, proved and used up. Raises Refusal."""
     scheme, _, text = authorization.partition(" ")
     if scheme != wire.AUTH_SCHEME or not text:
@@ -382,7 +386,7 @@ def verify_body(authorization: str, body: bytes, munge_socket: Path | None) -> m
     return credential
 
 
-def decode_body(
+def decode_request_body(
     read: Callable[[bytes], _T], body: bytes, invalid: str = wire.InvalidReportError.code
 ) -> _T:
     """Return what `read` makes of a body. Raises Refusal for one that is malformed or out of bounds

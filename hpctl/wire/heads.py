@@ -112,7 +112,7 @@ class HeadUnreachableError(OSError):
     """No connection to the head node: nothing was sent."""
 
 
-def ask_leader(  # noqa: PLR0913 -- one request: to whom, what, until when, as whom
+def post_to_leader(  # noqa: PLR0913 -- one request: to whom, what, until when, as whom
     heads: Sequence[HeadAddress],
     path: str,
     body: bytes,
@@ -136,7 +136,7 @@ def ask_leader(  # noqa: PLR0913 -- one request: to whom, what, until when, as w
         try:
             end = min(until, time.monotonic() + try_s)
             status, text = head.post(path, body, end, munge_socket, reach_s)
-        except (OSError, http.client.HTTPException, UnprovedAnswerError) as trouble:
+        except (OSError, http.client.HTTPException, UnauthenticatedAnswerError) as trouble:
             if not several or (once and not isinstance(trouble, HeadUnreachableError)):
                 raise
             error = trouble
@@ -145,7 +145,7 @@ def ask_leader(  # noqa: PLR0913 -- one request: to whom, what, until when, as w
             return status, text
         asked.add(head)
         standby = text or standby
-        named = find_named_leader(text, heads)
+        named = parse_leader_address(text, heads)
         following = heads[(heads.index(head) + 1) % len(heads)]
         goal = following if named in (None, head) else named
         # A standby names a leader that is frozen until the lease is over.
@@ -160,7 +160,7 @@ def ask_leader(  # noqa: PLR0913 -- one request: to whom, what, until when, as w
             time.sleep(pause)
 
 
-def find_named_leader(text: bytes, heads: Sequence[HeadAddress]) -> HeadAddress | None:
+def parse_leader_address(text: bytes, heads: Sequence[HeadAddress]) -> HeadAddress | None:
     """Return the leader that a standby's answer names, where it is one of these: no answer, which
     may be old or a stranger's, has a credential sent anywhere else."""
     try:
@@ -186,7 +186,7 @@ def explain_refusal(text: bytes) -> str:
         return text[:200].decode(errors="replace")
 
 
-class UnprovedAnswerError(Unavailable):
+class UnauthenticatedAnswerError(Unavailable):
     """An answer that no daemon of this cluster has proved to be its own."""
 
 
@@ -195,7 +195,8 @@ def check_answer_proof(
 ) -> None:
     """Whether a daemon gave an answer, `signed` being wire.answered() of it.
 
-    `secret` is the session's key, where one was used. Raises UnprovedAnswerError, MungeUnavailable.
+    `secret` is the session's key, where one was used. Raises UnauthenticatedAnswerError,
+    MungeUnavailable.
     """
     scheme, _, word = proof.partition(" ")
     if secret is not None:
@@ -203,24 +204,24 @@ def check_answer_proof(
             wire.sign_body(secret, signed).encode(), word.encode("utf-8", "replace")
         ):
             return
-        raise UnprovedAnswerError(
+        raise UnauthenticatedAnswerError(
             "the head node's answer cannot be trusted: it is not signed with the key of this "
             "connection",
             _HINT,
         )
     if scheme != wire.AUTH_SCHEME:
-        raise UnprovedAnswerError(
+        raise UnauthenticatedAnswerError(
             "the head node's answer cannot be trusted: it has no MUNGE credential", _HINT
         )
     try:
         credential = munge.decode_credential(word, munge_socket)
     except munge.CredentialError as error:
-        raise UnprovedAnswerError(
+        raise UnauthenticatedAnswerError(
             f"the head node's answer cannot be trusted: MUNGE cannot check its credential: {error}",
             _HINT,
         ) from error
     if credential.payload != signed or credential.uid not in list_trusted_uids():
-        raise UnprovedAnswerError(
+        raise UnauthenticatedAnswerError(
             f"the head node's answer cannot be trusted: it came from uid {credential.uid}, which "
             "is not the user of hpctl's daemon",
             _HINT,
@@ -236,12 +237,12 @@ _HINT = (
 def list_trusted_uids() -> set[int]:
     """Return the users a daemon may run as: root, SlurmUser, and the calling user."""
     try:
-        return {0, os.geteuid(), pwd.getpwnam(slurm_user()).pw_uid}
+        return {0, os.geteuid(), pwd.getpwnam(read_slurm_user()).pw_uid}
     except KeyError:
         return {0, os.geteuid()}
 
 
-def slurm_user(root: Path = Path("/")) -> str:
+def read_slurm_user(root: Path = Path("/")) -> str:
     """SlurmUser of the machine below a root, as its slurm.conf has it; `slurm` where it has none.
 
     Source: slurm.conf(5), SlurmUser: "The default value is root".

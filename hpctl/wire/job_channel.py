@@ -108,7 +108,7 @@ class JobChannel:
             raise ChannelError("not a message")
         return message
 
-    def create_sender(self, key: bytes) -> Callable[[memoryview], None]:
+    def create_body_sender(self, key: bytes) -> Callable[[memoryview], None]:
         """Return what seals the pieces of one body, one call each, and sends them.
 
         All pieces but the last have PIECE bytes. `key` is of this body alone.

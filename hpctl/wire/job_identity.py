@@ -25,35 +25,35 @@ _FIRST = datetime(1970, 1, 1)  # noqa: DTZ001 -- x509 takes UTC without a zone
 _LAST = datetime(9999, 12, 31)  # noqa: DTZ001
 
 
-def create_server_context(secret: str, name: str, client: str) -> ssl.SSLContext:
+def create_server_tls_context(secret: str, name: str, client: str) -> ssl.SSLContext:
     """Return the context of the part `name`, which answers the parts that call themselves `client`.
 
     No session tickets are sent: after the handshake the server speaks only when it answers.
     """
-    context = _create_context(ssl.PROTOCOL_TLS_SERVER, secret, name, client)
+    context = _create_tls_context(ssl.PROTOCOL_TLS_SERVER, secret, name, client)
     context.num_tickets = 0
     return context
 
 
-def create_client_context(secret: str, name: str, server: str) -> ssl.SSLContext:
+def create_client_tls_context(secret: str, name: str, server: str) -> ssl.SSLContext:
     """Return the context of the part `name`, which trusts the part `server` and no other."""
-    return _create_context(ssl.PROTOCOL_TLS_CLIENT, secret, name, server)
+    return _create_tls_context(ssl.PROTOCOL_TLS_CLIENT, secret, name, server)
 
 
-def _create_context(side: int, secret: str, own: str, other: str) -> ssl.SSLContext:
+def _create_tls_context(side: int, secret: str, own: str, other: str) -> ssl.SSLContext:
     context = ssl.SSLContext(side)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     # The whole certificate is compared, so that the name in it proves nothing more.
     context.check_hostname = False
     context.verify_mode = ssl.CERT_REQUIRED
-    certificate, key = _create_identity(secret, own)
-    _load_chain(context, key + certificate)
-    trusted, _ = _create_identity(secret, other)
+    certificate, key = _create_certificate(secret, own)
+    _load_certificate_chain(context, key + certificate)
+    trusted, _ = _create_certificate(secret, other)
     context.load_verify_locations(cadata=trusted.decode())
     return context
 
 
-def _load_chain(context: ssl.SSLContext, pem: bytes) -> None:
+def _load_certificate_chain(context: ssl.SSLContext, pem: bytes) -> None:
     """Load a key and its certificate. `ssl` reads files alone; this one is in memory."""
     descriptor = os.memfd_create("hpctl-identity", os.MFD_CLOEXEC)
     try:
@@ -64,7 +64,7 @@ def _load_chain(context: ssl.SSLContext, pem: bytes) -> None:
 
 
 @lru_cache(maxsize=64)
-def _create_identity(secret: str, name: str) -> tuple[bytes, bytes]:
+def _create_certificate(secret: str, name: str) -> tuple[bytes, bytes]:
     """Return a certificate and its key, as PEM. The same arguments give the same bytes."""
     seed = hashlib.sha256(f"hpctl identity\0{secret}\0{name}".encode()).digest()
     key = Ed25519PrivateKey.from_private_bytes(seed)

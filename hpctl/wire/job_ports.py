@@ -6,7 +6,7 @@ PORTS = 16
 """How many ports, from the first that the secret gives, are tried."""
 
 
-def choose_first_port(secret: str, run_id: str) -> int:
+def choose_rendezvous_port(secret: str, run_id: str) -> int:
     """Return where the launchers of one step meet: the first of PORTS, below the ephemeral
     range."""
     digest = hashlib.sha256(f"hpctl elastic port {secret} {run_id}".encode()).digest()

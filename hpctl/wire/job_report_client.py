@@ -27,7 +27,7 @@ from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.identity import JobId
 from hpctl.vocabulary.job_recovery import JobReport
 from hpctl.wire import job_reports as job_wire
-from hpctl.wire.heads import HeadAddress, ask_leader, explain_refusal, is_retriable_status
+from hpctl.wire.heads import HeadAddress, explain_refusal, is_retriable_status, post_to_leader
 
 log = logging.getLogger(__name__)
 
@@ -77,13 +77,15 @@ def send_report(
     begun = time.monotonic()
     try:
         known = read_head_settings(os.environ)
-        heads = [at for url in ((head,) if head else known.heads) if (at := _parse_head(url))]
+        heads = [
+            at for url in ((head,) if head else known.heads) if (at := _parse_head_address(url))
+        ]
         if not heads:
             log.info("no head node is known: set %s", HEAD)
             return None
         until = begun + timeout_s + (failover_s if len(heads) > 1 else 0.0)
         body = job_wire.encode_job_report(report)
-        return _parse_reply(*ask_leader(heads, job_wire.PATH, body, until, known.munge_socket))
+        return _parse_reply(*post_to_leader(heads, job_wire.PATH, body, until, known.munge_socket))
     except Exception as error:  # noqa: BLE001 -- a job must not end because no daemon was reached
         log.info("no report was sent to the head node: %s", error or type(error).__name__)
     return None
@@ -95,23 +97,24 @@ def send_start_report(environment: Mapping[str, str], *, step: int | None, place
     By it the daemon knows of jobs without a supervisor whether they got on between two crashes. Of
     a run that is not the first, why the one before ended is written to stderr, the job's log, where
     the daemon knows. `place` says in words where this run begins, "" where only the program knows.
-    As `_send_in_separate_process`.
+    As `_send_report_in_process`.
     """
 
-    def tell(reply: DaemonReply | None) -> None:
+    def print_former_run(reply: DaemonReply | None) -> None:
         if reply is not None and reply.former:
-            line = f"hpctl: {describe_former_run(read_restarts(environment), reply.former, place)}"
+            restarts = read_restart_count(environment)
+            line = f"hpctl: {describe_former_run(restarts, reply.former, place)}"
             print(make_printable(line), file=sys.stderr, flush=True)
 
-    if step is None and not read_restarts(environment):
+    if step is None and not read_restart_count(environment):
         return
-    heard = tell if read_restarts(environment) else None
-    _send_in_separate_process(
+    heard = print_former_run if read_restart_count(environment) else None
+    _send_report_in_process(
         environment, lambda job, restarts: JobReport(job, restarts, progress=step), heard
     )
 
 
-def read_restarts(environment: Mapping[str, str]) -> int:
+def read_restart_count(environment: Mapping[str, str]) -> int:
     """Return how often a job was started before this run."""
     return parse_count(environment.get("SLURM_RESTART_COUNT", ""))
 
@@ -125,12 +128,12 @@ def describe_former_run(restarts: int, why: str, place: str) -> str:
 def send_run_note(why: str, environment: Mapping[str, str]) -> None:
     """Tell something about a run that its owner should read in `hpctl explain`.
 
-    As `_send_in_separate_process`.
+    As `_send_report_in_process`.
     """
-    _send_in_separate_process(environment, lambda job, restarts: JobReport(job, restarts, why=why))
+    _send_report_in_process(environment, lambda job, restarts: JobReport(job, restarts, why=why))
 
 
-def _send_in_separate_process(
+def _send_report_in_process(
     environment: Mapping[str, str],
     make_report: Callable[[JobId, int], JobReport],
     heard: Callable[[DaemonReply | None], None] | None = None,
@@ -208,7 +211,7 @@ def _find_munge_socket(conf: str | None) -> str | None:
     return found[1] if found else None
 
 
-def _parse_head(url: str) -> HeadAddress | None:
+def _parse_head_address(url: str) -> HeadAddress | None:
     try:
         return HeadAddress.parse(url)
     except HpctlError as error:

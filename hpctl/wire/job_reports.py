@@ -99,7 +99,7 @@ def encode_job_report(report: JobReport) -> bytes:
         exclude=tuple(report.exclude[:MAX_EXCLUDE]),
         after_s=min(max(report.after_s, 0.0), MAX_AFTER_S),
     )
-    shaped = _convert_struct(_WireJobReport, cut, trouble=_convert_trouble(report.trouble))
+    shaped = _convert_struct(_WireJobReport, cut, trouble=_make_wire_trouble(report.trouble))
     return msgspec.json.encode(_JobReportEnvelope(wire.VERSION, shaped))
 
 
@@ -108,7 +108,7 @@ def _convert_struct(shape: type[_S], value: object, **changes: object) -> _S:
     return shape(**{name: getattr(value, name) for name in shape.__struct_fields__} | changes)
 
 
-def _convert_trouble(trouble: Trouble | None) -> _WireTrouble | None:
+def _make_wire_trouble(trouble: Trouble | None) -> _WireTrouble | None:
     if trouble is None:
         return None
     return _convert_struct(
@@ -123,21 +123,21 @@ def _convert_trouble(trouble: Trouble | None) -> _WireTrouble | None:
 
 def decode_job_report(body: bytes) -> JobReport:
     """Return the report that a body holds. Raises wire.MalformedReportError or one of its kinds."""
-    wire.check_size(body, MAX_BODY)
+    wire.check_body_size(body, MAX_BODY)
     try:
         envelope = _decoder.decode(body)
     except wire.UNREADABLE as error:
         raise wire.make_decode_error(error, "job report") from error
-    wire.check_version(envelope.v)
+    wire.check_format_version(envelope.v)
     report = envelope.job_report
     fields = msgspec.structs.asdict(report)
     fields["job"] = JobId(report.job)
     fields["exclude"] = tuple(NodeName(name) for name in report.exclude)
-    fields["trouble"] = None if report.trouble is None else _convert_wire_trouble(report.trouble)
+    fields["trouble"] = None if report.trouble is None else _make_trouble(report.trouble)
     return JobReport(**fields)
 
 
-def _convert_wire_trouble(trouble: _WireTrouble) -> Trouble:
+def _make_trouble(trouble: _WireTrouble) -> Trouble:
     fields = msgspec.structs.asdict(trouble)
     fields["at"] = convert_to_utc(trouble.at)
     fields["node"] = NodeName(trouble.node) if trouble.node else None

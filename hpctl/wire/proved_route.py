@@ -14,11 +14,11 @@ from starlette.types import Send
 from hpctl.wire import munge
 from hpctl.wire import reports as wire
 from hpctl.wire.authentication import (
-    BodyBounds,
+    BodyLimits,
     IntakeSettings,
     RequestRefusal,
     read_body,
-    verify_body,
+    verify_body_credential,
 )
 
 BODY_TIMEOUT_S = 10.0
@@ -58,12 +58,12 @@ Answer = Callable[[bytes, munge.Credential], Awaitable[bytes]]
 """The answer to a body that its sender's credential proves. Raises Refusal."""
 
 
-def make_proved_route(
+def make_authenticated_route(
     path: str, most: int, settings: IntakeSettings, answer_to: Answer, refused: RefusalCounter
 ) -> Route:
     """Make a route for bodies of at most `most` bytes. `refused` counts what is refused."""
 
-    async def post(request: Request) -> Response:
+    async def handle_post(request: Request) -> Response:
         authorization = request.headers.get("authorization", "")
         credential: munge.Credential | None = None
         headers = {}
@@ -71,7 +71,7 @@ def make_proved_route(
             body = await read_body(
                 request.headers.get("content-length", "0"),
                 request.receive,
-                BodyBounds(
+                BodyLimits(
                     most=most,
                     within_s=POST_TIMEOUT_S,
                     too_large=f"at most {most} bytes are taken at {path}",
@@ -79,7 +79,7 @@ def make_proved_route(
             )
             settings.leading.check()
             credential = await run_in_threadpool(
-                verify_body, authorization, body, settings.munge_socket
+                verify_body_credential, authorization, body, settings.munge_socket
             )
             status, answer = 200, await answer_to(body, credential)
         except RequestRefusal as refusal:
@@ -93,7 +93,7 @@ def make_proved_route(
             headers[wire.PROOF_HEADER] = await run_in_threadpool(prove, answered)
         return Response(answer, status, headers, "application/json")
 
-    return Route(path, post, methods=["POST"])
+    return Route(path, handle_post, methods=["POST"])
 
 
 async def send_response(send: Send, status: int, body: bytes, proof: str, *, close: bool) -> None:

@@ -27,7 +27,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from hpctl.faults.health import MOST_FINDINGS, make_finding_key
-from hpctl.toolkit.bounds import bound_times, convert_to_utc
+from hpctl.toolkit.bounds import clamp_time_fields, convert_to_utc
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.identity import BootId, InstanceId, NodeGeneration, NodeName
 from hpctl.vocabulary.model import AgentReport, ClearCondition, DeviceVerdict, Finding
@@ -130,7 +130,7 @@ class Heartbeat(Struct, frozen=True, forbid_unknown_fields=True):
     gauges: Annotated[dict[_Gauge, float], Meta(max_length=MAX_GAUGES)] = {}
 
     def __post_init__(self) -> None:
-        bound_times(self, "sent_at", "agent_start")
+        clamp_time_fields(self, "sent_at", "agent_start")
 
     @property
     def generation(self) -> NodeGeneration:
@@ -243,13 +243,13 @@ def encode_report(report: AgentReport, *, open_session: bool = False) -> bytes:
     """
     report = replace(report, gauges=_drop_infinite_gauges(report.gauges))
     for limit in (MAX_EVIDENCE, 512, 160, 40, 0):
-        body = _encode_body("report", _limit_evidence(report, limit), open_session)
+        body = _encode_envelope("report", _limit_evidence(report, limit), open_session)
         if len(body) <= MAX_BODY:
             return body
     report = _limit_evidence(report, 0)
     while len(body) > MAX_BODY:
         report = replace(report, findings=report.findings[: len(report.findings) * 7 // 8])
-        body = _encode_body("report", report, open_session)
+        body = _encode_envelope("report", report, open_session)
     return body
 
 
@@ -261,10 +261,10 @@ def _drop_infinite_gauges(gauges: Mapping[str, float]) -> dict[str, float]:
 def encode_heartbeat(heartbeat: Heartbeat, *, open_session: bool = False) -> bytes:
     """Return the body of one heartbeat. Of gauges those that a report would carry."""
     heartbeat = msgspec.structs.replace(heartbeat, gauges=_drop_infinite_gauges(heartbeat.gauges))
-    return _encode_body("heartbeat", heartbeat, open_session)
+    return _encode_envelope("heartbeat", heartbeat, open_session)
 
 
-def _encode_body(kind: str, content: AgentReport | Heartbeat, open_session: bool) -> bytes:
+def _encode_envelope(kind: str, content: AgentReport | Heartbeat, open_session: bool) -> bytes:
     envelope: dict[str, Any] = {"v": VERSION, kind: content}
     if open_session:
         envelope["open_session"] = True
@@ -280,7 +280,7 @@ def _limit_evidence(report: AgentReport, limit: int) -> AgentReport:
 
 def decode_report(body: bytes) -> AgentReport:
     """Return the report that a body holds. Raises MalformedReportError or one of its kinds."""
-    content = decode_message(body).content
+    content = decode_agent_message(body).content
     if not isinstance(content, AgentReport):
         raise InvalidReportError(
             "the head node expects an agent's report, but received a heartbeat"
@@ -288,17 +288,17 @@ def decode_report(body: bytes) -> AgentReport:
     return content
 
 
-def decode_message(body: bytes) -> AgentMessage:
+def decode_agent_message(body: bytes) -> AgentMessage:
     """Return what a body holds. Raises MalformedReportError or one of its kinds."""
-    check_size(body, MAX_BODY)
+    check_body_size(body, MAX_BODY)
     try:
         try:
             envelope = _envelope.decode(body)
         except msgspec.ValidationError:
             # Of another version nothing else can be expected to fit: that is what to say then.
-            check_version(_version.decode(body).v)
+            check_format_version(_version.decode(body).v)
             raise
-        check_version(envelope.v)
+        check_format_version(envelope.v)
     except UNREADABLE as error:
         raise make_decode_error(error, "report") from error
     if envelope.report is not None and envelope.heartbeat is None:
@@ -323,7 +323,7 @@ def decode_operator_request(body: bytes) -> OperatorRequest:
         asked = _asked.decode(body)
     except UNREADABLE as error:
         raise make_decode_error(error, "request") from error
-    check_version(asked.v)
+    check_format_version(asked.v)
     if not (asked.target + asked.by + asked.detail).isprintable():
         raise InvalidReportError(
             "the request to the daemon is not valid: a name in it has control characters"
@@ -331,12 +331,12 @@ def decode_operator_request(body: bytes) -> OperatorRequest:
     return asked
 
 
-def find_journal_copy(journal: Path) -> Path:
+def make_journal_copy_path(journal: Path) -> Path:
     """Return where the copy of a SQLite journal lies that every user of the machine may read."""
     return journal.parent / "public" / journal.name
 
 
-def check_version(version: int) -> None:
+def check_format_version(version: int) -> None:
     """Raises UnsupportedVersionError for any format but ours."""
     if version != VERSION:
         raise UnsupportedVersionError(
@@ -346,7 +346,7 @@ def check_version(version: int) -> None:
         )
 
 
-def check_size(body: bytes, most: int) -> None:
+def check_body_size(body: bytes, most: int) -> None:
     """Raises ReportTooLargeError."""
     if len(body) > most:
         raise ReportTooLargeError(
@@ -376,12 +376,12 @@ def decode_ok_answer(decoder: msgspec.json.Decoder[_T], body: bytes) -> _T:
         ) from error
 
 
-def encode_ack(ack: ReportAck) -> bytes:
+def encode_report_ack(ack: ReportAck) -> bytes:
     """Return the body of an answer."""
     return _encoder.encode(ack)
 
 
-def decode_ack(body: bytes) -> ReportAck:
+def decode_report_ack(body: bytes) -> ReportAck:
     """Return what the head node answered with 200. Raises MalformedReportError."""
     return decode_ok_answer(_ack, body)
 

@@ -48,7 +48,9 @@ class Disk:
         """Run the quick test of a node's disk on this one."""
         row = run.load_known_tests(Path("/nowhere"))["disk.quick"]
         command = [word.replace("/opt/dlami/nvme", str(self.point)) for word in row.command]
-        return run.run_test(replace(row, command=tuple(command), needs=run.Needs()), 60.0, "n1")
+        return run.run_test(
+            replace(row, command=tuple(command), needs=run.AcceptanceRequirements()), 60.0, "n1"
+        )
 
     def as_stranger(self, script: str) -> None:
         """Run a shell script on the disk as the stranger."""

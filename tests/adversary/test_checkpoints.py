@@ -14,8 +14,8 @@ from hpctl.checkpoints.formats.pickle_reader import PickleReader
 from hpctl.checkpoints.search import (
     CompleteCheckpoint,
     find_last_complete_checkpoint,
-    judge_checkpoint,
     list_checkpoints,
+    verify_checkpoint,
 )
 from tests.checkpoints.checkpoint_files import generic
 
@@ -149,5 +149,5 @@ def test_loops_fifos_and_devices_delay_nothing(tmp_path, hostile):
             if isinstance(found, CompleteCheckpoint)
         ]
         assert [found.path for found in good] == [whole]
-    assert not isinstance(judge_checkpoint(tmp_path / "step-901.pt"), CompleteCheckpoint)
+    assert not isinstance(verify_checkpoint(tmp_path / "step-901.pt"), CompleteCheckpoint)
     assert time.monotonic() - began < 60

@@ -20,7 +20,7 @@ from hpctl.sagemaker import provider as sagemaker_provider
 from hpctl.sagemaker.aws import AwsAccount
 from hpctl.sagemaker.provider import SageMakerProvider
 from hpctl.toolkit.compat import UTC
-from hpctl.toolkit.errors import HpctlError, OrderInDoubt, Unavailable
+from hpctl.toolkit.errors import HpctlError, OrderOutcomeUnknown, Unavailable
 from hpctl.vocabulary.cloud_facts import ProviderView
 from hpctl.vocabulary.outcome import OutcomeKind
 from tests.aws_wire import Answer, answering
@@ -310,6 +310,6 @@ def test_a_command_takes_no_wrong_type(commands, command, whole, field, value):
 def test_an_order_of_a_command_that_cannot_be_read_is_in_doubt(commands, name):
     commands.say("DeleteCluster", BROKEN[name])
     service = AwsAccount(region="us-east-1", endpoint_url=commands.url).service("sagemaker")
-    with pytest.raises(OrderInDoubt):
+    with pytest.raises(OrderOutcomeUnknown):
         service.order("delete_cluster", ClusterName="c")
     assert sum(operation == "DeleteCluster" for operation, _ in commands.asked) == 1

@@ -17,8 +17,8 @@ from hpctl.checkpoints.search import (
     FORMATS,
     CompleteCheckpoint,
     find_last_complete_checkpoint,
-    judge_checkpoint,
     list_checkpoints,
+    verify_checkpoint,
 )
 from tests.adversary.bed import STRANGER
 from tests.adversary.hostile_files import FOR_JSON, HOSTILE, MARK, ONCE, remove
@@ -144,7 +144,7 @@ def read_hostile(root: Path, sample: Sample, uid: int) -> str:
 def check_judgment(path: Path) -> None:
     """Judge by sizes and by contents: one short answer each."""
     for deep in (False, True):
-        row = judge_checkpoint(path, deep=deep)
+        row = verify_checkpoint(path, deep=deep)
         assert isinstance(row, CompleteCheckpoint) or len(row.why) < LONGEST, len(row.why)
 
 

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from hpctl.jobs.run.progress_notes import open_note_listener
+from hpctl.jobs.run.progress_notes import open_progress_note_listener
 from tests.adversary.bed import attack, begin
 from tests.jobs.run.progress_talk import heard, sender
 
@@ -19,7 +19,7 @@ SHOTS = [
 @pytest.mark.parametrize("peers", [[], ["localhost"]], ids=["unix", "udp"])
 def test_another_user_tells_nothing(peers: list[str]) -> None:
     """He cannot reach the socket of a run on one node, and lacks the secret of one on many."""
-    with open_note_listener(peers) as listener, sender(listener.address) as send:
+    with open_progress_note_listener(peers) as listener, sender(listener.address) as send:
         # Whoever listens to the environment of nobody knows the address, and not the secret.
         known, _, token = listener.address.partition(",")
         came = attack("shots", address=known, words=[shot.hex() for shot in SHOTS * 20])
@@ -30,7 +30,7 @@ def test_another_user_tells_nothing(peers: list[str]) -> None:
 
 
 def test_half_of_the_secret_is_not_the_secret() -> None:
-    with open_note_listener(["localhost"]) as listener, sender(listener.address) as send:
+    with open_progress_note_listener(["localhost"]) as listener, sender(listener.address) as send:
         token = listener.address.partition(",")[2]
         other = token[:16] + token[16:].translate(
             str.maketrans("0123456789abcdef", "123456789abcdef0")
@@ -44,7 +44,7 @@ def test_half_of_the_secret_is_not_the_secret() -> None:
 def test_a_flood_of_datagrams_takes_no_room_from_the_ranks() -> None:
     """What fills the socket would make the run look as if it hung."""
     notes = 100
-    with open_note_listener(["localhost"]) as listener, sender(listener.address) as send:
+    with open_progress_note_listener(["localhost"]) as listener, sender(listener.address) as send:
         address, _, token = listener.address.partition(",")
         floods = [begin("flood_datagrams", address=address, seconds=6.0) for _ in range(3)]
         for flood in floods:

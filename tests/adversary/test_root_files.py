@@ -55,7 +55,7 @@ def as_stranger(*script: str) -> None:
 def test_a_link_in_the_place_of_the_log_is_not_given_away(theirs: Path, secret: Path) -> None:
     (theirs / "journal.db").write_text("")
     as_stranger(f"ln -s {secret} {theirs}/journal.db-wal")
-    restore.hand_over_journal(theirs / "journal.db")
+    restore.chown_journal_files(theirs / "journal.db")
     assert (theirs / "journal.db").stat().st_uid == STRANGER.pw_uid
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from hpctl.checkpoints.run_records import HISTORIES
-from hpctl.checkpoints.save_interval import read_reported_costs
-from hpctl.jobs.elastic.controller import GroupRunRecorder, read_group_run_record
+from hpctl.checkpoints.save_interval import read_reported_save_costs
+from hpctl.jobs.elastic.controller import RankGroupRecorder, read_rank_group_record
 from hpctl.jobs.run.history import JobHistory
 from hpctl.toolkit.user_files import is_own_file, open_own_file
 from tests.adversary.bed import STRANGER, public_directory
@@ -47,9 +47,9 @@ def placed(kind: str) -> Iterator[tuple[Path, Path]]:
 def test_a_run_s_history_is_its_owner_s(kind):
     with placed(kind) as (place, own):
         history = JobHistory.open(place)
-        assert "cannot read" in history.take_problem()
+        assert "cannot read" in history.pop_problem()
         history.add(START)
-        assert "cannot write" in history.take_problem()
+        assert "cannot write" in history.pop_problem()
         assert own.read_text() == "what the owner keeps\n"
 
 
@@ -59,7 +59,7 @@ def test_a_launcher_s_account_and_the_end_mark_are_their_owner_s(kind):
     with placed(kind) as (place, _):
         assert not is_own_file(place)
         with pytest.raises(OSError, match=r"symbolic links|no file of this user"):
-            read_group_run_record(place)
+            read_rank_group_record(place)
 
 
 @pytest.mark.timeout(60)
@@ -67,18 +67,18 @@ def test_a_fifo_among_the_histories_holds_no_command_up():
     with public_directory() as base:
         (base / HISTORIES).mkdir()
         os.mkfifo(base / HISTORIES / "run-7.jsonl")
-        assert read_reported_costs(base, 10) == ()
+        assert read_reported_save_costs(base, 10) == ()
 
 
 def test_an_account_is_written_through_no_link_of_another(monkeypatch):
     with placed("file") as (place, own):
         known = place.with_name(f".run-7.account.{os.getpid()}")
         known.symlink_to(own)
-        GroupRunRecorder(place.with_name("run-7.account"), "7.0").record_generation_start(
+        RankGroupRecorder(place.with_name("run-7.account"), "7.0").record_generation_start(
             0, "", ["n1"]
         )
         assert own.read_text() == "what the owner keeps\n"
-        assert read_group_run_record(place.with_name("run-7.account")).run_id == "7.0"
+        assert read_rank_group_record(place.with_name("run-7.account")).run_id == "7.0"
 
 
 def test_the_folder_of_histories_lets_no_group_write(tmp_path):

@@ -2,9 +2,9 @@
 
 import pytest
 
-from hpctl.engine.journal.audit_chain import find_broken_row
+from hpctl.engine.journal.audit_chain import find_broken_audit_row
 from hpctl.engine.journal.events import RequestTaken
-from hpctl.engine.request_intake import RequestHandler
+from hpctl.engine.request_intake import OperatorRequestHandler
 from tests.engine.journal.conftest import database as database
 from tests.engine.journal.conftest import mariadb as mariadb
 from tests.engine.journal.conftest import postgresql as postgresql
@@ -35,7 +35,7 @@ def test_a_target_that_is_a_statement_is_a_text(head: Head, target: str) -> None
         [RequestTaken(NOON, r.id, r.verb, r.target, r.by, "no", False) for r in pending]
     )
     assert len(head.store.audit_trail()) == len(pending)
-    assert find_broken_row(head.store.audit_trail()) is None
+    assert find_broken_audit_row(head.store.audit_trail()) is None
     assert len(list(head.store.events())) == len(pending)
 
 
@@ -53,7 +53,7 @@ def test_the_next_leader_believes_what_the_former_one_took(head, database, tampe
     assert head.ask(0, "replace", "n1", by="carol")[0] == 200
     if tampered:
         database.execute("UPDATE hpctl_requests SET target = 'n2'")
-    successor = RequestHandler(head.store, head.port, head.live, None, head.munges.head)
+    successor = OperatorRequestHandler(head.store, head.port, head.live, None, head.munges.head)
     for _ in range(2):
         (request,) = successor.pending()
         if database.url.startswith("sqlite"):

@@ -11,8 +11,8 @@ from hpctl.service.intake.app import make_intake_app
 from hpctl.service.intake.server import (
     ConnectedPeer,
     ConnectionBounds,
-    IntakeConnections,
     IntakeServer,
+    PeerConnectionTracker,
 )
 from hpctl.wire import reports as wire
 from hpctl.wire.authentication import IntakeSettings
@@ -121,7 +121,7 @@ def test_a_crowd_of_one_address_and_of_many_leaves_room_for_who_says_something(s
 
 def test_bodies_of_strangers_are_bounded_in_all(monkeypatch):
     dropped = []
-    crowd = IntakeConnections(ConnectionBounds(waiting_bytes=1000), lambda: 0.0)
+    crowd = PeerConnectionTracker(ConnectionBounds(waiting_bytes=1000), lambda: 0.0)
     peers = [ConnectedPeer(f"10.0.0.{n}", lambda n=n: dropped.append(n)) for n in range(5)]
     for peer in peers:
         crowd.made(peer)
@@ -134,7 +134,7 @@ def test_bodies_of_strangers_are_bounded_in_all(monkeypatch):
 
 def test_connections_that_say_nothing_end_no_stream():
     dropped: list[str] = []
-    crowd = IntakeConnections(
+    crowd = PeerConnectionTracker(
         ConnectionBounds(waiting=4, in_all=12, oldest_busy_goes=True), lambda: 0.0
     )
     for number in range(10):
@@ -151,7 +151,7 @@ def test_connections_that_say_nothing_end_no_stream():
 
 def test_a_node_keeps_few_connections_and_the_oldest_go_first():
     dropped = []
-    crowd = IntakeConnections(ConnectionBounds(kept_of_node=2), lambda: 0.0)
+    crowd = PeerConnectionTracker(ConnectionBounds(kept_of_node=2), lambda: 0.0)
     for number in range(4):
         peer = ConnectedPeer("10.0.0.1", lambda n=number: dropped.append(n))
         crowd.made(peer)

@@ -20,7 +20,7 @@ from hpctl.wire import authentication, munge
 from hpctl.wire import job_reports as job_wire
 from hpctl.wire import reports as wire
 from hpctl.wire.heads import HeadAddress as At
-from hpctl.wire.heads import UnprovedAnswerError, check_answer_proof, list_trusted_uids
+from hpctl.wire.heads import UnauthenticatedAnswerError, check_answer_proof, list_trusted_uids
 from hpctl.wire.job_report_client import MUNGE_SOCKET, send_report
 from tests.intakes import Head, Session
 from tests.reports import report
@@ -93,7 +93,7 @@ def test_an_agent_believes_only_its_daemon_on_the_port(head, munges):
     for seq in (1, 2):  # by credential, and within the session
         assert client.post(report(seq=seq)).answer is DeliveryResult.ACKED
     client.close()
-    acknowledged = wire.encode_ack(wire.ReportAck(1))
+    acknowledged = wire.encode_report_ack(wire.ReportAck(1))
     for proof in ("", "MUNGE x", f"MUNGE {munge.encode_credential(b'other', munges.n2)}"):
         with squatter(acknowledged, proof) as url:
             client = HeadClient((At.parse(url),), munges.n1)
@@ -116,7 +116,7 @@ def test_a_proof_of_another_user_is_none(munges):
         input=output, user=uid, group=uid, extra_groups=[],
         capture_output=True, check=True, timeout=60,
     )  # fmt: skip
-    with pytest.raises(UnprovedAnswerError, match=f"uid {uid}"):
+    with pytest.raises(UnauthenticatedAnswerError, match=f"uid {uid}"):
         check_answer_proof(f"MUNGE {made.stdout.decode().strip()}", output, munges.n2)
     check_answer_proof(f"MUNGE {munge.encode_credential(output, munges.n1)}", output, munges.n2)
 

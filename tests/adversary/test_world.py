@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpctl.engine.world_reader import WorldReader
-from hpctl.engine.world_wire import get_socket_path
+from hpctl.engine.world_wire import get_world_socket_path
 from hpctl.toolkit import output
 from tests.adversary.bed import Siege, begin
 from tests.live import until
@@ -28,7 +28,7 @@ READ_S = 15.0
 def path(siege: Siege) -> Path:
     """The socket, of a journal that every user may read."""
     home = Path(siege.live.config.state_dir)
-    found = get_socket_path(home)
+    found = get_world_socket_path(home)
     until(found.exists, 20, "the world is offered")
     assert (home / "journal.db").stat().st_mode & 0o004
     return found

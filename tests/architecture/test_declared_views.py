@@ -17,10 +17,10 @@ from hpctl.toolkit.declared_view import (
     Cell,
     Column,
     FactTable,
-    ForEach,
     InnerView,
     ItemLines,
     LayoutPart,
+    RepeatedParts,
     RowTable,
     TextLine,
 )
@@ -110,7 +110,7 @@ def cells_of(part: LayoutPart) -> list[Any]:
             cells += [template(one.heading) for one in columns]
         case TextLine():
             cells += [template(part.text), function(part.style)]
-        case ItemLines() | ForEach():
+        case ItemLines() | RepeatedParts():
             cells += [part.items]
         case InnerView():
             cells += [part.view]

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from hpctl.capacity.autoscale import (
     IdleNode,
-    PastScaling,
+    PastScalingChange,
     ScaledGroup,
     ScaleDown,
     ScaleUp,
@@ -17,7 +17,7 @@ from hpctl.capacity.autoscale import (
     ScalingHold,
     ScalingInput,
     UnplacedJob,
-    compute_budget_left,
+    compute_remaining_budget,
     decide_scaling,
 )
 from hpctl.toolkit.compat import UTC
@@ -48,7 +48,7 @@ def group(target=4, idle=(), *, arriving=0, blocked=""):
 
 def past(direction=ScalingDirection.UP, ended_s=60, *, count=1, at_s=900, failed=False):
     ended = None if ended_s is None else ago(ended_s)
-    return PastScaling("s-1", "w", direction, count, ago(at_s), ended, failed)
+    return PastScalingChange("s-1", "w", direction, count, ago(at_s), ended, failed)
 
 
 def answer(g, *jobs, history=(), policy=POLICY):
@@ -124,10 +124,12 @@ def test_a_removal_that_came_to_nothing_holds_no_growth_back():
 def test_instance_hours_run_until_as_many_have_left():
     policy = AutoscalePolicy(enabled=True, groups={"w": LIMITS}, hours_per_day=10)
     two = past(count=2, at_s=3 * 3600)
-    assert compute_budget_left([two], policy, NOW, {})[1] == pytest.approx(10 - 6)
+    assert compute_remaining_budget([two], policy, NOW, {})[1] == pytest.approx(10 - 6)
     one_gone = past(ScalingDirection.DOWN, 3600, at_s=3700)
-    assert compute_budget_left([two, one_gone], policy, NOW, {})[1] == pytest.approx(10 - 3 - 2)
-    assert compute_budget_left([two], policy, NOW, {"w": group(1)})[1] == pytest.approx(10 - 3)
+    assert compute_remaining_budget([two, one_gone], policy, NOW, {})[1] == pytest.approx(
+        10 - 3 - 2
+    )
+    assert compute_remaining_budget([two], policy, NOW, {"w": group(1)})[1] == pytest.approx(10 - 3)
     tight = AutoscalePolicy(enabled=True, groups={"w": LIMITS}, hours_per_day=9)
     assert rule(answer(group(), job(7, 4), history=(two,), policy=tight)) == "hours_per_day"
 
@@ -176,7 +178,7 @@ def test_a_job_that_these_nodes_cannot_serve_brings_none_but_keeps_what_is_there
 TWO = AutoscalePolicy(enabled=True, groups={"w": GroupLimits(0, 8), "x": GroupLimits(0, 8)})
 
 
-def two(history: tuple[PastScaling, ...] = (), **first) -> list[str]:
+def two(history: tuple[PastScalingChange, ...] = (), **first) -> list[str]:
     groups = {"w": replace(group(4), **first), "x": ScaledGroup("x", ("train",), 2, 2)}
     found = decide_scaling(ScalingInput(groups, [job(7, 2)], history), TWO, NOW)
     return [f.rule if isinstance(f, ScalingHold) else type(f).__name__ for f in found]

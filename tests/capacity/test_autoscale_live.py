@@ -2,7 +2,7 @@
 
 import pytest
 
-from hpctl.capacity.history import find_removals
+from hpctl.capacity.history import find_removal_recoveries
 from hpctl.vocabulary.change import ChangeKind
 from hpctl.vocabulary.node_recovery import NodePhase
 from tests.live import EAGER, FAST, Live, until
@@ -29,7 +29,7 @@ def test_idle_nodes_leave_and_a_job_that_waits_brings_them_back(sandbox_factory)
     live.sandbox.start_daemon()
 
     def removed() -> int:
-        return sum(rec.phase is NodePhase.REMOVED for rec in find_removals(live.state()))
+        return sum(rec.phase is NodePhase.REMOVED for rec in find_removal_recoveries(live.state()))
 
     until(lambda: removed() == 2, 40, "both idle nodes left")
     assert live.running(busy)
@@ -50,5 +50,5 @@ def test_idle_nodes_leave_and_a_job_that_waits_brings_them_back(sandbox_factory)
     added = [c for c in state.changes.values() if c.opened.kind is ChangeKind.ADD]
     assert sum(c.opened.count for c in added) == 2
     assert live.calls("BatchAddClusterNodes") == len(added)
-    faults = [rec for rec in live.node_recoveries() if not rec.of_capacity]
+    faults = [rec for rec in live.node_recoveries() if not rec.is_for_capacity_change]
     assert not faults, "a node that left was taken for a lost one"

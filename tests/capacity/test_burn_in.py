@@ -3,15 +3,15 @@
 import pytest
 from msgspec.structs import replace
 
-from hpctl.capacity.advance import advance_change
-from hpctl.capacity.change_facts import ChangeFacts
-from hpctl.capacity.plan import RankRisks, plan_capacity, rank_no_risks
+from hpctl.capacity.advance import advance_capacity_change
+from hpctl.capacity.change_facts import CapacityChangeFacts
+from hpctl.capacity.plan import RankRisks, make_empty_risks, plan_capacity
 from hpctl.engine.journal.events import SignalSeen, StepResolved, StepStarted
 from hpctl.engine.journal.state import replay_events
 from hpctl.vocabulary.change import ChangeKind, ChangeOpened, ChangePhase
 from hpctl.vocabulary.model import DeviceVerdict, Finding, NodeHealth
 from hpctl.vocabulary.outcome import Outcome
-from hpctl.vocabulary.policy import BurnInPolicy, Mode, NodePolicy, RecoveryPolicy
+from hpctl.vocabulary.policy import BurnInPolicy, NodePolicy, OperatingMode, RecoveryPolicy
 from hpctl.vocabulary.reason import format_own_reason
 from hpctl.vocabulary.recovery import PhaseMove, StartStep, StepKind, WaitUntil
 from tests.fakes.capacity import N1, N2, N3, cluster, pending
@@ -19,10 +19,10 @@ from tests.fakes.values import at, faulty, generation, opened, slurm_job
 from tests.unflawed import unflawed
 
 DAY = 86400.0
-BURN = RecoveryPolicy(mode=Mode.OWN, idle=BurnInPolicy(every_s=DAY, qos="low"))
+BURN = RecoveryPolicy(mode=OperatingMode.OWN, idle=BurnInPolicy(every_s=DAY, qos="low"))
 
 
-def chosen(view, policy=BURN, rank_risks: RankRisks = rank_no_risks):
+def chosen(view, policy=BURN, rank_risks: RankRisks = make_empty_risks):
     """The nodes whose test begins, in order."""
     found = unflawed(plan_capacity(view, policy, at(0), rank_risks))
     assert {c.kind for c in found} <= {ChangeKind.BURN_IN}
@@ -42,8 +42,11 @@ def every(policy=BURN, count=100):
 
 
 def test_one_at_a_time_and_none_where_it_is_off_or_observed() -> None:
-    assert (len(chosen(cluster())), chosen(cluster(), replace(BURN, mode=Mode.OBSERVE))) == (1, [])
-    assert chosen(cluster(), RecoveryPolicy(mode=Mode.OWN)) == []
+    assert (
+        len(chosen(cluster())),
+        chosen(cluster(), replace(BURN, mode=OperatingMode.OBSERVE)),
+    ) == (1, [])
+    assert chosen(cluster(), RecoveryPolicy(mode=OperatingMode.OWN)) == []
     assert chosen(cluster(log=past(N1, 0)[:2])) == []
 
 
@@ -91,7 +94,7 @@ def test_no_node_is_tested_where_a_users_job_waits() -> None:
 
 def begun(*events):
     """A burn-in with what has happened to it."""
-    (opens,) = unflawed(plan_capacity(cluster(), BURN, at(0), rank_no_risks))
+    (opens,) = unflawed(plan_capacity(cluster(), BURN, at(0), make_empty_risks))
     state = replay_events([opens, *(e(opens.recovery) if callable(e) else e for e in events)])
     return state.changes[opens.recovery]
 
@@ -121,7 +124,7 @@ def killed(rid):
 
 
 def after(change, seconds=2.0, **facts):
-    return advance_change(change, ChangeFacts(at(0), **facts), BURN, at(seconds))
+    return advance_capacity_change(change, CapacityChangeFacts(at(0), **facts), BURN, at(seconds))
 
 
 def test_its_job_is_submitted_behind_all_others() -> None:

@@ -5,11 +5,11 @@ from msgspec.structs import replace
 
 from hpctl.capacity.facts import collect_change_facts
 from hpctl.engine.journal.events import SignalSeen
-from hpctl.faults.catalogue import build_rules
+from hpctl.faults.catalogue import build_fault_rules
 from hpctl.nodes.acceptance.daemon import list_test_findings
 from hpctl.vocabulary.assessment import Remedy, Urgency
 from hpctl.vocabulary.model import DeviceVerdict, NodeHealth
-from hpctl.vocabulary.policy import Mode, RecoveryPolicy
+from hpctl.vocabulary.policy import OperatingMode, RecoveryPolicy
 from hpctl.vocabulary.reason import format_own_reason
 from hpctl.vocabulary.recovery import StepKind
 from tests.capacity.test_burn_in import (
@@ -74,7 +74,7 @@ def failed(node, day=-0.01, **more):
 
 def treated(log, policy=BURN, **more):
     """What is opened of the nodes, and which gates hold what is not."""
-    found = plan(cluster(log=log, **more), policy, build_rules(), {}, at(0))
+    found = plan(cluster(log=log, **more), policy, build_fault_rules(), {}, at(0))
     assert not found.flaws
     return list(found.opens), [(h.target, h.gate) for h in found.holds]
 
@@ -113,5 +113,5 @@ def test_a_broken_test_does_not_take_the_cluster() -> None:
     log = [e for n in range(1, 7) for e in failed(node_name(n))]
     opens, holds = treated(log)
     assert (opens, {gate for _, gate in holds}) == ([], {"correlated"})
-    one, held = treated(failed(N1), replace(BURN, mode=Mode.OBSERVE))
+    one, held = treated(failed(N1), replace(BURN, mode=OperatingMode.OBSERVE))
     assert (one, held) == ([], [(N1, "observing")])

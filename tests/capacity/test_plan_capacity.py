@@ -3,12 +3,12 @@
 import pytest
 from msgspec.structs import replace
 
-from hpctl.capacity.advance import advance_change
-from hpctl.capacity.change_facts import ChangeFacts
-from hpctl.capacity.facts import is_idle, list_waiting_jobs, make_scaling_input
-from hpctl.capacity.plan import plan_capacity, rank_no_risks
-from hpctl.capacity.removals import find_left_drained
-from hpctl.engine.gates import count_for_gates, count_launch_failures
+from hpctl.capacity.advance import advance_capacity_change
+from hpctl.capacity.change_facts import CapacityChangeFacts
+from hpctl.capacity.facts import is_node_idle, list_waiting_jobs, make_scaling_input
+from hpctl.capacity.plan import make_empty_risks, plan_capacity
+from hpctl.capacity.removals import list_undrain_candidates
+from hpctl.engine.gates import build_gate_counts, count_launch_failures
 from hpctl.engine.journal.events import (
     Event,
     JobRecoveryOpened,
@@ -17,7 +17,7 @@ from hpctl.engine.journal.events import (
     StepStarted,
 )
 from hpctl.engine.journal.state import InconsistentEventError, replay_events
-from hpctl.engine.view import Candidate, View
+from hpctl.engine.view import PlanningView, RecoveryCandidate
 from hpctl.vocabulary.assessment import Remedy
 from hpctl.vocabulary.change import (
     ENDS,
@@ -34,7 +34,7 @@ from hpctl.vocabulary.job_recovery import JobPhase
 from hpctl.vocabulary.node_recovery import REMOVAL_OVER, SCALE_DOWN, NodePhase, NodeSignal
 from hpctl.vocabulary.outcome import Outcome
 from hpctl.vocabulary.pause import Pause
-from hpctl.vocabulary.policy import GroupLimits, Mode, RecoveryPolicy
+from hpctl.vocabulary.policy import GroupLimits, OperatingMode, RecoveryPolicy
 from hpctl.vocabulary.reason import format_own_reason
 from hpctl.vocabulary.recovery import PhaseMove, StartStep, StepKind
 from hpctl.vocabulary.spares_reservation import RESERVATION
@@ -44,7 +44,7 @@ from tests.unflawed import unflawed
 
 
 def opens(view, policy, now):
-    return unflawed(plan_capacity(view, policy, now, rank_no_risks))
+    return unflawed(plan_capacity(view, policy, now, make_empty_risks))
 
 
 def test_idle_nodes_leave_one_change_each_and_a_waiting_job_brings_more() -> None:
@@ -73,7 +73,7 @@ def test_neither_a_spare_nor_a_suspect_nor_one_under_recovery_leaves() -> None:
     log = (opened(node=N2),)
     view = cluster(sick=[faulty(N3)], log=log, reservations={"hers": (N1,)})
     assert not {N1, N2, N3} & {c.generation.node for c in opens(view, SCALE, at(0))}
-    assert is_idle(view.scheduler.nodes[node_name(4)], view)
+    assert is_node_idle(view.scheduler.nodes[node_name(4)], view)
 
 
 PAUSED = cluster()
@@ -91,7 +91,7 @@ PAUSED.state.pauses = {"": Pause("", "ana", at(0))}
 )  # fmt: skip
 def test_nothing_opens_where_nothing_may_be_concluded(view):
     assert opens(view, SCALE, at(0)) == ()
-    assert opens(cluster(), replace(SCALE, mode=Mode.OBSERVE), at(0)) == ()
+    assert opens(cluster(), replace(SCALE, mode=OperatingMode.OBSERVE), at(0)) == ()
 
 
 LACKS_NODES = (
@@ -150,7 +150,7 @@ def test_a_node_is_closed_first_and_deleted_by_its_id_when_it_is_seen_closed_and
     (drain,) = steps(cluster(log=(REMOVE,)))
     assert (drain.kind, drain.target) == (StepKind.DRAIN, N1)
     assert moves(ours((REMOVE,))) == [NodeSignal.CORDON_SEEN]
-    for policy in (SCALE, replace(SCALE, mode=Mode.ASSIST)):
+    for policy in (SCALE, replace(SCALE, mode=OperatingMode.ASSIST)):
         (delete,) = steps(ours(closed()), policy, seconds=2)
         assert (delete.kind, delete.target) == (StepKind.REMOVE, "i-n1")
 
@@ -195,8 +195,8 @@ def test_an_operator_who_resumes_or_takes_the_node_keeps_it() -> None:
         ]
 
 
-@pytest.mark.parametrize("mode", [Mode.OWN, Mode.ASSIST])
-def test_a_node_that_the_health_agent_marks_is_left_to_its_fault(mode: Mode) -> None:
+@pytest.mark.parametrize("mode", [OperatingMode.OWN, OperatingMode.ASSIST])
+def test_a_node_that_the_health_agent_marks_is_left_to_its_fault(mode: OperatingMode) -> None:
     marked = {N1: {"flags": frozenset({"FAIL"}), "reason": "Action:Reboot"}}
     policy = replace(SCALE, mode=mode)
     for log in ((REMOVE,), closed()):
@@ -213,7 +213,7 @@ def deleting(outcome: Outcome | None) -> tuple[Event, ...]:
     return closed(begun, StepResolved(at(3), REMOVE.recovery, StepKind.REMOVE, 1, outcome))
 
 
-def without(view: View, instance: str) -> View:
+def without(view: PlanningView, instance: str) -> PlanningView:
     """The view without an instance."""
     listed = {i: x for i, x in view.provider.instances.items() if i != instance}
     joined = {n: x for n, x in view.instances.items() if x.id != instance}
@@ -269,8 +269,8 @@ def test_a_refusal_after_a_doubt_takes_no_doubt_away() -> None:
         assert steps(view, seconds=seconds) == [], "nothing is given back"
 
 
-def left_closed(view: View, seconds: float) -> list[Candidate]:
-    return find_left_drained(view, SCALE, view.state.open_nodes, at(seconds))
+def left_closed(view: PlanningView, seconds: float) -> list[RecoveryCandidate]:
+    return list_undrain_candidates(view, SCALE, view.state.open_nodes, at(seconds))
 
 
 def test_a_node_that_was_closed_for_nothing_is_given_back_however_long_that_takes() -> None:
@@ -359,7 +359,7 @@ def test_an_addition_that_a_user_takes_back_is_not_ordered_again_at_once() -> No
     "policy",
     [
         replace(SCALE, autoscale=replace(SCALE.autoscale, enabled=False)),
-        replace(SCALE, mode=Mode.OBSERVE),
+        replace(SCALE, mode=OperatingMode.OBSERVE),
         replace(SCALE, autoscale=replace(SCALE.autoscale, groups={})),
         replace(SCALE, autoscale=replace(SCALE.autoscale, groups={"workers": GroupLimits(8, 12)})),
     ],
@@ -367,7 +367,7 @@ def test_an_addition_that_a_user_takes_back_is_not_ordered_again_at_once() -> No
 )
 def test_what_is_no_longer_wanted_is_not_ordered(policy: RecoveryPolicy) -> None:
     assert moves(cluster(log=(REMOVE,)), policy) == [NodeSignal.WITHDRAWN]
-    if policy.mode is not Mode.OBSERVE:
+    if policy.mode is not OperatingMode.OBSERVE:
         given_back = steps(ours(closed()), policy, seconds=2)
         assert [s.kind for s in given_back] == [StepKind.RETURN]
     doubt = ours(deleting(None), seconds=200)
@@ -388,16 +388,18 @@ def test_a_second_hand_that_takes_nodes_out_never_has_us_go_below_the_minimum() 
 
 def test_a_machine_that_left_by_our_order_is_not_taken_for_lost() -> None:
     from hpctl.engine.plan import find_node_candidates
-    from hpctl.faults.catalogue import build_rules
+    from hpctl.faults.catalogue import build_fault_rules
 
     gone = deleting(Outcome.accepted())
     for signal in (NodeSignal.REMEDY_ACCEPTED, NodeSignal.INSTANCE_GONE):
         gone += (SignalSeen(at(4), REMOVE.recovery, signal, "x"),)
         down = {N1: {"state": "DOWN", "flags": OURS["flags"], "reason": OURS["reason"]}}
-        sick = faulty(N1, build_rules().classes["node-lost"])
+        sick = faulty(N1, build_fault_rules().classes["node-lost"])
         view = cluster(log=gone, change=down, sick=[sick])
-        assert unflawed(find_node_candidates(view, build_rules(), at(5))) == []
-    assert unflawed(find_node_candidates(cluster(change=down, sick=[sick]), build_rules(), at(5)))
+        assert unflawed(find_node_candidates(view, build_fault_rules(), at(5))) == []
+    assert unflawed(
+        find_node_candidates(cluster(change=down, sick=[sick]), build_fault_rules(), at(5))
+    )
 
 
 def test_a_new_machine_under_the_old_name_is_given_back_to_slurm() -> None:
@@ -427,12 +429,14 @@ def test_instances_on_their_way_out_are_not_deleted_again() -> None:
 def test_a_removal_is_no_fault() -> None:
     """It spends no budget of the faults', and no failure of its own stops them."""
     log = tuple(removal(f"n-{n}", node_name(n)) for n in range(1, 5))
-    assert count_for_gates(cluster(log=log), (), SCALE, at(0)).open == 0
+    assert build_gate_counts(cluster(log=log), (), SCALE, at(0)).open == 0
     late: tuple[Event, ...] = (*closed(),)
     for signal in (NodeSignal.REMEDY_ACCEPTED, NodeSignal.DEADLINE):
         late += (SignalSeen(at(2), REMOVE.recovery, signal, "x"),)
     view = ours(late)
-    assert count_for_gates(view, (), SCALE, at(3)).open == 0, "nor does the node that stays drained"
+    assert build_gate_counts(view, (), SCALE, at(3)).open == 0, (
+        "nor does the node that stays drained"
+    )
     assert count_launch_failures(view.state, at(3), 3600) == 0
 
 
@@ -496,7 +500,7 @@ NAME = f"{RESERVATION}workers"
 
 
 def wanted(view, policy=SPARE):
-    changes = unflawed(plan_capacity(view, policy, at(0), rank_no_risks))
+    changes = unflawed(plan_capacity(view, policy, at(0), make_empty_risks))
     assert len(changes) <= 1
     return changes[0] if changes else None
 
@@ -576,7 +580,7 @@ def test_a_refused_reservation_is_left_alone_for_a_while() -> None:
     first = set_to(cluster())
     log = (first, SignalSeen(at(0), first.recovery, ChangeSignal.REFUSED, "busy"))
     assert wanted(cluster(log=log)) is None
-    assert unflawed(plan_capacity(cluster(log=log, seconds=31), SPARE, at(31), rank_no_risks))
+    assert unflawed(plan_capacity(cluster(log=log, seconds=31), SPARE, at(31), make_empty_risks))
 
 
 def test_a_spare_that_got_a_job_meanwhile_is_not_asked_for_again() -> None:
@@ -593,7 +597,9 @@ def test_every_open_phase_has_a_way_out_and_a_deadline() -> None:
         for phase in reached - ENDS:
             assert (kind, phase, ChangeSignal.DEADLINE) in TRANSITIONS
             change = replace(open_change(replace(ADD, kind=kind, nodes=(N1,))), phase=phase)
-            answer = advance_change(change, ChangeFacts(cloud_at=at(-9)), SCALE, at(10**7))
+            answer = advance_capacity_change(
+                change, CapacityChangeFacts(cloud_at=at(-9)), SCALE, at(10**7)
+            )
             assert isinstance(answer, PhaseMove | StartStep), (kind, phase)
             if isinstance(answer, PhaseMove):
                 assert (kind, phase, answer.signal) in TRANSITIONS

@@ -4,7 +4,7 @@ import itertools
 import json
 from collections.abc import Mapping
 
-from hpctl.checkpoints.formats.ocdbt import crc32c
+from hpctl.checkpoints.formats.ocdbt import compute_crc32c
 
 DATA = "ocdbt.process_0/d/aa"
 Row = tuple[bytes, int, int, int]
@@ -25,7 +25,7 @@ def numbers(*values: int) -> bytes:
 def sealed(magic: int, body: bytes, version: int = 0, method: int = 0) -> bytes:
     length = 4 + 8 + 2 + len(body) + 4
     raw = magic.to_bytes(4, "big") + length.to_bytes(8, "little") + bytes([version, method]) + body
-    return raw + crc32c(raw).to_bytes(4, "little")
+    return raw + compute_crc32c(raw).to_bytes(4, "little")
 
 
 def table(path: str, base: int = 0) -> bytes:

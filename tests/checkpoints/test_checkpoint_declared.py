@@ -14,15 +14,15 @@ from hpctl.checkpoints.files import STARTS, read_recorded_starts
 from hpctl.checkpoints.patterns import parse_patterns, suggest_patterns
 from hpctl.checkpoints.resume import (
     ResumePlaces,
-    find_newest_point,
+    find_newest_resume_point,
     find_resume_point,
     read_resume_places,
 )
 from hpctl.checkpoints.search import (
     CompleteCheckpoint,
     find_last_complete_checkpoint,
-    judge_checkpoint,
     list_checkpoints,
+    verify_checkpoint,
 )
 from hpctl.engine.explain_view import JobToExplain
 from hpctl.toolkit.errors import HpctlError
@@ -233,7 +233,7 @@ def test_the_files_of_ranks_are_grouped_without_a_declaration(tmp_path):
     (tmp_path / "ckpt_20_rank1.pt").unlink()
     search = find_last_complete_checkpoint(tmp_path)
     assert (search.found.step, search.found.format) == (10, "declared")
-    assert "this is the file of one rank" in judge_checkpoint(tmp_path / "ckpt_10_rank0.pt").why
+    assert "this is the file of one rank" in verify_checkpoint(tmp_path / "ckpt_10_rank0.pt").why
 
 
 @pytest.mark.parametrize(
@@ -370,8 +370,8 @@ def test_each_start_looks_for_what_the_job_declares(tmp_path):
     places = read_resume_places(environment)
     assert places == ResumePlaces(tmp_path, files=("weights-{step}.pt",))
     assert find_resume_point(places).step == 21
-    assert find_newest_point(tmp_path, places.files).step == 21
-    assert find_newest_point(tmp_path).path is None
+    assert find_newest_resume_point(tmp_path, places.files).step == 21
+    assert find_newest_resume_point(tmp_path).path is None
     with pytest.raises(HpctlError, match="HPCTL_CHECKPOINT_FILES"):
         read_resume_places({**environment, "HPCTL_CHECKPOINT_FILES": "{"})
 

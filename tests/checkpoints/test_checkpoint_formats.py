@@ -14,7 +14,7 @@ from hpctl.checkpoints.search import (
     CompleteCheckpoint,
     SkippedCheckpoint,
     find_last_complete_checkpoint,
-    judge_checkpoint,
+    verify_checkpoint,
 )
 from tests.checkpoints.checkpoint_files import (
     BESIDE,
@@ -44,7 +44,7 @@ def age(path: Path, seconds: float) -> None:
 
 
 def reason(path: Path, *, deep: bool = False) -> str:
-    row = judge_checkpoint(path, deep=deep)
+    row = verify_checkpoint(path, deep=deep)
     assert isinstance(row, SkippedCheckpoint), row
     assert not row.unreadable, row
     return row.why
@@ -55,7 +55,7 @@ def test_whole(tmp_path, name):
     path = make(tmp_path, name)
     found = find_last_complete_checkpoint(tmp_path).found
     assert (found.path, found.step, found.format) == (path, 40, WHOLE[name][0])
-    assert isinstance(judge_checkpoint(path, deep=True), CompleteCheckpoint)
+    assert isinstance(verify_checkpoint(path, deep=True), CompleteCheckpoint)
 
 
 @pytest.mark.parametrize("name", WHOLE)
@@ -84,7 +84,7 @@ def test_with_any_one_of_its_files_cut_it_is_not_whole(tmp_path, name):
             assert Path(cut).name in (why := reason(path)) or "weights" in cut, (cut, size, why)
         file.write_bytes(raw)
         os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
-    assert isinstance(judge_checkpoint(path), CompleteCheckpoint)
+    assert isinstance(verify_checkpoint(path), CompleteCheckpoint)
 
 
 @pytest.mark.parametrize(
@@ -118,14 +118,14 @@ def test_a_rank_that_did_not_save_again_after_a_restart_is_seen(tmp_path, name, 
     for before in path.rglob("*.pt"):
         os.utime(before, ns=(now - 60 * 10**9,) * 2)
     starts.record_job_start(path.parent)
-    assert isinstance(judge_checkpoint(path), CompleteCheckpoint), (
+    assert isinstance(verify_checkpoint(path), CompleteCheckpoint), (
         "all of it is from before the restart"
     )
     for after in set(path.rglob("*.pt")) - set(path.glob(old)):
         os.utime(after, ns=(now + 60 * 10**9,) * 2)
     assert "older than the job's restart" in reason(path)
     (path.parent / starts.STARTS).unlink()
-    assert isinstance(judge_checkpoint(path), CompleteCheckpoint), (
+    assert isinstance(verify_checkpoint(path), CompleteCheckpoint), (
         "this is what the noted start is for"
     )
 
@@ -135,11 +135,11 @@ def test_what_a_start_cannot_note_it_does_without(tmp_path):
     (tmp_path / starts.STARTS).write_bytes(b"x\n" + b"9" * 30 + b"\n1\n" * 40_000)
     starts.record_job_start(tmp_path)
     assert (tmp_path / starts.STARTS).stat().st_size < 64 << 10
-    assert isinstance(judge_checkpoint(make(tmp_path, "deepspeed")), CompleteCheckpoint)
+    assert isinstance(verify_checkpoint(make(tmp_path, "deepspeed")), CompleteCheckpoint)
     (tmp_path / starts.STARTS).unlink()
     os.mkfifo(tmp_path / starts.STARTS)
     starts.record_job_start(tmp_path)
-    assert isinstance(judge_checkpoint(make(tmp_path, "deepspeed")), CompleteCheckpoint)
+    assert isinstance(verify_checkpoint(make(tmp_path, "deepspeed")), CompleteCheckpoint)
 
 
 def test_zeros_where_a_file_should_end_are_seen(tmp_path):
@@ -155,7 +155,7 @@ def test_a_flipped_byte_is_seen_by_deep_alone(tmp_path):
     raw[raw.index(bytes(range(1, 65))) + 7] ^= 1
     (path / "__1_0.distcp").write_bytes(raw)
     (path / ".metadata").touch()
-    assert isinstance(judge_checkpoint(path), CompleteCheckpoint)
+    assert isinstance(verify_checkpoint(path), CompleteCheckpoint)
     assert "CRC-32" in reason(path, deep=True)
 
 
@@ -219,7 +219,7 @@ def test_every_cut_of_what_torch_really_writes_is_seen(tmp_path):
     raw = Path(__file__).with_name("torch_2_13_saved.ckpt").read_bytes()
     file = tmp_path / "last.ckpt"
     file.write_bytes(raw)
-    row = judge_checkpoint(file, deep=True)
+    row = verify_checkpoint(file, deep=True)
     assert (row.step, row.format, row.deep) == (7, "lightning", True)
     for size in range(len(raw)):
         file.write_bytes(raw[:size])
@@ -252,7 +252,7 @@ def test_nemo_marker(tmp_path):
     marker.touch()
     assert reason(path) == f"the marker file {marker.name} still exists: the save has not finished"
     marker.unlink()
-    assert isinstance(judge_checkpoint(path), CompleteCheckpoint)
+    assert isinstance(verify_checkpoint(path), CompleteCheckpoint)
     file = tmp_path / "gpt--step=7.ckpt"
     file.write_bytes(torch_save({"global_step": 7}))
     (tmp_path / "gpt--step=7-unfinished").touch()
@@ -267,7 +267,7 @@ def test_hf_model_only_and_missing_parts(tmp_path):
     args = instance("transformers.training_args", "TrainingArguments", {"save_only_model": True})
     (path / "training_args.bin").write_bytes(torch_save(args))
     (path / "trainer_state.json").touch()
-    assert isinstance(judge_checkpoint(path), CompleteCheckpoint)
+    assert isinstance(verify_checkpoint(path), CompleteCheckpoint)
     age(path / "trainer_state.json", 10)
     assert "newer than trainer_state.json" in reason(path)
     (path / "trainer_state.json").touch()
@@ -308,7 +308,7 @@ def test_what_hpctl_cannot_follow_may_be_whole(tmp_path):
 
 def test_a_deepspeed_tag_that_later_steps_save_over(tmp_path):
     path = write(tmp_path / "best", deepspeed_files(40))
-    assert isinstance(judge_checkpoint(path), CompleteCheckpoint)
+    assert isinstance(verify_checkpoint(path), CompleteCheckpoint)
     files = deepspeed_files(50)
     (path / "mp_rank_01_model_states.pt").write_bytes(files["mp_rank_01_model_states.pt"])
     assert reason(path) == (
@@ -322,7 +322,7 @@ def test_what_megatrons_pointer_has_not_reached_may_be_of_two_attempts(tmp_path)
     pointer = tmp_path / "latest_checkpointed_iteration.txt"
     for message in ("40", "60", "release", "", "4\x000"):
         pointer.write_text(message)
-        assert isinstance(judge_checkpoint(path), CompleteCheckpoint), message
+        assert isinstance(verify_checkpoint(path), CompleteCheckpoint), message
     pointer.write_text("20")
     assert reason(path) == (
         f"{pointer.name} names iteration 20 as the last finished save: this save has not finished"
@@ -355,7 +355,7 @@ def test_lightnings_weights_alone_are_no_point_to_resume_from(tmp_path, name):
     assert "has only model weights, from which Lightning cannot resume" in reason(path)
     file.write_bytes(torch_save({**sizes, **_LIGHTNINGS, "lr_schedulers": b"]"}))
     age(file, 60 if "DeepSpeed" in name else 0)
-    assert isinstance(judge_checkpoint(path), CompleteCheckpoint)
+    assert isinstance(verify_checkpoint(path), CompleteCheckpoint)
 
 
 def test_lightning_with_deepspeed_is_not_taken_for_nothing(tmp_path):
@@ -383,7 +383,7 @@ def test_a_model_of_fsdp_beside_an_adapter(tmp_path):
     shard = hf_files()["model-00001-of-00002.safetensors"]
     (path / "adapter_model.safetensors").write_bytes(shard)
     (path / "trainer_state.json").touch()
-    assert isinstance(judge_checkpoint(path), CompleteCheckpoint)
+    assert isinstance(verify_checkpoint(path), CompleteCheckpoint)
     (path / "pytorch_model_fsdp_0/__1_0.distcp").unlink()
     assert "pytorch_model_fsdp_0: __1_0.distcp is missing" in reason(path)
 
@@ -400,7 +400,7 @@ def test_a_long_history_of_the_trainer_is_no_defect(tmp_path):
     long = b'{"loss": 0.1}, {"loss": NaN, "text": "' + b"x" * (65 << 20) + b'"}'
     raw = b'{"global_step": 40, "log_history": [' + long + b"]}"
     (path / "trainer_state.json").write_bytes(raw)
-    assert isinstance(judge_checkpoint(path), CompleteCheckpoint)
+    assert isinstance(verify_checkpoint(path), CompleteCheckpoint)
     (path / "trainer_state.json").write_bytes(raw[:-1])
     assert "is not valid JSON" in reason(path)
 
@@ -420,7 +420,7 @@ def test_a_manifest_of_something_else_says_nothing_of_a_checkpoint(tmp_path, sai
 
 
 def test_one_that_was_deleted_since_it_was_listed_is_not_unreadable(tmp_path):
-    row = judge_checkpoint(tmp_path / "step-10")
+    row = verify_checkpoint(tmp_path / "step-10")
     assert row.why == "the checkpoint was deleted while hpctl read it"
     assert (row.unreadable, row.claimed) == (False, False)
 
@@ -471,7 +471,7 @@ def test_torchtunes_adapter_alone(tmp_path):
     for name in (*path.glob("model*"),):
         name.unlink()
     age(path / "adapter_model.pt", 60)
-    assert isinstance(judge_checkpoint(path, deep=True), CompleteCheckpoint)
+    assert isinstance(verify_checkpoint(path, deep=True), CompleteCheckpoint)
 
 
 def test_composer_says_its_step_in_its_state(tmp_path):

@@ -27,15 +27,15 @@ def checkpoint(directory):
     files = []
     for name, data in (("a", b"alpha"), ("b", b""), ("deep/c", b"c" * 5000)):
         (directory / name).write_bytes(data)
-        files.append(manifest.describe(directory / name, directory))
-    return manifest.write(directory, step=7, world_size=3, files=files, meta={"k": "v"})
+        files.append(manifest.describe_file(directory / name, directory))
+    return manifest.write_manifest(directory, step=7, world_size=3, files=files, meta={"k": "v"})
 
 
 def verdict(directory):
-    found = manifest.read(directory)
+    found = manifest.read_manifest(directory)
     if not isinstance(found, Manifest):
         return found
-    return manifest.verify(directory, found, deep=True)
+    return manifest.verify_manifest_files(directory, found, deep=True)
 
 
 def test_the_documented_format(tmp_path) -> None:
@@ -63,7 +63,7 @@ def test_the_documented_format(tmp_path) -> None:
 def test_damage_shows_without_reading(tmp_path, damage, why: str) -> None:
     whole = checkpoint(tmp_path / "c")
     damage(tmp_path / "c/deep/c")
-    defect = manifest.verify(tmp_path / "c", whole)
+    defect = manifest.verify_manifest_files(tmp_path / "c", whole)
     assert defect is not None
     assert "deep/c" in defect
     assert why in defect
@@ -94,9 +94,9 @@ def _same_document(one: bytes, other: bytes) -> bool:
 
 
 def test_every_truncation_of_the_manifest_is_a_defect() -> None:
-    raw = manifest.encode(GOOD)
+    raw = manifest.encode_manifest(GOOD)
     for keep in range(len(raw) - 1):  # the last byte is the newline
-        assert isinstance(manifest.decode(raw[:keep]), CheckpointDefect)
+        assert isinstance(manifest.decode_manifest(raw[:keep]), CheckpointDefect)
 
 
 @pytest.mark.parametrize(
@@ -107,33 +107,33 @@ def test_every_truncation_of_the_manifest_is_a_defect() -> None:
     ],
 )  # fmt: skip
 def test_wrong_shapes_with_a_good_checksum_are_defects(field: str, value) -> None:
-    document = {**json.loads(manifest.encode(GOOD)), field: value}
+    document = {**json.loads(manifest.encode_manifest(GOOD)), field: value}
     document.pop("checksum")
-    document["checksum"] = hpctl_checkpoint.checksum(document)
-    assert isinstance(manifest.decode(json.dumps(document).encode()), CheckpointDefect)
+    document["checksum"] = hpctl_checkpoint.compute_manifest_checksum(document)
+    assert isinstance(manifest.decode_manifest(json.dumps(document).encode()), CheckpointDefect)
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "../other/a", "a/../../b", "", ".", "a\0b"])
 def test_paths_stay_inside(path: str, tmp_path) -> None:
     with pytest.raises(ValueError, match=r"inside|regular"):
-        manifest.write(tmp_path, step=1, world_size=1, files=[ManifestFile(path, 1)])
+        manifest.write_manifest(tmp_path, step=1, world_size=1, files=[ManifestFile(path, 1)])
 
 
 def test_write_refuses_what_read_would(tmp_path) -> None:
     for files in ([], [ManifestFile("a", 1), ManifestFile("a", 1)], [ManifestFile("a", -1)]):
         with pytest.raises(ValueError, match=r"manifest\.json"):
-            manifest.write(tmp_path, step=1, world_size=1, files=files)
+            manifest.write_manifest(tmp_path, step=1, world_size=1, files=files)
     with pytest.raises(ValueError, match="negative"):
-        manifest.write(tmp_path, step=-1, world_size=1, files=[ManifestFile("a", 1)])
+        manifest.write_manifest(tmp_path, step=-1, world_size=1, files=[ManifestFile("a", 1)])
     assert list(tmp_path.iterdir()) == []
 
 
 def test_size_only_manifest_is_whole_but_not_in_depth(tmp_path) -> None:
     (tmp_path / "a").write_bytes(b"abc")
-    whole = manifest.write(tmp_path, step=1, world_size=1, files=[ManifestFile("a", 3)])
-    assert manifest.verify(tmp_path, whole) is None
+    whole = manifest.write_manifest(tmp_path, step=1, world_size=1, files=[ManifestFile("a", 3)])
+    assert manifest.verify_manifest_files(tmp_path, whole) is None
     assert (
-        manifest.verify(tmp_path, whole, deep=True)
+        manifest.verify_manifest_files(tmp_path, whole, deep=True)
         == "a has no checksum in the checkpoint's manifest, so hpctl cannot verify it"
     )
 
@@ -141,10 +141,10 @@ def test_size_only_manifest_is_whole_but_not_in_depth(tmp_path) -> None:
 def test_oversized_manifest_is_refused_unread(tmp_path) -> None:
     with (tmp_path / "manifest.json").open("wb") as file:
         file.truncate(manifest.MAX_BYTES + 1)
-    assert "larger" in str(manifest.read(tmp_path))
+    assert "larger" in str(manifest.read_manifest(tmp_path))
 
 
 def test_storage_that_fails_is_not_a_verdict(tmp_path) -> None:
     (tmp_path / "manifest.json").symlink_to("manifest.json")  # ELOOP
     with pytest.raises(OSError, match="symbolic"):
-        manifest.read(tmp_path)
+        manifest.read_manifest(tmp_path)

@@ -18,10 +18,10 @@ from hpctl.checkpoints.marks import (
     MOST_BYTES,
     CheckpointMark,
     find_median_write_time,
-    read_marks,
+    read_checkpoint_marks,
     write_mark,
 )
-from hpctl.checkpoints.resume import NoWholeCheckpointError, ResumePlaces, find_resume_point
+from hpctl.checkpoints.resume import NoCompleteCheckpointError, ResumePlaces, find_resume_point
 from hpctl.toolkit.compat import UTC
 from tests.checkpoints.checkpoint_files import generic, torch_save
 from tests.cli.test_json_contract import holds
@@ -120,7 +120,7 @@ def test_where_all_are_marked_no_run_starts_over_them(tmp_path):
     save(tmp_path, 30)
     go_back(tmp_path, 20)
     with pytest.raises(
-        NoWholeCheckpointError, match="complete and not marked: step-30: marked as poisoned"
+        NoCompleteCheckpointError, match="complete and not marked: step-30: marked as poisoned"
     ):
         find_resume_point(ResumePlaces(tmp_path), sleep=lambda _: None)
 
@@ -198,11 +198,11 @@ def test_marks_of_another_user_have_no_effect(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 12345)
     os.chown(tmp_path, 12345, -1)
     os.chown(tmp_path / MARKS, 12345, -1)
-    marks = read_marks([tmp_path])
+    marks = read_checkpoint_marks([tmp_path])
     assert (marks.placed, len(marks.flaws)) == ((), 1)
     assert "user 65534 owns it" in marks.flaws[0]
     os.chown(tmp_path / MARKS, 65534, -1)
-    assert "user 65534 owns it" in read_marks([tmp_path]).flaws[0]
+    assert "user 65534 owns it" in read_checkpoint_marks([tmp_path]).flaws[0]
 
 
 @pytest.mark.parametrize("kind", ["link", "file"])
@@ -216,7 +216,7 @@ def test_a_directory_of_marks_that_is_none_costs_no_resume(tmp_path, kind):
     else:
         (tmp_path / MARKS).write_text("x")
     assert newest(tmp_path) == 30
-    (flaw,) = read_marks([tmp_path]).flaws
+    (flaw,) = read_checkpoint_marks([tmp_path]).flaws
     assert flaw.endswith("have no effect: it is not a directory")
     with pytest.raises(OSError, match="not a directory"):
         write_mark(tmp_path, CheckpointMark(True, 1, "x", AT))

@@ -100,4 +100,4 @@ def test_directories_that_are_called_like_ranks_are_no_ranks(tmp_path, number: i
     write(tmp_path / "7", {"notes": b"x"})
     search = last.find_last_complete_checkpoint(tmp_path)
     assert (search.found.step, search.found.format) == (number, "torch-dcp")
-    assert isinstance(last.judge_checkpoint(tmp_path / "7"), SkippedCheckpoint)
+    assert isinstance(last.verify_checkpoint(tmp_path / "7"), SkippedCheckpoint)

@@ -15,8 +15,8 @@ from hpctl.checkpoints.search import (
     CompleteCheckpoint,
     SkippedCheckpoint,
     find_last_complete_checkpoint,
-    judge_checkpoint,
     list_checkpoints,
+    verify_checkpoint,
 )
 from tests.checkpoints import ocdbt_files
 from tests.checkpoints.checkpoint_files import write
@@ -51,7 +51,7 @@ def has_zstd() -> bool:
 
 def passed(path: Path, *, deep: bool = False) -> SkippedCheckpoint:
     began = time.monotonic()
-    row = judge_checkpoint(path, deep=deep)
+    row = verify_checkpoint(path, deep=deep)
     assert isinstance(row, SkippedCheckpoint), row
     assert time.monotonic() - began < 10
     return row
@@ -71,7 +71,7 @@ def value_ends(root: Path) -> dict[Path, int]:
     for found in root.rglob(f"{ocdbt.MANIFEST}"):
         if found.parent.name.startswith("ocdbt.process_"):
             continue
-        for value in ocdbt.read_values(found.parent).values():
+        for value in ocdbt.read_value_locations(found.parent).values():
             path = found.parent / value.path
             ends[path] = max(ends.get(path, 0), value.offset + value.size)
     return ends
@@ -106,7 +106,7 @@ def test_each_cut_and_each_loss_is_seen_without_reading_the_data(tmp_path, archi
         # Behind the values in a process's file are nodes of its own.
         for length in sorted(n for n in lengths if n < ends.get(path, len(raw))):
             path.write_bytes(raw[:length])
-            assert isinstance(judge_checkpoint(top), SkippedCheckpoint), (path, length)
+            assert isinstance(verify_checkpoint(top), SkippedCheckpoint), (path, length)
         path.unlink()
         if path.name not in ("process_0", "_sharding"):  # which may be absent
             assert not passed(top).unreadable or path.name == "_CHECKPOINT_METADATA", path
@@ -123,7 +123,7 @@ def test_a_byte_that_is_changed_is_seen_by_a_deep_look(tmp_path):
         raw = path.read_bytes()
         path.write_bytes(bytes(len(raw)))
         top = tmp_path / path.relative_to(tmp_path).parts[0]
-        assert isinstance(judge_checkpoint(top, deep=True), SkippedCheckpoint), path
+        assert isinstance(verify_checkpoint(top, deep=True), SkippedCheckpoint), path
         path.write_bytes(raw)
 
 
@@ -140,13 +140,13 @@ def test_where_the_arrays_lay_may_be_absent_but_not_removed(tmp_path):
     step = committed(tmp_path)
     (step / "state/_sharding").unlink()
     os.utime(step / "state", (1000, 1000))
-    assert isinstance(judge_checkpoint(step), CompleteCheckpoint), "the program saves without it"
+    assert isinstance(verify_checkpoint(step), CompleteCheckpoint), "the program saves without it"
     os.utime(step / "state", (1002, 1002))
     assert "state: _sharding is missing: it was deleted after the save finished" in passed(step).why
     for path in step.rglob("*"):
         if path.is_dir():
             os.utime(path, (1003, 1003))
-    assert isinstance(judge_checkpoint(step), CompleteCheckpoint), (
+    assert isinstance(verify_checkpoint(step), CompleteCheckpoint), (
         "a copy without times shows nothing"
     )
 
@@ -166,7 +166,7 @@ def test_a_damaged_sharding_file_is_refused_as_orbax_refuses_it(tmp_path, raw, w
     step = real(tmp_path) / "4"
     (step / "state/_sharding").write_bytes(raw)
     if why is None:
-        assert isinstance(judge_checkpoint(step), CompleteCheckpoint)
+        assert isinstance(verify_checkpoint(step), CompleteCheckpoint)
     else:
         assert why in passed(step).why
 
@@ -182,7 +182,7 @@ def test_a_random_key_needs_its_array_its_devices_and_its_metadata(tmp_path):
         (step / gone).rename(tmp_path / "aside")
         assert why in passed(step).why
         (tmp_path / "aside").rename(step / gone)
-    assert isinstance(judge_checkpoint(step), CompleteCheckpoint)
+    assert isinstance(verify_checkpoint(step), CompleteCheckpoint)
 
 
 def test_a_string_that_is_lost_from_the_file_of_strings_is_seen(tmp_path):
@@ -196,8 +196,8 @@ def test_only_so_many_blocks_are_followed_without_deep(tmp_path, monkeypatch):
     path.write_bytes(path.read_bytes()[:-1])
     assert "params.w/0.0" in passed(tmp_path / "step_2").why
     monkeypatch.setattr(orbax, "MAX_BLOCKS", 0)
-    assert isinstance(judge_checkpoint(tmp_path / "step_2"), CompleteCheckpoint)
-    assert isinstance(judge_checkpoint(tmp_path / "step_2", deep=True), SkippedCheckpoint)
+    assert isinstance(verify_checkpoint(tmp_path / "step_2"), CompleteCheckpoint)
+    assert isinstance(verify_checkpoint(tmp_path / "step_2", deep=True), SkippedCheckpoint)
 
 
 def test_without_zstd_nothing_is_proved(tmp_path, monkeypatch):
@@ -224,7 +224,7 @@ def test_an_item_in_another_format_counts_while_nothing_was_removed(tmp_path):
     path = write(tmp_path / "40", {**orbax_files(), "data/process_0.bin": b"x"})
     (path / "_CHECKPOINT_METADATA").write_bytes(step(items))
     (path / "commit_success.txt").touch()
-    assert isinstance(judge_checkpoint(path), CompleteCheckpoint)
+    assert isinstance(verify_checkpoint(path), CompleteCheckpoint)
     later = (path / "commit_success.txt").stat().st_mtime_ns + 10**9
     os.utime(path / "data", ns=(later, later))
     assert "data: a file was changed after the save finished" in passed(path).why
@@ -319,7 +319,7 @@ def test_descriptions_that_mean_harm(tmp_path, about, why):
     path = write(tmp_path / "40", orbax_zarr_files())
     file = path / "params.w0/.zarray"
     file.write_text(json.dumps({**json.loads(file.read_bytes()), **about}))
-    row = judge_checkpoint(path)
+    row = verify_checkpoint(path)
     assert why == "lies outside" or why in row.why
 
 
@@ -356,4 +356,4 @@ def test_a_node_that_decompresses_to_the_earth(tmp_path):
 
 
 def test_the_checksum_is_castagnolis():
-    assert ocdbt.crc32c(b"123456789") == 0xE3069283
+    assert ocdbt.compute_crc32c(b"123456789") == 0xE3069283

@@ -7,7 +7,11 @@ from dataclasses import dataclass
 
 import pytest
 
-from hpctl.checkpoints.files import IncompleteCheckpointError, UnprovableCheckpointError, open_file
+from hpctl.checkpoints.files import (
+    IncompleteCheckpointError,
+    UnverifiableCheckpointError,
+    open_file,
+)
 from hpctl.checkpoints.formats import pickle_reader, torch_files
 from tests.process import run_text
 
@@ -94,10 +98,10 @@ def test_every_cut_is_seen(tmp_path):
 
 def test_what_it_cannot_follow_is_no_verdict(tmp_path):
     info = Info("__0_0.distcp", 0, 5)
-    with pytest.raises(UnprovableCheckpointError, match="twice"):
+    with pytest.raises(UnverifiableCheckpointError, match="twice"):
         read(tmp_path, pickle.dumps(Metadata({}, None, {Index("a"): info, Index("b"): info}), 4))
     stored = {Index("a"): info}
-    with pytest.raises(UnprovableCheckpointError, match=r"another place|elsewhere"):
+    with pytest.raises(UnverifiableCheckpointError, match=r"another place|elsewhere"):
         read(tmp_path, pickle.dumps(Metadata(stored, None, stored), 4))
     for other in ({}, [], {"storage_data": 1}, Metadata({}, None, {})):
         with pytest.raises(IncompleteCheckpointError, match="lists no data files"):

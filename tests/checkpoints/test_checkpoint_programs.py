@@ -11,7 +11,7 @@ import pytest
 from hpctl.checkpoints.search import (
     CompleteCheckpoint,
     find_last_complete_checkpoint,
-    judge_checkpoint,
+    verify_checkpoint,
 )
 from tests.checkpoints.checkpoint_files import (
     accelerate_files,
@@ -79,7 +79,7 @@ def test_of_one_epoch_the_best_is_not_preferred(tmp_path):
 
 def test_accelerate_is_compared_with_the_save_before(tmp_path):
     path = write(tmp_path / "step_40", accelerate_files())
-    found = judge_checkpoint(path)
+    found = verify_checkpoint(path)
     assert (found.step, found.format) == (40, "accelerate")
     assert "no other save" in found.unproven
     custom = {"custom_checkpoint_0.pkl": torch_save({})}
@@ -99,19 +99,19 @@ def test_accelerate_is_compared_with_the_save_before(tmp_path):
 def test_accelerate_without_a_file_or_with_one_cut_is_not_whole(tmp_path, name):
     path = write(tmp_path / "step_40", accelerate_files())
     write(tmp_path / "step_30", accelerate_files())
-    assert judge_checkpoint(path).unproven == ""
+    assert verify_checkpoint(path).unproven == ""
     raw = (path / name).read_bytes()
     (path / name).write_bytes(raw[:-1])
-    assert not isinstance(judge_checkpoint(path), CompleteCheckpoint)
+    assert not isinstance(verify_checkpoint(path), CompleteCheckpoint)
     (path / name).unlink()
-    assert not isinstance(judge_checkpoint(path), CompleteCheckpoint)
+    assert not isinstance(verify_checkpoint(path), CompleteCheckpoint)
 
 
 def test_accelerate_over_an_older_save_is_not_whole(tmp_path):
     path = write(tmp_path / "step_40", accelerate_files())
     later = time.time() + 30
     os.utime(path / "optimizer.bin", (later, later))
-    assert "optimizer.bin is newer than random_states_0.pkl" in judge_checkpoint(path).why
+    assert "optimizer.bin is newer than random_states_0.pkl" in verify_checkpoint(path).why
 
 
 def test_the_weights_that_save_model_leaves_are_named(tmp_path):
@@ -128,7 +128,7 @@ def test_flax_ends_where_its_last_value_does(tmp_path):
     found = find_last_complete_checkpoint(tmp_path).found
     assert (found.step, found.format) == (9, "flax")
     (tmp_path / "latest.msgpack").write_bytes(flax_map(3))
-    assert judge_checkpoint(tmp_path / "latest.msgpack").step == 3
+    assert verify_checkpoint(tmp_path / "latest.msgpack").step == 3
     (tmp_path / "latest.msgpack").unlink()
     for damaged in (
         *(flax_map(3)[:cut] for cut in range(1, len(flax_map(3)))),

@@ -39,11 +39,13 @@ def test_each_format_is_whole_and_without_any_of_its_files_it_is_not(s3, name):
     assert search.found is not None, search.passed_over
     assert (search.found.format, search.found.step) == (form, 40)
     assert str(search.found.path) == f"s3://{BUCKET}/a/{directory}"
-    assert isinstance(last.judge_checkpoint(place(f"a/{directory}"), deep=True), CompleteCheckpoint)
+    assert isinstance(
+        last.verify_checkpoint(place(f"a/{directory}"), deep=True), CompleteCheckpoint
+    )
     needed = sorted(files.keys() - OPTIONAL)
     for gone in {*needed[:2], needed[-1]}:
         s3.delete_object(Bucket=BUCKET, Key=f"a/{directory}/{gone}")
-        row = last.judge_checkpoint(place(f"a/{directory}"))
+        row = last.verify_checkpoint(place(f"a/{directory}"))
         assert isinstance(row, SkippedCheckpoint), gone
         assert not row.unreadable, row
         put(s3, f"a/{directory}", files)
@@ -65,9 +67,9 @@ def test_marks_of_the_directory_count_for_its_copies_in_s3(s3, tmp_path):
     assert [p.path.name for p in found.passed_over] == ["step-40", "step-30", "step-30"]
     (tmp_path / ".hpctl-starts").write_text(f"{time.time_ns() + 2 * 10**10}\n")
     late = time.time_ns() + 3 * 10**10
-    objects = last.find_marked(
-        [each for each in last.list_candidates_in_place(place("m"))[0] if each.claim.step == 30],
-        last.read_marks([tmp_path]),
+    objects = last.find_marked_candidates(
+        [each for each in last.list_checkpoint_candidates(place("m"))[0] if each.claim.step == 30],
+        last.read_checkpoint_marks([tmp_path]),
     )
     assert objects[0] is not None
     for each in (tmp_path / "step-30").rglob("*"):
@@ -91,12 +93,12 @@ def test_an_upload_in_progress_is_not_seen_and_a_deletion_is_passed_over(s3):
     ]
     snapshot = place("u/step-1").take_snapshot()
     s3.delete_object(Bucket=BUCKET, Key="u/step-1/__1_0.distcp")
-    row = last.judge_checkpoint(snapshot)
+    row = last.verify_checkpoint(snapshot)
     assert isinstance(row, SkippedCheckpoint)
-    candidate = last.claim_place(place("u/step-2"))
+    candidate = last.detect_checkpoint_candidate(place("u/step-2"))
     assert not isinstance(candidate, SkippedCheckpoint)
     s3.delete_object(Bucket=BUCKET, Key="u/step-2/__0_0.distcp")
-    row = last.prove_candidate(candidate, deep=False)
+    row = last.verify_checkpoint_candidate(candidate, deep=False)
     assert not row.unreadable
     assert row.why == "__0_0.distcp is missing: it was deleted while hpctl read the checkpoint"
 
@@ -104,11 +106,11 @@ def test_an_upload_in_progress_is_not_seen_and_a_deletion_is_passed_over(s3):
 def test_an_object_replaced_while_hpctl_looks_is_looked_at_again(s3):
     files = dcp_files()
     put(s3, "r/step-1", files)
-    candidate = last.claim_place(place("r/step-1"))
+    candidate = last.detect_checkpoint_candidate(place("r/step-1"))
     assert not isinstance(candidate, SkippedCheckpoint)
     other = torch_save({"x": 2}) + torch_save({"x": 1})
     put(s3, "r/step-1", {**files, "__2_0.distcp": other})
-    assert isinstance(last.prove_candidate(candidate, deep=False), CompleteCheckpoint)
+    assert isinstance(last.verify_checkpoint_candidate(candidate, deep=False), CompleteCheckpoint)
     bucket = place("r/step-1")
     listed = next(iter(bucket.objects.list("r/step-1/__2", recursive=True)))
     put(s3, "r/step-1", files)
@@ -126,10 +128,10 @@ def test_times_are_those_that_the_uploader_noted(s3):
         {".metadata": files[".metadata"]},
         Metadata={"file-mtime": "1795000001000000000ns"},
     )
-    assert isinstance(last.judge_checkpoint(place("t/step-1")), CompleteCheckpoint)
+    assert isinstance(last.verify_checkpoint(place("t/step-1")), CompleteCheckpoint)
     newer = {"__1_0.distcp": files["__1_0.distcp"]}
     put(s3, "t/step-1", newer, Metadata={"mtime": "1795000001.5"})
-    row = last.judge_checkpoint(place("t/step-1"))
+    row = last.verify_checkpoint(place("t/step-1"))
     assert row.why.startswith("__1_0.distcp is newer than .metadata: a later save overwrote it")
 
 

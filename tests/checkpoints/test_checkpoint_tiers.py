@@ -33,7 +33,7 @@ def test_the_newest_of_all_tiers_is_fetched_and_loads_from_the_directory(s3, tmp
     assert sorted(os.listdir(near)) == ["step-3", "step-5"]
     for name, raw in files.items():
         assert (near / "step-5" / name).read_bytes() == raw
-    assert isinstance(search.judge_checkpoint(near / "step-5", deep=True), CompleteCheckpoint)
+    assert isinstance(search.verify_checkpoint(near / "step-5", deep=True), CompleteCheckpoint)
     again = run("last", "--export", "--tier", url, str(near))
     assert (again.stdout, again.stderr) == (f"found {near}/step-5\n", ""), "the nearer one wins"
 

@@ -14,14 +14,14 @@ from hpctl.checkpoints.files import (
     MOST_JSON_PARTS,
     FileTooLargeError,
     IncompleteCheckpointError,
-    read_json_object,
+    parse_json_object,
 )
 from hpctl.checkpoints.formats import hf_trainer, manifest, orbax
 from hpctl.checkpoints.patterns import parse_patterns
 from hpctl.checkpoints.search import (
     CompleteCheckpoint,
     find_last_complete_checkpoint,
-    judge_checkpoint,
+    verify_checkpoint,
 )
 from hpctl.cli.main import cli
 from tests.adversary.hostile_files import NAMES, RAW_NAMES, deep_directory, remove
@@ -33,12 +33,12 @@ pytestmark = pytest.mark.integration
 @pytest.mark.parametrize("part", [b"[],", b"{},", b"0,"])
 def test_json_of_more_values_than_a_model_has_is_refused(part: bytes) -> None:
     with pytest.raises(FileTooLargeError, match="values: too many"):
-        read_json_object(b'{"a":[' + part * MOST_JSON_PARTS + b"0]}", "x.json")
+        parse_json_object(b'{"a":[' + part * MOST_JSON_PARTS + b"0]}", "x.json")
 
 
 def test_json_of_zeros_is_none() -> None:
     with pytest.raises(IncompleteCheckpointError, match="is not valid JSON"):
-        read_json_object(b'{"a":1}'.decode().encode("utf-16-le"), "x.json")
+        parse_json_object(b'{"a":1}'.decode().encode("utf-16-le"), "x.json")
 
 
 def test_a_rare_character_does_not_make_a_state_four_times_as_large() -> None:
@@ -64,7 +64,7 @@ def test_a_name_that_no_file_can_have_costs_one_checkpoint(tmp_path: Path, name:
     path = write(tmp_path / "checkpoint-40", hf_files())
     index = {"weight_map": {"a": name}}
     (path / "model.safetensors.index.json").write_text(json.dumps(index))
-    row = judge_checkpoint(path)
+    row = verify_checkpoint(path)
     assert not isinstance(row, CompleteCheckpoint)
     assert "is named in the checkpoint, but is not a valid name of a file" in row.why
     found = find_last_complete_checkpoint(tmp_path).found
@@ -74,7 +74,12 @@ def test_a_name_that_no_file_can_have_costs_one_checkpoint(tmp_path: Path, name:
 
 @pytest.mark.parametrize("name", ["\ud800", "a\0b"])
 def test_no_look_takes_a_name_that_no_file_can_have(tmp_path: Path, name: str) -> None:
-    for look in (files.read_size, files.exists, files.list_directory_names, files.modified_ns):
+    for look in (
+        files.read_file_size,
+        files.exists,
+        files.list_directory_names,
+        files.read_modified_ns,
+    ):
         with pytest.raises(
             IncompleteCheckpointError,
             match="is named in the checkpoint, but is not a valid name of a file",
@@ -124,7 +129,7 @@ def test_entries_are_counted_in_each_directory_that_is_listed(
 
 def test_a_long_version_of_a_manifest_is_cut() -> None:
     raw = json.dumps({"format": hpctl_checkpoint.FORMAT, "version": "9" * 100_000}).encode()
-    said = manifest.decode(raw)
+    said = manifest.decode_manifest(raw)
     assert isinstance(said, str)
     assert len(said) < 200
 

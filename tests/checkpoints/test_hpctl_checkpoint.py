@@ -18,7 +18,7 @@ from hpctl.checkpoints import hpctl_checkpoint, search
 from hpctl.checkpoints.search import (
     CompleteCheckpoint,
     find_last_complete_checkpoint,
-    judge_checkpoint,
+    verify_checkpoint,
 )
 from hpctl.cli.main import cli
 from tests.architecture.source import imports
@@ -108,7 +108,7 @@ def job(tmp_path) -> Job:
 
 def test_a_python_without_hpctl_saves_what_hpctl_proves(job):
     assert job.run() == (0, "")
-    row = judge_checkpoint(job.root / "step-00000007", deep=True)
+    row = verify_checkpoint(job.root / "step-00000007", deep=True)
     assert (row.step, row.world_size, row.format, row.deep) == (7, 1, "generic", True)
     assert (job.whole(), [path.name for path in job.root.iterdir()]) == ({7}, ["step-00000007"])
 
@@ -149,7 +149,7 @@ def test_rank_0_finishes_what_all_ranks_have_saved(job):
     assert find_last_complete_checkpoint(job.root).verdict == "none"
     assert (job.run(**SLURM, RANK=1, WORLD_SIZE=2)[0], first.wait(timeout=30)) == (0, 0)
     first.communicate()
-    row = judge_checkpoint(job.root / "step-00000007", deep=True)
+    row = verify_checkpoint(job.root / "step-00000007", deep=True)
     assert row.world_size == 2
     names = {path.relative_to(row.path).as_posix() for path in row.path.rglob("*")}
     assert names == {
@@ -249,7 +249,7 @@ def test_the_first_whole_one_is_kept_and_a_damaged_one_renamed(root):
     assert ((final / "data").read_bytes(), len(list(root.iterdir()))) == (b"first", 1)
     (final / "data").write_bytes(b"FIRST")
     save(root, 4, b"other")
-    assert isinstance(judge_checkpoint(final, deep=True), CompleteCheckpoint)
+    assert isinstance(verify_checkpoint(final, deep=True), CompleteCheckpoint)
     assert ((final / "data").read_bytes(), len(list(root.iterdir()))) == (b"other", 2)
 
 
@@ -322,7 +322,7 @@ def written(root: Path, name: str = "step-120.tmp-7-0") -> Path:
 def test_a_shell_finishes_what_hpctl_proves(tmp_path, shell):
     script, ck = helper(tmp_path, "--shell"), tmp_path / "c k"
     assert seal(shell, script, Path(written(ck).name), "0120", "4", cwd=ck) == (0, "")
-    row = judge_checkpoint(ck / "step-120", deep=True)
+    row = verify_checkpoint(ck / "step-120", deep=True)
     assert (row.step, row.world_size) == (120, 4)
     assert [path.name for path in ck.iterdir()] == ["step-120"]
     assert sorted(p.name for p in row.path.iterdir()) == [
@@ -333,7 +333,7 @@ def test_a_shell_finishes_what_hpctl_proves(tmp_path, shell):
     (again / "state.json").write_text("{}")
     code, text = seal(shell, script, again, "120")
     assert (code, "it is kept" in text) == (0, True)
-    assert isinstance(judge_checkpoint(ck / "step-120", deep=True), CompleteCheckpoint)
+    assert isinstance(verify_checkpoint(ck / "step-120", deep=True), CompleteCheckpoint)
     assert (row.path / "state.json").read_text() == '{"step": 120}'
 
 
@@ -360,7 +360,7 @@ def test_a_shell_that_is_killed_at_any_line_leaves_nothing_whole(tmp_path, shell
         runs[whole] += 1
         if not whole:
             assert seal(shell, tmp_path / "hpctl_checkpoint.sh", made, "120") == (0, "")
-            assert isinstance(judge_checkpoint(ck / "step-120", deep=True), CompleteCheckpoint)
+            assert isinstance(verify_checkpoint(ck / "step-120", deep=True), CompleteCheckpoint)
     assert runs[False] > 20
     assert runs[True] >= 1
 

@@ -8,11 +8,11 @@ from click.testing import CliRunner
 
 from hpctl.checkpoints.command import checkpoint
 from hpctl.checkpoints.resume import (
-    NoWholeCheckpointError,
+    NoCompleteCheckpointError,
     ResumePoint,
-    find_compared_point,
-    find_generation_start,
-    find_newest_point,
+    find_generation_resume_point,
+    find_newest_resume_point,
+    find_reference_resume_point,
     find_resume_point,
 )
 from hpctl.jobs.elastic import in_process
@@ -44,16 +44,16 @@ def test_a_first_start_has_nothing_to_resume_from(tmp_path) -> None:
     save(tmp_path, 7)
     assert resume(given(tmp_path, HPCTL_RESUME="scratch")).path is None
     # What a step itself saves goes into its directory: that is what counts as newer.
-    assert find_compared_point(ResumePoint("s3://b/step-9", 9), tmp_path).step == 7
+    assert find_reference_resume_point(ResumePoint("s3://b/step-9", 9), tmp_path).step == 7
 
 
 def test_damaged_ones_alone_are_no_reason_to_start_from_scratch(tmp_path) -> None:
     save(tmp_path, 8, whole=False)
     pauses: list[float] = []
-    with pytest.raises(NoWholeCheckpointError, match="step-8"):
+    with pytest.raises(NoCompleteCheckpointError, match="step-8"):
         resume(given(tmp_path), pauses.append)
     assert pauses == [0.0]
-    assert find_newest_point(tmp_path).judged is False
+    assert find_newest_resume_point(tmp_path).judged is False
 
 
 def test_a_directory_that_is_away_is_waited_for(tmp_path) -> None:
@@ -65,7 +65,7 @@ def test_a_directory_that_is_away_is_waited_for(tmp_path) -> None:
             save(away, 7)
 
     assert (resume(given(away), sleep).step, pauses) == (7, [0.0, 2.0, 5.0])
-    with pytest.raises(NoWholeCheckpointError, match="cannot be read"):
+    with pytest.raises(NoCompleteCheckpointError, match="cannot be read"):
         resume(given(tmp_path / "never"), lambda _: None)
 
 
@@ -85,7 +85,7 @@ def ask_each(environment: dict[str, str]) -> dict[str, str]:
         return find_resume_point(run.resume_places, sleep=lambda _: None).path or ""
 
     def generation() -> str:
-        return find_generation_start(environment, 1, was_empty=False).path or ""
+        return find_generation_resume_point(environment, 1, was_empty=False).path or ""
 
     def process() -> str:
         with pytest.MonkeyPatch.context() as patch:
@@ -97,7 +97,7 @@ def ask_each(environment: dict[str, str]) -> dict[str, str]:
     def describe_answer(ask) -> str:
         try:
             return ask()
-        except (NoWholeCheckpointError, OSError):
+        except (NoCompleteCheckpointError, OSError):
             return "refused"
 
     askers = {"command": command, "step": step, "generation": generation, "process": process}

@@ -8,7 +8,7 @@ import pytest
 from hpctl.checkpoints.save_interval import (
     compute_daly_interval,
     compute_effective_ratio,
-    compute_rate,
+    compute_failure_rate,
     measure_saves,
 )
 from tests.checkpoints.checkpoint_files import dcp_files, torch_save, write
@@ -50,13 +50,13 @@ def test_the_formula_is_what_runs_with_random_failures_lose(times, save, restart
 
 
 def test_without_a_history_the_rate_is_the_published_one() -> None:
-    published = compute_rate(0, 0.0)
+    published = compute_failure_rate(0, 0.0)
     assert published.per_node_day * 1000 == pytest.approx(6.5)
     assert published.has_few_failures
 
 
 def test_a_long_history_takes_over() -> None:
-    known = compute_rate(400, 200_000.0)
+    known = compute_failure_rate(400, 200_000.0)
     assert known.per_node_day * 1000 == pytest.approx(2.0, rel=0.01)
     assert not known.has_few_failures
 
@@ -75,14 +75,14 @@ def test_costs_and_distances_are_read_from_the_files(tmp_path) -> None:
     (tmp_path / "step-500/__0_0.distcp").unlink()  # not whole: it counts for nothing
     saves = measure_saves(tmp_path)
     assert (len(saves.saves), saves.formats) == (4, ("torch-dcp",))
-    assert (saves.save_s, saves.apart_s) == (pytest.approx(31.5), pytest.approx(600))
+    assert (saves.save_s, saves.save_interval_s) == (pytest.approx(31.5), pytest.approx(600))
     assert (saves.step_s, len(measure_saves(tmp_path, 2).saves)) == (pytest.approx(6), 2)
 
 
 def test_a_run_that_went_back_is_no_distance(tmp_path) -> None:
     for number, end_s in enumerate([0, 600, 1200, 900_000, 900_600]):
         saved(tmp_path, 100 * (number + 1), 1e9 + end_s, 30)
-    assert measure_saves(tmp_path).apart_s == pytest.approx(600)
+    assert measure_saves(tmp_path).save_interval_s == pytest.approx(600)
 
 
 def test_single_files_do_not_say_what_a_save_cost(tmp_path) -> None:

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from hpctl.checkpoints.files import IncompleteCheckpointError, open_file
-from hpctl.checkpoints.formats.zstd_frame import follow_blocks
+from hpctl.checkpoints.formats.zstd_frame import validate_zstd_blocks
 
 ZSTD = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
 
@@ -15,7 +15,7 @@ ZSTD = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
 def follow(path, raw: bytes, most: int = 1000) -> int:
     path.write_bytes(raw)
     with open_file(path, "") as file:
-        return follow_blocks(file, most)
+        return validate_zstd_blocks(file, most)
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import json
 import pytest
 from sqlalchemy import text
 
-from hpctl.engine.journal.database import make_engine
+from hpctl.engine.journal.database import make_database_engine
 from hpctl.engine.journal.events import ConfigurationTaken, RequestTaken
 from tests.cli import worlds
 from tests.fakes.command_line import Head
@@ -50,7 +50,7 @@ def test_a_whole_trail_verifies_and_knows_its_digests(audited: Head) -> None:
 
 
 def test_a_changed_row_is_named(audited: Head) -> None:
-    engine = make_engine(f"sqlite:///{audited.dir / 'journal.db'}")
+    engine = make_database_engine(f"sqlite:///{audited.dir / 'journal.db'}")
     with engine.begin() as c:
         c.execute(text("UPDATE hpctl_audit SET payload = replace(payload, 'carol', 'alice')"))
     engine.dispose()

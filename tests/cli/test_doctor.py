@@ -18,7 +18,7 @@ from hpctl.engine.world_client import WorldClient, WorldUnavailableError
 from hpctl.toolkit.checks_view import CheckView
 from hpctl.toolkit.errors import Unavailable
 from hpctl.vocabulary.cloud_facts import Instance, InstanceGroup, InstanceStatus, ProviderView
-from hpctl.vocabulary.policy import AutoscalePolicy, GroupLimits, Mode
+from hpctl.vocabulary.policy import AutoscalePolicy, GroupLimits, OperatingMode
 from hpctl.vocabulary.slurm_facts import SchedulerView
 from tests import munged
 from tests.cli import worlds
@@ -129,7 +129,7 @@ def test_nodes_and_jobs_are_the_daemons_where_one_serves_its_world(head, mute, m
     slurm = worlds.slurm()
     monkeypatch.setattr(WorldClient, "read_slurm", lambda _: slurm)
     facts = DoctorFacts(with_(head), slurm.as_of + timedelta(seconds=4))
-    found = {c.name: c.what for c in doctor.check_controller(facts)}
+    found = {c.name: c.what for c in doctor.check_slurmctld(facts)}
     counts = f"{len(slurm.nodes)} nodes and {len(slurm.jobs)} jobs"
     assert found["slurmctld"] == f"{counts} read by the daemon 4.0 s ago"
     assert list(doctor.check_instance_names(facts)) == []
@@ -147,13 +147,13 @@ def test_slurm_is_asked_where_the_daemon_does_not_know_it(head, mute, monkeypatc
 
     monkeypatch.setattr(WorldClient, "read_slurm", read)
     with pytest.raises(Unavailable, match="slurmctld is asked"):
-        list(doctor.check_controller(DoctorFacts(with_(head), worlds.NOW)))
+        list(doctor.check_slurmctld(DoctorFacts(with_(head), worlds.NOW)))
 
 
 def test_the_cloud_is_asked_once(head, monkeypatch):
     asked = []
     once = SimpleNamespace(view=lambda: asked.append(1) or worlds.cloud())
-    monkeypatch.setattr("hpctl.engine.adapters.make_provider", lambda _: once)
+    monkeypatch.setattr("hpctl.engine.adapters.make_cloud_provider", lambda _: once)
     doctor.run_checks(with_(head), worlds.NOW)
     assert asked == [1]
 
@@ -163,7 +163,7 @@ def test_missing_commands_are_named(head, tmp_path):
     slurm = replace(config.slurm, bin=tmp_path)
     (tmp_path / "scontrol").write_text("#!/bin/sh\n")
     (tmp_path / "scontrol").chmod(0o755)
-    (check,) = doctor.check_commands(DoctorFacts(replace(config, slurm=slurm), worlds.NOW))
+    (check,) = doctor.check_slurm_commands(DoctorFacts(replace(config, slurm=slurm), worlds.NOW))
     assert check.verdict == "fail"
     assert "squeue, sinfo, sbatch" in check.what
     assert "scontrol" not in check.what
@@ -171,13 +171,13 @@ def test_missing_commands_are_named(head, tmp_path):
 
 def test_exactly_one_replaces():
     expected = {
-        (True, Mode.OWN): "fail",
-        (False, Mode.ASSIST): "warn",
-        (False, Mode.OWN): "ok",
-        (True, Mode.ASSIST): "ok",
+        (True, OperatingMode.OWN): "fail",
+        (False, OperatingMode.ASSIST): "warn",
+        (False, OperatingMode.OWN): "ok",
+        (True, OperatingMode.ASSIST): "ok",
     }
     for (automatic, mode), verdict in expected.items():
-        found = doctor.check_single_replacer(ProviderView(worlds.NOW, True, automatic), mode)
+        found = doctor.check_node_recovery_setting(ProviderView(worlds.NOW, True, automatic), mode)
         assert (found.verdict, "`hpctl cluster update`" in found.fix) == (verdict, verdict != "ok")
 
 
@@ -196,7 +196,9 @@ def test_autoscaled_groups_are_there_and_can_grow(head, change, said):
     section = AutoscalePolicy(enabled=True, groups=groups)
     known = {"workers": InstanceGroup("workers", target=4)}
     view = ProviderView(worlds.NOW, True, groups=known, continuous=True)
-    (check,) = doctor.check_scaled_groups(replace(view, **change), with_(head, autoscale=section))
+    (check,) = doctor.check_autoscaled_groups(
+        replace(view, **change), with_(head, autoscale=section)
+    )
     assert f"{check.verdict}: {check.what}".startswith(said)
 
 
@@ -239,7 +241,9 @@ def prints(head, monkeypatch):
     def said(*version: int, **config: str) -> dict[str, CheckView]:
         shows = SimpleNamespace(version=lambda: version, show_config=lambda: config)
         monkeypatch.setattr("hpctl.engine.adapters.make_scheduler", lambda _: shows)
-        return {c.name: c for c in doctor.check_settings(DoctorFacts(with_(head), worlds.NOW))}
+        return {
+            c.name: c for c in doctor.check_slurm_settings(DoctorFacts(with_(head), worlds.NOW))
+        }
 
     return said
 
@@ -293,7 +297,7 @@ def test_commands_too_old_for_slurmctld_are_named_where_it_does_not_answer(
     config = Config(slurm=SlurmSection(bin=there, adapter="cli"))
     found: list[CheckView] = []
     with pytest.raises(Unavailable, match="Insane"):
-        found.extend(doctor.check_controller(DoctorFacts(config, worlds.NOW)))
+        found.extend(doctor.check_slurmctld(DoctorFacts(config, worlds.NOW)))
     what = "the commands are of Slurm 22.05.8, slurmctld of 25.11.7"
     adapter, *rest = [(c.name, c.verdict, c.what) for c in found]
     assert adapter[:2] == ("slurm adapter", "ok")

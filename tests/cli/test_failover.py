@@ -55,9 +55,9 @@ def test_a_leader_whose_hosts_clock_is_late_is_not_called_silent():
             self.looks += 1
             return replace(LEADER, beat=LEADER.beat + self.looks)
 
-    found = world_offline.read_leader(Renewed(), late, wait=True)
+    found = world_offline.read_leader_lease(Renewed(), late, wait=True)
     assert found.until > late
-    assert world_offline.read_leader(Renewed(), late, wait=False).until < late
+    assert world_offline.read_leader_lease(Renewed(), late, wait=False).until < late
 
     class Dead:
         def daemon(self):
@@ -65,13 +65,13 @@ def test_a_leader_whose_hosts_clock_is_late_is_not_called_silent():
 
     begun = time.monotonic()
     for _ in range(5):
-        assert world_offline.read_leader(Dead(), late, wait=True) == LEADER
+        assert world_offline.read_leader_lease(Dead(), late, wait=True) == LEADER
     assert time.monotonic() - begun < 2 * LEADER.lease_s, "it is waited for once"
 
 
 def test_a_standby_that_is_lost_is_a_problem(history):
     with closing(history.store()) as store:
-        store.note_standby(
+        store.record_standby_heartbeat(
             DaemonIdentity("head-2", 8, "0.1", "own", "head-2:8470"), 1, worlds.at(0)
         )
     shown = history.run("status").output

@@ -136,7 +136,7 @@ def test_what_is_printed_is_what_is_documented(history, name, monkeypatch):
     checks = (CheckView("munge", "ok", "fine", ""),)
     monkeypatch.setattr(doctor, "run_checks", lambda config, now: checks)
     with closing(history.store()) as store:
-        store.note_standby(
+        store.record_standby_heartbeat(
             DaemonIdentity("head-2", 12, "0.1.0", "own", "head-2:8470"), 1, worlds.at(89.0)
         )
     holds(name, *(history.run(*line.split(), "--json").stdout for line in SHOWS[name]))

@@ -6,13 +6,13 @@ import pytest
 from msgspec.structs import replace
 from rich.table import Table
 
-from hpctl.cli.explain import find_node
-from hpctl.detection.budget import CheckBudget, ResourceUsage
+from hpctl.cli.explain import find_node_name
+from hpctl.detection.budget import CheckLoadShedder, ResourceUsage
 from hpctl.engine.explain_view import build_explain_view
 from hpctl.engine.journal.events import GateBlocked, JobReported
 from hpctl.engine.status_view import choose_exit_code, make_status_view
 from hpctl.faults.assess import assess_health
-from hpctl.faults.catalogue import build_rules
+from hpctl.faults.catalogue import build_fault_rules
 from hpctl.toolkit import view_drawing
 from hpctl.toolkit.output import ExitCode
 from hpctl.vocabulary.job_recovery import JobReport
@@ -93,8 +93,8 @@ def test_each_name_of_a_node_is_known(name):
     slurm = worlds.slurm()
     node = replace(slurm.nodes["ip-10-1-0-5"], address="10.1.0.5")
     w = world(healed(), slurm=replace(slurm, nodes={**slurm.nodes, node.name: node}))
-    assert find_node(w, name) == "ip-10-1-0-5"
-    assert find_node(w, "i-00000000000000099") == "i-00000000000000099"
+    assert find_node_name(w, name) == "ip-10-1-0-5"
+    assert find_node_name(w, "i-00000000000000099") == "i-00000000000000099"
 
 
 def test_what_waits_for_a_person_is_a_problem_until_one_takes_it_up():
@@ -122,7 +122,7 @@ def test_checks_that_were_shed_are_no_evidence(head):
         detail=answer.detail,
     )  # fmt: skip
     sick = NodeHealth(worlds.gen(5), worlds.at(88.5), (worlds.XID79, shed))
-    judged = assess_health(sick, build_rules(), worlds.NOW)
+    judged = assess_health(sick, build_fault_rules(), worlds.NOW)
     opened = worlds.node_opened("n-99999999", worlds.gen(5), 60, findings=judged.findings)
     head.write(healed())
     store = head.store()
@@ -138,10 +138,10 @@ def test_checks_that_were_shed_are_no_evidence(head):
     store.close()
 
 
-def _shed() -> CheckBudget:
+def _shed() -> CheckLoadShedder:
     """A budget that was exceeded for long enough."""
     used = iter(ResourceUsage(10.0 * n, 1.0) for n in range(9))
-    budget = CheckBudget([1], measure=lambda: next(used))
+    budget = CheckLoadShedder([1], measure=lambda: next(used))
     for minute in range(5):
         budget.look(61.0 * minute)
     return budget
@@ -236,9 +236,9 @@ def test_what_began_after_a_nodes_last_recovery_is_reported_first(began, kind):
     )  # fmt: skip
     text = replace(worlds.health()[name], findings=(down,))
     facts = {**worlds.health(), name: text}
-    judged = {n: assess_health(h, build_rules(), worlds.NOW) for n, h in facts.items()}
+    judged = {n: assess_health(h, build_fault_rules(), worlds.NOW) for n, h in facts.items()}
     view = build_explain_view(
-        world(healed(), health=facts, assessments=judged), build_rules(), name
+        world(healed(), health=facts, assessments=judged), build_fault_rules(), name
     )
     assert view.kind == kind
     if kind == "node":

@@ -3,11 +3,16 @@
 import pytest
 from msgspec.structs import replace
 
-from hpctl.engine.journal.state import State, replay_events
-from hpctl.engine.timeline import TimelineMark, build_timeline, find_awaited, make_event_line
+from hpctl.engine.journal.state import EngineState, replay_events
+from hpctl.engine.timeline import (
+    TimelineLineKind,
+    build_timeline,
+    find_awaited_event,
+    make_event_line,
+)
 from hpctl.vocabulary import job_recovery, node_recovery
 from hpctl.vocabulary.outcome import Outcome
-from hpctl.vocabulary.policy import Mode, RecoveryPolicy
+from hpctl.vocabulary.policy import OperatingMode, RecoveryPolicy
 from hpctl.vocabulary.recovery import StepKind
 from hpctl.vocabulary.trouble import Trouble, TroubleKind
 from tests.cli.worlds import at, healed, node_opened, seen, step, troubled, world
@@ -25,11 +30,11 @@ def test_a_story_has_every_step_and_move_in_the_order_of_time(rid: str) -> None:
     assert len(story) == 1 + len(rec.steps) + len(rec.trail)
     assert [line.at for line in story] == sorted(line.at for line in story)
     assert all(line.text.endswith((".", "!", "?")) for line in story)
-    assert (story[0].mark, story[-1].mark) == (TimelineMark.DECIDED, TimelineMark.DONE)
+    assert (story[0].mark, story[-1].mark) == (TimelineLineKind.DECIDED, TimelineLineKind.DONE)
 
 
 def test_the_live_narration_tells_every_event_once_and_no_plain_acceptance() -> None:
-    state, messages = State(), []
+    state, messages = EngineState(), []
     events = [*healed(), *troubled()]
     for event in events:
         state.fold(event)
@@ -48,12 +53,16 @@ def test_the_live_narration_tells_every_event_once_and_no_plain_acceptance() -> 
 def test_every_open_phase_names_what_it_waits_for_until_when_and_what_otherwise() -> None:
     node = replay_events([node_opened("n-1", healed()[1].generation, 0)]).nodes["n-1"]
     for phase in node_recovery.NodePhase:
-        next_ = find_awaited(replace(node, phase=phase), RecoveryPolicy(mode=Mode.OWN))
+        next_ = find_awaited_event(
+            replace(node, phase=phase), RecoveryPolicy(mode=OperatingMode.OWN)
+        )
         assert next_.what
         assert (next_.until is None) == (phase in node_recovery.ENDS)
     job = world(healed()).state.jobs[J]
     for job_phase in job_recovery.JobPhase:
-        next_ = find_awaited(replace(job, phase=job_phase), RecoveryPolicy(mode=Mode.OWN))
+        next_ = find_awaited_event(
+            replace(job, phase=job_phase), RecoveryPolicy(mode=OperatingMode.OWN)
+        )
         assert next_.what
         assert (next_.until is None) == (job_phase in job_recovery.ENDS)
 
@@ -76,19 +85,19 @@ def test_the_owner_of_a_held_job_reads_what_fits_its_trouble(kind, advice) -> No
         trouble=Trouble(kind, at(0), "why"),
         known_as="7",
     )
-    assert find_awaited(job, RecoveryPolicy()).what == advice
+    assert find_awaited_event(job, RecoveryPolicy()).what == advice
 
 
 def test_what_is_awaited_is_reported_with_who_does_it_and_until_when() -> None:
     nodes = world(troubled()).state.nodes
     escalated, four = nodes["n-66666666"], nodes["n-44444444"]
-    assert "hpctl undrain ip-10-1-0-6" in find_awaited(escalated, RecoveryPolicy()).what
-    fresh, own = replace(four, steps=()), RecoveryPolicy(mode=Mode.OWN)
-    assert "HyperPod" in find_awaited(fresh, RecoveryPolicy(mode=Mode.ASSIST)).what
-    waits = find_awaited(fresh, own).what
+    assert "hpctl undrain ip-10-1-0-6" in find_awaited_event(escalated, RecoveryPolicy()).what
+    fresh, own = replace(four, steps=()), RecoveryPolicy(mode=OperatingMode.OWN)
+    assert "HyperPod" in find_awaited_event(fresh, RecoveryPolicy(mode=OperatingMode.ASSIST)).what
+    waits = find_awaited_event(fresh, own).what
     assert waits.startswith("the correlation window until 12:02:00 UTC")
     assert waits.endswith("reboot instance i-00000000000000004")
-    asked = find_awaited(replace(fresh, by="carol"), own).what
+    asked = find_awaited_event(replace(fresh, by="carol"), own).what
     assert asked.startswith("SageMaker to accept the order")
 
 
@@ -103,5 +112,5 @@ def test_a_fault_that_comes_again_is_trouble() -> None:
         seen(rid, "fault_again", 5, "still faulty: xid-79"),
     ]
     rec = replay_events(events).nodes[rid]
-    assert build_timeline(rec, State())[-1].mark is TimelineMark.TROUBLE
-    assert (rec.rung, build_timeline(rec, State())[-1].at) == (1, at(5))
+    assert build_timeline(rec, EngineState())[-1].mark is TimelineLineKind.TROUBLE
+    assert (rec.rung, build_timeline(rec, EngineState())[-1].at) == (1, at(5))

@@ -18,7 +18,7 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
-from hpctl.cli.top import HEADINGS, TopModel, TopScreen, make_model, read_keys
+from hpctl.cli.top import HEADINGS, TopModel, TopScreen, make_top_model, read_keys
 from hpctl.engine.journal.events import GateBlocked
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.slurm_facts import Tres
@@ -33,7 +33,7 @@ SICK, JOB = "ip-10-1-0-4", "4343"
 
 
 def everything() -> TopModel:
-    return make_model(worlds.world(worlds.healed(), worlds.troubled()))
+    return make_top_model(worlds.world(worlds.healed(), worlds.troubled()))
 
 
 def shown(screen: TopScreen, found: TopModel, width: int = 80, height: int = 24) -> list[str]:
@@ -68,7 +68,7 @@ def test_a_job_s_line_shows_its_nodes_when_it_runs_again_and_what_it_lost() -> N
     eight = Tres(gres=(("gpu", 8),))
     nodes = {name: replace(node, has=eight) for name, node in slurm.nodes.items()}
     events = (worlds.healed(), worlds.troubled())
-    found = make_model(
+    found = make_top_model(
         worlds.world(*events, slurm=replace(slurm, nodes=nodes), now=worlds.at(1800))
     )
     table = {row.target: row.cells for row in found.rows["jobs"]}
@@ -103,7 +103,7 @@ def test_many_problems_leave_room_and_say_how_many_more_there_are() -> None:
         GateBlocked(worlds.at(n), f"ip-10-1-0-{n}", "offender", why, f"xid-{n}")
         for n in range(20, 40)
     ]
-    found = make_model(worlds.world(worlds.troubled(), holds))
+    found = make_top_model(worlds.world(worlds.troubled(), holds))
     lines = shown(TopScreen(), found)
     assert len(lines) == 24
     listed = [line for line in lines if line.startswith("! ")]
@@ -116,7 +116,7 @@ def test_many_problems_leave_room_and_say_how_many_more_there_are() -> None:
 
 
 def test_a_daemon_that_is_silent_is_a_problem_with_its_command() -> None:
-    found = make_model(worlds.world(now=worlds.at(4000)))
+    found = make_top_model(worlds.world(now=worlds.at(4000)))
     (row,) = found.rows["problems"]
     assert row.cells[0].startswith("the daemon on head-1 (pid 4711) has been silent for 1 h")
     assert row.cells[2] == "systemctl status hpctl-daemon"
@@ -168,7 +168,7 @@ def test_no_name_is_obeyed() -> None:
     slurm = worlds.slurm()
     jobs = {i: replace(job, name=EVIL + "\nx", user=EVIL) for i, job in slurm.jobs.items()}
     nodes = {**slurm.nodes, NodeName(SICK): replace(slurm.nodes[NodeName(SICK)], reason=EVIL)}
-    found = make_model(
+    found = make_top_model(
         worlds.world(worlds.troubled(), slurm=replace(slurm, jobs=jobs, nodes=nodes))
     )
     for view in found.rows:

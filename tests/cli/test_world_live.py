@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hpctl.engine.world_wire import get_socket_path
+from hpctl.engine.world_wire import get_world_socket_path
 from tests.live import Live, until
 from tests.process import run_text
 
@@ -49,7 +49,7 @@ def test_a_daemons_world_and_the_offline_one_look_the_same(sandbox_factory) -> N
     live.sandbox.inject(sick, "xid", code=79)
     until(lambda: sick in live.state().holds, 30, "the node is held")
     until(lambda: all_reported(live), 30, "all agents have reported and Slurm shows the job")
-    socket = get_socket_path(Path(live.config.state_dir))
+    socket = get_world_socket_path(Path(live.config.state_dir))
     away = socket.with_suffix(".away")
     commands = (
         ("status",), ("nodes",), ("explain", sick), ("explain", well), ("recoveries",), ("jobs",),

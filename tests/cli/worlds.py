@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from msgspec.structs import replace
 
 from hpctl.engine.gates import GATES
-from hpctl.engine.instance_resolver import join_once
+from hpctl.engine.instance_resolver import join_instances_once
 from hpctl.engine.journal.events import (
     DaemonStarted,
     Event,
@@ -19,10 +19,10 @@ from hpctl.engine.journal.events import (
     StepStarted,
 )
 from hpctl.engine.journal.rows import DaemonInfo
-from hpctl.engine.journal.state import State, replay_events
+from hpctl.engine.journal.state import EngineState, replay_events
 from hpctl.engine.world import World
 from hpctl.faults.assess import assess_health
-from hpctl.faults.catalogue import build_rules
+from hpctl.faults.catalogue import build_fault_rules
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.assessment import Remedy, Urgency
 from hpctl.vocabulary.change import ChangeKind as Capacity
@@ -32,7 +32,7 @@ from hpctl.vocabulary.identity import InstanceId, JobAttempt, NodeGeneration
 from hpctl.vocabulary.job_recovery import JobReport, RequestedAction
 from hpctl.vocabulary.model import DeviceVerdict, Finding, NodeHealth
 from hpctl.vocabulary.outcome import Outcome
-from hpctl.vocabulary.policy import Mode, RecoveryPolicy
+from hpctl.vocabulary.policy import OperatingMode, RecoveryPolicy
 from hpctl.vocabulary.reason import format_own_reason, parse_reason_owner
 from hpctl.vocabulary.recovery import StepKind
 from hpctl.vocabulary.run_policy import RunAction
@@ -41,7 +41,7 @@ from hpctl.vocabulary.trouble import Trouble, TroubleKind
 
 T0 = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
 NOW = T0 + timedelta(seconds=90)
-RULES = build_rules()
+RULES = build_fault_rules()
 GROUP = "worker-group-1"
 ALL_GATES = tuple(row.name for row in GATES)
 
@@ -259,7 +259,7 @@ DAEMON = DaemonInfo(
 )  # fmt: skip
 
 
-def with_closed_by(state: State, view: SchedulerView) -> SchedulerView:
+def with_closed_by(state: EngineState, view: SchedulerView) -> SchedulerView:
     """Slurm, in which hpctl has closed those nodes alone that a recovery of the state is about."""
     nodes = dict(view.nodes)
     for name, node in view.nodes.items():
@@ -276,7 +276,7 @@ def world(*events: list[Event], **change) -> World:
     """
     facts, state = health(), replay_events([e for some in events for e in some])
     settings: dict[str, object] = {
-        "now": NOW, "policy": RecoveryPolicy(mode=Mode.OWN),
+        "now": NOW, "policy": RecoveryPolicy(mode=OperatingMode.OWN),
         "state": state, "cluster": "llm-prod",
         "health": facts,
         "assessments": {n: assess_health(h, RULES, NOW) for n, h in facts.items()},
@@ -284,5 +284,7 @@ def world(*events: list[Event], **change) -> World:
     }  # fmt: skip
     made = World(**settings)
     return (
-        made if made.cloud is None else replace(made, joined=join_once(made.cloud, made.slurm)[1])
+        made
+        if made.cloud is None
+        else replace(made, joined=join_instances_once(made.cloud, made.slurm)[1])
     )

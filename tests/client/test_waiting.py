@@ -13,7 +13,7 @@ from hpctl.client import (
     wait,
     waiting,
 )
-from hpctl.client.slurm_queue import QueuedJob, read_exit, read_jobs
+from hpctl.client.slurm_queue import QueuedJob, parse_exit_status, read_queued_jobs
 from hpctl.client.waiting import LONGEST_S, SETTLE_S, FinalJobStates
 from tests.client.stub import Programs, queued
 from tests.client.test_calls import EXPLAINED
@@ -31,8 +31,8 @@ def judged(job: QueuedJob, answer, *, after: float = 0.0) -> dict[str, str]:
     """What is said of a job now, and after a while of silence."""
     now = itertools.chain([0.0, 0.0], itertools.repeat(after))
     ends = FinalJobStates(lambda: answer, lambda: next(now))
-    first = ends.find_last([job])
-    return ends.find_last([job]) if after else first
+    first = ends.find_final_states([job])
+    return ends.find_final_states([job]) if after else first
 
 
 @pytest.mark.parametrize("state", ["COMPLETED", "CANCELLED"])
@@ -40,7 +40,9 @@ def test_what_hpctl_never_starts_again_is_last_without_asking(state):
     def refuse():
         raise AssertionError("hpctl was asked")
 
-    assert FinalJobStates(refuse).find_last([QueuedJob("7", state, 0, 0, 0, "")]) == {"7": state}
+    assert FinalJobStates(refuse).find_final_states([QueuedJob("7", state, 0, 0, 0, "")]) == {
+        "7": state
+    }
 
 
 def test_a_run_under_recovery_is_waited_for_however_long_it_takes():
@@ -65,8 +67,8 @@ def test_else_an_end_is_last_after_a_while():
 def test_the_while_begins_again_with_each_run():
     times = iter([0.0, 0.0, SETTLE_S, SETTLE_S])
     ends = FinalJobStates(lambda: NOTHING, lambda: next(times))
-    assert ends.find_last([FAILED]) == {}
-    assert ends.find_last([QueuedJob("7", "FAILED", 3, 0, 2, "")]) == {}
+    assert ends.find_final_states([FAILED]) == {}
+    assert ends.find_final_states([QueuedJob("7", "FAILED", 3, 0, 2, "")]) == {}
 
 
 def test_without_a_daemon_an_end_is_last_after_a_while():
@@ -75,8 +77,8 @@ def test_without_a_daemon_an_end_is_last_after_a_while():
 
     times = iter([0.0, 0.0, SETTLE_S, SETTLE_S])
     ends = FinalJobStates(silent, lambda: next(times))
-    assert ends.find_last([FAILED]) == {}
-    assert ends.find_last([FAILED]) == {"7": "FAILED"}
+    assert ends.find_final_states([FAILED]) == {}
+    assert ends.find_final_states([FAILED]) == {"7": "FAILED"}
 
 
 def test_a_job_that_hpctl_holds_is_distinguished_from_one_that_its_owner_holds():
@@ -97,7 +99,7 @@ def test_a_job_that_hpctl_holds_is_distinguished_from_one_that_its_owner_holds()
     [("768", (3, 0)), ("9", (0, 9)), ("3:0", (3, 0)), ("0:15", (0, 15)), ("", (0, 0))],
 )
 def test_both_spellings_of_an_exit(text, expected):
-    assert read_exit(text) == expected
+    assert parse_exit_status(text) == expected
 
 
 @pytest.fixture
@@ -111,7 +113,7 @@ def test_read_jobs_asks_once_for_all_and_leaves_out_what_is_unknown(programs):
     lines = [queued("7", "RUNNING"), queued("8_0", "FAILED", 256), queued("8_1", "PENDING")]
     programs.squeue.say("".join(lines))
     programs.sacct.say("9|CANCELLED by 0|0:15\n")
-    found = read_jobs(["7", "8_0", "9", "10"])
+    found = read_queued_jobs(["7", "8_0", "9", "10"])
     assert sorted(found) == ["7", "8_0", "9"]
     assert found["8_0"].exit_code == 1
     assert (found["9"].state, found["9"].signal) == ("CANCELLED", 15)

@@ -4,7 +4,7 @@ import os
 import time
 
 from hpctl.sagemaker.aws import AwsAccount
-from hpctl.sandbox.emulator import Emulator, NullMachines
+from hpctl.sandbox.emulator import HyperPodEmulator, NullMachineBackend
 from hpctl.sandbox.emulator.service import CallLog
 from tests.sagemaker.contract.beds import SANDBOX_KEYS, cluster
 
@@ -22,8 +22,8 @@ class AwsBed:
             for key, value in cluster(CLUSTER, workers, **more).items()
             if value is not None
         }
-        self.machines = NullMachines()
-        self.emulator = Emulator(
+        self.machines = NullMachineBackend()
+        self.emulator = HyperPodEmulator(
             self.machines, boot_time_s=0.02, parallel_boots=32, parameters=parameters
         )
         self.emulator.start()
@@ -32,14 +32,14 @@ class AwsBed:
 
     def _create(self) -> None:
         self.emulator.create(self.spec)
-        self.emulator.wait_in_service(CLUSTER, 30)
+        self.emulator.wait_until_in_service(CLUSTER, 30)
 
     def reset(self) -> None:
         """A fresh cluster; making an emulator's client costs far more."""
         assert self.emulator.response_errors == []
         self.emulator.faults.clear()
         for name in self.emulator.world.clusters:
-            self.emulator.wait_in_service(name, 60)
+            self.emulator.wait_until_in_service(name, 60)
         self.emulator.world.clusters.clear()
         self.machines.done.clear()
         self.forget_calls()
@@ -69,6 +69,6 @@ class AwsBed:
         begun = time.monotonic()
         time.sleep(0.5)
         self.emulator.handle(operation, {"ClusterName": CLUSTER, "NodeIds": [instance]})
-        self.emulator.wait_in_service(CLUSTER, 60)
+        self.emulator.wait_until_in_service(CLUSTER, 60)
         lag = time.monotonic() - begun
         self.emulator.faults.add("list_lag", seconds=lag, operations=["ListClusterNodes"])

@@ -9,7 +9,7 @@ from typing import Any
 from hpctl.clusters.fleet_joining import join_slurm_states
 from hpctl.clusters.fleet_reading import read_fleet, read_node_rows
 from hpctl.clusters.node_lookup import resolve_nodes
-from hpctl.clusters.node_order_plan import NodeOrderPlan, plan_order
+from hpctl.clusters.node_order_plan import NodeOrderPlan, build_node_order_plan
 from hpctl.clusters.order_loop import OrderExecution
 from hpctl.clusters.order_ports import OrderPorts
 from hpctl.clusters.order_terms import NodeAction, OrderOptions
@@ -32,7 +32,7 @@ class Desk:
         fleet = read_fleet(self.bed.aws, CLUSTER, details=False)
         view = self.slurm.view()
         rows = resolve_nodes(join_slurm_states(fleet.rows, view), names)
-        return plan_order(verb, fleet.description, rows, view, by="ana", daemon=daemon)
+        return build_node_order_plan(verb, fleet.description, rows, view, by="ana", daemon=daemon)
 
     def begin(self, order: NodeOrderPlan, **how: Any) -> OrderExecution:
         options = OrderOptions(every_s=2.0, **how)

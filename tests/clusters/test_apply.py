@@ -8,9 +8,9 @@ import pytest
 from hpctl.clusters import apply
 from hpctl.clusters.apply import PollSchedule, require_cluster
 from hpctl.clusters.diff import diff_cluster
-from hpctl.clusters.migration import refuse_running_jobs
+from hpctl.clusters.migration import require_no_running_jobs
 from hpctl.sandbox.emulator.faults import ApiError
-from hpctl.toolkit.errors import HpctlError, OrderInDoubt
+from hpctl.toolkit.errors import HpctlError, OrderOutcomeUnknown
 from tests.clusters.bed import CLUSTER, AwsBed
 from tests.waiting import until
 
@@ -28,7 +28,7 @@ def change(bed: AwsBed, **of_workers) -> apply.UpdatePlan:
     wanted = copy.deepcopy(bed.spec)
     wanted["InstanceGroups"][1] |= of_workers
     found = require_cluster(bed.aws, CLUSTER)
-    return apply.plan_update(wanted, found, diff_cluster(wanted, found))
+    return apply.plan_cluster_update(wanted, found, diff_cluster(wanted, found))
 
 
 def test_a_cluster_of_that_name_that_differs_is_left_alone(bed):
@@ -64,7 +64,7 @@ def test_a_create_that_was_not_taken_is_sent_once_more_after_looking(bed):
 
 def test_a_create_that_stays_in_doubt_says_so(bed):
     bed.emulator.faults.add("internal_error", operations=["CreateCluster"])
-    with pytest.raises(OrderInDoubt, match="sent it twice") as caught:
+    with pytest.raises(OrderOutcomeUnknown, match="sent it twice") as caught:
         apply.create_cluster(bed.aws, request(bed), PATIENCE)
     assert "continues from" in caught.value.hint
     assert bed.operations().count("CreateCluster") == 2
@@ -83,11 +83,11 @@ def test_groups_that_are_going_already_are_not_ordered_away_again(bed):
 @pytest.mark.parametrize("strategy", ["Managed", "Overwrite"])
 def test_jobs_are_in_the_way_of_a_migration_that_rewrites_slurm_conf(strategy):
     """The migration guide, "Before you begin", running jobs."""
-    refuse_running_jobs("Merge", [1])
-    refuse_running_jobs(strategy, [])
+    require_no_running_jobs("Merge", [1])
+    require_no_running_jobs(strategy, [])
     for running in ([1], None):
         with pytest.raises(HpctlError, match="rewrites slurm"):
-            refuse_running_jobs(strategy, running)
+            require_no_running_jobs(strategy, running)
 
 
 def added(bed):
@@ -100,7 +100,7 @@ def test_a_lost_reply_to_add_is_repeated_with_its_token_and_adds_nothing_twice(b
     tokens = [sent["ClientToken"] for sent in added(bed)]
     assert len(tokens) == 2
     assert len(set(tokens)) == 1
-    bed.emulator.wait_in_service(CLUSTER, 60)
+    bed.emulator.wait_until_in_service(CLUSTER, 60)
     assert len(bed.instances()) == 6
 
 

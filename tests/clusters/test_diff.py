@@ -4,7 +4,7 @@ import copy
 
 import pytest
 
-from hpctl.clusters.apply import plan_update
+from hpctl.clusters.apply import plan_cluster_update
 from hpctl.clusters.diff import DiffKind, SpecChange, diff_cluster
 from tests.clusters import api_model
 from tests.tables import beside
@@ -72,7 +72,7 @@ def test_tags_are_compared_where_they_were_read():
 
 def planned(request):
     there = described()
-    return plan_update(request, there, diff_cluster(request, there))
+    return plan_cluster_update(request, there, diff_cluster(request, there))
 
 
 def test_a_group_that_only_shrinks_is_not_restated():

@@ -18,7 +18,7 @@ from hpctl.clusters.cluster_file import (
 )
 from hpctl.clusters.diff import diff_cluster
 from hpctl.clusters.request import make_create_request
-from hpctl.clusters.service_model import open_model
+from hpctl.clusters.service_model import open_service_model
 from hpctl.clusters.spec import ClusterSpec, SpecError, parse_spec
 from hpctl.clusters.spec.reading import find_broken_rules
 from hpctl.toolkit.compat import UTC
@@ -47,7 +47,7 @@ def test_a_cluster_imported_asks_for_what_made_it(spec: ClusterSpec) -> None:
     assert parse_spec(format_spec_yaml(imported)) == imported
 
 
-MODEL = open_model()
+MODEL = open_service_model()
 
 
 @settings(max_examples=40, deadline=None)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from hpctl.sandbox.emulator import Emulator, NullMachines
+from hpctl.sandbox.emulator import HyperPodEmulator, NullMachineBackend
 from tests.clusters.bed import CLUSTER, REGION, SANDBOX_KEYS
 from tests.clusters.shell import SPEC
 from tests.waiting import until
@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 LIMIT_S = 30.0
 
 
-def hpctl(emulator: Emulator, *args: str) -> subprocess.Popen[str]:
+def hpctl(emulator: HyperPodEmulator, *args: str) -> subprocess.Popen[str]:
     env = {
         **os.environ, **SANDBOX_KEYS, "AWS_ENDPOINT_URL_SAGEMAKER": emulator.endpoint_url,
         "AWS_DEFAULT_REGION": REGION, "PYTHONPATH": str(ROOT), "COLUMNS": "80",
@@ -31,7 +31,7 @@ def hpctl(emulator: Emulator, *args: str) -> subprocess.Popen[str]:
 
 
 def test_ctrl_c_leaves_the_work_and_wait_picks_it_up(tmp_path) -> None:
-    emulator = Emulator(NullMachines(), create_time_s=2.0, boot_time_s=0.05)
+    emulator = HyperPodEmulator(NullMachineBackend(), create_time_s=2.0, boot_time_s=0.05)
     emulator.start()
     file = tmp_path / "cluster.yaml"
     file.write_text(yaml.safe_dump(SPEC))

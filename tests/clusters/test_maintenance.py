@@ -8,8 +8,8 @@ from hpctl.clusters import maintenance, maintenance_orders
 from hpctl.clusters.fleet_reading import read_node_rows
 from hpctl.clusters.maintenance import MaintenanceProgress
 from hpctl.clusters.maintenance_following import MaintenanceFollower
-from hpctl.clusters.watch import EventsUnsupported, read_events
-from hpctl.toolkit.errors import HpctlError, OrderInDoubt
+from hpctl.clusters.watch import EventsUnsupported, read_cluster_events
+from hpctl.toolkit.errors import HpctlError, OrderOutcomeUnknown
 from tests.clusters.bed import CLUSTER, AwsBed
 
 pytestmark = pytest.mark.integration
@@ -32,10 +32,10 @@ def follow(bed: AwsBed, *groups: str, **more) -> MaintenanceFollower:
 
 
 def software(bed, **how):
-    request = maintenance_orders.make_software_request(
+    request = maintenance_orders.make_software_update_request(
         CLUSTER, maintenance_orders.SoftwareUpdate(**how)
     )
-    maintenance_orders.send_order(
+    maintenance_orders.send_maintenance_order(
         bed.aws,
         "update_cluster_software",
         request,
@@ -50,7 +50,7 @@ def check(bed: AwsBed, **how) -> None:
     request = maintenance_orders.make_health_check_request(
         CLUSTER, rows[:2], (), maintenance.CHECKS[:1]
     )
-    maintenance_orders.send_order(
+    maintenance_orders.send_maintenance_order(
         bed.aws, "start_cluster_health_check", request,
         lambda: maintenance_orders.is_health_check_running(bed.aws, CLUSTER), sleep,
     )  # fmt: skip
@@ -98,7 +98,7 @@ def test_an_order_that_was_lost_is_sent_once_more_only(bed):
     bed.emulator.faults.add(
         "internal_error", calls=2, operations=["StartClusterHealthCheck"], accepted=False
     )
-    with pytest.raises(OrderInDoubt):
+    with pytest.raises(OrderOutcomeUnknown):
         check(bed)
     assert bed.operations().count("StartClusterHealthCheck") == 2
 
@@ -128,21 +128,21 @@ def test_events_come_oldest_first_with_the_reason_of_a_failure(bed):
     assert bed.emulator.wait_until(
         lambda: any(n.state.status == "Failure" for n in nodes.values()), 5
     )
-    found = read_events(bed.aws, CLUSTER)
+    found = read_cluster_events(bed.aws, CLUSTER)
     assert [e.at for e in found] == sorted(e.at for e in found)
-    errors = read_events(bed.aws, CLUSTER, levels=("Error",))
+    errors = read_cluster_events(bed.aws, CLUSTER, levels=("Error",))
     assert errors
     assert any("sufficient capacity" in e.failure for e in errors)
     assert {e.level for e in errors} == {"Error"}
     assert len(errors) < len(found)
-    assert len(read_events(bed.aws, CLUSTER, after=found[-1].at)) < len(found)
+    assert len(read_cluster_events(bed.aws, CLUSTER, after=found[-1].at)) < len(found)
 
 
 def test_a_cluster_that_has_no_events_says_why_and_what_there_is_instead():
     bed = AwsBed(workers=1, NodeProvisioningMode=None)
     try:
         with pytest.raises(EventsUnsupported, match="not Continuous") as caught:
-            read_events(bed.aws, CLUSTER)
+            read_cluster_events(bed.aws, CLUSTER)
         assert "hpctl cluster instances" in caught.value.hint
     finally:
         bed.close()

@@ -111,7 +111,7 @@ def test_an_update_does_not_restate_a_count_that_has_changed_since(bed):
     """Somebody added nodes while the question was open: their count would end others at random."""
     planned = change(bed, OnStartDeepHealthChecks=["InstanceStress"])
     apply.grow_group(bed.aws, CLUSTER, "workers", 6, PATIENCE)
-    bed.emulator.wait_in_service(CLUSTER, 60)
+    bed.emulator.wait_until_in_service(CLUSTER, 60)
     with pytest.raises(HpctlError, match=r"workers had a target of 4, and has 6") as caught:
         apply.apply_cluster_update(bed.aws, planned, PATIENCE)
     assert "again" in caught.value.hint
@@ -122,7 +122,7 @@ def test_an_update_does_not_restate_a_count_that_has_changed_since(bed):
 def test_a_group_that_got_a_node_meanwhile_is_not_deleted_with_it(bed):
     emptied = bed.instances()
     apply.grow_group(bed.aws, CLUSTER, "workers", 5, PATIENCE)
-    bed.emulator.wait_in_service(CLUSTER, 60)
+    bed.emulator.wait_until_in_service(CLUSTER, 60)
     with pytest.raises(
         HpctlError, match=r"workers was not deleted: another user or program added node ip-"
     ):

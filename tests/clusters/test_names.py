@@ -5,7 +5,7 @@ from datetime import datetime
 import pytest
 from msgspec.structs import replace
 
-from hpctl.clusters.fleet import NOT_FOUND, NodeRow, NoSuchNode
+from hpctl.clusters.fleet import NOT_FOUND, NodeLookupError, NodeRow
 from hpctl.clusters.fleet_joining import join_health, join_instance_names, join_slurm_states
 from hpctl.clusters.fleet_reading import read_fleet, read_node_rows
 from hpctl.clusters.node_lookup import resolve_node, resolve_nodes
@@ -79,7 +79,7 @@ def test_a_node_is_found_by_each_of_its_names(name):
     ],
 )
 def test_a_name_that_nothing_has_is_answered_with_the_nearest(name, said):
-    with pytest.raises(NoSuchNode) as caught:
+    with pytest.raises(NodeLookupError) as caught:
         resolve_node(ROWS, name)
     assert name in str(caught.value)
     assert said in caught.value.hint
@@ -87,14 +87,14 @@ def test_a_name_that_nothing_has_is_answered_with_the_nearest(name, said):
 
 def test_a_name_that_two_have_is_no_name():
     twins = (*ROWS, replace(ROWS[0], instance_id="i-09", logical_id="node-z"))
-    with pytest.raises(NoSuchNode, match="2 nodes: i-01, i-09"):
+    with pytest.raises(NodeLookupError, match="2 nodes: i-01, i-09"):
         resolve_node(twins, "10.1.0.2")
 
 
 def test_hostlists_name_several_and_all_wrong_names_are_reported_at_once():
     found = resolve_nodes(ROWS, ["ip-10-1-0-[2-3]", "i-02"])
     assert [row.instance_id for row in found] == ["i-01", "i-02"]
-    with pytest.raises(NoSuchNode) as caught:
+    with pytest.raises(NodeLookupError) as caught:
         resolve_nodes(ROWS, ["i-01", "nope", "ip-10-1-0-[9"])
     assert "nope" in str(caught.value)
     assert "ip-10-1-0-[9" in str(caught.value)

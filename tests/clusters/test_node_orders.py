@@ -8,7 +8,7 @@ import pytest
 from hpctl.clusters import failures, order_terms
 from hpctl.clusters.fleet import NodeRow
 from hpctl.clusters.fleet_reading import read_node_rows
-from hpctl.clusters.node_order_plan import plan_order
+from hpctl.clusters.node_order_plan import build_node_order_plan
 from hpctl.clusters.order_progress import OrderPhase
 from hpctl.clusters.order_terms import NodeAction
 from hpctl.nodes import advance
@@ -74,7 +74,7 @@ def test_an_order(desk, steps):  # noqa: C901 -- one table of orders and answers
             for one, fields in zip(done, step.get("texts", []), strict=False):
                 has(one, fields)
         if step.get("settle"):
-            desk.bed.emulator.wait_in_service(CLUSTER)
+            desk.bed.emulator.wait_until_in_service(CLUSTER)
         if "drained" in step:
             drained = [n for n, name in enumerate(names) if slurm.nodes[name].drained]
             assert drained == step["drained"]
@@ -165,7 +165,7 @@ def test_many_nodes_go_out_in_calls_that_the_service_takes():
         desk = Desk(bed)
         for verb in (NodeAction.REBOOT, NodeAction.DELETE):
             desk.carry_out(desk.plan(verb, *desk.workers), wait=False)
-            bed.emulator.wait_in_service(CLUSTER)
+            bed.emulator.wait_until_in_service(CLUSTER)
         sizes = [(op, len(ids)) for op, ids in ordered(bed) if op.startswith("Batch")]
         assert sizes == [
             *[("BatchRebootClusterNodes", n) for n in (25, 25, 10)],
@@ -177,7 +177,9 @@ def test_many_nodes_go_out_in_calls_that_the_service_takes():
 
 def test_a_node_of_unknown_identity_is_not_touched():
     row = NodeRow("ip-1", "i-1", group="g", status="Running", slurm_state="NOT_FOUND")
-    order = plan_order(NodeAction.REBOOT, {"ClusterStatus": "InService"}, [row], None, by="ana")
+    order = build_node_order_plan(
+        NodeAction.REBOOT, {"ClusterStatus": "InService"}, [row], None, by="ana"
+    )
     assert "whether it is a controller" in order.targets[0].refusal
 
 

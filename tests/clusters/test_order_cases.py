@@ -12,7 +12,7 @@ import pytest
 
 from hpctl.clusters.fleet_reading import read_fleet
 from hpctl.clusters.node_lookup import resolve_nodes
-from hpctl.clusters.node_order_plan import NodeOrderPlan, plan_order
+from hpctl.clusters.node_order_plan import NodeOrderPlan, build_node_order_plan
 from hpctl.clusters.order_terms import NodeAction
 from tests.clusters.bed import CLUSTER, AwsBed
 from tests.clusters.desk import Desk
@@ -113,8 +113,8 @@ def play(bed: AwsBed, case: dict[str, Any]) -> tuple[list[str], list[str]]:
     verb, *at = case["order"]
     order = make_plan(desk, NodeAction(verb), [desk.workers[n] for n in at], case)
     for replaced in case.get("replaced meanwhile", []):
-        bed.emulator.act_without_order(played.ids[desk.workers[replaced]])
-        bed.emulator.wait_in_service(CLUSTER, 60)
+        bed.emulator.start_unrequested_recovery(played.ids[desk.workers[replaced]])
+        bed.emulator.wait_until_in_service(CLUSTER, 60)
     watch(desk, played)
     run = begin(desk, order, case)
     last: Any = ()
@@ -161,7 +161,9 @@ def make_plan(
     if not case.get("laptop"):
         return desk.plan(verb, *names)
     fleet = read_fleet(desk.bed.aws, CLUSTER, details=False)
-    return plan_order(verb, fleet.description, resolve_nodes(fleet.rows, names), None, by="ana")
+    return build_node_order_plan(
+        verb, fleet.description, resolve_nodes(fleet.rows, names), None, by="ana"
+    )
 
 
 def watch(desk: Desk, played: OrderCase) -> None:

@@ -9,7 +9,7 @@ from hpctl.clusters.order_follow import DaemonOrderFollower
 from hpctl.clusters.order_progress import OrderPhase
 from hpctl.clusters.order_terms import NodeAction, OrderOptions
 from hpctl.engine.journal.events import NodeRecoveryOpened, SignalSeen, StepResolved, StepStarted
-from hpctl.engine.journal.state import State
+from hpctl.engine.journal.state import EngineState
 from hpctl.engine.world import World
 from hpctl.toolkit.errors import Unavailable
 from hpctl.vocabulary.assessment import Remedy, Urgency
@@ -27,7 +27,7 @@ class Daemon:
     """A journal to which a test appends what a daemon would."""
 
     def __init__(self, desk) -> None:
-        self.desk, self.state, self.rid = desk, State(), "n-1"
+        self.desk, self.state, self.rid = desk, EngineState(), "n-1"
         self.name, self.old = NodeName(desk.workers[0]), InstanceId(desk.bed.worker())
 
     def opens(self) -> None:
@@ -81,7 +81,7 @@ def test_a_recovery_is_shown_in_the_words_of_an_order_until_it_has_ended(daemon,
     assert next(looks)[0].phase is OrderPhase.ORDERED
     request = {"ClusterName": CLUSTER, "NodeIds": [daemon.old]}
     desk.bed.emulator.handle("BatchReplaceClusterNodes", request)
-    desk.bed.emulator.wait_in_service(CLUSTER, 60)
+    desk.bed.emulator.wait_until_in_service(CLUSTER, 60)
     assert next(looks)[0].phase is OrderPhase.JOINING
     fresh = NodeGeneration(daemon.name, InstanceId(desk.bed.worker()), BootId("b"))
     seen = SignalSeen(desk.now(), daemon.rid, NodeSignal.NEW_GENERATION_SEEN, "booted", fresh)

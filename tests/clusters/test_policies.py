@@ -69,12 +69,14 @@ def test_every_operation_that_is_called_has_a_row_and_no_other(who: str) -> None
     assert rows <= calls.keys()
 
 
-def granted(statements: tuple[iam_policies.Statement, ...]) -> dict[str, tuple[str, ...]]:
+def granted(statements: tuple[iam_policies.PolicyStatement, ...]) -> dict[str, tuple[str, ...]]:
     return {action: one.resources for one in statements for action in one.actions}
 
 
 def test_a_policy_is_narrowed_to_what_is_named() -> None:
-    to = iam_policies.make_scope(cluster=ARN, bucket="s3://sagemaker-ours/scripts", role="hyperpod")
+    to = iam_policies.make_policy_scope(
+        cluster=ARN, bucket="s3://sagemaker-ours/scripts", role="hyperpod"
+    )
     found = granted(iam_policies.list_operator_statements(to))
     assert found["sagemaker:UpdateCluster"] == (ARN,)
     assert found["sagemaker:CreateCluster"] == (ARN.replace("abcd1234efgh", "*"),)
@@ -89,13 +91,15 @@ def test_a_policy_is_narrowed_to_what_is_named() -> None:
 
 
 def test_the_daemon_may_do_nothing_but_to_its_cluster() -> None:
-    found = granted(iam_policies.list_head_node_statements(iam_policies.make_scope(cluster=ARN)))
+    found = granted(
+        iam_policies.list_head_node_statements(iam_policies.make_policy_scope(cluster=ARN))
+    )
     assert set(found.values()) == {(ARN,)}
     assert all(action.startswith("sagemaker:") for action in found)
 
 
 def test_evidence_in_s3_is_written_by_nodes_and_read_by_heads() -> None:
-    to = iam_policies.make_scope(cluster=ARN, evidence="s3://ours/hpctl/evidence/")
+    to = iam_policies.make_policy_scope(cluster=ARN, evidence="s3://ours/hpctl/evidence/")
     objects = ("arn:aws:s3:::ours/hpctl/evidence/*",)
     head, node = (
         granted(iam_policies.list_head_node_statements(to)),
@@ -104,7 +108,7 @@ def test_evidence_in_s3_is_written_by_nodes_and_read_by_heads() -> None:
     assert (head["s3:GetObject"], head["s3:DeleteObject"]) == (objects, objects)
     assert head["s3:ListBucket"] == ("arn:aws:s3:::ours",)
     assert node["s3:PutObject"] == objects
-    to = iam_policies.make_scope(cluster=ARN, evidence="/fsx/hpctl/evidence")
+    to = iam_policies.make_policy_scope(cluster=ARN, evidence="/fsx/hpctl/evidence")
     both = (
         *iam_policies.list_head_node_statements(to),
         *iam_policies.list_execution_role_statements(to),
@@ -140,8 +144,8 @@ def test_a_policy_is_one_that_iam_takes(who: str) -> None:
 def test_the_operator_may_start_the_sessions_that_ssh_starts() -> None:
     from hpctl.clusters.commands.ssh import DOCUMENT
 
-    allowed = granted(iam_policies.list_operator_statements(iam_policies.make_scope(cluster=ARN)))[
-        "ssm:StartSession"
-    ]
+    allowed = granted(
+        iam_policies.list_operator_statements(iam_policies.make_policy_scope(cluster=ARN))
+    )["ssm:StartSession"]
     assert ARN in allowed
     assert any(arn.endswith(f"document/{DOCUMENT}") for arn in allowed)

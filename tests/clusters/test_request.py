@@ -9,7 +9,7 @@ from hpctl.clusters import request as provisioning
 from hpctl.clusters.request import LEFT_TO_RAW, make_create_request
 from hpctl.clusters.spec import build_spec, field_types
 from hpctl.clusters.spec.reading import find_broken_rules
-from hpctl.sandbox.emulator import Emulator, NullMachines
+from hpctl.sandbox.emulator import HyperPodEmulator, NullMachineBackend
 from hpctl.sandbox.emulator.faults import ApiError
 from tests.clusters.api_model import FILES, files, model, paths, said, shape
 from tests.clusters.mixtures import MIXTURES, Mixture
@@ -62,7 +62,7 @@ def test_the_words_have_the_limits_of_the_service_model() -> None:
 
 @pytest.fixture(scope="module")
 def emulator():
-    made = Emulator(NullMachines(), boot_time_s=0.0)
+    made = HyperPodEmulator(NullMachineBackend(), boot_time_s=0.0)
     made.start()
     yield made
     made.stop()
@@ -70,7 +70,9 @@ def emulator():
 
 
 @pytest.mark.parametrize("mixture", [m for m in MIXTURES if m.refused], ids=lambda m: m.says)
-def test_what_the_rules_refuse_the_service_refuses(emulator: Emulator, mixture: Mixture) -> None:
+def test_what_the_rules_refuse_the_service_refuses(
+    emulator: HyperPodEmulator, mixture: Mixture
+) -> None:
     listed = {"name": "mixture", **mixture.top, "instance_groups": mixture.groups}
     spec = build_spec(listed, "the test")
     assert list(find_broken_rules(spec))

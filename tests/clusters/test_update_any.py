@@ -59,12 +59,12 @@ def test_an_update_leaves_only_what_goes_by_name(bed, spec, how):
     before = make_create_request(small(spec))
     name = before["ClusterName"]
     emulator.create(before)
-    emulator.wait_in_service(name, 20)
+    emulator.wait_until_in_service(name, 20)
     wanted = changed(before, how)
     found = require_cluster(aws, name)
-    plan = apply.plan_update(wanted, found, diff_cluster(wanted, found))
+    plan = apply.plan_cluster_update(wanted, found, diff_cluster(wanted, found))
     apply.apply_cluster_update(aws, replace(plan, tags_set={}, tags_gone=()), PATIENCE)
-    emulator.wait_in_service(name, 20)
+    emulator.wait_until_in_service(name, 20)
     found = require_cluster(aws, name)
     counts = {g["InstanceGroupName"]: g["TargetCount"] for g in found["InstanceGroups"]}
     assert counts == {**plan.before, **plan.targets}
@@ -72,4 +72,4 @@ def test_an_update_leaves_only_what_goes_by_name(bed, spec, how):
     apply.delete_instance_groups(
         aws, name, plan.leaving, PATIENCE, {choose_node_id(r) for r in read_node_rows(aws, name)}
     )
-    emulator.wait_in_service(name, 20)
+    emulator.wait_until_in_service(name, 20)

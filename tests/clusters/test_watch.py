@@ -15,7 +15,7 @@ from hpctl.clusters.watch import watch_cluster
 from hpctl.sagemaker.failure_causes import (
     InstancePlacement,
     NodeFailureKind,
-    classify_message,
+    classify_failure_message,
     explain_node_failure,
 )
 from hpctl.sandbox.emulator.launch import NO_CAPACITY
@@ -71,7 +71,7 @@ def write(logs, group: str, stream: str, *lines: str) -> None:
 
 
 def test_a_deletion_that_was_not_ordered_is_not_waited_for(bed):
-    last = followed(bed, progress.judge_deletion, every_s=30.0)[-1]
+    last = followed(bed, progress.evaluate_deletion_progress, every_s=30.0)[-1]
     assert (last.verdict, last.waited_s) == (WaitState.FAILED, progress.LAG_S)
     assert "its deletion was not ordered" in last.why
 
@@ -81,7 +81,7 @@ def test_a_failed_script_is_reported_by_node_step_and_line(logs):
     try:
         bed.machines.fail_boot.add("workers-3")
         add(bed.emulator, CLUSTER)
-        first = followed(bed, progress.judge_service(patience_s=30.0))[-1]
+        first = followed(bed, progress.build_service_wait_condition(patience_s=30.0))[-1]
         [node] = first.failed_nodes
         assert first.verdict is WaitState.FAILED
         assert node.trouble.unread == "the log has not reached CloudWatch Logs (yet)"
@@ -96,7 +96,11 @@ def test_a_failed_script_is_reported_by_node_step_and_line(logs):
             "hpctl lifecycle: FAILED step=mount_fsx node=ip-127-0-1-4 after 3 tries: No route",
             "[SageMaker] Lifecycle script failed with exit code 1",
         )
-        answer = followed(bed, progress.judge_service(patience_s=30.0))[-1].failed_nodes[0].trouble
+        answer = (
+            followed(bed, progress.build_service_wait_condition(patience_s=30.0))[-1]
+            .failed_nodes[0]
+            .trouble
+        )
         assert (answer.cause, answer.step) == (NodeFailureKind.LIFECYCLE, "mount_fsx")
         assert answer.line.endswith("after 3 tries: No route")
     finally:
@@ -123,7 +127,7 @@ def starved(bed: AwsBed, subnet: str, **more) -> str:
         **more,
     }
     bed.emulator.handle("UpdateCluster", {"ClusterName": CLUSTER, "InstanceGroups": [group]})
-    last = followed(bed, progress.judge_service(patience_s=60.0))[-1]
+    last = followed(bed, progress.build_service_wait_condition(patience_s=60.0))[-1]
     [node] = last.failures
     assert last.verdict is WaitState.FAILED
     assert node.trouble.cause is NodeFailureKind.CAPACITY
@@ -138,7 +142,7 @@ def test_no_capacity_with_a_plan_in_another_zone_says_just_that(bed, subnet):
         "Status": "Active",
         "AvailabilityZone": "us-west-2a",
     }
-    plan = bed.emulator.capacity.add_plan("p5-november", ReservedCapacitySummaries=[held])
+    plan = bed.emulator.capacity.add_training_plan("p5-november", ReservedCapacitySummaries=[held])
     text = starved(bed, subnet, InstanceType="ml.p5.48xlarge", TrainingPlanArn=plan)
     assert "from training plan p5-november" in text
     assert "the plan's capacity is in us-west-2a, the group's subnets are in us-west-2b" in text
@@ -152,7 +156,7 @@ def test_a_node_that_is_tried_forever_does_not_keep_a_wait_forever():
     try:
         bed.machines.fail_boot.add("workers-2")
         add(bed.emulator, CLUSTER)
-        looks = followed(bed, progress.judge_service(patience_s=60.0))
+        looks = followed(bed, progress.build_service_wait_condition(patience_s=60.0))
         assert looks[-1].verdict is WaitState.FAILED
         assert looks[-1].waited_s < 200.0
     finally:
@@ -203,7 +207,7 @@ def look(status: str = "InService", current: int = 2, target: int = 2, **more) -
     ],
 )  # fmt: skip
 def test_when_a_cluster_is_in_service(seen, verdict):
-    assert progress.judge_service({"workers": 2})(seen)[0] is verdict
+    assert progress.build_service_wait_condition({"workers": 2})(seen)[0] is verdict
 
 
 @pytest.mark.parametrize(
@@ -220,7 +224,7 @@ def test_when_a_cluster_is_in_service(seen, verdict):
     ],
 )
 def test_the_services_words_have_a_meaning_and_a_fix(message, cause):
-    assert classify_message(message) is cause
+    assert classify_failure_message(message) is cause
     answer = explain_node_failure(message, InstancePlacement(("ml.p5.48xlarge",), {"subnet-1": ""}))
     assert answer.meaning
     assert answer.fix

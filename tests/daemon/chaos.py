@@ -10,10 +10,10 @@ from typing import Any
 
 import yaml
 
-from hpctl.engine.adapters import open_reader
+from hpctl.engine.adapters import open_journal_reader
 from hpctl.engine.journal.rows import DaemonInfo
 from hpctl.engine.world_reader import read_world_once
-from hpctl.faults.hma_marks import find_node_mark
+from hpctl.faults.hma_marks import find_hma_mark
 from hpctl.sandbox.api import Sandbox
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import Unavailable
@@ -126,7 +126,7 @@ class Chaos(Live):
         return sum(instance in ((c["response"] or {}).get("Successful") or ()) for c in calls)
 
     def daemon(self) -> DaemonInfo:
-        store = open_reader(self.config)
+        store = open_journal_reader(self.config)
         try:
             info = store.daemon()
         finally:
@@ -196,7 +196,7 @@ class Chaos(Live):
         """A node is closed only by a recovery that has not given it back, or by somebody else."""
         state = self.state()
         for name, node in self.scheduler.view().nodes.items():
-            assert not find_node_mark(node), f"{name} is left with HyperPod's mark"
+            assert not find_hma_mark(node), f"{name} is left with HyperPod's mark"
             owner = parse_reason_owner(node.reason) if node.closed else None
             if owner is not None:
                 assert state.nodes[owner].node == name

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from hpctl.daemon.cloud_pace import CloudReadInterval
-from hpctl.engine.cloud_watch import CloudWatch
+from hpctl.engine.cloud_watch import CloudPoller
 from hpctl.engine.config import Config
 from hpctl.engine.journal.events import GateBlocked, HoldLifted
-from hpctl.engine.journal.state import State
+from hpctl.engine.journal.state import EngineState
 from hpctl.engine.live_config import LiveConfig
 from hpctl.sagemaker.no_provider import NoProvider
 from hpctl.toolkit.compat import UTC
@@ -29,7 +29,7 @@ class Readings:
 
 @pytest.mark.parametrize(("gate", "busy"), [("provider_acts", True), ("budget", False)])
 def test_what_the_clouds_last_reading_holds_has_it_read_again(gate, busy):
-    live, state, readings = LiveConfig(Config()), State(), Readings()
+    live, state, readings = LiveConfig(Config()), EngineState(), Readings()
     cloud: Any = readings
     pace = CloudReadInterval(live, cloud)
     state.fold(GateBlocked(NOW, "n1", gate, "the service calls i-1 Pending", "xid-79", False))
@@ -42,6 +42,6 @@ def test_what_the_clouds_last_reading_holds_has_it_read_again(gate, busy):
 
 
 def test_the_interval_is_the_one_of_the_configuration_in_force():
-    cloud, live = CloudWatch(NoProvider(), lambda: None, 3600), LiveConfig(Config())
-    CloudReadInterval(live, cloud).follow(State())
+    cloud, live = CloudPoller(NoProvider(), lambda: None, 3600), LiveConfig(Config())
+    CloudReadInterval(live, cloud).follow(EngineState())
     assert cloud.interval_s == live.config.cluster.poll_s

@@ -11,7 +11,7 @@ from contextlib import closing
 
 import pytest
 
-from hpctl.engine.adapters import open_reader
+from hpctl.engine.adapters import open_journal_reader
 from hpctl.engine.journal.events import StepStarted
 from hpctl.vocabulary.recovery import StepKind
 from tests.daemon.chaos import Chaos, cluster
@@ -27,7 +27,7 @@ ORDERED = re.compile(r"update_node: node (\S+) state set to (DRAIN|DOWN)")
 def failed_over(live: Chaos, how: str, victim: str) -> tuple[str, float, float]:
     """End or freeze the leader, and break a node while nobody leads: the service that led, when
     that was, and how many seconds later the other one leads."""
-    with closing(open_reader(live.config)) as store:
+    with closing(open_journal_reader(live.config)) as store:
         led = store.daemon()
         service = "daemon-2" if led.address.startswith("127.0.0.2") else "daemon"
         live.sandbox.signal_service(service, how)
@@ -83,7 +83,7 @@ def test_recoveries_outlive_their_leaders(database):
             took.append(one)
             beyond.append(healed - one)
         live.settle()
-        with closing(open_reader(live.config)) as store:
+        with closing(open_journal_reader(live.config)) as store:
             steps = [e for e in store.events() if isinstance(e, StepStarted)]
         ordered = orders(live)
         # slurmctld fails over as well, and the daemon that leads goes on with the backup.

@@ -67,7 +67,7 @@ def test_a_trouble_is_logged_when_it_comes_and_when_it_goes(caplog):
 def test_health_in_memory_is_stored_in_time(monkeypatch):
     head, now = Head(), [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    every_s = Config().upkeep_s
+    every_s = Config().flush_interval_s
     for passed, flushes in ((0.0, 1), (every_s / 2, 1), (every_s, 2), (every_s * 1.5, 2)):
         now[0] = 100.0 + passed
         head.keeping.run(0.1)

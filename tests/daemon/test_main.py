@@ -32,7 +32,9 @@ def close(daemon: Daemon) -> None:
 
 def test_a_reload_between_two_programs_waits_for_the_second(monkeypatch):
     masks = []
-    monkeypatch.setattr(main, "compose_when_ready", lambda _: Mock(run=lambda: RestartRequested(5)))
+    monkeypatch.setattr(
+        main, "compose_daemon_when_ready", lambda _: Mock(run=lambda: RestartRequested(5))
+    )
     monkeypatch.setattr(main, "pass_socket_to_successor", Mock())
     given = (signal.SIG_BLOCK, ())
     monkeypatch.setattr(main.os, "execv", lambda *_: masks.append(signal.pthread_sigmask(*given)))

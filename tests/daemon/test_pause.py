@@ -8,7 +8,7 @@ from hpctl.daemon.pause import LISTEN_S, OFTEN_S, CyclePause
 from hpctl.engine.config import Config
 from hpctl.engine.live_config import LiveConfig
 from hpctl.engine.loop import NextCycle
-from hpctl.vocabulary.recovery import RequeueInterval
+from hpctl.vocabulary.recovery import RecheckInterval
 from tests.fakes.values import T0, Clock
 
 LOOP = Config().loop
@@ -25,7 +25,7 @@ class Quiet:
         self.slept.append(timeout_s)
         return self.event
 
-    def log_asks(self) -> bool:
+    def has_urgent_log_news(self) -> bool:
         return self.line
 
 
@@ -36,30 +36,30 @@ def pause() -> CyclePause:
 @pytest.mark.parametrize(
     ("look", "seconds"),
     [
-        (RequeueInterval.SOON, LOOP.poll_s),
-        (RequeueInterval.OFTEN, OFTEN_S),
-        (RequeueInterval.SLOWLY, LOOP.slow_poll_s),
-        (RequeueInterval.WOKEN, min(LOOP.reconcile_s, Config().upkeep_s * 4 / 3)),
+        (RecheckInterval.SOON, LOOP.poll_s),
+        (RecheckInterval.OFTEN, OFTEN_S),
+        (RecheckInterval.SLOWLY, LOOP.slow_poll_s),
+        (RecheckInterval.WOKEN, min(LOOP.reconcile_s, Config().flush_interval_s * 4 / 3)),
     ],
 )
 def test_the_loop_looks_as_often_as_what_it_waits_for_asks(look, seconds):
-    assert pause().choose_s(NextCycle(False, look, None), 0.0) == seconds
+    assert pause().compute_pause_s(NextCycle(False, look, None), 0.0) == seconds
 
 
 def test_after_an_action_the_next_cycle_comes_at_once():
-    assert pause().choose_s(NextCycle(True, RequeueInterval.SLOWLY, None), 5.0) == 0.0
+    assert pause().compute_pause_s(NextCycle(True, RecheckInterval.SLOWLY, None), 5.0) == 0.0
 
 
 def test_the_loop_sleeps_twice_as_long_as_a_cycle_takes():
-    assert pause().choose_s(NextCycle(False, RequeueInterval.SOON, None), 2.0) == 4.0
+    assert pause().compute_pause_s(NextCycle(False, RecheckInterval.SOON, None), 2.0) == 4.0
 
 
 @pytest.mark.parametrize(("after_s", "seconds"), [(0.2, 0.2), (-5.0, 0.02)])
 def test_a_deadline_ends_the_sleep(after_s, seconds):
     until = T0 + timedelta(seconds=after_s)
-    assert pause().choose_s(NextCycle(False, RequeueInterval.WOKEN, until), 0.0) == pytest.approx(
-        seconds
-    )
+    assert pause().compute_pause_s(
+        NextCycle(False, RecheckInterval.WOKEN, until), 0.0
+    ) == pytest.approx(seconds)
 
 
 def rest(world: Quiet, pace: NextCycle) -> bool:
@@ -68,7 +68,7 @@ def rest(world: Quiet, pace: NextCycle) -> bool:
 
 def test_a_line_of_slurmctlds_log_ends_the_sleep_and_is_no_event():
     world = Quiet(line=True)
-    assert rest(world, NextCycle(False, RequeueInterval.WOKEN, None))
+    assert rest(world, NextCycle(False, RecheckInterval.WOKEN, None))
     assert sum(world.slept) == LISTEN_S
 
 
@@ -76,5 +76,5 @@ def test_a_line_of_slurmctlds_log_ends_the_sleep_and_is_no_event():
     ("event", "acted", "quiet"), [(False, False, True), (True, False, False), (False, True, False)]
 )
 def test_a_cycle_is_quiet_where_no_event_asks_for_it_and_nothing_was_done(event, acted, quiet):
-    pace = NextCycle(acted, RequeueInterval.SOON, None)
+    pace = NextCycle(acted, RecheckInterval.SOON, None)
     assert rest(Quiet(event=event), pace) is quiet

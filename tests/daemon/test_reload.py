@@ -8,16 +8,16 @@ import pytest
 
 from hpctl.daemon.configuration_audit import ConfigurationAudit
 from hpctl.daemon.reload import NEEDS_RESTART, ConfigReload
-from hpctl.engine.cloud_watch import CloudWatch
+from hpctl.engine.cloud_watch import CloudPoller
 from hpctl.engine.config import Config, read_config_file
 from hpctl.engine.journal.events import ConfigurationTaken
-from hpctl.engine.journal.state import State
+from hpctl.engine.journal.state import EngineState
 from hpctl.engine.leadership import Leadership
 from hpctl.engine.live_config import LiveConfig
-from hpctl.engine.observe import Observer, ObserverSources
+from hpctl.engine.observe import ClusterObserver, ObserverSources
 from hpctl.vocabulary.cloud_facts import ProviderView
 from hpctl.vocabulary.identity import JobId
-from hpctl.vocabulary.policy import Mode
+from hpctl.vocabulary.policy import OperatingMode
 from hpctl.vocabulary.slurm_facts import SlurmJob
 from tests.fakes.values import T0, Clock
 
@@ -26,7 +26,7 @@ class Memory:
     """A journal in memory; an append fails while the disk is full."""
 
     def __init__(self) -> None:
-        self.state, self.full = State(), False
+        self.state, self.full = EngineState(), False
 
     def append(self, events: list[Any]) -> None:
         if self.full:
@@ -74,8 +74,8 @@ def test_the_kill_switch_is_where_the_file_says_after_a_reload(head, tmp_path):
     before, after = tmp_path / "STOP", tmp_path / "HALT"
     assert not head.reloads(f"kill_switch: {before}")
     nothing: Any = SimpleNamespace(view=lambda: ProviderView(T0), snapshot=dict)
-    sources = ObserverSources(nothing, CloudWatch(nothing, lambda: None, 30), nothing)
-    observer = Observer(sources, head.live, Clock(T0))
+    sources = ObserverSources(nothing, CloudPoller(nothing, lambda: None, 30), nothing)
+    observer = ClusterObserver(sources, head.live, Clock(T0))
     assert not head.reloads(f"kill_switch: {after}")
     before.touch()
     assert observer.find_stop_reason() == ""
@@ -98,7 +98,9 @@ def test_a_file_with_an_error_leaves_the_last_good_configuration(head, text):
 
 def test_a_configuration_that_cannot_be_written_down_is_not_taken(head, monkeypatch):
     good = head.live.config
-    monkeypatch.setattr(Config, "list_changes", Mock(side_effect=OSError(28, "No space left")))
+    monkeypatch.setattr(
+        Config, "list_non_default_settings", Mock(side_effect=OSError(28, "No space left"))
+    )
     assert "No space left" in head.reloads("mode: assist")
     assert head.live.config is good
 
@@ -114,12 +116,12 @@ def test_a_full_disk_puts_the_audit_off(head):
 
 def test_a_reload_takes_rules_policy_and_run_policies(head):
     registered = SlurmJob(JobId(7), "RUNNING", T0, comment='hpctl:{"ckpt":"/nowhere"}')
-    before = head.live.run_policies.find_policies(registered)
+    before = head.live.run_policies.find_job_policy(registered)
     text = "mode: assist\nages: {silent_s: 777}\nrun_policy: {hang_floor_s: 5}"
     assert not head.reloads(text)
-    assert head.live.policy.mode is Mode.ASSIST
+    assert head.live.policy.mode is OperatingMode.ASSIST
     assert head.live.rules.silent_after.total_seconds() == 777
-    after = head.live.run_policies.find_policies(registered)
+    after = head.live.run_policies.find_job_policy(registered)
     assert before.policy.hang_floor_s != after.policy.hang_floor_s == 5
     head.page.reload.assert_called_once_with()
 

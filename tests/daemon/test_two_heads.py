@@ -15,12 +15,12 @@ from prometheus_client import CollectorRegistry
 
 from hpctl.detection.send import DISTRUST_S, DeliveryResult, HeadClient
 from hpctl.engine import request_client
-from hpctl.engine.adapters import open_writer
+from hpctl.engine.adapters import open_journal_writer
 from hpctl.engine.clock import SystemClock
 from hpctl.engine.config import parse_config
 from hpctl.engine.leadership import Leadership
 from hpctl.engine.node_health import NodeHealthStore
-from hpctl.engine.request_intake import make_route as request_route
+from hpctl.engine.request_intake import make_request_route as request_route
 from hpctl.jobs.report_intake import make_job_report_route
 from hpctl.service.intake import channel, process
 from hpctl.service.intake.app import make_intake_app
@@ -33,7 +33,7 @@ from hpctl.wire import heads
 from hpctl.wire import reports as wire
 from hpctl.wire.authentication import IntakeSettings, LeadershipNotice, RequestRefusal
 from hpctl.wire.heads import HeadAddress as At
-from hpctl.wire.heads import ask_leader, find_named_leader
+from hpctl.wire.heads import parse_leader_address, post_to_leader
 from hpctl.wire.job_report_client import MUNGE_SOCKET, DaemonReply, send_report
 from tests.agent_process import AgentProcess
 from tests.fakes.desk import Desk
@@ -125,8 +125,8 @@ def test_only_heads_that_are_configured_are_followed(pair, munges):
         with pytest.raises(BlockingIOError):
             listener.accept()
     for text in (b"", b"[]", b"{}", b'{"leader": 5}', b'{"leader": ""}', b'{"leader": "//["}'):
-        assert find_named_leader(text, pair.at) is None
-    assert find_named_leader(f'{{"leader": "{pair.urls[1]}"}}'.encode(), pair.at) == pair.at[1]
+        assert parse_leader_address(text, pair.at) is None
+    assert parse_leader_address(f'{{"leader": "{pair.urls[1]}"}}'.encode(), pair.at) == pair.at[1]
 
 
 def test_frozen_leader_delays_clients_only_briefly(pair, munges, monkeypatch):
@@ -144,12 +144,12 @@ def test_frozen_leader_delays_clients_only_briefly(pair, munges, monkeypatch):
         assert time.monotonic() - begun < 0.4  # it was not asked again
         client.close()
         body, end = wire.encode_report(report(seq=5)), time.monotonic() + 5
-        status, answer = ask_leader((frozen, pair.at[1]), wire.PATH, body, end, munges.n1)
+        status, answer = post_to_leader((frozen, pair.at[1]), wire.PATH, body, end, munges.n1)
         assert (status, b"forged_node" in answer) == (403, True)  # not from the node's address
         # What a head node has got is not sent twice where that could do something twice.
         end = time.monotonic() + 0.3
         with pytest.raises(TimeoutError):
-            ask_leader((frozen, pair.at[1]), wire.PATH, body, end, munges.n1, once=True)
+            post_to_leader((frozen, pair.at[1]), wire.PATH, body, end, munges.n1, once=True)
 
 
 def test_a_request_reaches_the_leader_from_any_head(munges, tmp_path, monkeypatch):
@@ -169,7 +169,7 @@ def test_a_request_reaches_the_leader_from_any_head(munges, tmp_path, monkeypatc
     urls = [server.url for server in servers]
     settings = {"heads": urls, "intake": {"munge_socket": str(munges.head)}}
     config = parse_config(json.dumps({**settings, "state_dir": str(tmp_path)}))
-    open_writer(config).close()
+    open_journal_writer(config).close()
     try:
         sent = request_client.ask_daemon(config, "pause", [""], wait_s=0.0)
         assert [row.id for row in sent.requests] == [1]

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from hpctl.detection.kmsg import format_record
+from hpctl.detection.kmsg import format_kmsg_record
 from tests.gpu.recordings import read_text
 from tests.process import run_text
 from tests.sysfs_tree import SysfsTree
@@ -31,7 +31,7 @@ def test_the_kernels_log(tmp_path) -> None:
     args = ("--only", "kernel", "--kmsg", str(kmsg))
     clean = check(*args)
     assert (clean.returncode, "kernel  ok" in clean.stdout) == (0, True), clean.stdout
-    kmsg.write_bytes(format_record(LINE, 1) + format_record(LINE, 2))
+    kmsg.write_bytes(format_kmsg_record(LINE, 1) + format_kmsg_record(LINE, 2))
     seen = check(*args)
     assert seen.returncode == 1
     text = r"kernel\.xid +fail +0000:c1:00\.0 +79: .*fallen off the bus.*2 times"

@@ -39,7 +39,7 @@ def test_what_a_site_sets_is_applied(tmp_path) -> None:
     """
     settings = config.load_agent_config(written(tmp_path, text), SPECS)
     assert (settings.expected.gpus, settings.budget.memory_mb) == (8, 40)
-    ((spec, limits),) = config.apply_config(settings, SPECS)
+    ((spec, limits),) = config.select_enabled_checks(settings, SPECS)
     assert (spec.name, spec.every_s, limits, spec.gone_s) == ("host.disk", 30, {"full": 97}, 5)
 
 
@@ -78,7 +78,7 @@ def test_what_is_wrong_is_named_with_its_place(tmp_path, text: str, output: str)
 def test_all_that_is_wrong_is_named_at_once(tmp_path) -> None:
     text = "expected: {gpus: x}\nbudget: {cpu_percent: 0, memory: 1}\n"
     text += "checks: {host.disk: {evry_s: 1}}"
-    with pytest.raises(config.AgentFileError) as caught:
+    with pytest.raises(config.AgentConfigError) as caught:
         config.load_agent_config(written(tmp_path, text), SPECS)
     assert [line.partition(" (line")[0] for line in caught.value.problems] == [
         "expected.gpus", "budget.cpu_percent", "budget.memory", "checks.host.disk.evry_s",

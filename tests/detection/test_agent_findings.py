@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from hpctl.detection.check import Observation
-from hpctl.detection.conditions import MAX_THINGS, CheckFindings
+from hpctl.detection.conditions import MAX_THINGS, CheckFindingTracker
 from hpctl.detection.findings import (
     MAX_DETAILED,
     MAX_DETAILED_NOTES,
@@ -27,7 +27,7 @@ SPEC = CheckSpec("host.disk", "", "", every_s=10, seen=(2, 3), gone_s=60)
 FULL = Observation("full", "/", evidence="96 %")
 
 
-def run(conditions: CheckFindings, *runs: bool, start: float = 0) -> list[int]:
+def run(conditions: CheckFindingTracker, *runs: bool, start: float = 0) -> list[int]:
     """Feed runs 10 s apart; how many findings there were after each."""
     counts = []
     for number, seen in enumerate(runs):
@@ -44,11 +44,11 @@ def run(conditions: CheckFindings, *runs: bool, start: float = 0) -> list[int]:
     ],
 )  # fmt: skip
 def test_n_of_m(runs, reported):
-    assert run(CheckFindings(SPEC), *runs) == reported
+    assert run(CheckFindingTracker(SPEC), *runs) == reported
 
 
 def test_a_finding_begins_when_it_was_first_so_and_counts():
-    conditions = CheckFindings(SPEC)
+    conditions = CheckFindingTracker(SPEC)
     run(conditions, True, True, True)
     (finding,) = conditions.findings()
     assert (finding.first, finding.last, finding.count) == (at(0), at(20), 3)
@@ -56,7 +56,7 @@ def test_a_finding_begins_when_it_was_first_so_and_counts():
 
 
 def test_it_ends_when_it_has_not_been_so_for_its_time():
-    conditions = CheckFindings(SPEC)
+    conditions = CheckFindingTracker(SPEC)
     assert run(conditions, True, True, *[False] * 5) == [0, 1, 1, 1, 1, 1, 1]
     assert run(conditions, False, start=70) == [0]
     assert run(conditions, True, start=80) == [0], "and begins anew"
@@ -64,14 +64,14 @@ def test_it_ends_when_it_has_not_been_so_for_its_time():
 
 @pytest.mark.parametrize("clears", [ClearCondition.BOOT, ClearCondition.OPERATOR])
 def test_others_do_not_end_by_being_gone(clears):
-    conditions = CheckFindings(replace(SPEC, clears=clears))
+    conditions = CheckFindingTracker(replace(SPEC, clears=clears))
     run(conditions, True, True)
     assert run(conditions, *[False] * 100, start=1000)[-1] == 1
     assert conditions.findings()[0].clears is clears
 
 
 def test_nothing_is_believed_before_its_time():
-    conditions = CheckFindings(SPEC)
+    conditions = CheckFindingTracker(SPEC)
     conditions.saw([FULL], at(0), early=True)
     (early,) = conditions.findings()
     assert (early.verdict, early.clears) == (DeviceVerdict.UNKNOWN, ClearCondition.GONE)
@@ -81,7 +81,7 @@ def test_nothing_is_believed_before_its_time():
 
 
 def test_not_being_able_to_tell_neither_adds_nor_ends():
-    conditions = CheckFindings(SPEC)
+    conditions = CheckFindingTracker(SPEC)
     run(conditions, True, True)
     assert conditions.record_unknown("no answer", at(500))
     assert not conditions.record_unknown("no answer", at(510)), "told once"
@@ -100,7 +100,7 @@ def test_what_a_former_run_of_the_agent_knew_ends_like_the_rest():
     earlier = Finding(
         "host.disk", DeviceVerdict.FAIL, at(-90), at(-5), "/", "full", clears=ClearCondition.GONE
     )
-    conditions = CheckFindings(SPEC, [earlier, replace(earlier, check="host.clock")])
+    conditions = CheckFindingTracker(SPEC, [earlier, replace(earlier, check="host.clock")])
     assert conditions.findings() == [earlier]
     assert (run(conditions, False, start=50), run(conditions, False, start=60)) == ([1], [0])
 
@@ -110,7 +110,7 @@ HOUR = 3600
 
 @pytest.mark.parametrize("clears", list(ClearCondition))
 def test_a_clock_that_is_set_back_costs_no_report(clears):
-    conditions = CheckFindings(replace(SPEC, clears=clears))
+    conditions = CheckFindingTracker(replace(SPEC, clears=clears))
     run(conditions, True, True)
     conditions.saw([FULL], at(30 - HOUR))
     conditions.record_unknown("no answer", at(40 - HOUR))
@@ -125,7 +125,7 @@ def test_a_clock_that_is_set_back_costs_no_report(clears):
 def test_a_name_that_is_not_utf_8_costs_no_report():
     name = os.fsdecode(b"caf\xe9.sh")
     odd = Observation("refused", name, DeviceVerdict.WARN, name, name)
-    conditions = CheckFindings(replace(SPEC, seen=(1, 1)))
+    conditions = CheckFindingTracker(replace(SPEC, seen=(1, 1)))
     conditions.saw([odd], at(0))
     conditions.saw([replace(odd, verdict=DeviceVerdict.FAIL)], at(10))
     conditions.record_unknown(name, at(20))
@@ -137,13 +137,13 @@ def test_a_name_that_is_not_utf_8_costs_no_report():
 
 
 def test_a_clock_that_is_set_back_keeps_nothing_alive():
-    conditions = CheckFindings(SPEC)
+    conditions = CheckFindingTracker(SPEC)
     assert (run(conditions, True, True), run(conditions, False, start=30 - HOUR)) == ([0, 1], [1])
     assert run(conditions, False, start=90 - HOUR) == [0]
 
 
 def test_a_worse_verdict_is_news():
-    conditions = CheckFindings(replace(SPEC, seen=(1, 1)))
+    conditions = CheckFindingTracker(replace(SPEC, seen=(1, 1)))
     warn = replace(FULL, verdict=DeviceVerdict.WARN)
     assert conditions.saw([warn], at(0))
     assert not conditions.saw([warn], at(10))
@@ -153,7 +153,7 @@ def test_a_worse_verdict_is_news():
 
 
 def test_a_check_gone_mad_is_bounded():
-    conditions = CheckFindings(replace(SPEC, seen=(1, 1)))
+    conditions = CheckFindingTracker(replace(SPEC, seen=(1, 1)))
     conditions.saw([Observation(f"c{i}") for i in range(10_000)], at(0))
     assert len(conditions.findings()) == MAX_THINGS
 
@@ -161,12 +161,12 @@ def test_a_check_gone_mad_is_bounded():
 # One thing that a check sees may end otherwise than its CheckSpec says.
 
 
-def output(conditions: CheckFindings) -> set[str]:
+def output(conditions: CheckFindingTracker) -> set[str]:
     return {finding.code for finding in conditions.findings()}
 
 
 def test_its_own_time_and_its_own_way_to_clear():
-    conditions = CheckFindings(CheckSpec("plugin.x", "x", "x", every_s=60.0, gone_s=60.0))
+    conditions = CheckFindingTracker(CheckSpec("plugin.x", "x", "x", every_s=60.0, gone_s=60.0))
     conditions.saw(
         [
             Observation("plain"),

@@ -10,8 +10,14 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.detection import runner as detection_runner
-from hpctl.detection.budget import CALM_WINDOWS, OVER_WINDOWS, WINDOW_S, CheckBudget, ResourceUsage
-from hpctl.detection.changes import ChangeListener
+from hpctl.detection.budget import (
+    CALM_WINDOWS,
+    OVER_WINDOWS,
+    WINDOW_S,
+    CheckLoadShedder,
+    ResourceUsage,
+)
+from hpctl.detection.changes import FindingChangeListener
 from hpctl.detection.check import CheckedMachine, DeviceAbsentError, Observation, UnknownResultError
 from hpctl.detection.check_once import run_checks_once
 from hpctl.detection.runner import CheckRunner, LoadedCheck
@@ -34,8 +40,8 @@ def started():
     made: list[CheckRunner] = []
 
     def start(*checks, changed=lambda: None, **more):
-        budget = more.pop("budget", CheckBudget([]))
-        listener = Mock(spec_set=ChangeListener, note_change=changed)
+        budget = more.pop("budget", CheckLoadShedder([]))
+        listener = Mock(spec_set=FindingChangeListener, note_change=changed)
         runner = CheckRunner(
             checks, CheckedMachine(), listener, budget, **{"boot_age_s": 1e6, **more}
         )
@@ -173,7 +179,7 @@ def test_numbers_that_are_old_are_not_reported_as_those_of_now(started, monkeypa
 
 def test_over_the_budget_the_optional_check_is_left_out_and_reported(started, monkeypatch):
     monkeypatch.setattr("hpctl.detection.budget.WINDOW_S", 0.05)
-    greedy = CheckBudget([0, 2], measure=lambda: ResourceUsage(time.monotonic(), 10.0))
+    greedy = CheckLoadShedder([0, 2], measure=lambda: ResourceUsage(time.monotonic(), 10.0))
     runner = started(check("a.a"), check("b.b", shed=2), budget=greedy)
     until(lambda: "agent.checks:shed" in named(runner))
     assert named(runner)["agent.checks:shed"].detail.endswith("b.b")
@@ -207,15 +213,15 @@ class Meter:
     def __call__(self) -> ResourceUsage:
         return ResourceUsage(self.cpu_s, self.memory_mb)
 
-    def windows(self, budget: CheckBudget, count: int, cpu_percent: float) -> None:
+    def windows(self, budget: CheckLoadShedder, count: int, cpu_percent: float) -> None:
         for _ in range(count):
             self.now += WINDOW_S
             self.cpu_s += WINDOW_S * cpu_percent / 100
             budget.look(self.now)
 
 
-def budget_of(meter: Meter) -> CheckBudget:
-    budget = CheckBudget([0, 1, 2, 2], measure=meter)
+def budget_of(meter: Meter) -> CheckLoadShedder:
+    budget = CheckLoadShedder([0, 1, 2, 2], measure=meter)
     budget.look(0.0)
     return budget
 
@@ -224,11 +230,19 @@ def test_the_highest_level_goes_first_and_level_0_never():
     meter = Meter()
     budget = budget_of(meter)
     meter.windows(budget, OVER_WINDOWS - 1, 3)
-    assert not budget.is_shed(2)
+    assert not budget.is_level_shed(2)
     meter.windows(budget, 1, 3)
-    assert (budget.is_shed(2), budget.is_shed(1), budget.is_shed(0)) == (True, False, False)
+    assert (budget.is_level_shed(2), budget.is_level_shed(1), budget.is_level_shed(0)) == (
+        True,
+        False,
+        False,
+    )
     meter.windows(budget, 10 * OVER_WINDOWS, 3)
-    assert (budget.is_shed(2), budget.is_shed(1), budget.is_shed(0)) == (True, True, False)
+    assert (budget.is_level_shed(2), budget.is_level_shed(1), budget.is_level_shed(0)) == (
+        True,
+        True,
+        False,
+    )
     (reported,) = budget.observations(["host.zombies", "gpu.clocks"])
     assert reported.detail == "not run to save resources: gpu.clocks, host.zombies"
     assert "3.00 % of a core" in reported.evidence
@@ -239,7 +253,7 @@ def test_memory_counts_too():
     budget = budget_of(meter)
     meter.memory_mb = 41
     meter.windows(budget, OVER_WINDOWS, 0.1)
-    assert budget.is_shed(2)
+    assert budget.is_level_shed(2)
 
 
 def test_they_come_back_after_a_long_calm():
@@ -247,6 +261,6 @@ def test_they_come_back_after_a_long_calm():
     budget = budget_of(meter)
     meter.windows(budget, OVER_WINDOWS, 3)
     meter.windows(budget, CALM_WINDOWS - 1, 0.1)
-    assert budget.is_shed(2)
+    assert budget.is_level_shed(2)
     meter.windows(budget, 1, 0.1)
-    assert not budget.is_shed(2)
+    assert not budget.is_level_shed(2)

@@ -13,7 +13,7 @@ from hpctl.detection import send
 from hpctl.detection.send import REPEATS_EVERY, DeliveryResult, HeadReply, ReportSender
 from hpctl.detection.send_pace import SendRateLimiter
 from hpctl.detection.settings import AgentSettings
-from hpctl.detection.spool import FindingsSpool, RecalledFindings
+from hpctl.detection.spool import FindingsSpool, RestoredFindings
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.identity import NodeGeneration
 from hpctl.vocabulary.model import AgentReport, ClearCondition, DeviceVerdict, Finding
@@ -138,7 +138,7 @@ def test_a_start_by_a_clock_that_was_ahead_is_corrected_where_it_is_refused(tmp_
     ahead = datetime.now(UTC) + timedelta(days=1)
     bench = Bench(tmp_path / "spool", monkeypatch, agent_start=ahead)
     answers = [
-        send.make_reply(403, json.dumps({"error": error, "message": "..."}).encode())
+        send.parse_head_reply(403, json.dumps({"error": error, "message": "..."}).encode())
         for error in ("stale_start", "future_start", "stale_start")
     ]
     starts: list[datetime] = []
@@ -251,7 +251,7 @@ BOTH = (FINDING, OPERATOR)
 def test_what_is_known_again(tmp_path, caplog, acked, told, now, known, logged):
     """Of this boot all; of an earlier one what no boot clears and nobody heard."""
     FindingsSpool(tmp_path / "spool").save(replace(REPORT, findings=told), acked=acked)
-    assert FindingsSpool(tmp_path / "spool").recall(now.generation) == RecalledFindings(known, NOON)
+    assert FindingsSpool(tmp_path / "spool").recall(now.generation) == RestoredFindings(known, NOON)
     assert caplog.text.count("not heard before this boot") == logged
     assert ("kernel.xid line" in caplog.text) is bool(logged)
 
@@ -263,7 +263,7 @@ def test_what_is_known_again(tmp_path, caplog, acked, told, now, known, logged):
 def test_a_damaged_state_is_renamed(tmp_path, damage, caplog):
     (tmp_path / "state.json").write_bytes(damage)
     spool = FindingsSpool(tmp_path)
-    assert spool.recall(REPORT.generation) == RecalledFindings()
+    assert spool.recall(REPORT.generation) == RestoredFindings()
     assert (tmp_path / "state.bad").read_bytes() == damage
     assert "renamed to" in caplog.text
     spool.save(REPORT, acked=False)

@@ -79,4 +79,4 @@ def test_what_the_bits_mean(row: str) -> None:
     registers = [0] * 7
     for register, bit in (one.split(".") for one in bits.split() if one != "-"):
         registers[int(register) - 1] |= 1 << int(bit)
-    assert xid74.name_nvlink_error([] if bits == "-" else registers) == kind
+    assert xid74.classify_nvlink_error([] if bits == "-" else registers) == kind

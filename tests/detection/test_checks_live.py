@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from msgspec import Struct
 
-from hpctl.engine.adapters import open_reader
+from hpctl.engine.adapters import open_journal_reader
 from hpctl.sandbox.proctree import list_descendants
 from hpctl.toolkit.compat import UTC
 from tests.daemon.chaos import Chaos, cluster
@@ -56,7 +56,7 @@ def explained(live, target):
 
 def health(live, node):
     """What the head node has from the node's agent."""
-    store = open_reader(live.config)
+    store = open_journal_reader(live.config)
     try:
         return store.health()[node]
     finally:

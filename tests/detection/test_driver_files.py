@@ -12,9 +12,9 @@ from hpctl.detection import driver_files
 from hpctl.detection.driver_files import (
     DRIVER_ROOT,
     LIBRARY,
-    find_library,
     find_nvidia_smi,
-    read_library_version,
+    find_nvml_library,
+    read_nvml_library_version,
 )
 from hpctl.nodes.gpu_reset import GpuReset
 from tests.fakes import nvidia_smi
@@ -48,8 +48,8 @@ def install(root: Path, name: str, version: str = "580.159.04") -> tuple[Path, P
 @pytest.mark.parametrize("name", FOLDERS)
 def test_each_place_is_found(tmp_path, name):
     program, library = install(tmp_path, name)
-    assert find_library(tmp_path, ENV) == library
-    assert read_library_version(tmp_path, ENV) == "580.159.04"
+    assert find_nvml_library(tmp_path, ENV) == library
+    assert read_nvml_library_version(tmp_path, ENV) == "580.159.04"
     found = find_nvidia_smi(tmp_path, ENV)
     assert found.path == program
     # The system's loader finds the system's library; elsewhere the program must be told.
@@ -60,18 +60,18 @@ def test_each_place_is_found(tmp_path, name):
 def test_the_environments_root_comes_first_and_then_the_system(tmp_path):
     for number, name in enumerate(FOLDERS):
         install(tmp_path, name, f"580.{number}")
-    assert find_library(tmp_path, ENV).parent == tmp_path / FOLDERS["named"][1]
-    assert find_library(tmp_path, {}).parent == tmp_path / FOLDERS["system"][1]
-    assert (read_library_version(tmp_path, ENV), read_library_version(tmp_path, {})) == (
+    assert find_nvml_library(tmp_path, ENV).parent == tmp_path / FOLDERS["named"][1]
+    assert find_nvml_library(tmp_path, {}).parent == tmp_path / FOLDERS["system"][1]
+    assert (read_nvml_library_version(tmp_path, ENV), read_nvml_library_version(tmp_path, {})) == (
         "580.5",
         "580.0",
     )
 
 
 def test_nothing_is_found_where_nothing_is(tmp_path):
-    assert find_library(tmp_path, ENV) is None
+    assert find_nvml_library(tmp_path, ENV) is None
     assert find_nvidia_smi(tmp_path, ENV) is None
-    assert read_library_version(tmp_path, ENV) == ""
+    assert read_nvml_library_version(tmp_path, ENV) == ""
 
 
 def writable(folder: Path, file: Path) -> Path:
@@ -107,7 +107,7 @@ WAYS = [writable, writable_file, led_away, *([others] if os.geteuid() == 0 else 
 @pytest.mark.parametrize("way", WAYS)
 def test_what_others_can_change_is_not_believed_and_said_once(tmp_path, caplog, way):
     program, library = install(tmp_path, "container")
-    for file, find in ((program, find_nvidia_smi), (library, find_library)):
+    for file, find in ((program, find_nvidia_smi), (library, find_nvml_library)):
         bad = way(file.parent, file)
         assert find(tmp_path, {}) is None
         assert find(tmp_path, {}) is None
@@ -119,7 +119,7 @@ def test_an_untrusted_place_does_not_hide_the_next(tmp_path):
     writable(*(file.parent for file in install(tmp_path, "container")))
     (tmp_path / "usr/local/nvidia/lib").chmod(0o777)
     _, library = install(tmp_path, "operator")
-    assert find_library(tmp_path, {}) == library
+    assert find_nvml_library(tmp_path, {}) == library
     assert find_nvidia_smi(tmp_path, {}).path == tmp_path / FOLDERS["operator"][0] / "nvidia-smi"
 
 

@@ -5,7 +5,12 @@ import os
 
 import pytest
 
-from hpctl.detection.rdma_counters import CounterFileReader, CounterSweep, SweepHistory, count_rise
+from hpctl.detection.rdma_counters import (
+    CounterFileReader,
+    CounterSweep,
+    SweepHistory,
+    compute_counter_rise,
+)
 
 FILES = {"drops": ("port/drops",), "errors": ("own/errors", "port/errors"), "new": ("port/new",)}
 
@@ -28,16 +33,16 @@ def test_values_are_read_again_from_the_same_descriptor(nic):
         {"drops": 7, "errors": 3},
         {"drops": 123456789012, "errors": 3},
     )
-    assert files.open_files == 2
+    assert files.open_file_count == 2
     files.close()
-    assert files.open_files == 0
+    assert files.open_file_count == 0
 
 
 def test_a_missing_file_is_no_number_and_no_failure(nic):
     reading = CounterFileReader(FILES).read(str(nic))
     assert "new" not in reading.values
     assert not reading.failed
-    assert count_rise(reading, reading, "new") is None
+    assert compute_counter_rise(reading, reading, "new") is None
 
 
 def test_a_device_that_vanishes_and_returns_is_another_one(nic, tmp_path):
@@ -45,12 +50,12 @@ def test_a_device_that_vanishes_and_returns_is_another_one(nic, tmp_path):
     before = files.read(str(nic))
     nic.rename(tmp_path / "aside")
     assert files.read(str(nic)) is None
-    assert files.open_files == 0
+    assert files.open_file_count == 0
     (nic / "port").mkdir(parents=True)
     (nic / "port/drops").write_text("900\n")
     after = files.read(str(nic))
     assert after.values == {"drops": 900}
-    assert count_rise(after, before, "drops") is None
+    assert compute_counter_rise(after, before, "drops") is None
 
 
 class Broken:
@@ -92,7 +97,10 @@ def test_what_fails_is_asked_less_and_less_and_read_again_once_it_answers(nic, m
 def test_the_number_of_kept_descriptors_is_bounded_and_the_values_are_not(nic):
     files = CounterFileReader(FILES, most_open=1)
     for _ in range(3):
-        assert (files.read(str(nic)).values, files.open_files) == ({"drops": 7, "errors": 3}, 1)
+        assert (files.read(str(nic)).values, files.open_file_count) == (
+            {"drops": 7, "errors": 3},
+            1,
+        )
 
 
 def test_history_reaches_back_at_least_half_a_span_and_stays_small():

@@ -131,4 +131,4 @@ def test_every_row_of_a_counter_names_limits_of_its_check(check: str) -> None:
             assert rule.limit in limits
         else:
             assert rule.operator in (">", "bucket")
-            assert rule.compute_allowed(60.0, limits) >= 0
+            assert rule.compute_allowed_growth(60.0, limits) >= 0

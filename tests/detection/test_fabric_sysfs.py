@@ -86,12 +86,12 @@ def test_more_than_expected_is_only_a_warning(tree):
 def test_a_young_sweep_is_shared_and_an_old_one_is_not(tree):
     tree.add_efa("efa_0")
     node = Node(tree.root)
-    first = efa_reading.read_trace(node.machine)
+    first = efa_reading.read_efa_counter_trace(node.machine)
     tree.set("efa_0", "rx_drops", 9)
     node.clock.now += 9.9
-    assert efa_reading.read_trace(node.machine) is first
+    assert efa_reading.read_efa_counter_trace(node.machine) is first
     node.clock.now += 0.1
-    second = efa_reading.read_trace(node.machine)
+    second = efa_reading.read_efa_counter_trace(node.machine)
     assert (dict(second.rises(first.now, "rx_drops")), second.past) == ({"efa_0": 9}, (first.now,))
 
 
@@ -108,9 +108,12 @@ def test_a_slow_device_leaves_the_others_to_the_next_sweep(tree, monkeypatch):
         return read(files, folder)
 
     monkeypatch.setattr(rdma_counters.CounterFileReader, "read", slow)
-    assert list(efa_reading.read_trace(node.machine).now.devices) == names[:2]
+    assert list(efa_reading.read_efa_counter_trace(node.machine).now.devices) == names[:2]
     node.clock.now += 12
-    assert list(efa_reading.read_trace(node.machine).now.devices) == [*names[2:], *names[:2]]
+    assert list(efa_reading.read_efa_counter_trace(node.machine).now.devices) == [
+        *names[2:],
+        *names[:2],
+    ]
 
 
 def test_a_folder_that_cannot_be_listed_is_not_reported_apart_from_nothing(tree, monkeypatch):
@@ -119,7 +122,7 @@ def test_a_folder_that_cannot_be_listed_is_not_reported_apart_from_nothing(tree,
 
     monkeypatch.setattr("hpctl.detection.rdma.os.listdir", broken)
     with pytest.raises(UnknownResultError, match="/sys/class/infiniband: Permission denied"):
-        efa_reading.read_trace(Node(tree.root).machine)
+        efa_reading.read_efa_counter_trace(Node(tree.root).machine)
 
 
 # The fabric's checks together: silent on a healthy machine, and on one without a fabric.
@@ -272,9 +275,9 @@ def test_errors_are_found_wherever_the_driver_keeps_them(tree, folder, total):
     tree.add_neuron(1, folder, total)
     node = Node(tree.root)
     assert errors(node) == []
-    tree.neuron_file(0, "mem_ecc_uncorrected").write_text("1\n")
-    tree.neuron_file(1, "sram_ecc_uncorrected").write_text("3\n")
-    tree.neuron_file(1, "mem_ecc_repairable_uncorrected").write_text("2\n")
+    tree.find_neuron_counter_file(0, "mem_ecc_uncorrected").write_text("1\n")
+    tree.find_neuron_counter_file(1, "sram_ecc_uncorrected").write_text("3\n")
+    tree.find_neuron_counter_file(1, "mem_ecc_repairable_uncorrected").write_text("2\n")
     assert errors(node) == [
         ("mem_repairable", "neuron1"),
         ("mem_uncorrected", "neuron0"),

@@ -73,7 +73,7 @@ def test_a_line_that_is_cut_into_two_names_makes_no_fault(template: str) -> None
 )  # fmt: skip
 def test_a_process_s_name_says_nothing_of_the_severity(text: str, code: str) -> None:
     from hpctl.faults.assess import list_fault_classes
-    from hpctl.faults.catalogue import build_rules
+    from hpctl.faults.catalogue import build_fault_rules
 
     finding = KernelLineJudge(lambda _pid, _at: "").findings([KernelRecord(0, 1, NOON, text)])
-    assert [fault.rule for fault in list_fault_classes(finding, build_rules())] == [code]
+    assert [fault.rule for fault in list_fault_classes(finding, build_fault_rules())] == [code]

@@ -9,7 +9,7 @@ import yaml
 from msgspec.structs import replace
 
 from hpctl.detection.checks import gpu_gauges
-from hpctl.detection.conditions import CheckFindings
+from hpctl.detection.conditions import CheckFindingTracker
 from hpctl.detection.nvml.snapshot import (
     ClockThrottleTimes,
     EccCounters,
@@ -120,7 +120,7 @@ def test_replays_are_compared_with_ten_times_the_peers(worst, found):
 )
 def test_what_continues_is_reported_in_minutes(name, held, least, most):
     """A light power brake within ten, heavy heat twice: after five and after ten."""
-    one, conditions = check(name), CheckFindings(row(name))
+    one, conditions = check(name), CheckFindingTracker(row(name))
     before = None
     for minute in range(30):
         throttle = ClockThrottleTimes(**{counter: minute * ns for counter, ns in held.items()})

@@ -8,7 +8,7 @@ import pytest
 from hpctl.detection import probe
 from hpctl.detection.check import CheckedMachine, DeviceAbsentError, ExpectedHardware
 from hpctl.detection.checks import host_allowance, host_devices
-from hpctl.detection.checks.host_allowance import parse_allowances, read_ebs_statistics
+from hpctl.detection.checks.host_allowance import parse_ebs_statistics, parse_ethtool_allowances
 from tests.detection.host import summary
 
 # As ethtool prints it on an instance with ENA.
@@ -38,19 +38,19 @@ def page(*exceeded: int, magic: int = 0x3C23B510) -> str:
 
 
 def test_what_ethtool_says():
-    assert parse_allowances(ETHTOOL.format(bw=12, conntrack=7)) == [
+    assert parse_ethtool_allowances(ETHTOOL.format(bw=12, conntrack=7)) == [
         ("bw_in", 12), ("bw_out", 3), ("pps", 0), ("conntrack", 7), ("linklocal", 0),
     ]  # fmt: skip
 
 
 def test_what_an_ebs_volume_says():
-    stats = read_ebs_statistics(page(10, 20, 30, 40))
+    stats = parse_ebs_statistics(page(10, 20, 30, 40))
     assert ([count for _, count in stats], stats[0][0]) == ([10, 20, 30, 40], "the volume's IOPS")
 
 
 @pytest.mark.parametrize("text", ["", "0000: 01 02", page(1, 2, 3, 4, magic=1), "NVMe status: ..."])
 def test_a_page_of_another_kind_says_nothing(text):
-    assert read_ebs_statistics(text) == []
+    assert parse_ebs_statistics(text) == []
 
 
 def test_each_device_is_asked_by_its_program(tmp_path, monkeypatch):

@@ -6,10 +6,10 @@ from hpctl.detection.checks import host_mounts, host_readonly
 from hpctl.detection.checks.host_filesystems_reading import (
     LOCAL,
     NETWORK,
-    list_file_systems,
     read_mounts,
+    select_mounts_by_type,
 )
-from hpctl.detection.checks.host_mounts import MountAnswer
+from hpctl.detection.checks.host_mounts import MountProbeResult
 from hpctl.detection.probe import ProbePending, ProbeResult, ProbeRunner
 from hpctl.vocabulary.model import DeviceVerdict
 from tests.detection.host import limits, machine, summary
@@ -29,7 +29,8 @@ def judged_mounts(*asked):
 
 def points(made):
     return [
-        mount.point for mount in list_file_systems(read_mounts(made), NETWORK, host_readonly.MOST)
+        mount.point
+        for mount in select_mounts_by_type(read_mounts(made), NETWORK, host_readonly.MOST)
     ]
 
 
@@ -51,7 +52,7 @@ def ask(tmp_path, args, probes):
 @pytest.mark.parametrize("args", [host_mounts.STATFS, host_mounts.STAT_ROOT])
 def test_a_mount_that_answers_is_well(tmp_path, args, probes):
     seen = ask(tmp_path, args, probes)
-    assert (seen, judged_mounts(*seen)) == ((MountAnswer("/fsx", "lustre"),), [])
+    assert (seen, judged_mounts(*seen)) == ((MountProbeResult("/fsx", "lustre"),), [])
 
 
 def stand_in(tmp_path, text):
@@ -96,7 +97,7 @@ def mountinfo(*lines, own="rw", super="rw"):
 
 
 def signs(machine, answer=WELL):
-    local = list_file_systems(read_mounts(machine), LOCAL, 32)
+    local = select_mounts_by_type(read_mounts(machine), LOCAL, 32)
     return {
         disk.point: disk.sign for disk in host_readonly.judge_disk_states(machine, local, answer)
     }

@@ -7,7 +7,7 @@ from hpctl.detection import procs
 from hpctl.detection.check import UnknownResultError
 from hpctl.detection.checks import host_dstate, host_zombies
 from hpctl.detection.checks.host_dstate import StuckTask
-from hpctl.detection.checks.host_zombies import ZombieSample
+from hpctl.detection.checks.host_zombies import ProcessCountSample
 from hpctl.detection.nvml.snapshot import GpuProcess, NvmlSnapshot
 from hpctl.detection.procs import ProcessScanner
 from hpctl.vocabulary.model import DeviceVerdict
@@ -163,15 +163,15 @@ def scan(monkeypatch):
 
 def test_what_proc_says(tmp_path):
     files = {**FILES, **stat(5, "Z"), **stat(6), **stat(7, "Z")}
-    seen = host_zombies.count_zombie_processes(machine(tmp_path, files))
-    assert seen == ZombieSample(2, 1234, 65536, 2048, 9223372036854775807)
+    seen = host_zombies.count_processes_and_files(machine(tmp_path, files))
+    assert seen == ProcessCountSample(2, 1234, 65536, 2048, 9223372036854775807)
     assert summary(host_zombies.judge_process_counts(seen, None, limits("host.zombies"))) == []
 
 
 @pytest.mark.parametrize("name", ["/proc/loadavg", "/proc/sys/fs/file-nr"])
 def test_what_proc_should_not_say(tmp_path, name):
     with pytest.raises(UnknownResultError):
-        host_zombies.count_zombie_processes(machine(tmp_path, {**FILES, name: "?"}))
+        host_zombies.count_processes_and_files(machine(tmp_path, {**FILES, name: "?"}))
 
 
 def test_a_scan_reads_a_kernel_thread_once_in_ten_times(tmp_path):

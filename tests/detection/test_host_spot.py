@@ -18,7 +18,7 @@ from hpctl.detection.checks import host_spot
 from hpctl.engine.journal.events import Event, NodeRecoveryOpened, SignalSeen
 from hpctl.engine.journal.state import replay_events
 from hpctl.faults.assess import assess_health
-from hpctl.faults.catalogue import build_rules
+from hpctl.faults.catalogue import build_fault_rules
 from hpctl.nodes import advance
 from hpctl.nodes.actors import NodeFacts
 from hpctl.vocabulary.assessment import Remedy, Urgency
@@ -30,7 +30,7 @@ from hpctl.vocabulary.slurm_facts import SlurmNode
 from tests.fakes.engine import advance_all, plan
 from tests.fakes.values import OWN, at, faulty, generation, node_name, opened, slurm_job, view_of
 
-RULES = build_rules()
+RULES = build_fault_rules()
 RULE = "host-spot-interruption"
 NOTICE = {"action": "terminate", "time": "2026-03-01T12:02:00Z"}
 

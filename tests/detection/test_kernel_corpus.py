@@ -13,7 +13,7 @@ from pathlib import Path
 from hpctl.detection import kmsg
 from hpctl.detection.kernel.log import KernelLineJudge
 from hpctl.detection.logtext import LogTextReader
-from hpctl.faults.table import KERNEL_CHECKS, list_check_rows
+from hpctl.faults.table import KERNEL_CHECKS, list_check_fault_rows
 from hpctl.vocabulary.model import Finding
 from tests.detection.corpus import case, play, unseen
 from tests.fakes.values import T0 as NOON
@@ -33,7 +33,7 @@ def recorded() -> Iterator[str]:
     """The lines of the H200's kernel: at its boot, and when programs crashed."""
     for name in ("kmsg-boot-driver.txt", "kmsg-crashes.txt"):
         for raw in read_kernel_records(name):
-            record = kmsg.parse_record(raw.encode(), booted=1.7e9)
+            record = kmsg.parse_kmsg_record(raw.encode(), booted=1.7e9)
             assert record is not None
             yield record.text
     for entry in LogTextReader(BytesIO(read_text("deaths/kmsg").encode())):
@@ -77,7 +77,7 @@ def test_every_line_amounts_to_what_it_did() -> None:
 def test_a_row_says_whether_a_recording_holds_a_line_of_it() -> None:
     """H200: tests/gpu/recordings/h200-580.159."""
     in_recordings = {(f.check, f.code) for text in recorded() for f in judged(text)}
-    rows = [row for spec in KERNEL_CHECKS for row in list_check_rows(spec.name)]
+    rows = [row for spec in KERNEL_CHECKS for row in list_check_fault_rows(spec.name)]
     recorded_rows = [row for row in rows if any(one.is_recorded for one in row.sightings)]
     said = {(row.check, code) for row in recorded_rows for code in row.codes}
     assert said == in_recordings

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hpctl.detection.kernel.log import KernelLineJudge
 from hpctl.detection.kmsg import RECORD_BYTES, KernelRecord
 from hpctl.faults.catalogue import SHIPPED
-from hpctl.faults.table import CHECKS, DRIVERS, KERNEL_CHECKS, list_check_rows
+from hpctl.faults.table import CHECKS, DRIVERS, KERNEL_CHECKS, list_check_fault_rows
 from hpctl.vocabulary.model import AgentReport, ClearCondition, DeviceVerdict, Finding
 from hpctl.wire import reports as wire
 from tests.detection.kernel_cases import BENIGN, CASES, NOTHING, OOM_OF_A_JOB, WATCH
@@ -182,7 +182,7 @@ READ_BY_CODE = {
 KERNEL_ROWS = [
     row
     for spec in KERNEL_CHECKS
-    for row in list_check_rows(spec.name)
+    for row in list_check_fault_rows(spec.name)
     if spec.name not in ("kernel.xid", "kernel.sxid")
 ]
 

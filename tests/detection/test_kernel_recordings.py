@@ -14,20 +14,20 @@ from hpctl.detection.findings import FindingStore
 from hpctl.detection.kernel.log import KernelLineJudge
 from hpctl.detection.logtext import LogTextReader
 from hpctl.detection.nvml.snapshot import NvmlEvent, NvmlSnapshot
-from hpctl.faults.assess import assess_settled, list_fault_classes
-from hpctl.faults.catalogue import build_rules
+from hpctl.faults.assess import assess_without_settling, list_fault_classes
+from hpctl.faults.catalogue import build_fault_rules
 from hpctl.faults.table import BENIGN_LINES
 from hpctl.vocabulary.assessment import NodeCondition, Remedy
 from hpctl.vocabulary.model import DeviceVerdict, Finding
 from tests.gpu.recordings import read_json, read_kernel_records, read_text
 
-RULES = build_rules()
+RULES = build_fault_rules()
 GPU = "0000:00:06.0"
 NOTHING_WRONG = {DeviceVerdict.OK, DeviceVerdict.NOTE}
 
 
 def parse(lines: Iterable[str]) -> list[kmsg.KernelRecord]:
-    records = [kmsg.parse_record(line.encode(), booted=1.7e9) for line in lines]
+    records = [kmsg.parse_kmsg_record(line.encode(), booted=1.7e9) for line in lines]
     assert None not in records
     return records
 
@@ -94,7 +94,7 @@ def test_nine_faulting_programs_are_no_sign_against_the_node(job_of) -> None:
     assert {(f.check, f.device, f.verdict) for f in findings} == {
         ("kernel.xid", GPU, DeviceVerdict.NOTE)
     }
-    found = assess_settled(findings, RULES)
+    found = assess_without_settling(findings, RULES)
     assert (found.condition, found.fault) == (NodeCondition.HEALTHY, None)
     remedies = {fault.ladder for fault in list_fault_classes(findings, RULES)}
     assert remedies == {(Remedy.RESTART_JOB,), (Remedy.NONE,)}
@@ -106,7 +106,7 @@ def test_all_together_is_a_healthy_node() -> None:
     crashed = parse(read_kernel_records("kmsg-crashes.txt"))
     findings = judge([*booted, *crashed, *deaths()])
     assert {f.verdict for f in findings} <= NOTHING_WRONG
-    assert assess_settled(findings, RULES).condition is NodeCondition.HEALTHY
+    assert assess_without_settling(findings, RULES).condition is NodeCondition.HEALTHY
     died = count_by_code(judge(deaths()))
     assert died == {"31": 2, "43": 6}
 
@@ -141,7 +141,7 @@ def test_a_line_that_no_rule_knows_is_a_note() -> None:
     (found,) = judge(parse(f"4,{n},{n}000000,c;{text}" for n, text in enumerate(texts, 1)))
     assert (found.check, found.code, found.detail) == ("kernel.driver", "unknown", "nvidia")
     assert (found.verdict, found.count) == (DeviceVerdict.NOTE, 2)
-    assert assess_settled((found,), RULES).condition is NodeCondition.HEALTHY
+    assert assess_without_settling((found,), RULES).condition is NodeCondition.HEALTHY
 
 
 def test_a_gpu_that_the_driver_numbers_prints_the_same_harmless_line() -> None:

@@ -16,9 +16,9 @@ from hpctl.detection.kmsg import (
     KernelRecord,
     KmsgDevice,
     KmsgFileFollower,
-    format_record,
+    format_kmsg_record,
     open_kernel_log,
-    parse_record,
+    parse_kmsg_record,
 )
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import Unavailable
@@ -27,7 +27,7 @@ from tests.waiting import until
 
 def test_a_record_is_taken_apart():
     usec = time.monotonic_ns() // 1000 - 5_000_000
-    record = parse_record(f"12,339,{usec},-;NVRM: text; with, all\n SUBSYSTEM=pci\n".encode())
+    record = parse_kmsg_record(f"12,339,{usec},-;NVRM: text; with, all\n SUBSYSTEM=pci\n".encode())
     assert (record.facility, record.seq, record.text) == (1, 339, "NVRM: text; with, all")
     assert 4.5 < (datetime.now(UTC) - record.at).total_seconds() < 6
 
@@ -41,7 +41,7 @@ def test_a_record_is_taken_apart():
     ],
 )  # fmt: skip
 def test_escapes_are_undone_but_for_control_characters(escaped, text):
-    assert parse_record(b"4,1,1,-;" + escaped).text == text
+    assert parse_kmsg_record(b"4,1,1,-;" + escaped).text == text
 
 
 def texts(log: kmsg.KernelLog) -> list[str]:
@@ -51,7 +51,7 @@ def texts(log: kmsg.KernelLog) -> list[str]:
 @pytest.fixture
 def path(tmp_path) -> Path:
     path = tmp_path / "kmsg"
-    path.write_bytes(format_record("old", 1))
+    path.write_bytes(format_kmsg_record("old", 1))
     return path
 
 
@@ -64,7 +64,12 @@ def test_a_file_is_followed_from_its_start(path):
     log = open_kernel_log(path)
     assert isinstance(log, KmsgFileFollower)
     assert (texts(log), texts(log)) == (["old"], [])
-    append(path, format_record("new", 2) + b" SUBSYSTEM=pci\ngarbage\n" + format_record("newer", 3))
+    append(
+        path,
+        format_kmsg_record("new", 2)
+        + b" SUBSYSTEM=pci\ngarbage\n"
+        + format_kmsg_record("newer", 3),
+    )
     assert texts(log) == ["new", "newer"]
     log.close()
 
@@ -76,15 +81,15 @@ def test_a_file_is_waited_for_by_inotify_and_is_quiet_while_nothing_comes(path):
         assert log.fileno() is not None
         selector.register(log, selectors.EVENT_READ)
         assert selector.select(0.05) == []
-        append(path, format_record("new", 2))
+        append(path, format_kmsg_record("new", 2))
         assert selector.select(5)
         assert (texts(log), selector.select(0)) == (["new"], [])
         replacement = path.with_name("other")
-        replacement.write_bytes(format_record("of another file", 1))
+        replacement.write_bytes(format_kmsg_record("of another file", 1))
         replacement.replace(path)
         assert selector.select(5)
         assert texts(log) == ["of another file"]
-        append(path, format_record("which is watched too", 2))
+        append(path, format_kmsg_record("which is watched too", 2))
         assert selector.select(5)
         assert texts(log) == ["which is watched too"]
     log.close()
@@ -122,7 +127,7 @@ def test_a_files_stamps_count_from_its_writers_boot_whenever_that_was(path):
 def test_a_line_written_in_pieces_is_one_line(path):
     log = open_kernel_log(path)
     texts(log)
-    whole = format_record("in pieces", 2)
+    whole = format_kmsg_record("in pieces", 2)
     for piece in (whole[:5], whole[5:20], whole[20:-1]):
         append(path, piece)
         assert texts(log) == []
@@ -132,10 +137,10 @@ def test_a_line_written_in_pieces_is_one_line(path):
 
 
 def test_a_truncated_file_is_read_again(path):
-    append(path, format_record("long " * 40, 2) + b"4,3,1,-;half a li")
+    append(path, format_kmsg_record("long " * 40, 2) + b"4,3,1,-;half a li")
     log = open_kernel_log(path)
     assert len(texts(log)) == 2
-    path.write_bytes(format_record("after", 1))
+    path.write_bytes(format_kmsg_record("after", 1))
     assert texts(log) == ["after"]
     log.close()
 
@@ -145,13 +150,13 @@ def test_a_line_without_end_is_dropped_and_counted(path):
     texts(log)
     append(path, b"4,2,1,-;" + b"x" * 3 * kmsg.RECORD_BYTES)
     assert (texts(log), log.lost) == ([], 1)
-    append(path, b"\n" + format_record("next", 3))
+    append(path, b"\n" + format_kmsg_record("next", 3))
     assert texts(log) == ["next"]
     log.close()
 
 
 def test_a_big_file_comes_in_batches_and_nothing_is_missed(path):
-    path.write_bytes(b"".join(format_record(f"{n}", n) for n in range(30_000)))
+    path.write_bytes(b"".join(format_kmsg_record(f"{n}", n) for n in range(30_000)))
     log, seen = open_kernel_log(path), []
     while batch := log.read():
         assert len(batch) <= kmsg.BATCH

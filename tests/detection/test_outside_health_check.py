@@ -16,8 +16,8 @@ from msgspec.structs import replace
 
 from hpctl.detection.outside.ask import SOCKET
 from hpctl.detection.outside.local_server import AgentSocketServer
-from hpctl.detection.outside.node_verdict import format_verdict_line, judge_node
-from hpctl.faults.catalogue import build_rules
+from hpctl.detection.outside.node_verdict import compute_node_verdict, format_verdict_line
+from hpctl.faults.catalogue import build_fault_rules
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.model import DeviceVerdict, Finding
 from tests.detection.test_outside_local import NODE, ROOT, Node
@@ -109,7 +109,7 @@ def test_a_reported_failure_is_a_warning_that_leaves_the_node_in_service(place, 
 
 def test_an_agent_that_has_not_looked_for_long_has_an_unknown_verdict(place, tmp_path):
     now = datetime.now(UTC)
-    old = judge_node(NODE, (), now - timedelta(hours=1), build_rules(), now)
+    old = compute_node_verdict(NODE, (), now - timedelta(hours=1), build_fault_rules(), now)
     server = AgentSocketServer(
         tmp_path / "agent.sock", Node(tmp_path / "other").reported, lambda: old
     )
@@ -279,7 +279,7 @@ def test_without_the_program_the_commands_line_is_printed(tmp_path, node):
 def test_the_line_is_short_and_plain():
     now = datetime.now(UTC)
     found = Finding("kernel.xid", DeviceVerdict.FAIL, now, now, code="79")
-    judged = judge_node(NODE, (found,), now, build_rules(), now)
+    judged = compute_node_verdict(NODE, (found,), now, build_fault_rules(), now)
     line = format_verdict_line(replace(judged, why="\x1b[2J\nroot@h \N{SNOWMAN}" + "y" * 5000))
     assert len(line) < 700
     assert line.decode("ascii").isprintable()

@@ -8,7 +8,7 @@ import pytest
 
 from hpctl.detection.outside.hma_log import UNIT, HealthAgentJournal
 from hpctl.detection.outside.hma_records import HealthAgentDetection, MalformedDetectionError
-from hpctl.detection.outside.hma_records import read_detection as read
+from hpctl.detection.outside.hma_records import parse_detection as read
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.model import ClearCondition
 

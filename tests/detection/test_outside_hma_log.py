@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.detection.changes import NoListener
+from hpctl.detection.changes import NullFindingChangeListener
 from hpctl.detection.outside import trust
 from hpctl.detection.outside.hma_log import (
     JOURNALCTL,
     MAX_LINE,
     UNIT,
-    HealthAgentFile,
     HealthAgentJournal,
+    HealthAgentLogFile,
     Source,
 )
-from hpctl.detection.outside.hma_watch import MAX_KEPT, HealthAgentWatch
+from hpctl.detection.outside.hma_watch import MAX_KEPT, HealthAgentLogWatcher
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import Unavailable
 from hpctl.vocabulary.model import DeviceVerdict, Finding
@@ -48,8 +48,8 @@ class Log:
         self.path = path
         path.touch(mode=0o644)
         self.changes = 0
-        self.source = HealthAgentFile(path)
-        self.watch = HealthAgentWatch(self.source, BOOTED, self)
+        self.source = HealthAgentLogFile(path)
+        self.watch = HealthAgentLogWatcher(self.source, BOOTED, self)
 
     def note_change(self) -> None:
         self.changes += 1
@@ -132,7 +132,7 @@ def test_nor_another_user_s_nor_a_link(log, monkeypatch):
     link = log.path.with_name("link.log")
     link.symlink_to(log.path)
     with pytest.raises(Unavailable):
-        HealthAgentFile(link).read(0)
+        HealthAgentLogFile(link).read(0)
     monkeypatch.setattr(trust, "list_trusted_owners", lambda: frozenset({os.geteuid() + 1}))
     assert set(log.found()) == {"hma.log-untrusted"}
 
@@ -158,7 +158,7 @@ class Journal:
         program.chmod(0o755)
         (place / UNIT).touch()
         self.source: Source = HealthAgentJournal([str(program)], UNIT, [str(place)])
-        self.watch = HealthAgentWatch(self.source, BOOTED, NoListener())
+        self.watch = HealthAgentLogWatcher(self.source, BOOTED, NullFindingChangeListener())
 
     def says(self, *entries: str) -> None:
         self.lines.write_text("".join(f"{text}\n" for text in entries))

@@ -13,11 +13,11 @@ import pytest
 from hpctl.detection.outside import local_server
 from hpctl.detection.outside.ask import AgentRefusedError, ask_agent
 from hpctl.detection.outside.local_server import MAX_PEERS, AgentSocketServer
-from hpctl.detection.outside.node_verdict import NodeVerdict, judge_node
+from hpctl.detection.outside.node_verdict import NodeVerdict, compute_node_verdict
 from hpctl.detection.outside.reported import ReportTable
-from hpctl.detection.outside.verdict_formats import FORMATS, read_verdict
+from hpctl.detection.outside.verdict_formats import FORMATS, parse_tool_verdict
 from hpctl.detection.outside.verdict_readers import ToolOutput, rank_verdict
-from hpctl.faults.catalogue import build_rules
+from hpctl.faults.catalogue import build_fault_rules
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import Unavailable
 from hpctl.vocabulary.identity import NodeGeneration
@@ -43,7 +43,9 @@ class Node:
 
     def verdict(self) -> NodeVerdict:
         now = datetime.now(UTC)
-        return judge_node(NODE, (*self.seen, *self.reported.findings()), now, build_rules(), now)
+        return compute_node_verdict(
+            NODE, (*self.seen, *self.reported.findings()), now, build_fault_rules(), now
+        )
 
     def sees(self, check: str, code: str, verdict: DeviceVerdict = DeviceVerdict.FAIL) -> None:
         now = datetime.now(UTC)
@@ -137,7 +139,9 @@ def test_a_node_that_is_about_to_be_drained_fails_a_prolog(node):
 
 def test_an_agent_that_no_longer_looks_knows_nothing(node):
     long_ago = datetime(2026, 1, 1, tzinfo=UTC)
-    node.judge = lambda: judge_node(NODE, (), long_ago, build_rules(), datetime.now(UTC))
+    node.judge = lambda: compute_node_verdict(
+        NODE, (), long_ago, build_fault_rules(), datetime.now(UTC)
+    )
     assert node.hpctl("agent", "verdict").returncode == 0
     shown = node.hpctl("agent", "verdict", "--strict")
     assert (shown.returncode, "n1 is unknown" in shown.stdout) == (3, True)
@@ -322,7 +326,7 @@ def test_the_verdict_has_the_form_and_exit_codes_of_health_validation(
         assert components[0]["check_ids"] == [f"{check}.{code}"]
         assert components[0]["category"] == check.partition(".")[0]
     assert node.hpctl("agent", "verdict", "--exit-code").returncode == status
-    read = read_verdict("health-validation", ToolOutput(shown.stdout, status))
+    read = parse_tool_verdict("health-validation", ToolOutput(shown.stdout, status))
     worst = max((one.verdict for one in read), key=rank_verdict, default=DeviceVerdict.OK)
     assert worst == FORMATS["health-validation"].levels[document["overall_severity"]]
 

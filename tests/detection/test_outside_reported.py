@@ -8,10 +8,10 @@ import pytest
 from hpctl.detection.outside.report_request import (
     MalformedRequestError,
     ReportRequest,
-    decode_request,
+    decode_agent_request,
 )
 from hpctl.detection.outside.reported import MAX_REPORTED, ReportTable, TooManyReportsError
-from hpctl.faults.health import fold_report
+from hpctl.faults.health import merge_agent_report
 from hpctl.vocabulary.model import AgentReport as ToHead
 from hpctl.vocabulary.model import DeviceVerdict
 from tests.fakes.values import T0 as NOON
@@ -31,7 +31,7 @@ def table(watch) -> ReportTable:
 
 
 def output(verdict: str = "fail", check: str = "report.nhc", **more) -> ReportRequest:
-    found = decode_request(
+    found = decode_agent_request(
         json.dumps({"op": "report", "check": check, "verdict": verdict} | more).encode()
     )
     assert isinstance(found, ReportRequest)
@@ -90,13 +90,13 @@ def test_ok_reaches_a_head_node_that_remembers_until_the_boot(table):
         return ToHead(node, instance, BOOT, seq, NOON, NOON, table.findings())
 
     table.take(output(clears="boot", detail="91 %"))
-    known, _ = fold_report(None, to_head(1), NOON)
+    known, _ = merge_agent_report(None, to_head(1), NOON)
     assert table.take(output("ok")).cleared == 1
-    known, new = fold_report(known, to_head(2), NOON)
+    known, new = merge_agent_report(known, to_head(2), NOON)
     assert [f.verdict for f in known.findings] == [DeviceVerdict.OK]
     assert new
     table.take(output(clears="boot", detail="95 %"))
-    known, _ = fold_report(known, to_head(3), NOON)
+    known, _ = merge_agent_report(known, to_head(3), NOON)
     assert [(f.verdict, f.detail) for f in known.findings] == [(DeviceVerdict.FAIL, "91 %")]
 
 
@@ -171,5 +171,5 @@ def test_what_a_script_computes_is_made_to_fit():
 )
 def test_what_is_no_request_is_reported_its_place(line, says):
     with pytest.raises(MalformedRequestError) as caught:
-        decode_request(line)
+        decode_agent_request(line)
     assert says in str(caught.value)

@@ -7,7 +7,11 @@ from pathlib import Path
 import pytest
 
 from hpctl.detection.outside.ask import ask_agent
-from hpctl.detection.outside.sources import OutsideSources, SourceLocations, is_outside_check
+from hpctl.detection.outside.sources import (
+    ExternalFindingSources,
+    FindingSourceLocations,
+    is_external_check,
+)
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.identity import NodeGeneration
 from hpctl.vocabulary.model import ClearCondition, DeviceVerdict, Finding
@@ -25,15 +29,15 @@ class Agent:
         self.place = place
         self.changes = 0
         self.socket = place / "agent.sock"
-        self.sources = OutsideSources(
-            SourceLocations(self.socket, place / "hma.log", place / "checks.d"),
+        self.sources = ExternalFindingSources(
+            FindingSourceLocations(self.socket, place / "hma.log", place / "checks.d"),
             NODE,
             place / "spool",
             self,
             earlier,
         )
 
-    def last_look(self) -> tuple[datetime, tuple[Finding, ...]]:
+    def get_latest_findings(self) -> tuple[datetime, tuple[Finding, ...]]:
         return datetime.now(UTC), self.sources.findings()
 
     def note_change(self) -> None:
@@ -78,7 +82,7 @@ def test_all_of_them_are_heard(agent, place):
     }
     (place / "hma.log").write_text(json.dumps(record) + "\n")
     until(lambda: agent.checks() >= {"report.nhc", "plugin.scratch", "agent.plugins"})
-    assert all(is_outside_check(check) for check in agent.checks())
+    assert all(is_external_check(check) for check in agent.checks())
     assert agent.changes >= 3
     verdict = ask_agent(str(agent.socket), {"op": "verdict"}, 5.0)["verdict"]
     assert verdict["condition"] == "suspect"

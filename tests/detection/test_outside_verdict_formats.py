@@ -15,7 +15,7 @@ from hpctl.detection.outside.verdict_formats import (
     FORMAT_NAMES,
     FORMATS,
     MAX_FINDINGS,
-    read_verdict,
+    parse_tool_verdict,
 )
 from hpctl.detection.outside.verdict_readers import ToolOutput, rank_verdict
 from hpctl.vocabulary.model import DeviceVerdict
@@ -32,7 +32,7 @@ FAIL, WARN, NOTE, UNKNOWN = (
 def read(name: str, text: object, status: int | None = 0) -> tuple[Observation, ...]:
     """Return what a format finds in an output, which may be given as a JSON value."""
     said = text if isinstance(text, str) else json.dumps(text)
-    return read_verdict(name, ToolOutput(said, status, "ip-10-1-2-3"))
+    return parse_tool_verdict(name, ToolOutput(said, status, "ip-10-1-2-3"))
 
 
 def list_codes(found: tuple[Observation, ...]) -> list[tuple[str, str, DeviceVerdict]]:

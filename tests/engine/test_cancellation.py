@@ -3,9 +3,9 @@
 import pytest
 from msgspec.structs import replace
 
-from hpctl.engine.cancellation import add_cancellation, find_canceled_job
+from hpctl.engine.cancellation import add_cancellation_details, find_canceled_job
 from hpctl.engine.explain_view import ExplainView, make_job_view
-from hpctl.engine.journal.state import State
+from hpctl.engine.journal.state import EngineState
 from hpctl.engine.world import World
 from hpctl.vocabulary.policy import RecoveryPolicy
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob
@@ -15,7 +15,9 @@ CANCELED = slurm_job(state="CANCELLED", end=at(-60))
 
 
 def world(job: SlurmJob) -> World:
-    return World(at(0), RecoveryPolicy(), State(), slurm=SchedulerView(at(0), jobs={job.id: job}))
+    return World(
+        at(0), RecoveryPolicy(), EngineState(), slurm=SchedulerView(at(0), jobs={job.id: job})
+    )
 
 
 def show(job: SlurmJob) -> ExplainView:
@@ -33,9 +35,9 @@ def test_no_other_job_was_canceled(state: str) -> None:
 
 def test_the_account_is_named_where_it_is_known() -> None:
     when = f"{at(-60):%Y-%m-%d %H:%M:%S} UTC"
-    known = add_cancellation(show(CANCELED), CANCELED, "ann").headline
+    known = add_cancellation_details(show(CANCELED), CANCELED, "ann").headline
     assert known.endswith(f"Job 1 was canceled at {when} by ann.")
-    unknown = add_cancellation(show(CANCELED), CANCELED, "").headline
+    unknown = add_cancellation_details(show(CANCELED), CANCELED, "").headline
     assert unknown.endswith(
         f"canceled at {when}; Slurm tells by whom only where slurmdbd keeps its accounting."
     )

@@ -16,9 +16,9 @@ from hpctl.engine.journal.state import replay_events
 from hpctl.engine.plan import plan_recoveries
 from hpctl.engine.status_view import make_status_view
 from hpctl.engine.world import World
-from hpctl.faults.catalogue import build_rules
+from hpctl.faults.catalogue import build_fault_rules
 from hpctl.nodes.facts import make_node_facts
-from hpctl.nodes.kind import make_node_kind
+from hpctl.nodes.kind import make_node_recovery_kind
 from hpctl.nodes.stuck import STUCK, find_stuck_nodes
 from hpctl.vocabulary.assessment import Urgency
 from hpctl.vocabulary.reason import format_own_reason
@@ -102,7 +102,9 @@ def test_an_operator_who_took_the_node_back_is_not_overruled_for_the_same_wait()
 def test_the_gates_judge_it_as_any_other_candidate():
     view = view_of(log=TREATED, scheduler=slurm(ENDED), seconds=LATE)
     view = replace(view, scheduler=replace(view.scheduler, as_of=at(LATE)))
-    (opening,) = plan_recoveries(view, OWN, build_rules(), {}, at(LATE), (make_node_kind(),)).opens
+    (opening,) = plan_recoveries(
+        view, OWN, build_fault_rules(), {}, at(LATE), (make_node_recovery_kind(),)
+    ).opens
     assert (opening.generation.node, opening.rule) == ("n2", STUCK.rule)
     assert opening.urgency is Urgency.AFTER_JOBS
 
@@ -119,7 +121,10 @@ def cordoned(*jobs: SlurmJob, seconds: float, version="22.05.8", urgency=Urgency
     )
     shown = slurm(*jobs, version=version, n2=drained)
     view = view_of(log=log, scheduler=replace(shown, as_of=at(seconds)), seconds=seconds)
-    return [d.do.kind for d in advance_recoveries(view, OWN, at(seconds), (make_node_kind(),)).due]
+    return [
+        d.do.kind
+        for d in advance_recoveries(view, OWN, at(seconds), (make_node_recovery_kind(),)).due
+    ]
 
 
 def test_a_drained_node_is_set_down_once_only_the_stuck_job_holds_it():
@@ -156,9 +161,9 @@ def test_status_names_node_and_job_early():
 
 def test_explain_of_the_job_and_of_the_node_says_what_happens_when():
     due = f"{at(LATE):%H:%M:%S} UTC"
-    of_job = build_explain_view(world(ENDED), build_rules(), "1")
+    of_job = build_explain_view(world(ENDED), build_fault_rules(), "1")
     assert f"hpctl drains n2 from {due} on" in of_job.next.what
-    of_node = build_explain_view(world(ENDED), build_rules(), "n2")
+    of_node = build_explain_view(world(ENDED), build_fault_rules(), "n2")
     assert f"hpctl drains n2 from {due} on" in of_node.headline
     assert "n2 have not ended" in make_job_view(world(ENDED, log=()), {}, "1").headline
 

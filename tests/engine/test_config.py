@@ -2,10 +2,16 @@
 
 import pytest
 
-from hpctl.engine.adapters import open_writer
-from hpctl.engine.config import Config, ConfigError, format_example, parse_config, read_config_file
-from hpctl.vocabulary.policy import Mode, RecoveryPolicy
-from hpctl.vocabulary.policy_file import merge_policies
+from hpctl.engine.adapters import open_journal_writer
+from hpctl.engine.config import (
+    Config,
+    ConfigError,
+    format_example_config,
+    parse_config,
+    read_config_file,
+)
+from hpctl.vocabulary.policy import OperatingMode, RecoveryPolicy
+from hpctl.vocabulary.policy_file import merge_policy_files
 from hpctl.vocabulary.run_policy import RunAction, RunPolicy
 from hpctl.vocabulary.trouble import TroubleKind
 
@@ -25,7 +31,10 @@ run_policies:
 
 
 def test_the_example_is_valid_and_all_defaults_which_are_the_policy_s_own() -> None:
-    assert (parse_config(format_example()), Config().policy()) == (Config(), RecoveryPolicy())
+    assert (parse_config(format_example_config()), Config().policy()) == (
+        Config(),
+        RecoveryPolicy(),
+    )
 
 
 def test_every_problem_at_once_with_its_line_and_a_near_miss() -> None:
@@ -70,7 +79,7 @@ def test_floors_of_a_site_reach_the_policy() -> None:
 
 
 def test_an_empty_file_observes_and_durations_may_have_units() -> None:
-    assert parse_config("").mode is Mode.OBSERVE
+    assert parse_config("").mode is OperatingMode.OBSERVE
     assert parse_config("node: {remedy_after_s: 10m}\n").node.remedy_after_s == 600
 
 
@@ -85,7 +94,7 @@ def test_files_that_cannot_be_read(tmp_path) -> None:
 def test_a_state_directory_with_odd_characters_is_still_one_path(tmp_path) -> None:
     odd = tmp_path / "50% of it"
     odd.mkdir()
-    open_writer(parse_config(f"state_dir: {str(odd)!r}\n")).close()
+    open_journal_writer(parse_config(f"state_dir: {str(odd)!r}\n")).close()
     assert (odd / "journal.db").exists()
 
 
@@ -100,8 +109,8 @@ run_policies:
 
 def test_recovery_policies_of_the_cluster_and_of_its_partitions() -> None:
     config = parse_config(POLICIES)
-    gpu, other = (merge_policies(config.run_policy_layers(name)) for name in ("gpu", "other"))
+    gpu, other = (merge_policy_files(config.run_policy_layers(name)) for name in ("gpu", "other"))
     assert (gpu.restarts, other.restarts) == (7, 5)
     assert gpu.treatment(TroubleKind.HANG).exclude == other.treatment(TroubleKind.HANG).exclude == 3
     assert gpu.treatment(TroubleKind.NAN).ladder == (RunAction.HOLD,)
-    assert merge_policies(Config().run_policy_layers("any")) == RunPolicy()
+    assert merge_policy_files(Config().run_policy_layers("any")) == RunPolicy()

@@ -6,7 +6,7 @@ from hpctl.engine.estimates import ENOUGH, RecoveryTimeEstimator
 from hpctl.engine.journal.events import Event, JobRecoveryOpened
 from hpctl.engine.world import World
 from hpctl.vocabulary.identity import JobAttempt, JobId, RecoveryId
-from hpctl.vocabulary.policy import Mode, RecoveryPolicy
+from hpctl.vocabulary.policy import OperatingMode, RecoveryPolicy
 from tests.cli import worlds
 
 J = RecoveryId("j-0pen")
@@ -39,7 +39,7 @@ def opened(*moves: Event, **change: object) -> list[Event]:
 
 
 def of(w: World):
-    return RecoveryTimeEstimator(w).estimate_job(w.state.jobs[J])
+    return RecoveryTimeEstimator(w).estimate_job_restart(w.state.jobs[J])
 
 
 def test_estimate_shows_the_median_of_recoveries_in_the_same_phase() -> None:
@@ -53,7 +53,7 @@ def test_estimate_shows_the_median_of_recoveries_in_the_same_phase() -> None:
 
 
 def test_too_few_recoveries_or_a_median_that_has_passed_leave_the_bound() -> None:
-    policy = RecoveryPolicy(mode=Mode.OWN)
+    policy = RecoveryPolicy(mode=OperatingMode.OWN)
     bound = worlds.at(80) + timedelta(
         seconds=policy.job.release_deadline_s + policy.job.start_deadline_s
     )
@@ -79,7 +79,7 @@ def test_a_backoff_is_waited_for_first_and_measures_nothing() -> None:
 def test_estimate_is_empty_for_running_held_and_observed_recoveries() -> None:
     runs = worlds.seen(J, "running_seen", 85, "runs")
     assert of(worlds.world(opened(runs))) is None
-    assert of(worlds.world(opened(), policy=RecoveryPolicy(mode=Mode.OBSERVE))) is None
+    assert of(worlds.world(opened(), policy=RecoveryPolicy(mode=OperatingMode.OBSERVE))) is None
     slurm = worlds.slurm()
     held = worlds.SlurmJob(9, "PENDING", worlds.SUBMIT, 1, reason="JobHeldUser")
     held_world = worlds.world(opened(), slurm=worlds.replace(slurm, jobs={JobId(9): held}))
@@ -104,8 +104,8 @@ def test_estimate_of_a_node_uses_only_recoveries_with_the_same_remedy() -> None:
         ]
     w = worlds.world(past, worlds.troubled())
     rec = w.state.nodes[RecoveryId("n-44444444")]
-    found = RecoveryTimeEstimator(w).estimate_node(rec)
+    found = RecoveryTimeEstimator(w).estimate_node_return(rec)
     assert found is not None
     assert (found.at, found.measured) == (rec.since + timedelta(seconds=290), 3)
     replaced = worlds.replace(rec, ladder=rec.ladder[1:])
-    assert RecoveryTimeEstimator(w).estimate_node(replaced) is None
+    assert RecoveryTimeEstimator(w).estimate_node_return(replaced) is None

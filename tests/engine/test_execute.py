@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hpctl.engine.execute import Executor, ExecutorPorts
+from hpctl.engine.execute import ExecutorPorts, StepExecutor
 from hpctl.engine.journal.events import Event, StepResolved, StepStarted
 from hpctl.engine.journal.in_process import InProcessJournal
 from hpctl.engine.journaled_state import JournaledState
@@ -59,7 +59,7 @@ class Bench:
         nobody: Any = None
         cloud: Any = self.cloud
         effectors = ExecutorPorts(nobody, cloud)
-        self.executor = Executor(
+        self.executor = StepExecutor(
             effectors, self.journal, Clock(), poke=self.poked.set, may_act=self.holds_lease
         )
 
@@ -145,7 +145,7 @@ class HungSlurm:
         self.outcome = outcome
         self.asked: list[int] = []
 
-    def start_now(self, job: int, *_) -> Outcome:
+    def start_pending_job(self, job: int, *_) -> Outcome:
         self.asked.append(job)
         return self.outcome if len(self.asked) == 2 else Outcome.accepted()
 
@@ -164,7 +164,7 @@ def test_a_slurmctld_that_hangs_is_not_asked_for_all_the_rest(outcome, asked):
     slurm: Any = HungSlurm(outcome)
     cloud: Any = None
     journal = Unfolded()
-    executor = Executor(ExecutorPorts(slurm, cloud), journal, Clock())
+    executor = StepExecutor(ExecutorPorts(slurm, cloud), journal, Clock())
     due = [
         DueStep(f"j-{i}", StartStep(StepKind.START_NOW, str(i), 1), attempt(i))
         for i in (1, 2, 3, 4)
@@ -181,7 +181,7 @@ class Orders:
     def __init__(self) -> None:
         self.taken: list[str] = []
 
-    def give_back(self, owners: Mapping[str, str]) -> Mapping[str, Outcome]:
+    def resume_nodes(self, owners: Mapping[str, str]) -> Mapping[str, Outcome]:
         self.taken.append("RESUME")
         return dict.fromkeys(owners, Outcome.accepted())
 
@@ -189,7 +189,7 @@ class Orders:
         self.taken.append("reservation")
         return Outcome.accepted()
 
-    def start_now(self, *_) -> Outcome:
+    def start_pending_job(self, *_) -> Outcome:
         self.taken.append("start")
         return Outcome.accepted()
 
@@ -198,7 +198,7 @@ def test_a_reservation_goes_out_before_the_order_that_opens_its_nodes():
     """A job that waits takes a node within milliseconds of its RESUME."""
     slurm: Any = Orders()
     cloud: Any = None
-    executor = Executor(ExecutorPorts(slurm, cloud), Unfolded(), Clock())
+    executor = StepExecutor(ExecutorPorts(slurm, cloud), Unfolded(), Clock())
     executor.run(
         [
             DueStep("j-1", StartStep(StepKind.START_NOW, "1", attempt=1), attempt(1)),

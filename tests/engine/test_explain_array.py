@@ -1,9 +1,9 @@
 """What `explain` says of a whole array."""
 
 from hpctl.engine.explain_view import build_explain_view
-from hpctl.engine.journal.state import State
+from hpctl.engine.journal.state import EngineState
 from hpctl.engine.world import World
-from hpctl.faults.catalogue import build_rules
+from hpctl.faults.catalogue import build_fault_rules
 from hpctl.vocabulary.policy import RecoveryPolicy
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob
 from tests.fakes.values import at, slurm_job
@@ -16,7 +16,7 @@ def make_task(number: int, state: str, tasks: str) -> SlurmJob:
 def explain_array(*tasks: SlurmJob) -> str:
     slurm = SchedulerView(at(0), jobs={job.id: job for job in tasks})
     view = build_explain_view(
-        World(at(0), RecoveryPolicy(), State(), slurm=slurm), build_rules(), "5"
+        World(at(0), RecoveryPolicy(), EngineState(), slurm=slurm), build_fault_rules(), "5"
     )
     assert view is not None
     return view.headline

@@ -7,12 +7,12 @@ import pytest
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpctl.engine.gates import GATES, count_for_gates, is_approved
+from hpctl.engine.gates import GATES, build_gate_counts, is_target_approved
 from hpctl.engine.journal.events import Event, GateBlocked, RequestTaken
-from hpctl.engine.view import Candidate, View
+from hpctl.engine.view import PlanningView, RecoveryCandidate
 from hpctl.vocabulary.assessment import Assessment, NodeCondition, Remedy
 from hpctl.vocabulary.cloud_facts import Instance, InstanceStatus, ProviderView
-from hpctl.vocabulary.policy import Mode, NodePolicy, RecoveryPolicy, TreatmentBudgets
+from hpctl.vocabulary.policy import NodePolicy, OperatingMode, RecoveryPolicy, TreatmentBudgets
 from hpctl.vocabulary.reason import format_own_reason
 from hpctl.vocabulary.slurm_facts import Reservation, SchedulerView
 from tests.fakes.values import (
@@ -31,12 +31,12 @@ ROWS = {row.name: row for row in GATES}
 N1 = "n1"
 
 
-def candidate(**changes) -> Candidate:
+def candidate(**changes) -> RecoveryCandidate:
     values = {"heard": at(0), **changes}
     return (
-        Candidate(generation(), slurm_node(1), FAULT, at(-10), "Xid 79", **values)
+        RecoveryCandidate(generation(), slurm_node(1), FAULT, at(-10), "Xid 79", **values)
         if ("node" not in values)
-        else Candidate(generation(), fault=FAULT, since=at(-10), why="Xid 79", **values)
+        else RecoveryCandidate(generation(), fault=FAULT, since=at(-10), why="Xid 79", **values)
     )
 
 
@@ -53,7 +53,7 @@ def listing(**changes):
 WORKED_ON = sorted(set(InstanceStatus) - {InstanceStatus.RUNNING, InstanceStatus.FAILURE})
 
 
-def view_status(status: InstanceStatus) -> View:
+def view_status(status: InstanceStatus) -> PlanningView:
     """A view in which the service gives n1's instance this state."""
     return view_of(**listing(status=status))
 
@@ -63,17 +63,17 @@ def others(count: int, seconds: float = 0, **changes) -> list[Event]:
     return [opened(f"n-{i}", node_name(i), seconds, **changes) for i in range(2, count + 2)]
 
 
-def marked_besides(*names: str) -> Callable[[], View]:
+def marked_besides(*names: str) -> Callable[[], PlanningView]:
     """Nodes with the fault of n1 that have a stronger one besides."""
     mark = replace(FAULT, rule="hma-replace")
     seen = [replace(faulty(n, mark), also={FAULT.rule: at(-10)}) for n in names]
     return lambda: view_of(sick=seen)
 
 
-def closed_by_us(*names: str) -> Callable[[], View]:
+def closed_by_us(*names: str) -> Callable[[], PlanningView]:
     """Nodes that are drained still by recoveries that ended in a person's hands."""
 
-    def made() -> View:
+    def made() -> PlanningView:
         view = view_of()
         reason, flags = format_own_reason("n-gone", "xid 79"), frozenset({"DRAIN"})
         closed = {n: replace(view.scheduler.nodes[n], flags=flags, reason=reason) for n in names}
@@ -90,17 +90,17 @@ AUTOMATIC = ProviderView(at(0), True, automatic=True)
 class Row(Struct):
     gate: str
     holds: bool
-    view: Callable[[], View]
-    c: Candidate = ILL
+    view: Callable[[], PlanningView]
+    c: RecoveryCandidate = ILL
     policy: RecoveryPolicy = OWN
     note: str = ""
 
 
-def slurm_at(seconds: float) -> Callable[[], View]:
+def slurm_at(seconds: float) -> Callable[[], PlanningView]:
     return lambda: view_of(scheduler=SchedulerView(at(seconds), view_of().scheduler.nodes))
 
 
-def log(events: list[Event], **changes) -> Callable[[], View]:
+def log(events: list[Event], **changes) -> Callable[[], PlanningView]:
     return lambda: view_of(log=events, **changes)
 
 
@@ -132,7 +132,7 @@ CASES = [
     Row("provider_acts", False, lambda: view_of(instances={})),
     Row("provider_auto_recovery", True, lambda: view_of(provider=AUTOMATIC)),
     Row("provider_auto_recovery", False, lambda: view_of(provider=AUTOMATIC),
-        policy=replace(OWN, mode=Mode.ASSIST)),
+        policy=replace(OWN, mode=OperatingMode.ASSIST)),
     Row("provider_auto_recovery", False, view_of),
     *(Row("power_saving", holds, view_of, candidate(node=slurm_node(1, flags=frozenset({flag}))))
       for flag, holds in (
@@ -200,7 +200,7 @@ def name(row: Row) -> str:
 @pytest.mark.parametrize("row", CASES, ids=name)
 def test_gate(row: Row) -> None:
     view = row.view()
-    counts = count_for_gates(view, [row.c], row.policy, at(0))
+    counts = build_gate_counts(view, [row.c], row.policy, at(0))
     why = ROWS[row.gate].gate(row.c, view, counts, row.policy, at(0))
     assert bool(why) is row.holds, why
 
@@ -208,8 +208,8 @@ def test_gate(row: Row) -> None:
 @pytest.mark.parametrize(("seconds", "stands"), [(3599, True), (3600, False)])
 def test_approval_lasts_an_hour(seconds: float, stands: bool) -> None:
     view = view_of(log=[RequestTaken(at(0), 1, "approve", "n1", "eve", "", True)])
-    assert is_approved("n1", view, OWN, at(seconds)) is stands
-    assert not is_approved("n2", view, OWN, at(1))
+    assert is_target_approved("n1", view, OWN, at(seconds)) is stands
+    assert not is_target_approved("n2", view, OWN, at(1))
 
 
 CHECK = replace(FAULT, rule="gpu-count-nvml")
@@ -218,18 +218,22 @@ HELD_BACK = GateBlocked(at(-10), "n9", "correlated", "3 nodes within 10 min", CH
 
 def test_a_node_that_is_well_and_an_order_by_hand_keep_no_mass_event_alive() -> None:
     well = Assessment(generation("n2"), NodeCondition.HEALTHY, at(-10), None, ())
-    found = Candidate(generation(), slurm_node(1), CHECK, at(-10), "a GPU less", heard=at(0))
+    found = RecoveryCandidate(
+        generation(), slurm_node(1), CHECK, at(-10), "a GPU less", heard=at(0)
+    )
     ordered = replace(found, by="eve")
     view = view_of(sick=[well], log=[HELD_BACK])
-    assert count_for_gates(view, [ordered], OWN, at(0)).lasting == {}
-    assert count_for_gates(view, [found], OWN, at(0)).lasting == {CHECK.rule: 1}
+    assert build_gate_counts(view, [ordered], OWN, at(0)).lasting == {}
+    assert build_gate_counts(view, [found], OWN, at(0)).lasting == {CHECK.rule: 1}
     still = view_of(sick=[well, faulty("n2", CHECK)], log=[HELD_BACK])
-    assert count_for_gates(still, [ordered], OWN, at(0)).lasting == {CHECK.rule: 1}
+    assert build_gate_counts(still, [ordered], OWN, at(0)).lasting == {CHECK.rule: 1}
 
 
 def test_an_instance_that_the_service_works_on_can_be_deleted() -> None:
     removal = replace(FAULT, ladder=(Remedy.DELETE,))
-    leaving = Candidate(generation(), slurm_node(1), removal, at(-10), "scaled down", heard=at(0))
+    leaving = RecoveryCandidate(
+        generation(), slurm_node(1), removal, at(-10), "scaled down", heard=at(0)
+    )
     view = view_status(InstanceStatus.PENDING)
-    counts = count_for_gates(view, [leaving], OWN, at(0))
+    counts = build_gate_counts(view, [leaving], OWN, at(0))
     assert ROWS["provider_acts"].gate(leaving, view, counts, OWN, at(0)) in (None, "")

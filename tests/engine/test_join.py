@@ -10,7 +10,7 @@ from hpctl.engine import instance_resolver
 from hpctl.toolkit import addresses as toolkit_addresses
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.cloud_facts import Instance, InstanceStatus, ProviderView
-from hpctl.vocabulary.instance_join import InstanceJoin, join_instances
+from hpctl.vocabulary.instance_join import InstanceJoin, map_instances_to_nodes
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmNode
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
@@ -28,7 +28,7 @@ def joined(*instances, resolved=None, **nodes):
     """Nodes as keywords: `gpu_1="10.1.0.3"` is gpu-1 with that NodeAddr."""
     addresses = {name.replace("_", "-"): addr for name, addr in nodes.items()}
     view = ProviderView(T0, instances={i.id: i for i in instances})
-    return join_instances(view, addresses, resolved or {})
+    return map_instances_to_nodes(view, addresses, resolved or {})
 
 
 def ids(found: InstanceJoin) -> dict[str, str]:
@@ -178,5 +178,5 @@ def test_who_looks_once_asks_the_resolver_where_that_is_needed(resolver):
         )
     }
     cloud = ProviderView(T0, instances={OLD: one(OLD, "10.1.0.3"), NEW: one(NEW, "10.1.0.5")})
-    _, found = instance_resolver.join_once(cloud, SchedulerView(T0, nodes))
+    _, found = instance_resolver.join_instances_once(cloud, SchedulerView(T0, nodes))
     assert (ids(found), resolver.asked) == ({"gpu-1": OLD, "ip-10-1-0-5": NEW}, ["gpu-1"])

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from benchmarks import world
 from benchmarks.past import Past
-from hpctl.engine.gates import count_for_gates, count_launch_failures
+from hpctl.engine.gates import build_gate_counts, count_launch_failures
 from hpctl.engine.journal.events import (
     LIFTS_PAUSE,
     DaemonStarted,
@@ -24,10 +24,10 @@ from hpctl.engine.journal.events import (
     StepStarted,
 )
 from hpctl.engine.journal.rows import decode_event, encode_event
-from hpctl.engine.journal.state import InconsistentEventError, State, replay_events
-from hpctl.engine.remedies import RemedySlots, check_offender
+from hpctl.engine.journal.state import EngineState, InconsistentEventError, replay_events
+from hpctl.engine.remedies import RemedySlots, check_repeated_recoveries
 from hpctl.engine.retire import RECENT_S, compute_lookback_s
-from hpctl.faults.catalogue import build_rules
+from hpctl.faults.catalogue import build_fault_rules
 from hpctl.vocabulary.change import ChangeKind, ChangeOpened, ChangeSignal
 from hpctl.vocabulary.job_recovery import JobReport
 from hpctl.vocabulary.model import NodeHealth
@@ -129,7 +129,7 @@ def test_new_events_survive_a_round_trip_to_disk() -> None:
 
 DAY = 86400.0
 OLD, CUT = -200 * DAY, at(-100 * DAY)
-RULES = build_rules()
+RULES = build_fault_rules()
 
 
 def kept(log: Sequence[Event], living: Collection[int] = (), cut: datetime = CUT) -> list[Event]:
@@ -235,7 +235,7 @@ def test_the_window_is_as_long_as_the_configuration_looks_back() -> None:
     assert compute_lookback_s(longer, RULES) == 200 * DAY
     assert (
         compute_lookback_s(
-            longer, build_rules({"xid-79": FaultClassOverride(escalate_window_s=300 * DAY)})
+            longer, build_fault_rules({"xid-79": FaultClassOverride(escalate_window_s=300 * DAY)})
         )
         == 300 * DAY
     )
@@ -244,7 +244,7 @@ def test_the_window_is_as_long_as_the_configuration_looks_back() -> None:
 NAMES = [world.node_name(n) for n in range(7)]
 
 
-def with_and_without_the_past(monkeypatch) -> tuple[State, State]:
+def with_and_without_the_past(monkeypatch) -> tuple[EngineState, EngineState]:
     """A third of a year of a busy cluster, of which most of a month is past."""
     for what, count in {"REPORTS": 4, "CRASHES": 4, "CHANGES": 4, "NODE_RECOVERIES": 8}.items():
         monkeypatch.setattr(f"benchmarks.past.{what}", count)
@@ -264,7 +264,7 @@ def test_decisions_are_the_same_with_and_without_the_past(monkeypatch) -> None:
     whole, left = with_and_without_the_past(monkeypatch)
     now, names = at(0), NAMES
 
-    def decided(state: State) -> list[object]:
+    def decided(state: EngineState) -> list[object]:
         view = view_of(
             state=state,
             scheduler=SchedulerView(now, {n: SlurmNode(n, "IDLE") for n in names}),
@@ -276,8 +276,8 @@ def test_decisions_are_the_same_with_and_without_the_past(monkeypatch) -> None:
         opens = [replace(one, recovery="") for one in found.opens]
         failures = count_launch_failures(state, now, DAY)
         new = [replay_events([opened("n-new", name)]).nodes["n-new"] for name in names]
-        again = [check_offender(rec, view, RemedySlots(), OWN, now) for rec in new]
-        return [opens, found.holds, count_for_gates(view, (), OWN, now), failures, again]
+        again = [check_repeated_recoveries(rec, view, RemedySlots(), OWN, now) for rec in new]
+        return [opens, found.holds, build_gate_counts(view, (), OWN, now), failures, again]
 
     assert "a repeat offender" in str(decided(whole))
     assert decided(left) == decided(whole)

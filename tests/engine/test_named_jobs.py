@@ -4,8 +4,8 @@ from datetime import datetime
 
 import pytest
 
-from hpctl.engine.journal.state import State
-from hpctl.engine.named_jobs import find_named_jobs
+from hpctl.engine.journal.state import EngineState
+from hpctl.engine.named_jobs import find_jobs_by_id
 from hpctl.engine.world import World
 from hpctl.slurm.records import merge_heterogeneous_jobs
 from hpctl.toolkit.compat import UTC
@@ -40,7 +40,7 @@ def treated(number: int, known_as: str) -> JobRecovery:
 
 def world(slurm: bool = True) -> World:
     recoveries = [treated(16, "12_4"), treated(14, "12_1"), treated(9, ""), treated(30, "30")]
-    state = State(jobs={r.id: r for r in recoveries})
+    state = EngineState(jobs={r.id: r for r in recoveries})
     jobs = merge_heterogeneous_jobs({job.id: job for job in JOBS})
     return World(T, RecoveryPolicy(), state, slurm=SchedulerView(T, jobs=jobs) if slurm else None)
 
@@ -68,7 +68,7 @@ def world(slurm: bool = True) -> World:
     ],
 )
 def test_an_id_names(text, expected):
-    assert find_named_jobs(world(), text) == expected
+    assert find_jobs_by_id(world(), text) == expected
 
 
 @pytest.mark.parametrize(
@@ -76,4 +76,4 @@ def test_an_id_names(text, expected):
     [("12_4", (16,)), ("16", (16,)), ("12", (14, 16)), ("12_3", ()), ("30+1", (30,)), ("9", (9,))],
 )
 def test_the_journal_knows_how_a_forgotten_job_was_called(text, expected):
-    assert find_named_jobs(world(slurm=False), text) == expected
+    assert find_jobs_by_id(world(slurm=False), text) == expected

@@ -42,7 +42,7 @@ class Bench:
         self.disk.update({h.generation.node: h for h in facts})
         self.writes += [len(facts)] if facts else []
 
-    def note_heard(self, heard):
+    def store_last_heard_times(self, heard):
         if self.full:
             raise OSError(28, "No space left on device")
         self.heard = dict(heard)

@@ -8,8 +8,8 @@ from unittest.mock import Mock
 import pytest
 from msgspec.structs import replace
 
-from hpctl.engine.advance import AdvancePass
-from hpctl.engine.cloud_watch import CloudWatch
+from hpctl.engine.advance import RecoveryPassResult
+from hpctl.engine.cloud_watch import CloudPoller
 from hpctl.engine.config import Config
 from hpctl.engine.journal.events import RequestTaken
 from hpctl.engine.journal.state import replay_events
@@ -17,14 +17,14 @@ from hpctl.engine.live_config import LiveConfig
 from hpctl.engine.loop import find_next_cycle
 from hpctl.engine.node_health import NodeHealthStore
 from hpctl.engine.observe import (
-    Observer,
+    ClusterObserver,
     ObserverSources,
-    find_next_silence,
-    keep_last_nodes,
-    keep_last_runs,
+    carry_over_last_nodes,
+    carry_over_last_runs,
+    find_next_agent_silence,
 )
 from hpctl.faults.assess import assess_health
-from hpctl.faults.catalogue import build_rules
+from hpctl.faults.catalogue import build_fault_rules
 from hpctl.toolkit.errors import ReadInterrupted, Unavailable
 from hpctl.vocabulary.assessment import NodeCondition
 from hpctl.vocabulary.cloud_facts import ProviderView
@@ -60,7 +60,7 @@ COMPLETING = seen(state="FAILED", flags=frozenset({"COMPLETING"}), nodes=BOTH[:1
     ids=["requeued", "completing, a node has left it", "runs elsewhere"],
 )
 def test_a_job_keeps_the_nodes_of_its_last_run_until_the_next(after, kept):
-    assert keep_last_nodes(RUNNING, after).jobs[7].nodes == kept
+    assert carry_over_last_nodes(RUNNING, after).jobs[7].nodes == kept
 
 
 WAITS = seen(state="PENDING", restarts=1)
@@ -79,7 +79,7 @@ WAITS = seen(state="PENDING", restarts=1)
     ],
 )
 def test_a_requeue_of_a_job_that_had_ended_is_remembered_while_it_waits(before, after, ordered):
-    assert keep_last_runs(before, after).jobs[7].ordered is ordered
+    assert carry_over_last_runs(before, after).jobs[7].ordered is ordered
 
 
 def heard(node: str, seconds: float) -> NodeHealth:
@@ -88,18 +88,20 @@ def heard(node: str, seconds: float) -> NodeHealth:
 
 def test_the_loop_looks_again_when_the_next_node_falls_silent():
     reported = {h.generation.node: h for h in (heard("n1", -7), heard("n2", -3), heard("n3", -900))}
-    at = find_next_silence(reported, build_rules(), T0)
+    at = find_next_agent_silence(reported, build_fault_rules(), T0)
     assert at is not None
     assert timedelta(0) < at - (T0 + timedelta(seconds=13)) < timedelta(seconds=0.1)
-    judged = {node: assess_health(h, build_rules(), at).condition for node, h in reported.items()}
+    judged = {
+        node: assess_health(h, build_fault_rules(), at).condition for node, h in reported.items()
+    }
     assert judged == {
         "n1": NodeCondition.UNKNOWN,
         "n2": NodeCondition.HEALTHY,
         "n3": NodeCondition.UNKNOWN,
     }
     # And then at the next; that one alone is left, and when it is silent too, nobody is.
-    assert find_next_silence(reported, build_rules(), at) == at + timedelta(seconds=4)
-    assert find_next_silence(reported, build_rules(), at + timedelta(seconds=5)) is None
+    assert find_next_agent_silence(reported, build_fault_rules(), at) == at + timedelta(seconds=4)
+    assert find_next_agent_silence(reported, build_fault_rules(), at + timedelta(seconds=5)) is None
 
 
 class Still:
@@ -145,7 +147,7 @@ class Late(Still):
 def test_a_cloud_that_did_not_answer_is_asked_again_soon(error, monkeypatch):
     monkeypatch.setattr("hpctl.engine.cloud_watch.AGAIN_S", 0.01)
     poked = threading.Event()
-    cloud = CloudWatch(Late(error), poked.set, 3600)
+    cloud = CloudPoller(Late(error), poked.set, 3600)
     cloud.start()
     try:
         assert poked.wait(60)
@@ -178,7 +180,7 @@ class Counted(Still):
 def test_a_reading_that_blocks_something_is_taken_again_once(fresh_s, monkeypatch):
     monkeypatch.setattr("hpctl.engine.cloud_watch.FRESH_S", fresh_s)
     counted = Counted()
-    cloud = CloudWatch(counted, lambda: None, 3600)
+    cloud = CloudPoller(counted, lambda: None, 3600)
     cloud.start()
     try:
         assert counted.again(10)
@@ -197,11 +199,11 @@ def test_a_reading_that_blocks_something_is_taken_again_once(fresh_s, monkeypatc
 
 def observing(slurm, place, cloud=None, *reported):
     """An observer of this Slurm, and of nodes whose agents said that."""
-    watch = CloudWatch(slurm, lambda: None, 30)
+    watch = CloudPoller(slurm, lambda: None, 30)
     watch.view = cloud or watch.view
     health = NodeHealthStore({h.generation.node: h for h in reported}, Rows(), lambda: None, slurm)
     sources = ObserverSources(slurm, watch, health)
-    return watch, Observer(sources, LiveConfig(Config(kill_switch=place / "STOP")), slurm)
+    return watch, ClusterObserver(sources, LiveConfig(Config(kill_switch=place / "STOP")), slurm)
 
 
 def looked(reported, returned, tmp_path):
@@ -210,7 +212,7 @@ def looked(reported, returned, tmp_path):
     if returned is not None:
         taken.append(RequestTaken(returned, 1, "return", "n1", "ann", "as you wish", True))
         taken.append(RequestTaken(returned, 2, "return", "n2", "ann", "no such node", False))
-    return observer.look(replay_events(taken), build_rules())
+    return observer.look(replay_events(taken), build_fault_rules())
 
 
 class Flaky(Still):
@@ -232,7 +234,7 @@ def test_pause_counts_when_it_lasted_long_enough(seconds, begins_anew, tmp_path)
 
     def able_since(up: bool, after: float) -> datetime | None:
         world.up, world.at = up, T0 + timedelta(seconds=after)
-        return observer.look(replay_events([]), build_rules()).able_since
+        return observer.look(replay_events([]), build_fault_rules()).able_since
 
     assert able_since(True, 0) == T0, "a start ends a gap"
     assert able_since(True, 30) == T0
@@ -270,7 +272,7 @@ def test_slurmctlds_start_is_asked_where_a_node_of_ours_is_in_service(
     slurm = Restarted()
     slurm.view = lambda: SchedulerView(T0, {node.name: node})
     _, observer = observing(slurm, tmp_path)
-    view = observer.look(state, build_rules())
+    view = observer.look(state, build_fault_rules())
     assert (slurm.asked, view.scheduler.booted) == (asked, T0 if asked else None)
 
 
@@ -296,7 +298,7 @@ def test_an_operators_return_clears_what_only_he_clears(tmp_path):
 def test_the_loop_sleeps_no_longer_than_until_the_next_silence(tmp_path):
     view = looked(heard("n1", -15), None, tmp_path)
     assert view.silent_at is not None
-    assert find_next_cycle(AdvancePass((), (), ()), view, False).until == view.silent_at
+    assert find_next_cycle(RecoveryPassResult((), (), ()), view, False).until == view.silent_at
     assert view.silent_at - T0 < timedelta(seconds=5.1)
 
 
@@ -340,27 +342,27 @@ def live(tmp_path) -> LiveConfig:
 
 
 @pytest.fixture
-def large(live) -> tuple[Large, dict[str, NodeHealth], Observer]:
+def large(live) -> tuple[Large, dict[str, NodeHealth], ClusterObserver]:
     slurm = Large()
-    cloud = CloudWatch(slurm, lambda: None, 30)
+    cloud = CloudPoller(slurm, lambda: None, 30)
     health: dict[str, NodeHealth] = {}
     store = Mock(spec=NodeHealthStore, snapshot=lambda: dict(health))
     sources = ObserverSources(slurm, cloud, store)
-    observer = Observer(sources, live, slurm, whole_cheap_s=-1)
+    observer = ClusterObserver(sources, live, slurm, whole_cheap_s=-1)
     return slurm, health, observer
 
 
 def test_a_fault_interrupts_the_reading_of_a_large_cluster(large):
     slurm, health, observer = large
-    observer.look(replay_events([]), build_rules())
+    observer.look(replay_events([]), build_fault_rules())
     slurm.event = lambda: health.update(n1=replace(heard("n1", 0), findings=(MODULE,)))
     slurm.at = T0 + timedelta(seconds=40)
-    seen = observer.look(replay_events([]), build_rules())
+    seen = observer.look(replay_events([]), build_fault_rules())
     assert slurm.asked == ["whole", "whole", "n1"]
     assert seen.health["n1"].findings
     for after, asked in (44, "n1"), (46, "whole"):
         slurm.at = T0 + timedelta(seconds=after)
-        observer.look(replay_events([]), build_rules())
+        observer.look(replay_events([]), build_fault_rules())
         assert slurm.asked[-1] == asked
 
 
@@ -368,14 +370,14 @@ def test_a_report_that_comes_too_late_to_interrupt_a_reading_counts_in_the_same_
     slurm, health, observer = large
     slurm.gives_up = False
     slurm.event = lambda: health.update(n1=replace(heard("n1", 0), findings=(MODULE,)))
-    assert observer.look(replay_events([]), build_rules()).health["n1"].findings
+    assert observer.look(replay_events([]), build_fault_rules()).health["n1"].findings
     assert slurm.asked == ["whole"]
 
 
 def test_an_event_without_a_node_has_the_whole_read_once_more(large):
     slurm, _, observer = large
     slurm.event = lambda: None
-    observer.look(replay_events([]), build_rules())
+    observer.look(replay_events([]), build_fault_rules())
     assert slurm.asked == ["whole", "whole"]
     assert not observer.trouble
 
@@ -385,7 +387,7 @@ def test_a_part_of_a_large_cluster_is_read_while_something_is_to_be_done(large, 
 
     def look(after: float) -> SchedulerView:
         slurm.at = T0 + timedelta(seconds=after)
-        return observer.look(replay_events([]), build_rules()).scheduler
+        return observer.look(replay_events([]), build_fault_rules()).scheduler
 
     look(0)
     look(1)
@@ -410,17 +412,17 @@ def test_a_view_says_whether_reservations_and_topology_were_read_for_it(
     large, live, monkeypatch
 ) -> None:
     slurm, _, observer = large
-    assert not observer.look(replay_events([]), build_rules()).placed, "nothing needs them"
+    assert not observer.look(replay_events([]), build_fault_rules()).placed, "nothing needs them"
     live.replace(Config(spares={"gpu": 1}))
-    assert observer.look(replay_events([]), build_rules()).placed
+    assert observer.look(replay_events([]), build_fault_rules()).placed
     with monkeypatch.context() as patch:
         patch.setattr(slurm, "reservations", lambda: _raise(Unavailable("slurmctld is away", "")))
-        assert not observer.look(replay_events([]), build_rules()).placed, (
+        assert not observer.look(replay_events([]), build_fault_rules()).placed, (
             "what is known is of before"
         )
-    assert observer.look(replay_events([]), build_rules()).placed
+    assert observer.look(replay_events([]), build_fault_rules()).placed
     live.replace(Config())
-    assert not observer.look(replay_events([]), build_rules()).placed
+    assert not observer.look(replay_events([]), build_fault_rules()).placed
 
 
 def _raise(error: Exception) -> None:
@@ -445,5 +447,5 @@ def test_a_spent_mark_asks_for_no_second_reboot_when_the_clock_is_set_back(tmp_p
     _, observer = observing(slurm, tmp_path, ProviderView(T0))
     for back in (timedelta(), timedelta(hours=1)):
         slurm.back = back
-        (found,) = observer.look(replay_events([]), build_rules()).health["n1"].findings
+        (found,) = observer.look(replay_events([]), build_fault_rules()).health["n1"].findings
         assert found.code == "spent"

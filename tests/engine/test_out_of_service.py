@@ -14,7 +14,7 @@ from hpctl.engine.out_of_service import OutOfServiceCause
 from hpctl.engine.plan import find_node_candidates
 from hpctl.engine.status_view import StatusView, choose_exit_code, make_status_view
 from hpctl.engine.world import World
-from hpctl.faults.catalogue import build_rules
+from hpctl.faults.catalogue import build_fault_rules
 from hpctl.toolkit.output import ExitCode
 from hpctl.vocabulary.assessment import Assessment, NodeCondition, Remedy
 from hpctl.vocabulary.cloud_facts import Instance, InstanceStatus
@@ -25,7 +25,7 @@ from hpctl.vocabulary.reason import format_own_reason, parse_reason_owner
 from hpctl.vocabulary.slurm_facts import Reservation, SchedulerView, SlurmNode
 from tests.fakes.values import OWN, at, faulty, generation, node_name, opened, slurm_node
 
-RULES = build_rules()
+RULES = build_fault_rules()
 NOW = at(100)
 NODES = 8
 BASES = ("IDLE", "IDLE", "ALLOCATED", "MIXED", "DOWN", "DOWN", "UNKNOWN", "ERROR")
@@ -163,11 +163,11 @@ def check_accounts(seed: int) -> None:
         assert row.why, row
         owner = parse_reason_owner(node.reason)
         removal = owner in world.state.nodes and world.state.nodes[owner].phase == "removed"
-        removal |= owner in world.state.nodes and world.state.nodes[owner].of_capacity
+        removal |= owner in world.state.nodes and world.state.nodes[owner].is_for_capacity_change
         if owner is not None and (node.drained or node.down) and not removal:
             in_maintenance = name in world.maintenance or node.flags & {"MAINT", "MAINTENANCE"}
             at_work = world.state.node_recovery(name)
-            planned = at_work and (at_work.of_capacity or at_work.of_maintenance)
+            planned = at_work and (at_work.is_for_capacity_change or at_work.is_for_maintenance)
             assert row.problem or in_maintenance or planned, row
         if row.by == "administrator":
             theirs = node.reason and owner is None
@@ -175,7 +175,10 @@ def check_accounts(seed: int) -> None:
             assert theirs or reserved or node.flags & {"REBOOT_REQUESTED", "REBOOT_ISSUED"}, row
     for name, rid in world.state.last_of_node.items():
         latched = world.assessments.get(name)
-        removed = world.state.nodes[rid].phase == "removed" or world.state.nodes[rid].of_capacity
+        removed = (
+            world.state.nodes[rid].phase == "removed"
+            or world.state.nodes[rid].is_for_capacity_change
+        )
         if latched is not None and latched.condition is NodeCondition.FAULTY and not removed:
             assert name in told, (name, latched)
     if told:

@@ -7,14 +7,14 @@ from msgspec.structs import replace
 
 from hpctl.engine.advance import advance_recoveries
 from hpctl.engine.journal.events import PAUSE_ENDED, NodeRecoveryOpened, RequestTaken
-from hpctl.engine.journal.state import State, replay_events
-from hpctl.engine.pauses import find_recovery_pause, find_unpaused_since, list_pause_end_events
+from hpctl.engine.journal.state import EngineState, replay_events
+from hpctl.engine.pauses import find_recovery_pause, find_unpaused_start_time, list_pause_end_events
 from hpctl.engine.plan import plan_recoveries
-from hpctl.engine.requests import take_request
+from hpctl.engine.requests import process_operator_request
 from hpctl.engine.view import Request
-from hpctl.faults.catalogue import build_rules
+from hpctl.faults.catalogue import build_fault_rules
 from hpctl.jobs.kind import JOBS
-from hpctl.nodes.kind import make_node_kind
+from hpctl.nodes.kind import make_node_recovery_kind
 from hpctl.vocabulary.pause import find_active_pauses
 from tests.fakes.values import OWN, at, faulty, opened, view_of
 
@@ -24,7 +24,7 @@ def asked(verb: str = "pause", **detail: object) -> Request:
 
 
 def answered(request: Request, log=(), seconds: float = 0) -> RequestTaken:
-    (event,) = take_request(request, view_of(log=log), OWN, at(seconds))
+    (event,) = process_operator_request(request, view_of(log=log), OWN, at(seconds))
     assert isinstance(event, RequestTaken)
     return event
 
@@ -78,7 +78,7 @@ def test_what_no_pause_covers_cannot_be_lifted_and_the_open_ones_are_named():
 def test_a_node_that_is_paused_is_blocked_and_the_others_are_treated():
     log = [answered(asked(nodes="n1", why="cables"))]
     view = view_of(sick=[faulty(), faulty("n2")], log=log)
-    made = plan_recoveries(view, OWN, build_rules(), {}, at(0), ())
+    made = plan_recoveries(view, OWN, build_fault_rules(), {}, at(0), ())
     assert [o.generation.node for o in made.opens if isinstance(o, NodeRecoveryOpened)] == ["n2"]
     (hold,) = made.holds
     assert (hold.target, hold.gate, hold.why) == ("n1", "paused", "n1 is paused by ana: cables")
@@ -86,7 +86,7 @@ def test_a_node_that_is_paused_is_blocked_and_the_others_are_treated():
 
 def due(log) -> list[str]:
     view = view_of(log=log)
-    kinds = (make_node_kind(), JOBS)
+    kinds = (make_node_recovery_kind(), JOBS)
     return sorted(d.do.target for d in advance_recoveries(view, OWN, at(1), kinds).due)
 
 
@@ -105,13 +105,13 @@ def test_a_partition_covers_its_nodes():
 def test_no_deadline_runs_while_a_node_is_paused_and_after():
     event = answered(asked(nodes="n1", until="2026-03-01T12:01:00Z"))
     view = replace(view_of(log=[opened(), opened("n-2", "n2"), event]), able_since=at(-9))
-    assert find_unpaused_since(opened().recovery, view, at(30)) == at(30)
-    assert find_unpaused_since(opened().recovery, view, at(99)) == at(60)
-    assert find_unpaused_since(opened("n-2", "n2").recovery, view, at(99)) == at(-9)
+    assert find_unpaused_start_time(opened().recovery, view, at(30)) == at(30)
+    assert find_unpaused_start_time(opened().recovery, view, at(99)) == at(60)
+    assert find_unpaused_start_time(opened("n-2", "n2").recovery, view, at(99)) == at(-9)
 
 
 def test_the_end_of_a_pause_is_journaled_once_and_ends_no_other():
-    state = State()
+    state = EngineState()
     for detail in ({"until": "2026-03-01T12:01:00Z"}, {"nodes": "n1"}):
         state.fold(answered(asked(**detail)))
     assert list_pause_end_events(state, at(59)) == []

@@ -12,13 +12,13 @@ from hpctl.engine.journal.events import (
     SignalSeen,
 )
 from hpctl.engine.journal.state import replay_events
-from hpctl.engine.kinds import Plan
-from hpctl.engine.view import Request, View, group_jobs_by_node
-from hpctl.faults.catalogue import build_rules as catalogue_rules
+from hpctl.engine.kinds import RecoveryPlan
+from hpctl.engine.view import PlanningView, Request, group_jobs_by_node
+from hpctl.faults.catalogue import build_fault_rules as catalogue_rules
 from hpctl.vocabulary.assessment import Assessment, NodeCondition, Remedy, Urgency
 from hpctl.vocabulary.cloud_facts import Instance, InstanceStatus
 from hpctl.vocabulary.model import NodeHealth
-from hpctl.vocabulary.policy import Mode, RecoveryPolicy
+from hpctl.vocabulary.policy import OperatingMode, RecoveryPolicy
 from hpctl.vocabulary.reason import format_own_reason
 from hpctl.vocabulary.recovery import StepKind
 from hpctl.vocabulary.slurm_facts import SchedulerView
@@ -44,7 +44,7 @@ BROKEN_CHECK = RULES.classes["gpu-count-nvml"]
 WELL = ("cordon_seen", "jobs_gone", "nothing_to_remedy", "return_seen")
 
 
-def planned(view: View) -> Plan:
+def planned(view: PlanningView) -> RecoveryPlan:
     return plan(
         view,
         OWN,
@@ -54,7 +54,7 @@ def planned(view: View) -> Plan:
     )
 
 
-def node_opens(view: View) -> list[NodeRecoveryOpened]:
+def node_opens(view: PlanningView) -> list[NodeRecoveryOpened]:
     return [e for e in planned(view).opens if isinstance(e, NodeRecoveryOpened)]
 
 
@@ -66,7 +66,7 @@ def test_a_faulty_node_opens_with_its_evidence():
 
 def given_back(
     reason: str = "hpctl:n-1 xid 79", ended: tuple[str, ...] = WELL, *flags: str
-) -> View:
+) -> PlanningView:
     """A node that bears the Reason of a recovery which is over."""
     over = [SignalSeen(at(-5), "n-1", signal, "") for signal in ended]
     node = replace(slurm_node(1), flags=frozenset({"DRAIN", *flags}), reason=reason)
@@ -78,7 +78,7 @@ def test_a_drain_that_slurmctld_restored_is_lifted_again():
     assert (event.rule, event.ladder, event.by) == ("drain-restored", (Remedy.NONE,), "hpctl")
     assert event.urgency is Urgency.AFTER_JOBS
     assert "drain_budget (waived by hpctl)" in event.passed
-    watching = plan(given_back(), replace(OWN, mode=Mode.OBSERVE), RULES, {}, at(0))
+    watching = plan(given_back(), replace(OWN, mode=OperatingMode.OBSERVE), RULES, {}, at(0))
     assert (watching.opens, watching.holds[0].why) == ((), "mode observe: would give n1 back")
 
 
@@ -104,14 +104,14 @@ def test_slurms_own_drain_that_keeps_our_reason_is_not_lifted():
 
 
 def test_a_node_that_slurm_does_not_know_is_no_candidate():
-    assert planned(view_of(sick=[faulty("n99")])) == Plan()
+    assert planned(view_of(sick=[faulty("n99")])) == RecoveryPlan()
 
 
 def silent(seconds: float = -100) -> Assessment:
     return Assessment(generation(), NodeCondition.UNKNOWN, at(seconds), why="agent-silent")
 
 
-def lost_view(node=None, instance: Instance | None = None, heard: float = -100) -> View:
+def lost_view(node=None, instance: Instance | None = None, heard: float = -100) -> PlanningView:
     view = view_of(sick=[silent()])
     view = replace(view, health={**view.health, N1: NodeHealth(generation(), at(heard))})
     if node is not None:
@@ -121,9 +121,9 @@ def lost_view(node=None, instance: Instance | None = None, heard: float = -100) 
 
 
 def test_silent_agent_is_not_a_fault():
-    assert planned(lost_view()) == Plan()
+    assert planned(lost_view()) == RecoveryPlan()
     # Nor is a node lost whose agent speaks, whatever its checks cannot tell.
-    assert planned(lost_view(slurm_node(1, state="DOWN"), heard=-20)) == Plan()
+    assert planned(lost_view(slurm_node(1, state="DOWN"), heard=-20)) == RecoveryPlan()
 
 
 @pytest.mark.parametrize(
@@ -269,14 +269,14 @@ OURS = {"flags": frozenset({"DRAIN"}), "reason": format_own_reason("n-0", "x")}
 
 
 def asked(
-    verb: str, target: str, view: View, policy: RecoveryPolicy = OWN
+    verb: str, target: str, view: PlanningView, policy: RecoveryPolicy = OWN
 ) -> tuple[RequestTaken, list[Event]]:
     *events, taken = take(Request(7, at(-1), verb, target, "eve", "MUNGE"), view, policy, at(0))
     assert (taken.request, taken.by) == (7, "eve")
     return taken, events
 
 
-def ordered(verb: str, view: View) -> NodeRecoveryOpened:
+def ordered(verb: str, view: PlanningView) -> NodeRecoveryOpened:
     """The recovery that a request about n1 opens."""
     taken, (order,) = asked(verb, "n1", view)
     assert taken.ok, taken.answer
@@ -284,7 +284,7 @@ def ordered(verb: str, view: View) -> NodeRecoveryOpened:
     return order
 
 
-def with_node(**changes) -> View:
+def with_node(**changes) -> PlanningView:
     return view_of(scheduler=SchedulerView(at(0), {node_name(1): slurm_node(1, **changes)}))
 
 
@@ -342,7 +342,7 @@ def test_an_order_opens_a_recovery_past_the_counting_gates(verb, remedy, urgency
 
 @pytest.mark.parametrize("verb", ["replace", "reboot-now"])
 def test_mode_assist_refuses_at_once_what_only_its_deadline_would_end(verb):
-    view, assist = view_of(), replace(OWN, mode=Mode.ASSIST)
+    view, assist = view_of(), replace(OWN, mode=OperatingMode.ASSIST)
     taken, events = asked(verb, "n1", view, assist)
     assert (taken.ok, events) == (False, [])
     assert "in mode assist the daemon re" in taken.answer

@@ -3,11 +3,11 @@
 import pytest
 from msgspec.structs import replace
 
-from hpctl.engine.gates import count_for_gates
+from hpctl.engine.gates import build_gate_counts
 from hpctl.engine.journal.events import Event, GateBlocked, NodeRecoveryOpened, SignalSeen
 from hpctl.engine.plan import decide_candidate
-from hpctl.engine.view import Candidate, View
-from hpctl.faults.catalogue import build_rules
+from hpctl.engine.view import PlanningView, RecoveryCandidate
+from hpctl.faults.catalogue import build_fault_rules
 from hpctl.vocabulary.assessment import Remedy
 from hpctl.vocabulary.identity import RecoveryId, RuleId
 from hpctl.vocabulary.policy import RecoveryPolicy
@@ -26,13 +26,13 @@ from tests.fakes.values import (
     view_of,
 )
 
-RULES = build_rules()
+RULES = build_fault_rules()
 N1 = node_name(1)
 CHECK = RULES.classes[RuleId("gpu-count-nvml")]
 ROOMY = replace(OWN, budgets=replace(OWN.budgets, open_min=5, partition_min=5))
 
 
-def open_nodes(view: View, policy: RecoveryPolicy = OWN) -> dict[str, str]:
+def open_nodes(view: PlanningView, policy: RecoveryPolicy = OWN) -> dict[str, str]:
     """Return the rules of the recoveries that a plan opens, by node."""
     decided = plan(view, policy, RULES, {}, at(0))
     found = [e for e in decided.opens if isinstance(e, NodeRecoveryOpened)]
@@ -54,8 +54,10 @@ def test_a_full_budget_keeps_no_instance_that_goes_anyway(
 ) -> None:
     view = view_of(log=[opened(f"n-{i}", node_name(i)) for i in range(2, 7)])
     fault = replace(FAULT, ladder=ladder)
-    one = Candidate(generation(), slurm_node(1), fault, at(-10), "a spot notice", heard=at(0))
-    decided = decide_candidate(one, view, count_for_gates(view, [one], OWN, at(0)), OWN, at(0))
+    one = RecoveryCandidate(
+        generation(), slurm_node(1), fault, at(-10), "a spot notice", heard=at(0)
+    )
+    decided = decide_candidate(one, view, build_gate_counts(view, [one], OWN, at(0)), OWN, at(0))
     if opens:
         assert isinstance(decided, NodeRecoveryOpened)
         assert "drain_budget (the instance goes anyway)" in decided.passed

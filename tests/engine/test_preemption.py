@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 import pytest
 from msgspec.structs import replace
 
-from hpctl.engine.preemption import describe_preemption, find_preemption, find_suspender
+from hpctl.engine.preemption import describe_preemption, find_preemption, find_suspending_job
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.identity import JobId, NodeName
 from hpctl.vocabulary.preemption_order import PreemptionOrder
@@ -80,7 +80,7 @@ def test_a_job_that_waits_for_its_first_run_is_not_preempted():
 def test_explain_names_the_job_that_preempts_a_suspended_job():
     job = replace(WAITS, state="SUSPENDED", restarts=0)
     earlier, later = other(1, id=JobId(13)), other(2)
-    assert find_suspender(job, [job, later, earlier], TIERS) == later
+    assert find_suspending_job(job, [job, later, earlier], TIERS) == later
 
 
 @pytest.mark.parametrize(
@@ -94,4 +94,4 @@ def test_explain_names_the_job_that_preempts_a_suspended_job():
     ],
 )
 def test_no_other_job_is_named_of_one_that_a_person_has_suspended(state, by, order):
-    assert find_suspender(replace(WAITS, state=state, restarts=0), [by], order) is None
+    assert find_suspending_job(replace(WAITS, state=state, restarts=0), [by], order) is None

@@ -6,12 +6,12 @@ from msgspec.structs import replace
 
 from hpctl.engine.gates import count_launch_failures
 from hpctl.engine.journal.events import Event, GateBlocked, RequestTaken, SignalSeen, StepStarted
-from hpctl.engine.remedies import count_slots, find_held_remedies
-from hpctl.engine.view import View
+from hpctl.engine.remedies import count_remedy_slots, find_held_remedies
+from hpctl.engine.view import PlanningView
 from hpctl.vocabulary.assessment import Urgency
 from hpctl.vocabulary.cloud_facts import InstanceStatus
 from hpctl.vocabulary.identity import InstanceId
-from hpctl.vocabulary.policy import Mode, RecoveryPolicy, TreatmentBudgets
+from hpctl.vocabulary.policy import OperatingMode, RecoveryPolicy, TreatmentBudgets
 from hpctl.vocabulary.reason import format_own_reason
 from hpctl.vocabulary.recovery import StepKind
 from hpctl.vocabulary.slurm_facts import Reservation, SchedulerView
@@ -116,12 +116,12 @@ CASES = [
 ]  # fmt: skip
 
 
-def held(view: View, policy: RecoveryPolicy = OWN, seconds: float = 0) -> dict[str, str]:
+def held(view: PlanningView, policy: RecoveryPolicy = OWN, seconds: float = 0) -> dict[str, str]:
     """The recoveries whose remedy waits, and the gate."""
     return {r: one.gate for r, one in find_held_remedies(view, policy, at(seconds)).items()}
 
 
-def view_with(log: list[Event], scheduler: SchedulerView | None = None, **changes) -> View:
+def view_with(log: list[Event], scheduler: SchedulerView | None = None, **changes) -> PlanningView:
     return view_of(log=log, scheduler=scheduler or drained(), **changes)
 
 
@@ -156,7 +156,7 @@ def test_free_slots_go_to_the_longest_open_recoveries() -> None:
     why = find_held_remedies(view_with(log), policy, at(0))["n-1"].why
     assert "n-4 of n4" in why
     assert "n-3 of n3" in why
-    assert len(count_slots(view_with(log), at(0)).holders) == 0, "before it is ordered"
+    assert len(count_remedy_slots(view_with(log), at(0)).holders) == 0, "before it is ordered"
 
 
 @pytest.mark.parametrize(
@@ -169,8 +169,8 @@ def test_recovery_that_orders_nothing_needs_no_slot(changes) -> None:
     assert held(view_with(log)) == {}
 
 
-@pytest.mark.parametrize("mode", [Mode.ASSIST, Mode.OBSERVE])
-def test_other_modes_order_nothing_and_need_no_slot(mode: Mode) -> None:
+@pytest.mark.parametrize("mode", [OperatingMode.ASSIST, OperatingMode.OBSERVE])
+def test_other_modes_order_nothing_and_need_no_slot(mode: OperatingMode) -> None:
     assert held(view_with(MINE + under_way(2, 3)), replace(OWN, mode=mode)) == {}
 
 
@@ -191,7 +191,7 @@ ONE_SLOT = replace(
 TWO_VACATED = [*MINE, *recovery(2, -50, *VACATED)]
 
 
-def with_instance(status: InstanceStatus, instance: str = "i-n1") -> View:
+def with_instance(status: InstanceStatus, instance: str = "i-n1") -> PlanningView:
     """Two recoveries wait for one slot; the instance of the first is in this state."""
     view = view_with(TWO_VACATED, drained(1, 2))
     mine = replace(view.instances[N1], id=InstanceId(instance), status=status)
@@ -210,7 +210,7 @@ def with_instance(status: InstanceStatus, instance: str = "i-n1") -> View:
         (replace(view_with(TWO_VACATED, drained(1, 2)), instances={}), ""),
     ],
 )
-def test_an_instance_that_takes_no_order_takes_no_slot(view: View, waits: str) -> None:
+def test_an_instance_that_takes_no_order_takes_no_slot(view: PlanningView, waits: str) -> None:
     assert list(held(view, ONE_SLOT)) == ([waits] if waits else [])
 
 
@@ -226,21 +226,21 @@ def test_the_hold_is_in_the_plan_and_names_what_takes_the_slots() -> None:
     assert "2 remedies are under way (n-2 of n2, n-3 of n3)" in hold.why
 
 
-def plan_holds(view: View) -> list[GateBlocked]:
-    from hpctl.faults.catalogue import build_rules
+def plan_holds(view: PlanningView) -> list[GateBlocked]:
+    from hpctl.faults.catalogue import build_fault_rules
 
-    return list(plan(view, OWN, build_rules(), {}, at(0)).holds)
+    return list(plan(view, OWN, build_fault_rules(), {}, at(0)).holds)
 
 
 def test_proven_faults_close_their_nodes_whatever_takes_the_slots() -> None:
     """Two nodes wait for jobs, two are under remedy: three more are closed at once."""
-    from hpctl.faults.catalogue import build_rules
+    from hpctl.faults.catalogue import build_fault_rules
 
     log = under_way(2, 3) + recovery(4, -100, "cordon_seen") + recovery(5, -100, "cordon_seen")
     log += [e for i in (1, 2, 3) for e in ended(i, -300 * i, *CANCELLED)]
     sick = [faulty(node_name(i)) for i in (1, 6, 7)]
     view = view_of(20, sick, log=log)
-    opens = plan(view, OWN, build_rules(), {}, at(0)).opens
+    opens = plan(view, OWN, build_fault_rules(), {}, at(0)).opens
     assert [o.generation.node for o in opens] == ["n1", "n6", "n7"]
 
 

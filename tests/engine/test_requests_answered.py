@@ -9,8 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.engine.journal.events import Event, RequestTaken
-from hpctl.engine.requests import take_request, take_request_isolated
-from hpctl.engine.view import Request, View
+from hpctl.engine.requests import process_operator_request, process_request_isolated
+from hpctl.engine.view import PlanningView, Request
 from hpctl.vocabulary.policy import RecoveryPolicy
 from tests.fakes.values import OWN, at, opened, view_of
 
@@ -18,7 +18,7 @@ DANCE = Request(7, at(-1), "dance", "n1", "eve", "MUNGE")
 
 
 def dance(
-    request: Request, _view: View, _policy: RecoveryPolicy, _now: datetime
+    request: Request, _view: PlanningView, _policy: RecoveryPolicy, _now: datetime
 ) -> tuple[bool, str, Sequence[Event]]:
     return True, f"{request.target} dances", [opened()]
 
@@ -33,7 +33,7 @@ def read_answer(events: Sequence[Event]) -> RequestTaken:
 
 
 def test_a_feature_answers_its_own_verb() -> None:
-    first, taken = take_request(DANCE, view_of(), OWN, at(0), answers={"dance": dance})
+    first, taken = process_operator_request(DANCE, view_of(), OWN, at(0), answers={"dance": dance})
     assert first == opened()
     assert isinstance(taken, RequestTaken)
     assert (taken.ok, taken.answer, taken.by) == (True, "n1 dances", "eve")
@@ -41,7 +41,7 @@ def test_a_feature_answers_its_own_verb() -> None:
 
 def test_a_request_that_nothing_proves_is_refused() -> None:
     unproved = replace(DANCE, proof="")
-    (taken,) = take_request(unproved, view_of(), OWN, at(0), answers={"dance": dance})
+    (taken,) = process_operator_request(unproved, view_of(), OWN, at(0), answers={"dance": dance})
     assert isinstance(taken, RequestTaken)
     assert not taken.ok
     assert taken.answer == "nothing proves that 'eve' asked: ask again while a daemon runs"
@@ -51,12 +51,12 @@ def test_a_request_that_nothing_proves_is_refused() -> None:
 def test_a_request_that_breaks_its_answer_is_answered_and_ends_nothing(by: str) -> None:
     request = replace(DANCE, by=by)
     taken = read_answer(
-        take_request_isolated(request, view_of(), OWN, at(0), {}, answers={"dance": stumble})
+        process_request_isolated(request, view_of(), OWN, at(0), {}, answers={"dance": stumble})
     )
     assert (taken.request, taken.by, taken.ok) == (7, by or "operator", False)
     assert taken.answer.startswith("internal error: ValueError")
     fine = read_answer(
-        take_request_isolated(DANCE, view_of(), OWN, at(0), {}, answers={"dance": dance})
+        process_request_isolated(DANCE, view_of(), OWN, at(0), {}, answers={"dance": dance})
     )
     assert fine.ok
 
@@ -74,6 +74,6 @@ def test_a_pause_is_lifted_by_one_of_its_nodes(target: str, ok: bool, words: str
     paused = RequestTaken(at(-5), 1, "pause", "n[1-2]", "eve", "", True)
     detail = json.dumps({"nodes": target}) if target else ""
     request = Request(2, at(-1), "unpause", "", "eve", "MUNGE", detail)
-    taken = read_answer(take_request(request, view_of(log=[paused]), OWN, at(0)))
+    taken = read_answer(process_operator_request(request, view_of(log=[paused]), OWN, at(0)))
     assert taken.ok is ok, taken.answer
     assert words in taken.answer

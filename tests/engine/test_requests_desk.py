@@ -13,11 +13,11 @@ from hpctl.engine import request_intake
 from hpctl.engine.clock import SystemClock
 from hpctl.engine.config import AccessSection, Config
 from hpctl.engine.journal.events import JobRecoveryOpened
-from hpctl.engine.journal.state import State
-from hpctl.engine.journal.store import Store
+from hpctl.engine.journal.state import EngineState
+from hpctl.engine.journal.store import JournalStore
 from hpctl.engine.live_config import LiveConfig
 from hpctl.engine.loop_port import LoopPort
-from hpctl.engine.request_intake import RequestHandler, make_route
+from hpctl.engine.request_intake import OperatorRequestHandler, make_request_route
 from hpctl.service.intake.app import make_intake_app
 from hpctl.service.intake.server import IntakeServer
 from hpctl.toolkit.compat import UTC
@@ -40,8 +40,8 @@ class Head:
 
     def __init__(self, munges, url):
         self.munges = munges
-        self.store = Store(url)
-        self.state, self.poked = State(), 0
+        self.store = JournalStore(url)
+        self.state, self.poked = EngineState(), 0
         mine = SlurmJob(7, "RUNNING", NOON, uid=NOBODY.pw_uid)
         others = SlurmJob(8, "RUNNING", NOON, uid=1)
         self.view = SchedulerView(NOON, {}, {mine.id: mine, others.id: others})
@@ -51,9 +51,9 @@ class Head:
         here: Any = self
         self.live = LiveConfig(Config())
         self.port = LoopPort(here, here, SystemClock(), self.poke)
-        self.desk = RequestHandler(self.store, self.port, self.live, None, munges.head)
+        self.desk = OperatorRequestHandler(self.store, self.port, self.live, None, munges.head)
         settings = IntakeSettings(munge_socket=munges.head)
-        asked = make_route(self.desk.take, settings, CollectorRegistry())
+        asked = make_request_route(self.desk.take, settings, CollectorRegistry())
         app = make_intake_app(settings, Sink(), lambda _: None, routes=[asked])
         self.server = IntakeServer(app, "127.0.0.1")
 

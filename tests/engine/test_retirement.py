@@ -8,22 +8,22 @@ from benchmarks.world import World, WorldScheduler
 from hpctl.daemon.composition import compose_daemon
 from hpctl.daemon.kinds import KINDS
 from hpctl.engine.journal.events import SignalSeen
-from hpctl.engine.journal.store import Store
+from hpctl.engine.journal.store import JournalStore
 from hpctl.engine.journaled_state import JournaledState
 from hpctl.engine.retirement import AGAIN_S, EVERY_S, FIRST_S, JournalRetirement
-from hpctl.faults.catalogue import build_rules
+from hpctl.faults.catalogue import build_fault_rules
 from hpctl.toolkit.errors import Unavailable
 from hpctl.vocabulary.policy import RecoveryPolicy
 from hpctl.vocabulary.slurm_facts import SchedulerView
 from tests.fakes.values import Clock, at, opened
 
 DAY = timedelta(days=1)
-RULES = build_rules()
+RULES = build_fault_rules()
 
 
 @pytest.fixture
 def store(tmp_path):
-    store = Store(f"sqlite:///{tmp_path}/journal.db")
+    store = JournalStore(f"sqlite:///{tmp_path}/journal.db")
     for number in (1, 2):
         rid = f"n-{number}"
         store.append([opened(rid, seconds=number), SignalSeen(at(number), rid, "deadline", "")])
@@ -31,14 +31,14 @@ def store(tmp_path):
     store.close()
 
 
-def ids(store: Store, *, past: bool) -> list[str]:
+def ids(store: JournalStore, *, past: bool) -> list[str]:
     return [event.recovery for event in store.events(past=past) if isinstance(event, SignalSeen)]
 
 
 class Bench:
     """A loop with its memory, and what sees to it once a day."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: JournalStore) -> None:
         self.clock = Clock()
         self.memory = JournaledState(store)
         self.retirement = JournalRetirement(store, self.memory, self.clock, KINDS)

@@ -13,7 +13,7 @@ import pytest
 from hpctl.engine.adapters import choose_scheduler
 from hpctl.engine.config import Config, SlurmSection
 from hpctl.slurm.cli import CliScheduler
-from hpctl.slurm.pyslurm import PySlurm
+from hpctl.slurm.pyslurm import PySlurmScheduler
 from hpctl.slurm.run import SlurmRunner
 from hpctl.toolkit.bounds import LATEST
 from hpctl.toolkit.errors import HpctlError, Unavailable
@@ -64,7 +64,7 @@ class Nodes:
 
 def list_children() -> list[int]:
     """Return the processes that this one started to ask the library."""
-    name = PySlurm.__module__.encode()
+    name = PySlurmScheduler.__module__.encode()
     found = []
     for file in Path("/proc/self/task").glob("*/children"):
         with suppress(OSError):  # a thread, or a child, that has ended
@@ -79,7 +79,7 @@ def scheduler(tmp_path, monkeypatch):
     (tmp_path / "pyslurm.py").write_text(LIBRARY)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    made = PySlurm(SlurmRunner(timeout=60))
+    made = PySlurmScheduler(SlurmRunner(timeout=60))
     yield made
     made.close()
 
@@ -141,7 +141,7 @@ def test_the_choice_asks_no_slurmctld(installed):
     frozen = "Nodes.load = Jobs.load = lambda: time.sleep(60)"
     (installed / "pyslurm.py").write_text(f"{LIBRARY}\n{frozen}\n")
     scheduler, why = chosen(installed)
-    assert isinstance(scheduler, PySlurm)
+    assert isinstance(scheduler, PySlurmScheduler)
     assert why == "pyslurm (slurm.adapter: auto)"
 
 
@@ -159,7 +159,7 @@ def test_the_choice_says_why_it_is_cli(installed):
 
 def test_the_child_ends_with_who_asked_and_closed_nothing(installed):
     scheduler, _ = chosen(installed)
-    assert isinstance(scheduler, PySlurm)
+    assert isinstance(scheduler, PySlurmScheduler)
     until(lambda: len(list_children()) == 1)  # those of the tests before have ended
     (child,) = list_children()
     del scheduler

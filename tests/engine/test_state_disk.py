@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.engine import state_disk
-from hpctl.engine.journal.state import State
+from hpctl.engine.journal.state import EngineState
 from hpctl.engine.state_disk import LOW, describe_full_disk, find_open_directories
 from hpctl.engine.status_view import choose_exit_code, make_status_view
 from hpctl.engine.world import World
@@ -62,7 +62,7 @@ def test_an_open_directory_on_another_file_system_does_not_count():
 
 
 def test_a_full_disk_is_a_problem():
-    world = World(at(10), OWN, State(), slurm=SchedulerView(at(9)))
+    world = World(at(10), OWN, EngineState(), slurm=SchedulerView(at(9)))
     assert make_status_view(world).problems == ()
     view = make_status_view(replace(world, full_disk="the file system / is short of room"))
     assert view.problems == ("the file system / is short of room",)

@@ -7,12 +7,12 @@ from hpctl.engine.explain_view import build_explain_view
 from hpctl.engine.journal.events import GateBlocked, RequestTaken, SignalSeen
 from hpctl.engine.journal.state import replay_events
 from hpctl.engine.plan import find_node_candidates
-from hpctl.engine.requests import take_request
+from hpctl.engine.requests import process_operator_request
 from hpctl.engine.status_view import choose_exit_code, make_status_view
 from hpctl.engine.untreated import find_untreated_nodes
 from hpctl.engine.view import Request
 from hpctl.engine.world import World
-from hpctl.faults.catalogue import build_rules
+from hpctl.faults.catalogue import build_fault_rules
 from hpctl.toolkit.output import ExitCode
 from hpctl.vocabulary.cloud_facts import Instance, InstanceStatus
 from hpctl.vocabulary.identity import InstanceId
@@ -111,7 +111,7 @@ def test_an_escalated_node_waits_for_a_person_and_is_listed_once():
 
 
 def test_explain_says_by_whose_act_since_when_and_what_ends_it():
-    view = build_explain_view(world(RESUMED, SERVES, faulty()), build_rules(), "n1")
+    view = build_explain_view(world(RESUMED, SERVES, faulty()), build_fault_rules(), "n1")
     assert view.headline.startswith("n1 is in service with a fault known since 2026-03-01 11:59:50")
     assert "another user or tool resumed the node" in view.headline
     assert "`hpctl replace n1`" in view.next.what
@@ -121,20 +121,20 @@ def test_explain_says_by_whose_act_since_when_and_what_ends_it():
 
 def test_explain_names_what_clears_the_fault():
     gone = replace(faulty(), findings=(replace(finding(), clears=ClearCondition.GONE),))
-    view = build_explain_view(world(RESUMED, SERVES, gone), build_rules(), "n1")
+    view = build_explain_view(world(RESUMED, SERVES, gone), build_fault_rules(), "n1")
     assert view.next.what.startswith("its check to pass")
-    view = build_explain_view(world(RESUMED, SERVES, faulty()), build_rules(), "n1")
+    view = build_explain_view(world(RESUMED, SERVES, faulty()), build_fault_rules(), "n1")
     assert view.next.what.startswith("a restart of its instance")
 
 
 def test_explain_of_a_node_that_stays_drained_names_its_return():
-    view = build_explain_view(world(CANCELED, DRAINED), build_rules(), "n-1")
+    view = build_explain_view(world(CANCELED, DRAINED), build_fault_rules(), "n-1")
     assert view.next.what.startswith("a person to run `hpctl undrain n1`")
 
 
 def asked(log, node=SERVES, sick=()):
     shown = view_of(log=log, sick=sick, scheduler=SchedulerView(at(0), {"n1": node}))
-    *events, answer = take_request(
+    *events, answer = process_operator_request(
         Request(1, at(3), "return", "n1", "eve", "a test"), shown, OWN, at(3)
     )
     return events, answer
@@ -157,7 +157,7 @@ def test_hpctl_return_of_a_healthy_node_in_service_is_refused_as_ever():
 @pytest.mark.parametrize(("seconds", "treated"), [(-10, False), (2.5, True)])
 def test_only_evidence_after_the_resume_opens_another_recovery(seconds, treated):
     view = view_of(log=RESUMED, sick=[faulty(seconds=seconds)], seconds=10)
-    found, _ = find_node_candidates(view, build_rules(), at(10))
+    found, _ = find_node_candidates(view, build_fault_rules(), at(10))
     assert bool(found) is treated
 
 

@@ -23,9 +23,9 @@ from hpctl.engine.config import ClusterSection, Config
 from hpctl.engine.instance_resolver import NEVER
 from hpctl.engine.journal.events import ConfigurationTaken, Event, RequestTaken, SignalSeen
 from hpctl.engine.journal.rows import StandbyInfo
-from hpctl.engine.journal.state import State, replay_events
+from hpctl.engine.journal.state import EngineState, replay_events
 from hpctl.engine.loop import CycleResult
-from hpctl.engine.view import View
+from hpctl.engine.view import PlanningView
 from hpctl.engine.world import World
 from hpctl.engine.world_client import WorldClient, WorldUnavailableError
 from hpctl.engine.world_reader import WorldReader
@@ -63,7 +63,7 @@ def orders() -> list[Event]:
     return [*taken, ConfigurationTaken(worlds.at(85), {"mode": '"own"'}, "root")]
 
 
-def made(state: State | None = None) -> World:
+def made(state: EngineState | None = None) -> World:
     """A world as the tests of commands have it; with `state` that of a loop."""
     some = (worlds.healed(), worlds.troubled(), worlds.changes(), orders())
     world = worlds.world(*some)
@@ -82,7 +82,7 @@ class Memory:
     """Of JournaledState, what the server asks: how many events the loop has in memory."""
 
     def __init__(self) -> None:
-        self.state = State()
+        self.state = EngineState()
 
 
 class Bed:
@@ -172,7 +172,7 @@ def test_reader_can_request_single_parts(bed: Bed, monkeypatch) -> None:
     monkeypatch.setattr(world_server, "encode_frames", noted)
     assert bed.client.read_slurm() == world.slurm
     assert sent == ["slurm"]
-    assert set(bed.client.read_heard()) == set(world.health)
+    assert set(bed.client.list_reporting_nodes()) == set(world.health)
     assert bed.client.read_state(history=True) == world.state
     assert sent == ["slurm", "health", "state", "history"]
     bed.server.offer(cycle(world, slurm_trouble="slurmctld is away"))
@@ -187,7 +187,7 @@ def test_completion_takes_names_from_the_daemon_and_opens_no_journal(
     config = tmp_path / "hpctl.yaml"
     config.write_text(f"state_dir: {tmp_path}\n")
     opened = Mock(side_effect=Unavailable("no journal", ""))
-    monkeypatch.setattr("hpctl.engine.adapters.open_reader", opened)
+    monkeypatch.setattr("hpctl.engine.adapters.open_journal_reader", opened)
     context = Context(Command("explain"))
     context.params["config"] = str(config)
 
@@ -244,7 +244,7 @@ def test_only_what_changed_is_encoded_and_sent_again(bed: Bed, monkeypatch) -> N
         lambda part, *rest: taken.append(part) or world_wire.encode_frames(part, *rest),
     )
 
-    def encoded(state: State, **changes) -> set[str]:
+    def encoded(state: EngineState, **changes) -> set[str]:
         taken.clear()
         bed.server.offer(cycle(replace(world, state=state, **changes)))
         assert bed.read().state == state
@@ -283,7 +283,7 @@ def test_who_saw_an_answer_in_the_journal_finds_it_in_the_world(bed: Bed, monkey
     bed.server.offer(cycle(made(state)))
     bed.memory.state.events = state.events + 1
     with bed.line() as line:
-        line.sendall(world_wire.encode_request([world_wire.WorldPart.STATE]))
+        line.sendall(world_wire.encode_world_request([world_wire.WorldPart.STATE]))
         until(lambda: any(c.ask for c in [*bed.server.clients.values()]), 5)
         state.fold(SignalSeen(worlds.at(90), "n-44444444", "needs_human", "no"))
         bed.server.offer(cycle(made(state)))
@@ -343,7 +343,7 @@ def test_readers_of_the_journal_may_read_the_world(
     with bed.line() as line:
         said = b""
         with suppress(ConnectionError):
-            line.sendall(world_wire.encode_request([world_wire.WorldPart.STATE]))
+            line.sendall(world_wire.encode_world_request([world_wire.WorldPart.STATE]))
             said = line.recv(1)
     assert bool(said) == (journal == 0o600), "it was let in by the access of before"
     found = stat.S_IMODE((tmp_path / "world.sock").stat().st_mode)
@@ -452,7 +452,7 @@ def test_reader_that_takes_no_answer_is_dropped(bed: Bed, monkeypatch) -> None:
     with ExitStack() as lines:
         for _ in range(20):
             line = lines.enter_context(bed.line())
-            line.sendall(world_wire.encode_request(world_wire.WorldPart))
+            line.sendall(world_wire.encode_world_request(world_wire.WorldPart))
         until(lambda: any(c.out for c in [*bed.server.clients.values()]), 5, every=0.001)
         assert (
             len({id(d.obj) for c in [*bed.server.clients.values()] for d in (c.out or ())[1:]})
@@ -469,7 +469,7 @@ def test_older_worlds_that_are_still_read_are_few(bed: Bed) -> None:
         for _ in range(6):
             bed.server.offer(cycle(many))
             line = lines.enter_context(bed.line())
-            line.sendall(world_wire.encode_request([world_wire.WorldPart.SLURM]))
+            line.sendall(world_wire.encode_world_request([world_wire.WorldPart.SLURM]))
             number = bed.server.number
             until(lambda n=number: any(c.number == n for c in [*bed.server.clients.values()]), 10)
         held = {client.number for client in [*bed.server.clients.values()] if client.out}
@@ -483,7 +483,7 @@ def test_a_bug_in_the_server_costs_one_answer(bed: Bed, monkeypatch) -> None:
         with bed.line() as other:
             with pytest.raises(WorldUnavailableError, match="does not answer"):
                 bed.read()
-            other.sendall(world_wire.encode_request([]))
+            other.sendall(world_wire.encode_world_request([]))
             assert other.recv(1), "the other reader asked for nothing that is broken"
     until(lambda: not isinstance(attempted(bed), WorldUnavailableError), 10)
 
@@ -493,7 +493,9 @@ def test_a_world_is_read_offline_where_no_daemon_offers_one(
 ) -> None:
     bed.server.offer(cycle(made()))
     assert WorldReader(bed.config).read(worlds.NOW, slurm=True).computed == ""
-    monkeypatch.setattr("hpctl.engine.world_offline.read_offline", lambda *_, **__: worlds.world())
+    monkeypatch.setattr(
+        "hpctl.engine.world_offline.read_world_offline", lambda *_, **__: worlds.world()
+    )
     assert "past" in WorldReader(bed.config).read(worlds.NOW, past=True).computed
     (tmp_path / "world.sock").rename(tmp_path / "away")
     assert "is not there" in WorldReader(bed.config).read(worlds.NOW).computed
@@ -502,7 +504,7 @@ def test_a_world_is_read_offline_where_no_daemon_offers_one(
 
 def test_every_field_of_the_state_arrives_or_is_known_not_to(bed: Bed) -> None:
     """A new field of a view or a state must be thought of here."""
-    told = {*State.__struct_fields__} - {"retired"}
+    told = {*EngineState.__struct_fields__} - {"retired"}
     derived = {"open_nodes", "open_jobs", "open_changes", "attempts", "last_of_node"}
     sent = {"nodes", "jobs", "changes", "reports", *world_wire.StateRemainder.__struct_fields__}
     assert told == derived | sent
@@ -514,7 +516,7 @@ def test_every_field_of_the_state_arrives_or_is_known_not_to(bed: Bed) -> None:
         "scheduler", "provider", "health", "assessments", "state", "instances", "unjoined",
         "current", "stopped", "reservations", "leaves", "placed", "still",
     }  # fmt: skip
-    assert {*View.__struct_fields__} == local | shown
+    assert {*PlanningView.__struct_fields__} == local | shown
     assert world_client.CURRENT_S >= 30
 
 

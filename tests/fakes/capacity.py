@@ -5,12 +5,12 @@ from typing import Any
 from msgspec.structs import replace
 
 from hpctl.engine.journal.events import Event, NodeRecoveryOpened
-from hpctl.engine.view import View
+from hpctl.engine.view import PlanningView
 from hpctl.vocabulary.assessment import Remedy, Urgency
 from hpctl.vocabulary.cloud_facts import InstanceGroup
 from hpctl.vocabulary.identity import BootId, InstanceId, NodeGeneration, NodeName, RecoveryId
 from hpctl.vocabulary.node_recovery import SCALE_DOWN
-from hpctl.vocabulary.policy import AutoscalePolicy, GroupLimits, Mode, RecoveryPolicy
+from hpctl.vocabulary.policy import AutoscalePolicy, GroupLimits, OperatingMode, RecoveryPolicy
 from hpctl.vocabulary.recovery import StartStep
 from hpctl.vocabulary.slurm_facts import SlurmJob
 from tests.fakes.engine import advance_all
@@ -18,19 +18,19 @@ from tests.fakes.values import at, node_name, slurm_job, view_of
 
 N1, N2, N3 = node_name(1), node_name(2), node_name(3)
 SCALE = RecoveryPolicy(
-    mode=Mode.OWN,
+    mode=OperatingMode.OWN,
     autoscale=AutoscalePolicy(
         enabled=True, groups={"workers": GroupLimits(2, 12)}, down_after_s=600
     ),
 )
-SPARE = RecoveryPolicy(mode=Mode.OWN, spares={"workers": 2})
+SPARE = RecoveryPolicy(mode=OperatingMode.OWN, spares={"workers": 2})
 OLD = at(-3600)
 
 
 def cluster(
     *, idle: int = 8, jobs: tuple[SlurmJob, ...] = (), change: dict[NodeName, Any] | None = None,
     log: tuple[Event, ...] = (), **more: Any,
-) -> View:  # fmt: skip
+) -> PlanningView:  # fmt: skip
     """Eight nodes; the last ones are busy; `change` alters single nodes."""
     view = view_of(jobs=jobs, log=log, **more)
     nodes = {
@@ -63,9 +63,11 @@ def pending(job: int = 9, wants: int = 2, **more: Any) -> SlurmJob:
     return slurm_job(job, **values)
 
 
-def steps(view: View, policy: RecoveryPolicy = SCALE, seconds: float = 1) -> list[StartStep]:
+def steps(
+    view: PlanningView, policy: RecoveryPolicy = SCALE, seconds: float = 1
+) -> list[StartStep]:
     return [due.do for due in advance_all(view, policy, at(seconds)).due]
 
 
-def moves(view: View, policy: RecoveryPolicy = SCALE, seconds: float = 1) -> list[str]:
+def moves(view: PlanningView, policy: RecoveryPolicy = SCALE, seconds: float = 1) -> list[str]:
     return [m.signal for m in advance_all(view, policy, at(seconds)).moves]

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from hpctl.cli.main import cli
 from hpctl.engine.journal.rows import DaemonIdentity
-from hpctl.engine.journal.store import Store
+from hpctl.engine.journal.store import JournalStore
 from hpctl.toolkit import output
 from hpctl.toolkit.errors import ResourceNotFound, Unavailable
 from hpctl.vocabulary.cloud_facts import InstanceGroup, ProviderView
@@ -70,8 +70,8 @@ class Head(Struct):
     cloud: ProviderView | None = field(default_factory=worlds.cloud)
     aws: PaperAws = field(default_factory=PaperAws)
 
-    def store(self) -> Store:
-        return Store(f"sqlite:///{self.dir / 'journal.db'}")
+    def store(self) -> JournalStore:
+        return JournalStore(f"sqlite:///{self.dir / 'journal.db'}")
 
     def write(self, *events):
         """Append to the journal, and put the agents' facts and the daemon's lease there."""
@@ -101,8 +101,8 @@ def head(tmp_path, monkeypatch) -> Head:
     monkeypatch.setattr(
         "hpctl.engine.adapters.choose_scheduler", lambda _: (Reads(made.slurm), "cli")
     )
-    monkeypatch.setattr("hpctl.engine.adapters.make_provider", lambda _: Reads(made.cloud))
-    monkeypatch.setattr("hpctl.engine.adapters.open_aws", lambda *_: made.aws)
+    monkeypatch.setattr("hpctl.engine.adapters.make_cloud_provider", lambda _: Reads(made.cloud))
+    monkeypatch.setattr("hpctl.engine.adapters.open_aws_account", lambda *_: made.aws)
     monkeypatch.setattr("hpctl.clusters.commands.maintenance.EVERY_S", 0.0)
     monkeypatch.setattr(output, "now", lambda: worlds.NOW)
     for name in ("SUDO_USER", "HPCTL_CLUSTER"):
@@ -219,7 +219,7 @@ def account(monkeypatch) -> Account:
             },
         }
     )  # fmt: skip
-    monkeypatch.setattr("hpctl.engine.adapters.open_aws", lambda *_: found)
+    monkeypatch.setattr("hpctl.engine.adapters.open_aws_account", lambda *_: found)
     monkeypatch.chdir(CLI / "validate")
     return found
 

@@ -9,23 +9,23 @@ from typing import Any
 from hpctl.engine.clock import SystemClock
 from hpctl.engine.config import ClusterSection, Config
 from hpctl.engine.journal.events import Event
-from hpctl.engine.journal.state import State
+from hpctl.engine.journal.state import EngineState
 from hpctl.engine.live_config import LiveConfig
 from hpctl.engine.loop_port import LoopPort
 from hpctl.jobs.report_intake import JobReportHandler
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import Unavailable
-from hpctl.vocabulary.policy import Mode
+from hpctl.vocabulary.policy import OperatingMode
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob
 
-OWN = Config(mode=Mode.OWN, cluster=ClusterSection(name="ml"))
+OWN = Config(mode=OperatingMode.OWN, cluster=ClusterSection(name="ml"))
 NOON = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 
 
 class Desk:
     """What was written, how often the loop was woken, and the jobs that Slurm has."""
 
-    state = State()
+    state = EngineState()
 
     def __init__(self, disk: Path | None = None) -> None:
         self.stored: list[Event] = []

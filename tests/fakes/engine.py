@@ -8,41 +8,43 @@ from hpctl.engine import advance as advance_module
 from hpctl.engine import plan as plan_module
 from hpctl.engine import requests as requests_module
 from hpctl.engine import retire as retire_module
-from hpctl.engine.advance import AdvancePass
+from hpctl.engine.advance import RecoveryPassResult
 from hpctl.engine.journal.events import Event
-from hpctl.engine.journal.state import State
-from hpctl.engine.kinds import Plan
+from hpctl.engine.journal.state import EngineState
+from hpctl.engine.kinds import RecoveryPlan
 from hpctl.engine.retire import RetiredRecords
-from hpctl.engine.view import Request, View
-from hpctl.faults.catalogue import Rules
+from hpctl.engine.view import PlanningView, Request
+from hpctl.faults.catalogue import FaultRules
 from hpctl.vocabulary.identity import JobId, NodeName
 from hpctl.vocabulary.policy import RecoveryPolicy
 from hpctl.vocabulary.slurm_facts import SlurmJob
 
-ORDERS = requests_module.collect_orders(KINDS)
+ORDERS = requests_module.collect_operator_orders(KINDS)
 
 
-def advance_all(view: View, policy: RecoveryPolicy, now: datetime) -> AdvancePass:
+def advance_all(view: PlanningView, policy: RecoveryPolicy, now: datetime) -> RecoveryPassResult:
     """Advance every open recovery."""
     return advance_module.advance_recoveries(view, policy, now, KINDS)
 
 
 def plan(
-    view: View,
+    view: PlanningView,
     policy: RecoveryPolicy,
-    rules: Rules,
+    rules: FaultRules,
     here: Mapping[NodeName, Sequence[SlurmJob]],
     now: datetime,
-) -> Plan:
+) -> RecoveryPlan:
     """Decide on every candidate."""
     return plan_module.plan_recoveries(view, policy, rules, here, now, KINDS)
 
 
-def take(request: Request, view: View, policy: RecoveryPolicy, now: datetime) -> list[Event]:
+def take(
+    request: Request, view: PlanningView, policy: RecoveryPolicy, now: datetime
+) -> list[Event]:
     """Take one request."""
-    return requests_module.take_request(request, view, policy, now, ORDERS)
+    return requests_module.process_operator_request(request, view, policy, now, ORDERS)
 
 
-def retire(state: State, before: datetime, living: Collection[JobId]) -> RetiredRecords:
+def retire(state: EngineState, before: datetime, living: Collection[JobId]) -> RetiredRecords:
     """Find what of the journal is past."""
-    return retire_module.find_retired(state, before, living, KINDS)
+    return retire_module.find_retired_records(state, before, living, KINDS)

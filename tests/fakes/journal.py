@@ -42,7 +42,7 @@ class MemoryJournal:
         """Every event, from number `after` + 1 on."""
         yield from self.disk.log[after:]
 
-    def list_retired(self) -> frozenset[RecoveryId]:
+    def list_retired_recovery_ids(self) -> frozenset[RecoveryId]:
         """Nothing is ever set apart here."""
         return frozenset()
 
@@ -50,7 +50,7 @@ class MemoryJournal:
         """Store what agents reported."""
         self.disk.facts.update({h.generation.node: h for h in facts})
 
-    def note_heard(self, heard: Mapping[NodeName, datetime]) -> None:
+    def store_last_heard_times(self, heard: Mapping[NodeName, datetime]) -> None:
         """Store when nodes were last heard."""
         self.disk.heard = dict(heard)
 

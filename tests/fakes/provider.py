@@ -214,7 +214,7 @@ class FakeProvider:
         """Views leave a node out for a while."""
         self._switch.vanished[node] = self._now() + timedelta(seconds=seconds)
 
-    def act_without_order(self, instance: InstanceId) -> bool:
+    def start_unrequested_recovery(self, instance: InstanceId) -> bool:
         """The service replaces an instance; false where it cannot."""
         self.tick()
         place = self._of(instance)

@@ -63,7 +63,11 @@ class SimSlurm(Slurmctld):
             node.close(reason, self.now())
 
         return self._update(
-            nodes, rules.check_unmarked_drain if spare_marks else rules.check_drain, do
+            nodes,
+            rules.find_early_unmarked_drain_outcome
+            if spare_marks
+            else rules.find_early_drain_outcome,
+            do,
         )
 
     def down(self, nodes: Mapping[NodeName, str]) -> Mapping[NodeName, Outcome]:
@@ -73,11 +77,13 @@ class SimSlurm(Slurmctld):
             node.reason, node.reason_at = reason, self.now()
             self.set_down(node)
 
-        return self._update(nodes, rules.check_down, do)
+        return self._update(nodes, rules.find_early_down_outcome, do)
 
-    def give_back(self, nodes: Mapping[NodeName, RecoveryId]) -> Mapping[NodeName, Outcome]:
+    def resume_nodes(self, nodes: Mapping[NodeName, RecoveryId]) -> Mapping[NodeName, Outcome]:
         """Promised in ports.Scheduler."""
-        return self._update(nodes, rules.check_give_back, lambda node, _: self.resume(node))
+        return self._update(
+            nodes, rules.find_early_owned_resume_outcome, lambda node, _: self.resume(node)
+        )
 
     def _update(
         self,
@@ -101,7 +107,7 @@ class SimSlurm(Slurmctld):
         job = self.known(attempt.job)
         if self.away or self.crashed:
             return UNAVAILABLE
-        refusal = rules.check_signal(_record(job), attempt)
+        refusal = rules.find_early_signal_outcome(_record(job), attempt)
         if refusal is not None or job is None:
             return refusal or rules.NO_SUCH_JOB
         job.signals += 1
@@ -112,13 +118,13 @@ class SimSlurm(Slurmctld):
         if self.away or self.crashed:
             return UNAVAILABLE
         job = self.known(attempt.job)
-        send = rules.check_requeue(_record(job), attempt)
+        send = rules.plan_requeue(_record(job), attempt)
         if isinstance(send, Outcome) or job is None:
             return send if isinstance(send, Outcome) else rules.NO_SUCH_JOB
         self.requeue_unchecked(job)
         return Outcome.accepted()
 
-    def start_now(
+    def start_pending_job(
         self,
         job: JobId,
         exclude: Sequence[NodeName],
@@ -162,22 +168,22 @@ class SimSlurm(Slurmctld):
         if self.away or self.crashed:
             return UNAVAILABLE
         mine = self.known(job)
-        refusal = rules.check_hold(_record(mine))
+        refusal = rules.find_early_hold_outcome(_record(mine))
         if refusal is not None or mine is None:
             return refusal or rules.NO_SUCH_JOB
         mine.held, mine.reason = True, "JobHeldUser"
-        mine.comment = rules.format_comment(mine.comment, why).partition("=")[2]
+        mine.comment = rules.format_comment_argument(mine.comment, why).partition("=")[2]
         return Outcome.accepted()
 
-    def give_up(self, attempt: JobAttempt, why: str) -> Outcome:
+    def cancel_attempt(self, attempt: JobAttempt, why: str) -> Outcome:
         """Promised in ports.Scheduler."""
         if self.away or self.crashed:
             return UNAVAILABLE
         mine = self.known(attempt.job)
-        refusal = rules.check_cancel(_record(mine), attempt)
+        refusal = rules.find_early_cancel_outcome(_record(mine), attempt)
         if refusal is not None or mine is None:
             return refusal or rules.NO_SUCH_JOB
-        mine.comment = rules.format_comment(mine.comment, why).partition("=")[2]
+        mine.comment = rules.format_comment_argument(mine.comment, why).partition("=")[2]
         self.cancel(mine)
         return Outcome.accepted()
 
@@ -186,10 +192,10 @@ class SimSlurm(Slurmctld):
         if self.away or self.crashed:
             return UNAVAILABLE
         mine = self.known(attempt.job)
-        refusal = rules.check_note(_record(mine), attempt)
+        refusal = rules.find_early_comment_outcome(_record(mine), attempt)
         if refusal is not None or mine is None:
             return refusal or rules.NO_SUCH_JOB
-        mine.comment = rules.format_comment(mine.comment, why).partition("=")[2]
+        mine.comment = rules.format_comment_argument(mine.comment, why).partition("=")[2]
         return Outcome.accepted()
 
     def find_canceler(self, job: SlurmJob) -> str:
@@ -269,7 +275,7 @@ class SimSlurm(Slurmctld):
             self.jobs[number].reservation = ""
         return Outcome.accepted(str(number))
 
-    def end_test(self, name: str) -> Outcome:
+    def cancel_node_test(self, name: str) -> Outcome:
         """Promised in ports.Scheduler."""
         if self.away or self.crashed:
             return UNAVAILABLE

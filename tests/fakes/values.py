@@ -5,20 +5,20 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from hpctl.engine.journal.events import Event, NodeRecoveryOpened
-from hpctl.engine.journal.state import State, replay_events
-from hpctl.engine.view import View
+from hpctl.engine.journal.state import EngineState, replay_events
+from hpctl.engine.view import PlanningView
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.assessment import Assessment, FaultClass, NodeCondition, Remedy, Urgency
 from hpctl.vocabulary.cloud_facts import Instance, InstanceStatus, ProviderView
 from hpctl.vocabulary.identity import InstanceId, JobAttempt, NodeGeneration, NodeName
 from hpctl.vocabulary.model import DeviceVerdict, Finding, NodeHealth
-from hpctl.vocabulary.policy import Mode, RecoveryPolicy
+from hpctl.vocabulary.policy import OperatingMode, RecoveryPolicy
 from hpctl.vocabulary.recovery import Next, PhaseMove, StartStep
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob, SlurmNode
 
 T0 = datetime(2026, 3, 1, 12, tzinfo=UTC)
 N1 = "n1"
-OWN = RecoveryPolicy(mode=Mode.OWN)
+OWN = RecoveryPolicy(mode=OperatingMode.OWN)
 FAULT = FaultClass("xid-79", "GPU fell off the bus", Urgency.NOW, (Remedy.REBOOT, Remedy.REPLACE))
 
 
@@ -118,10 +118,10 @@ def view_of(
     jobs: Sequence[SlurmJob] = (),
     log: Sequence[Event] = (),
     *,
-    state: State | None = None,
+    state: EngineState | None = None,
     seconds: float = 0,
     **changes: Any,
-) -> View:
+) -> PlanningView:
     """A cluster, all read and heard at T0 + seconds."""
     now = at(seconds)
     names = [node_name(i) for i in range(1, nodes + 1)]
@@ -139,4 +139,4 @@ def view_of(
         "instances": instances,
         **changes,
     }
-    return View(**values)
+    return PlanningView(**values)

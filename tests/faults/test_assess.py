@@ -5,15 +5,19 @@ from datetime import timedelta
 import pytest
 
 from hpctl.faults.assess import assess_health, list_fault_classes
-from hpctl.faults.catalogue import build_rules
-from hpctl.faults.incidents import can_be_same_event, fold_incidents, is_repeated_on_part
+from hpctl.faults.catalogue import build_fault_rules
+from hpctl.faults.incidents import (
+    can_be_same_event,
+    group_findings_by_incident,
+    is_repeated_on_gpu_part,
+)
 from hpctl.vocabulary.assessment import NodeCondition, Remedy, Urgency
 from hpctl.vocabulary.identity import NodeGeneration
 from hpctl.vocabulary.model import DeviceVerdict, Finding, NodeHealth
 from hpctl.vocabulary.policy import FaultClassOverride
 from tests.fakes.values import T0, at
 
-RULES = build_rules()
+RULES = build_fault_rules()
 GENERATION = NodeGeneration("n1", "i-1", "b1")
 GPU, OTHER = "0000:3b:00", "0000:5e:00"
 
@@ -201,7 +205,7 @@ def test_the_driver_raises_a_harmless_code():
 
 
 def test_a_site_that_decided_is_not_overruled_by_the_driver():
-    mine = build_rules({"xid-48": FaultClassOverride(ladder=(Remedy.REPLACE,))})
+    mine = build_fault_rules({"xid-48": FaultClassOverride(ladder=(Remedy.REPLACE,))})
     assert judge(xid(48), xid(154, 1, detail="None"), using=mine).fault.ladder == (Remedy.REPLACE,)
 
 
@@ -317,8 +321,8 @@ def seen(code: str, minute: float, job: str = "", until: float | None = None, wh
 
 
 def again(*findings: Finding) -> bool:
-    (incident,) = fold_incidents(findings)
-    return is_repeated_on_part(incident, DAY_S, APART)
+    (incident,) = group_findings_by_incident(findings)
+    return is_repeated_on_gpu_part(incident, DAY_S, APART)
 
 
 @pytest.mark.parametrize("code", ["13", "31"])
@@ -420,6 +424,6 @@ def test_what_confirms_no_unknown_line(beside) -> None:
 def test_a_sites_own_treatment_of_a_note_is_done() -> None:
     override = FaultClassOverride(urgency=Urgency.AFTER_JOBS, ladder=(Remedy.REBOOT,), settle_s=9.0)
     for finding, its in ((line(), "kernel-driver-unknown"), (xid(13), "xid-13")):
-        using = build_rules({its: override})
+        using = build_fault_rules({its: override})
         assert judge(finding, now=5, using=using).condition is NodeCondition.SUSPECT
         assert judge(finding, now=10, using=using).fault.rule == its

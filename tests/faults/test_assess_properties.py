@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from hpctl.faults.assess import assess_health
-from hpctl.faults.catalogue import build_rules
+from hpctl.faults.catalogue import build_fault_rules
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.assessment import NodeCondition, Urgency
 from hpctl.vocabulary.identity import NodeGeneration
@@ -15,7 +15,7 @@ from hpctl.vocabulary.model import DeviceVerdict, Finding, NodeHealth
 from tests.examples import examples
 
 T0 = datetime(2026, 3, 1, tzinfo=UTC)
-RULES = build_rules()
+RULES = build_fault_rules()
 GENERATION = NodeGeneration("n1", "i-1", "b1")
 WORSE = {
     NodeCondition.HEALTHY: 0,

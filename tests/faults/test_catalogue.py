@@ -2,12 +2,12 @@
 
 import pytest
 
-from hpctl.engine.adapters import make_rules
+from hpctl.engine.adapters import make_fault_rules
 from hpctl.engine.config import parse_config
 from hpctl.faults.assess import assess_health
-from hpctl.faults.catalogue import SHIPPED, Rules, UnknownRuleError, build_rules
+from hpctl.faults.catalogue import SHIPPED, FaultRules, UnknownRuleError, build_fault_rules
 from hpctl.faults.hma_marks import RULES as MARK_RULES
-from hpctl.faults.table import CHECKS, KERNEL_CHECKS, ROWS, list_check_rows
+from hpctl.faults.table import CHECKS, KERNEL_CHECKS, ROWS, list_check_fault_rows
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.assessment import Assessment, NodeCondition, Remedy, Urgency
 from hpctl.vocabulary.identity import NodeGeneration
@@ -37,7 +37,9 @@ def test_rows_are_sound():
 
 
 def test_override_changes_only_what_it_names():
-    mine = build_rules({"xid-94": FaultClassOverride(urgency=Urgency.NONE, ladder=(Remedy.NONE,))})
+    mine = build_fault_rules(
+        {"xid-94": FaultClassOverride(urgency=Urgency.NONE, ladder=(Remedy.NONE,))}
+    )
     assert mine.classes["xid-94"].urgency is Urgency.NONE
     assert mine.classes["xid-94"].settle_s == defaults("xid-94").settle_s
     assert mine.classes["xid-95"] is defaults("xid-95")
@@ -45,7 +47,7 @@ def test_override_changes_only_what_it_names():
 
 def test_unknown_rule_names_the_near_miss():
     with pytest.raises(UnknownRuleError, match="'xid-97x'") as error:
-        build_rules({"xid-97x": FaultClassOverride(settle_s=1)})
+        build_fault_rules({"xid-97x": FaultClassOverride(settle_s=1)})
     assert "xid-97" in error.value.hint
 
 
@@ -60,7 +62,7 @@ def test_unknown_rule_names_the_near_miss():
 )
 def test_senseless_overrides_are_refused(change):
     with pytest.raises(ValueError, match="xid-13"):
-        build_rules({"xid-13": change})
+        build_fault_rules({"xid-13": change})
 
 
 MINE = "report-scratch-full"
@@ -71,7 +73,7 @@ WHOLE = FaultClassOverride(
 
 
 def judged(
-    check: str, code: str, mine: Rules, verdict: DeviceVerdict = DeviceVerdict.FAIL
+    check: str, code: str, mine: FaultRules, verdict: DeviceVerdict = DeviceVerdict.FAIL
 ) -> Assessment:
     finding = Finding(check, verdict, NOW, NOW, code=code)
     return assess_health(NodeHealth(NodeGeneration("n1", "i-1", "b-1"), NOW, (finding,)), mine, NOW)
@@ -99,13 +101,13 @@ def test_no_default_row_acts():
     ],
 )
 def test_what_others_say_is_shown_and_never_acted_on(check, code, condition, rule):
-    found = judged(check, code, build_rules())
+    found = judged(check, code, build_fault_rules())
     assert (found.condition, found.fault) == (NodeCondition(condition), None)
     assert f"[{rule}]" in found.why
 
 
 def test_a_site_gives_its_own_finding_a_meaning_and_a_ladder():
-    found = judged("report.scratch", "full", build_rules({MINE: WHOLE}))
+    found = judged("report.scratch", "full", build_fault_rules({MINE: WHOLE}))
     assert found.condition is NodeCondition.FAULTY
     assert (found.fault.rule, found.fault.meaning) == (MINE, "scratch is full")
     assert found.fault.ladder == (Remedy.REBOOT, Remedy.ASK_HUMAN)
@@ -113,7 +115,7 @@ def test_a_site_gives_its_own_finding_a_meaning_and_a_ladder():
 
 
 def test_dots_and_dashes_of_a_check_are_one():
-    mine = build_rules({"alert-NodeDiskFull": WHOLE, "plugin-nhc-fs-12": WHOLE})
+    mine = build_fault_rules({"alert-NodeDiskFull": WHOLE, "plugin-nhc-fs-12": WHOLE})
     assert judged("alert.NodeDiskFull", "critical", mine).condition is NodeCondition.FAULTY
     assert judged("plugin.nhc.fs", "12", mine).condition is NodeCondition.FAULTY
 
@@ -131,13 +133,13 @@ def test_dots_and_dashes_of_a_check_are_one():
 )
 def test_half_a_rule_and_other_names_are_refused(rule, change, hint):
     with pytest.raises(UnknownRuleError) as caught:
-        build_rules({rule: change})
+        build_fault_rules({rule: change})
     assert hint in caught.value.hint
 
 
 def test_half_a_rule_near_a_whole_one_of_the_site_is_reported_so():
     with pytest.raises(UnknownRuleError) as caught:
-        build_rules({MINE: WHOLE, "report-scratch-ful": FaultClassOverride(settle_s=3)})
+        build_fault_rules({MINE: WHOLE, "report-scratch-ful": FaultClassOverride(settle_s=3)})
     assert "did you mean report-scratch-full, or is it new?" in caught.value.hint
     assert "needs meaning and urgency and ladder too" in caught.value.hint
 
@@ -148,9 +150,12 @@ cluster: {provider: none}
 catalogue:
   report-scratch-full: {meaning: scratch is full, urgency: now, ladder: [reboot, replace]}
 """
-    assert make_rules(parse_config(text)).classes[MINE].ladder == (Remedy.REBOOT, Remedy.REPLACE)
+    assert make_fault_rules(parse_config(text)).classes[MINE].ladder == (
+        Remedy.REBOOT,
+        Remedy.REPLACE,
+    )
     with pytest.raises(HpctlError, match="no rule 'report-scratch-full'") as caught:
-        make_rules(parse_config(text.replace("meaning: scratch is full, ", "")))
+        make_fault_rules(parse_config(text.replace("meaning: scratch is full, ", "")))
     assert "needs meaning too" in caught.value.hint
 
 
@@ -165,7 +170,7 @@ def test_a_check_is_whole(spec):
     assert spec.what
     assert spec.source
     assert all(limit.unit and limit.why for limit in spec.limits.values())
-    assert list_check_rows(spec.name) or spec.name in FINDS_NOTHING
+    assert list_check_fault_rows(spec.name) or spec.name in FINDS_NOTHING
     # Else it would be gone before the next run could see it again; due times vary by a tenth.
     assert spec.clears is not ClearCondition.GONE or spec.gone_s > 1.1 * spec.every_s or n == m == 1
 

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.faults.assess import assess_health
-from hpctl.faults.catalogue import build_rules
+from hpctl.faults.catalogue import build_fault_rules
 from hpctl.faults.reachability import (
     Signs,
     add_derived_findings,
@@ -21,7 +21,7 @@ from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmNode
 from tests.fakes.values import T0 as NOW
 from tests.fakes.values import at
 
-RULES = build_rules()
+RULES = build_fault_rules()
 N1, N2 = "n1", "n2"
 SEEN = Instance("i-1", InstanceStatus.RUNNING, node=N1)
 DOWN = SlurmNode(N1, "DOWN", frozenset({"NOT_RESPONDING"}), "Not responding")

@@ -17,9 +17,9 @@ from prometheus_client import CollectorRegistry
 from uvicorn.server import ServerState
 
 from hpctl.engine.clock import SystemClock
-from hpctl.engine.request_intake import make_route as request_route
+from hpctl.engine.request_intake import make_request_route as request_route
 from hpctl.jobs.report_intake import make_job_report_route as job_route
-from hpctl.service.alerts import make_routes as alert_routes
+from hpctl.service.alerts import make_alert_routes as alert_routes
 from hpctl.service.intake.app import make_intake_app
 from hpctl.service.intake.server import IntakeServer
 from hpctl.wire import job_reports as job_wire

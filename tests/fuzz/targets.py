@@ -42,7 +42,7 @@ from hpctl.toolkit.compat import UTC, parse_iso_time
 from hpctl.toolkit.errors import HpctlError, JournalCorrupt
 from hpctl.vocabulary import model, policy_file
 from hpctl.vocabulary.job_recovery import JobReport
-from hpctl.vocabulary.registration import read_comment
+from hpctl.vocabulary.registration import parse_registration_comment
 from hpctl.vocabulary.run_policy import RunPolicy
 from hpctl.wire import job_reports as job_wire
 from hpctl.wire import reports as wire
@@ -81,7 +81,7 @@ def _read_tools(text: str) -> None:
     for name in verdict_formats.FORMAT_NAMES:
         for status in (None, 0, 1):
             with suppress(NoVerdict):
-                verdict_formats.read_verdict(name, ToolOutput(text, status, "n1"))
+                verdict_formats.parse_tool_verdict(name, ToolOutput(text, status, "n1"))
 
 
 def _on_file(name: str, run: Callable[[Path, str], object]) -> Callable[[bytes], object]:
@@ -118,7 +118,7 @@ def _node(raw: bytes) -> object:
     height = raw[0] if raw else 0
     above = ocdbt_files.manifest(0, len(node), height, "d/aa", 0)
     (place / ocdbt.MANIFEST).write_bytes(above)
-    return ocdbt.read_values(place)
+    return ocdbt.read_value_locations(place)
 
 
 def _log(raw: bytes) -> object:
@@ -196,9 +196,9 @@ LADDER = b"on: {crash: {ladder: [requeue], hold_same: true}}\n"
 SCRIPT = b"#!/bin/bash\n#SBATCH -N 2\n#HPCTL --checkpoint-dir /a\nsrun x\n"
 
 TARGETS: dict[str, Target] = {
-    "report": _target(wire.decode_message, wire.encode_report(_report()), refuses=MALFORMED),
+    "report": _target(wire.decode_agent_message, wire.encode_report(_report()), refuses=MALFORMED),
     "intake": _target(partial(intake.run, directory=DISK), *intake.SEEDS),
-    "ack": _target(wire.decode_ack, b'{"ack":1}', refuses=MALFORMED),
+    "ack": _target(wire.decode_report_ack, b'{"ack":1}', refuses=MALFORMED),
     "request": _target(
         wire.decode_operator_request, wire.encode_operator_request("replace", "n1", "ada"),
         refuses=MALFORMED
@@ -224,7 +224,7 @@ TARGETS: dict[str, Target] = {
         lambda raw: parse.parse_jobs(_squeue_seed(), raw, MARK, HostlistCache()),
         b"7mx;n[1-4]mx.", refuses=parse.IncompleteRecordError,
     ),
-    "slurm-config": _target(_on_text(parse.parse_config), b"SlurmctldPort = 6817\n"),
+    "slurm-config": _target(_on_text(parse.parse_scontrol_config), b"SlurmctldPort = 6817\n"),
     "slurm-version": _target(_on_text(parse.parse_version), b"slurm 25.11.7\n"),
     "reservations": _target(
         _on_text(cli.parse_reservations), b"ReservationName=a Start=x Nodes=n[1-4] C=4\n"
@@ -234,15 +234,17 @@ TARGETS: dict[str, Target] = {
         refuses=hostlist.HostlistError,
     ),
     "comment": _target(
-        _on_text(read_comment),
+        _on_text(parse_registration_comment),
         b'hpctl:{"policy":{"backoff":{"first_s":1}},"spares":1}',
         b'hpctl:{"ckpt":"/shared/run","tiers":["s3://b/c"],"fast":{"dir":"/nvme"}} mine',
     ),
-    "kmsg": _target(kmsg.parse_record, b"4,123,456789,-;NVRM: Xid (PCI:0000:18:00): 79, GPU\n"),
+    "kmsg": _target(
+        kmsg.parse_kmsg_record, b"4,123,456789,-;NVRM: Xid (PCI:0000:18:00): 79, GPU\n"
+    ),
     "kernel-lines": _target(
         _kernel, *_files("tests/cli/kmsg"), *_files("tests/detection/corpus/cases/*")
     ),
-    "hma": _target(_on_text(hma_records.read_detection), DETECTION,
+    "hma": _target(_on_text(hma_records.parse_detection), DETECTION,
         refuses=hma_records.MalformedDetectionError),
     "plugin": _target(
         plugin_json.parse_plugin_findings,
@@ -263,7 +265,7 @@ TARGETS: dict[str, Target] = {
         b'{"fail_count":1,"failed_checks":["ib"]}',
     ),
     "local-report": _target(
-        report_request.decode_request,
+        report_request.decode_agent_request,
         b'{"op":"report","check":"report.nhc","code":"x","verdict":"fail"}\n',
         refuses=HpctlError,
     ),
@@ -273,26 +275,31 @@ TARGETS: dict[str, Target] = {
     "crash": _target(_crash, *_files("tests/jobs/crash_samples/*")),
     "ras-json": _target(ras_report.parse_ras_report, _ras(), refuses=HpctlError),
     "run-history": _target(
-        lambda raw: list(run_records.read_records(raw)), b'{"type":"started"}\n'
+        lambda raw: list(run_records.read_run_records(raw)), b'{"type":"started"}\n'
     ),
-    "manifest": _target(manifest.decode, b'{"version":1,"step":4,"files":[]}'),
+    "manifest": _target(manifest.decode_manifest, b'{"version":1,"step":4,"files":[]}'),
     "safetensors": _target(
-        _on_file("a.safetensors", hf_trainer.prove_safetensors), TENSOR,
+        _on_file("a.safetensors", hf_trainer.verify_safetensors_file), TENSOR,
         refuses=IncompleteCheckpointError
     ),
     "torch-zip": _target(
-        _on_file("a.pt", torch_files.prove_archive), checkpoint_files.torch_save({"step": 4}),
+        _on_file("a.pt", torch_files.verify_torch_save_file),
+        checkpoint_files.torch_save({"step": 4}),
         refuses=IncompleteCheckpointError,
     ),
     "torch-stream": _target(
-        _on_file("a.pt", torch_files.prove_archive), STREAM, refuses=IncompleteCheckpointError
+        _on_file("a.pt", torch_files.verify_torch_save_file), STREAM,
+        refuses=IncompleteCheckpointError,
     ),
     "flax": _target(
-        _on_file("checkpoint_4", lambda place, name: flax_file.prove_file(place / name)),
+        _on_file("checkpoint_4", lambda place, name: flax_file.verify_msgpack_file(place / name)),
         FLAX, refuses=IncompleteCheckpointError,
     ),
     "checkpoint-file": _target(
-        _on_file("a.raw", lambda place, name: contents.read_file_content(place / name, deep=False)),
+        _on_file(
+            "a.raw",
+            lambda place, name: contents.inspect_checkpoint_file(place / name, deep=False),
+        ),
         TENSOR, STREAM, ARRAY,
         refuses=IncompleteCheckpointError,
     ),
@@ -311,7 +318,8 @@ TARGETS: dict[str, Target] = {
     ),
     "log-rules": _target(_on_text(rules.parse_log_rules), RULES, refuses=HpctlError),
     "policy": _target(
-        _on_text(policy_file.parse_policy), policy_file.format_example().encode(), LADDER,
+        _on_text(policy_file.parse_policy_yaml),
+        policy_file.format_example_policy().encode(), LADDER,
         refuses=HpctlError,
     ),
     "configuration": _target(

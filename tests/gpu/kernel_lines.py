@@ -92,13 +92,13 @@ def judge(records: Sequence[str]) -> list[dict[str, Any]]:
     import msgspec
 
     from hpctl.detection.kernel.log import KernelLineJudge
-    from hpctl.detection.kmsg import parse_record
+    from hpctl.detection.kmsg import parse_kmsg_record
     from hpctl.detection.slurm_jobs import ProcessJobFinder
 
     kernel = KernelLineJudge(ProcessJobFinder().of)
     judged: list[dict[str, Any]] = []
     for raw in records:
-        record = parse_record(raw.encode())
+        record = parse_kmsg_record(raw.encode())
         findings = [] if record is None else kernel.findings([record])
         plain = [msgspec.to_builtins(finding) for finding in findings]
         judged.append(

@@ -78,10 +78,10 @@ def summarize(seconds: Sequence[float]) -> dict[str, float]:
 
 def begin_nvml(driver: Any) -> None:
     """Start NVML as the agent's child does. Raises NvmlCallError."""
-    from hpctl.detection.driver_files import find_library
+    from hpctl.detection.driver_files import find_nvml_library
     from hpctl.detection.nvml.child import start_nvml_session
 
-    library = find_library(Path("/"), os.environ)
+    library = find_nvml_library(Path("/"), os.environ)
     start_nvml_session(driver, "" if library is None else str(library))
 
 

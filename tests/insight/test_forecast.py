@@ -9,14 +9,14 @@ from msgspec.structs import replace
 from hpctl.engine.journal.events import Event, SignalSeen
 from hpctl.engine.journal.state import replay_events
 from hpctl.faults.assess import assess_health
-from hpctl.faults.catalogue import build_rules
+from hpctl.faults.catalogue import build_fault_rules
 from hpctl.insight.forecast.decide import (
     CHECK,
     PRIORS,
     STEPS,
     ForecastInstance,
     InstanceFailure,
-    learn_failure_model,
+    fit_failure_model,
 )
 from hpctl.insight.forecast.history import (
     InstanceForecast,
@@ -25,7 +25,7 @@ from hpctl.insight.forecast.history import (
     forecast_nodes,
     make_forecast_finding,
     measure_calibration,
-    read_history,
+    read_failure_history,
 )
 from hpctl.vocabulary.assessment import NodeCondition
 from hpctl.vocabulary.identity import NodeName, RuleId
@@ -73,12 +73,12 @@ def test_hazards_without_priors_are_those_of_lifelines() -> None:
             [InstanceFailure(gap + left / rate, math.inf, "x")] if gap + left / rate <= 100 else []
         )
         units.append(ForecastInstance(0.0, (InstanceFailure(-1.0, 0.0, "x"), *ends)))
-    model = learn_failure_model(units, 0.0, 100.0, NONE)
+    model = fit_failure_model(units, 0.0, 100.0, NONE)
     assert [model.base * times for times in model.recency] == pytest.approx(LIFELINES, rel=1e-3)
 
 
 def test_a_new_cluster_has_the_published_rate() -> None:
-    model = learn_failure_model([], 0.0, 0.0)
+    model = fit_failure_model([], 0.0, 0.0)
     chance = model.chance(ForecastInstance(0.0), 1.0)
     assert model.base == pytest.approx(3.73e-3, rel=0.01)
     assert chance == pytest.approx(0.9 * 3.73e-3, rel=0.01)
@@ -87,7 +87,7 @@ def test_a_new_cluster_has_the_published_rate() -> None:
 
 def test_a_chance_grows_with_days_breaks_and_indicators_and_falls_with_age() -> None:
     trace = synthetic(1)
-    model = learn_failure_model(
+    model = fit_failure_model(
         (ForecastInstance(0.0, b).at(200.0) for b in trace.values() if b), 0.0, 200.0
     )
     twice = ForecastInstance(
@@ -114,10 +114,10 @@ def test_an_indicator_is_worth_what_the_journal_shows() -> None:
     without = [
         ForecastInstance(0.0, (InstanceFailure(n, n + 0.1, "GPU memory"),)) for n in range(1, 41)
     ]
-    shown = learn_failure_model(with_it, 9e3, 90.0, prevalence={"remapped rows": 0.05}).signs[
+    shown = fit_failure_model(with_it, 9e3, 90.0, prevalence={"remapped rows": 0.05}).signs[
         "remapped rows"
     ]
-    idle = learn_failure_model(without, 9e3, 90.0, prevalence={"remapped rows": 0.5}).signs[
+    idle = fit_failure_model(without, 9e3, 90.0, prevalence={"remapped rows": 0.5}).signs[
         "remapped rows"
     ]
     assert shown == pytest.approx((2 + 40) / (1 + 40 * 0.05))
@@ -144,7 +144,7 @@ def test_a_replaced_instance_takes_its_history_with_it() -> None:
     events.append(SignalSeen(seconds(22 * DAY + 9), "n-last", "new_generation_seen", "", new))
     fresh = forecast_of(events, day=23)[N1]
     assert (fresh.instance, fresh.breaks, fresh.again) == ("i-other", 0, False)
-    past = read_history(replay_events(events), seconds(23 * DAY))
+    past = read_failure_history(replay_events(events), seconds(23 * DAY))
     assert [len(u.breaks) for u in past.units.values()] == [3]
 
 
@@ -171,7 +171,7 @@ def test_the_advice_is_shown_and_leaves_the_node_in_service() -> None:
     answer = make_forecast_finding(forecast_of(*(treated(n) for n in (10, 16, 22)), day=24)[N1])
     assert answer is not None
     assert answer.check == CHECK
-    judged = assess_health(NodeHealth(generation(), now, (answer,)), build_rules(), now)
+    judged = assess_health(NodeHealth(generation(), now, (answer,)), build_fault_rules(), now)
     assert (judged.condition, judged.findings) == (NodeCondition.HEALTHY, (answer,))
     assert "[history-forecast]" in judged.why
 

@@ -1,6 +1,6 @@
 """The forecast is the same after old events have left the journal."""
 
-from hpctl.engine.journal.state import State
+from hpctl.engine.journal.state import EngineState
 from hpctl.insight.forecast.history import forecast_nodes
 from tests.engine.test_journal import with_and_without_the_past
 from tests.fakes.values import at
@@ -11,7 +11,7 @@ def test_forecasts_are_the_same_with_and_without_the_past(monkeypatch) -> None:
 
     nodes = {rec.node for rec in whole.nodes.values()}
 
-    def chances(state: State) -> list[tuple[str, float]]:
+    def chances(state: EngineState) -> list[tuple[str, float]]:
         return [(f.node, f.week) for f in forecast_nodes(state, nodes, {}, at(0))]
 
     assert all(week > 0 for _, week in chances(whole))

@@ -5,17 +5,17 @@ from unittest.mock import Mock
 
 import pytest
 
-from hpctl.engine.cloud_watch import CloudWatch
+from hpctl.engine.cloud_watch import CloudPoller
 from hpctl.engine.config import Config
 from hpctl.engine.explain_view import build_explain_view
 from hpctl.engine.journal.events import Event, SignalSeen
-from hpctl.engine.journal.state import State, replay_events
+from hpctl.engine.journal.state import EngineState, replay_events
 from hpctl.engine.live_config import LiveConfig
 from hpctl.engine.node_health import NodeHealthStore
-from hpctl.engine.observe import Observer, ObserverSources
+from hpctl.engine.observe import ClusterObserver, ObserverSources
 from hpctl.engine.world import World
 from hpctl.faults.assess import assess_health
-from hpctl.faults.catalogue import Rules, build_rules
+from hpctl.faults.catalogue import FaultRules, build_fault_rules
 from hpctl.insight.grey.daemon import GreyFailureDetector, GreyFailureFindings
 from hpctl.insight.grey.decide import WINDOW
 from hpctl.vocabulary.assessment import NodeCondition, Remedy, Urgency
@@ -69,16 +69,16 @@ class Head:
         found = GreyFailureFindings()
         self.book = NodeHealthStore({}, self, self._poke, self.clock, [found])
         no_provider = Mock(spec=CloudProvider, view=lambda: ProviderView(self.clock.now()))
-        self.cloud = cloud = CloudWatch(no_provider, lambda: None, 30.0)
+        self.cloud = cloud = CloudPoller(no_provider, lambda: None, 30.0)
         live = LiveConfig(Config(kill_switch=tmp / "STOP"))
         sources = ObserverSources(self.slurm, cloud, self.book)
-        self.observer = Observer(sources, live, self.clock)
+        self.observer = ClusterObserver(sources, live, self.clock)
         self.grey = GreyFailureDetector(found, self.book, self.observer, self.clock)
 
     def record(self, rows):
         self.rows |= {r.generation.node: r for r in rows}
 
-    def note_heard(self, heard):
+    def store_last_heard_times(self, heard):
         """Not stored."""
 
     def _poke(self) -> None:
@@ -97,15 +97,15 @@ class Head:
                     )  # fmt: skip
                     self.book.accept(report)
                     self.grey.hear(report.generation, report.gauges)
-            self.observer.look(State(), build_rules())
+            self.observer.look(EngineState(), build_fault_rules())
             self.grey.compare()
 
     def look(self, in_force):
         self.cloud.read()
-        return self.observer.look(State(), in_force)
+        return self.observer.look(EngineState(), in_force)
 
-    def condition(self, in_force: Rules | None = None) -> NodeCondition:
-        judged = self.look(in_force or build_rules()).assessments.get(N1)
+    def condition(self, in_force: FaultRules | None = None) -> NodeCondition:
+        judged = self.look(in_force or build_fault_rules()).assessments.get(N1)
         return judged.condition if judged else NodeCondition.HEALTHY
 
 
@@ -127,9 +127,9 @@ def test_a_slow_node_is_suspect_within_three_minutes_and_the_loop_is_woken(head:
 
 def test_a_single_slow_signal_opens_nothing_unless_the_site_says_so(head: Head) -> None:
     head.windows(6, hot=[N1])
-    view = head.look(build_rules())
-    assert plan(view, OWN, build_rules(), {n: [] for n in NAMES}, head.clock.at).opens == ()
-    theirs = build_rules(
+    view = head.look(build_fault_rules())
+    assert plan(view, OWN, build_fault_rules(), {n: [] for n in NAMES}, head.clock.at).opens == ()
+    theirs = build_fault_rules(
         {"peer-throttle": FaultClassOverride(Urgency.AFTER_JOBS, (Remedy.RESET_GPU, Remedy.REBOOT))}
     )
     view = head.look(theirs)
@@ -142,10 +142,10 @@ def test_what_is_stored_lets_explain_tell_onset_and_evidence(head: Head) -> None
     head.book.flush()
     stored = head.rows[N1]
     world = World(
-        now=head.clock.at, policy=OWN, state=State(), health=head.rows,
-        assessments={N1: assess_health(stored, build_rules(), head.clock.at)},
+        now=head.clock.at, policy=OWN, state=EngineState(), health=head.rows,
+        assessments={N1: assess_health(stored, build_fault_rules(), head.clock.at)},
     )  # fmt: skip
-    reported = build_explain_view(world, build_rules(), N1)
+    reported = build_explain_view(world, build_fault_rules(), N1)
     assert "suspect" in reported.headline
     (evidence,) = reported.evidence
     assert (evidence.check, evidence.first) == ("peer.throttle", T0)
@@ -181,12 +181,12 @@ def test_what_breaks_again_is_shown_with_its_findings_and_stays_in_service(head:
     for n in range(4):
         log.append(opened(f"n-{n}", N1, n - 1000.0 * (4 - n)))
         log.append(SignalSeen(at(n - 1000.0 * (4 - n)), f"n-{n}", "operator_cancelled", ""))
-    head.grey.look_back(replay_events(log))
+    head.grey.update_forecasts(replay_events(log))
     assert head.condition() is NodeCondition.HEALTHY
     head.book.flush()
     (reported,) = head.rows[N1].findings
     assert reported.check == "history.forecast"
     assert "broke 4 times" in reported.evidence
-    head.grey.look_back(State())
+    head.grey.update_forecasts(EngineState())
     head.book.flush()
     assert head.rows[N1].findings == ()

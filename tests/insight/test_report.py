@@ -12,8 +12,8 @@ from hpctl.engine.journal.events import (
     RequestTaken,
     SignalSeen,
 )
-from hpctl.engine.journal.state import State, replay_events
-from hpctl.insight.report.decide import CountedNode, build_report, find_rule_class
+from hpctl.engine.journal.state import EngineState, replay_events
+from hpctl.insight.report.decide import PricedNode, build_cost_report, classify_fault_rule
 from hpctl.insight.report.held import HeldFault, HeldFaultCollector
 from hpctl.vocabulary.change import ChangeKind, ChangeOpened, ChangeSignal
 from hpctl.vocabulary.identity import JobAttempt, JobId, NodeName, RecoveryId, RuleId
@@ -21,13 +21,13 @@ from hpctl.vocabulary.recovery import StepKind
 from tests.cli.worlds import OK, T0, at, gen, node_opened, seen, step
 
 HOUR, DAY = 3600.0, 86400.0
-FLEET = {NodeName(f"ip-10-1-0-{n}"): CountedNode(8, 2.0) for n in range(1, 11)}
+FLEET = {NodeName(f"ip-10-1-0-{n}"): PricedNode(8, 2.0) for n in range(1, 11)}
 UNTIL = T0 + timedelta(days=10)
 
 
 def figures(*events, since=T0, fleet=FLEET):
     state = replay_events(sorted((e for some in events for e in some), key=lambda e: e.at))
-    return build_report(state, fleet, since, UNTIL, timedelta(days=1))
+    return build_cost_report(state, fleet, since, UNTIL, timedelta(days=1))
 
 
 def repaired(rid, n, t, hours, rule="xid-79", **how):
@@ -95,11 +95,11 @@ def held(node: str, gate: str, t: float, rule: str = "xid-79") -> GateBlocked:
 
 def collect_held(*events: Event) -> tuple[HeldFault, ...]:
     """What the command makes of a journal."""
-    state, found = State(), HeldFaultCollector()
+    state, found = EngineState(), HeldFaultCollector()
     for event in sorted(events, key=lambda e: e.at):
         state.fold(event)
         found.take(event, state)
-    return tuple(found.list_all())
+    return tuple(found.list_held_faults())
 
 
 def test_faults_that_a_gate_held_are_counted_and_those_that_were_treated_then_are_not_twice():
@@ -117,12 +117,12 @@ def test_faults_that_a_gate_held_are_counted_and_those_that_were_treated_then_ar
     assert [(f.node, f.gate) for f in found] == [
         (one, "drain_budget"), (three, "correlated"), (one, "paused")
     ]  # fmt: skip
-    r = build_report(replay_events(treated), FLEET, T0, UNTIL, timedelta(days=1), found)
+    r = build_cost_report(replay_events(treated), FLEET, T0, UNTIL, timedelta(days=1), found)
     assert r.held == {"drain_budget": 1, "correlated": 1, "paused": 1}
     assert (r.all.failures, {row.name: row.failures for row in r.classes}) == (
         3, {"GPU": 2, "GPU memory": 1}
     )  # fmt: skip
-    late = build_report(
+    late = build_cost_report(
         replay_events(treated), FLEET, T0 + timedelta(days=5), UNTIL, timedelta(days=1), found
     )
     assert late.held == {}
@@ -156,7 +156,7 @@ def test_offenders_spares_and_unknown_prices() -> None:
         rid, names = RecoveryId(f"s-{day}"), tuple(NodeName(f"n{i}") for i in range(size))
         spares.append(ChangeOpened(at(day * DAY), rid, ChangeKind.SPARES, "g1", "", nodes=names))
         spares.append(SignalSeen(at(day * DAY), rid, ChangeSignal.SET_SEEN, ""))
-    r = figures(twice, spares, fleet={**FLEET, NodeName("ip-10-1-0-1"): CountedNode(8)})
+    r = figures(twice, spares, fleet={**FLEET, NodeName("ip-10-1-0-1"): PricedNode(8)})
     assert [(i.node, i.breaks) for i in r.again] == [("ip-10-1-0-1", 2)]
     assert [(s.group, s.fewest, s.most, s.last) for s in r.spares] == [("g1", 0, 2, 1)]
     assert (r.out.gpu_hours, r.out.cost, r.all.lost.cost) == (16.0, None, None)
@@ -172,4 +172,4 @@ def test_offenders_spares_and_unknown_prices() -> None:
      ("report-nhc", "other"), ("xid-1190", "GPU")],
 )  # fmt: skip
 def test_a_rule_has_a_class(rule: str, name: str) -> None:
-    assert find_rule_class(RuleId(rule)) == name
+    assert classify_fault_rule(RuleId(rule)) == name

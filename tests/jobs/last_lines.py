@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from hpctl.sandbox.api import Sandbox
-from hpctl.sandbox.packages import find_programs
+from hpctl.sandbox.packages import find_sandbox_programs
 from tests.process import room
 
 BUILD = Path(__file__).resolve().parents[2] / "slurm_plugins/build_spank.sh"
@@ -42,7 +42,7 @@ touch ended
 def load_plugin(base: Path) -> str:
     """Return slurm.conf's line that loads the plugin, built below `base`; "" where Slurm is 24.05
     or later and sends the lines by itself."""
-    if find_programs().version >= (24, 5):
+    if find_sandbox_programs().version >= (24, 5):
         return ""
     plugin = base / "hpctl_spank.so"
     subprocess.run(

@@ -7,9 +7,9 @@ from hpctl.engine.journal.events import GateBlocked, JobRecoveryOpened, SignalSe
 from hpctl.jobs.advance import JobFacts, advance_job_recovery
 from hpctl.jobs.exclusions import (
     LIFT_AGAIN_S,
-    can_run_without_nodes,
-    has_excluded_too_many_nodes,
-    plan_exclusion_lifts,
+    can_job_start_without_nodes,
+    is_job_blocked_by_exclusions,
+    plan_node_exclusion_lifts,
 )
 from hpctl.jobs.facts import collect_job_facts
 from hpctl.jobs.kind import plan_job_recoveries
@@ -17,7 +17,7 @@ from hpctl.vocabulary.demand import JobDemand
 from hpctl.vocabulary.identity import JobAttempt
 from hpctl.vocabulary.job_recovery import JobPhase, JobRecovery, JobSignal
 from hpctl.vocabulary.outcome import Outcome
-from hpctl.vocabulary.policy import Mode
+from hpctl.vocabulary.policy import OperatingMode
 from hpctl.vocabulary.recovery import StepKind, StepRecord
 from hpctl.vocabulary.slurm_facts import SchedulerView
 from hpctl.vocabulary.trouble import Trouble, TroubleKind
@@ -33,7 +33,7 @@ WAITS = slurm_job(
 
 def lifts(job=WAITS, log=(), *, policy=OWN, seconds=0, **changes):
     view = view_of(jobs=[job], log=log, seconds=seconds, **changes)
-    found = unflawed(plan_exclusion_lifts(view, policy, (), at(seconds)))
+    found = unflawed(plan_node_exclusion_lifts(view, policy, (), at(seconds)))
     assert len(found) <= 1
     return found[0] if found else None
 
@@ -96,7 +96,7 @@ def test_a_node_that_the_jobs_policy_leaves_out_stays_out_while_its_budgets_look
 @pytest.mark.parametrize(
     ("policy", "changes", "gate"),
     [
-        (replace(OWN, mode=Mode.OBSERVE), {}, "observing"),
+        (replace(OWN, mode=OperatingMode.OBSERVE), {}, "observing"),
         (OWN, {"stopped": "the kill switch"}, "kill_switch"),
         (replace(OWN, partitions=frozenset({"other"})), {}, "not_allowed"),
     ],
@@ -142,7 +142,7 @@ def test_a_lift_is_one_step_and_is_over_when_it_is_seen() -> None:
             moves(advance_job_recovery(sent, JobFacts(job), OWN, at(2))).signal
             is JobSignal.CALLED_OFF
         )
-    assert rec.let_run
+    assert rec.has_left_run_running
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_a_lift_is_one_step_and_is_over_when_it_is_seen() -> None:
 def test_a_node_is_excluded_only_where_the_job_could_start_without_it(size, asks, spared) -> None:
     """Of eight nodes its owner excludes n2."""
     job = replace(WAITS, excluded=("n2",), asks=asks)
-    assert can_run_without_nodes(job, ("n1",), size, view_of()) is spared
+    assert can_job_start_without_nodes(job, ("n1",), size, view_of()) is spared
 
 
 @pytest.mark.parametrize(("size", "exclude"), [(6, ("n1",)), (7, ())])
@@ -203,7 +203,7 @@ def test_a_job_that_slurm_cannot_start_is_given_every_node_that_hpctl_excluded()
     assert (do.kind, do.exclude, do.forgive) == (StepKind.START_NOW, (), ("n1",))
     # Its owner's exclusion is no cause to lift one: without hpctl's it is Slurm's to hold.
     theirs = replace(cannot, admin_comment="")
-    assert not has_excluded_too_many_nodes(theirs)
+    assert not is_job_blocked_by_exclusions(theirs)
 
 
 def test_a_job_that_slurm_cannot_start_is_given_the_node_that_its_policy_leaves_out() -> None:

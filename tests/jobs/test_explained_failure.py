@@ -5,12 +5,12 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import replace
 
-from hpctl.cli.features import list_explain_parts
+from hpctl.cli.features import make_explain_extensions
 from hpctl.engine.explain_view import ExplainView, build_explain_view, make_job_view
 from hpctl.engine.journal.events import Event, GateBlocked, JobReported
 from hpctl.engine.journal.state import replay_events
 from hpctl.engine.world import World
-from hpctl.faults.catalogue import build_rules
+from hpctl.faults.catalogue import build_fault_rules
 from hpctl.vocabulary.hang import ENDED_GATE
 from hpctl.vocabulary.job_recovery import JobReport
 from hpctl.vocabulary.run_policy import RunAction
@@ -42,8 +42,8 @@ def world(*events: Event, job: SlurmJob = FAILED) -> World:
 
 
 def explain(known: World) -> ExplainView:
-    parts = list_explain_parts()
-    found = build_explain_view(known, build_rules(), "7", parts) or make_job_view(
+    parts = make_explain_extensions()
+    found = build_explain_view(known, build_fault_rules(), "7", parts) or make_job_view(
         known, {}, "7", parts
     )
     assert found is not None
@@ -85,6 +85,6 @@ def test_a_reported_timeout_is_joined_with_the_nodes_of_the_job(since_s: float) 
 
 def test_a_running_job_without_trouble_has_no_verdict() -> None:
     running = slurm_job(7, comment="hpctl:{}", start=at(0) - timedelta(hours=1))
-    view = make_job_view(world(job=running), {}, "7", list_explain_parts())
+    view = make_job_view(world(job=running), {}, "7", make_explain_extensions())
     assert view is not None
     assert view.failure is None

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hpctl.jobs.hangs.flight_recorder import FlightRecorderCause, FlightVerdict
+from hpctl.jobs.hangs.flight_recorder import FlightRecorderCause, FlightRecorderVerdict
 from hpctl.jobs.hangs.ras_judge import JobRankNames
 from hpctl.jobs.hangs.stack_groups import StackVerdict, SuspectRank
 from hpctl.jobs.run.post_mortem import RunEndEvidence, judge_run_end
@@ -63,7 +63,7 @@ def test_an_error_is_known_by_its_class_or_the_words_of_its_library(log: Failure
     check_verdict(log)
 
 
-ABSENT = FlightVerdict(
+ABSENT = FlightRecorderVerdict(
     FlightRecorderCause.ABSENT, "rank 2 did not come to collective 5", (2,), 4, 3
 )
 STOPPED = SuspectRank(1, "n2", "is stopped by a signal", hang_place=HangPlace.STOPPED)

@@ -19,7 +19,14 @@ from hpctl.vocabulary.job_recovery import (
 )
 from hpctl.vocabulary.outcome import Outcome
 from hpctl.vocabulary.reason import format_own_reason
-from hpctl.vocabulary.recovery import PhaseMove, StartStep, StepKind, StepRecord, Trail, WaitUntil
+from hpctl.vocabulary.recovery import (
+    PhaseMove,
+    StartStep,
+    StepKind,
+    StepRecord,
+    TransitionRecord,
+    WaitUntil,
+)
 from hpctl.vocabulary.run_policy import RunAction
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob, SlurmNode
 from hpctl.vocabulary.trouble import Trouble, TroubleKind
@@ -288,7 +295,7 @@ def test_a_requeue_that_slurmctld_forgot_is_ordered_again(phase):
         replace(back, phase=JobPhase.STOPPING), JobFacts(FAILED, True), OWN, at(60)
     )
     assert again == StartStep(StepKind.REQUEUE, "1", 2)
-    trail = (Trail(at(60), "stopped", "released", ""),)
+    trail = (TransitionRecord(at(60), "stopped", "released", ""),)
     released = replace(back, phase=JobPhase.RELEASED, since=at(60), trail=trail)
     start = does(advance_job_recovery(released, JobFacts(QUEUED, True), OWN, at(62)))
     assert (start.kind, start.attempt) == (StepKind.START_NOW, 2)
@@ -308,7 +315,7 @@ def test_a_requeue_that_slurmctld_forgot_is_ordered_again(phase):
 )
 def test_run_seen_in_the_queue_has_ended(phase, changes, facts, again):
     """slurmctld came back with it as running: it was killed before it had saved the requeue."""
-    trail = (Trail(at(5), JobSignal.QUEUED, JobPhase.RELEASED, ""),)
+    trail = (TransitionRecord(at(5), JobSignal.QUEUED, JobPhase.RELEASED, ""),)
     back = replace(RUNNING, **{"start": at(-100), **changes})
     shown = replace(facts, job=back)
     answer = advance_job_recovery(rec(phase, trail=trail), shown, OWN, at(10))
@@ -323,7 +330,7 @@ def test_run_seen_in_the_queue_has_ended(phase, changes, facts, again):
 def test_an_order_is_not_repeated_because_the_clock_was_set_back():
     for outcome, expected in ((Outcome.accepted(), PhaseMove), (Outcome.ambiguous("?"), WaitUntil)):
         sent = replace(step(StepKind.START_NOW, outcome), moves=1)
-        trail = (Trail(at(600), "stopped", "released", ""),)
+        trail = (TransitionRecord(at(600), "stopped", "released", ""),)
         now = rec(JobPhase.RELEASED, since=at(600), trail=trail, steps=(sent,))
         assert isinstance(advance_job_recovery(now, JobFacts(QUEUED), OWN, at(1)), expected)
 
@@ -505,7 +512,7 @@ def test_the_second_counts_from_the_order_that_ended_the_run(changes, ready):
 )
 def test_a_run_that_slurmctld_forgot_to_count_is_seen(phase, start, nodes, healed, runs_again):
     """slurmctld was killed before it had saved that the hit run was a run."""
-    queued = Trail(at(5), JobSignal.QUEUED, JobPhase.RELEASED, "")
+    queued = TransitionRecord(at(5), JobSignal.QUEUED, JobPhase.RELEASED, "")
     running = replace(RUNNING, start=at(start), nodes=nodes)
     facts = JobFacts(running, cordoned=True, forgive=healed)
     answer = advance_job_recovery(rec(phase, trail=(queued,)), facts, OWN, at(10))

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from hpctl.engine.clock import SystemClock
 from hpctl.engine.journal.events import JobRecoveryOpened, JobReported
-from hpctl.engine.journal.state import State
+from hpctl.engine.journal.state import EngineState
 from hpctl.jobs import report_intake
 from hpctl.jobs.report_intake import make_job_report_route
 from hpctl.service.intake.app import make_intake_app
@@ -97,7 +97,7 @@ def test_a_supervisor_learns_the_clusters_and_the_partitions_policy(head):
 
 
 def test_a_run_learns_why_the_one_before_it_ended(head):
-    head.state = State()
+    head.state = EngineState()
     head.sees(7, restarts=2)
     head.state.fold(JobReported(NOON, report(restarts=0), head.uid))
     assert send_report(JobReport(7, 1)).former == "rank 3 makes no progress"

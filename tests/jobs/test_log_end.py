@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpctl.jobs.crash import classify_crash
-from hpctl.jobs.log_end import SURVIVED_LINES, LogEnd
+from hpctl.jobs.log_end import SURVIVED_LINES, LogTailBuffer
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.run_policy import RunPolicy
 from hpctl.vocabulary.trouble import TroubleKind
@@ -26,7 +26,7 @@ def raise_in(rank: int, error: str, frames: int = 30) -> list[str]:
 
 def read(lines: list[str], size: int = 1 << 20) -> list[str]:
     """Return what is kept of a log that arrives in blocks of so many lines."""
-    end = LogEnd(FIRST, LAST)
+    end = LogTailBuffer(FIRST, LAST)
     for at in range(0, len(lines), size):
         end.add_block("".join(f"{line}\n" for line in lines[at : at + size]).encode(), 2000)
     return end.list_lines()
@@ -96,7 +96,7 @@ def test_lines_are_kept_once_in_their_order_however_they_arrive(lines, size):
 
 
 def test_lines_are_gone_after_they_are_cleared():
-    end = LogEnd(FIRST, LAST)
+    end = LogTailBuffer(FIRST, LAST)
     end.add_block("\n".join(LARGE).encode() + b"\n", 2000)
     end.clear()
     end.add_block(b"step 1\n", 2000)

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from hpctl.engine.journal.events import Event, JobRecoveryOpened, SignalSeen, StepStarted
 from hpctl.engine.plan import NODE_LOST
-from hpctl.engine.view import View
+from hpctl.engine.view import PlanningView
 from hpctl.jobs.plan_hits import plan_affected_jobs
 from hpctl.vocabulary.assessment import Remedy, Urgency
 from hpctl.vocabulary.identity import JobAttempt
@@ -24,7 +24,7 @@ from tests.unflawed import unflawed
 N1, N2 = node_name(1), node_name(2)
 
 
-def job_opens(view: View) -> list[JobRecoveryOpened]:
+def job_opens(view: PlanningView) -> list[JobRecoveryOpened]:
     return [e for e in planned(view).opens if isinstance(e, JobRecoveryOpened)]
 
 

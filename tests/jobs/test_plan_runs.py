@@ -13,7 +13,7 @@ from hpctl.engine.journal.events import (
 from hpctl.jobs.plan import list_past_troubles, plan_failed_runs
 from hpctl.vocabulary.identity import JobAttempt
 from hpctl.vocabulary.job_recovery import JobReport, RequestedAction
-from hpctl.vocabulary.policy import Mode, RecoveryPolicy
+from hpctl.vocabulary.policy import OperatingMode, RecoveryPolicy
 from hpctl.vocabulary.registration import EffectivePolicy
 from hpctl.vocabulary.run_policy import Backoff, RunAction, RunPolicy, TroubleTreatment
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob
@@ -550,8 +550,12 @@ def test_a_job_that_runs_without_its_batch_host_is_requeued():
     [
         ("kill_switch", OWN, {"stopped": "the kill switch exists"}),
         ("stale_facts", OWN, {"current": False}),
-        ("not_allowed", RecoveryPolicy(mode=Mode.OWN, partitions=frozenset({"other"})), {}),
-        ("observing", RecoveryPolicy(mode=Mode.OBSERVE), {}),
+        (
+            "not_allowed",
+            RecoveryPolicy(mode=OperatingMode.OWN, partitions=frozenset({"other"})),
+            {},
+        ),
+        ("observing", RecoveryPolicy(mode=OperatingMode.OBSERVE), {}),
     ],
 )
 def test_the_gates_hold(gate, policy, changes):

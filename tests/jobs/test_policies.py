@@ -8,11 +8,11 @@ import yaml
 
 from hpctl.vocabulary.policy_file import (
     PolicyError,
-    format_example,
-    merge_policies,
-    parse_policy,
+    format_example_policy,
+    merge_policy_files,
     parse_policy_json,
-    read_policy,
+    parse_policy_yaml,
+    read_policy_file,
 )
 from hpctl.vocabulary.run_policy import DEFAULTS, Backoff, RunAction, RunPolicy
 from hpctl.vocabulary.trouble import TroubleKind
@@ -34,7 +34,7 @@ notify: [/usr/bin/logger, -t, hpctl]
 
 
 def test_a_file_says_only_what_is_set() -> None:
-    policy = merge_policies([parse_policy(FULL)])
+    policy = merge_policy_files([parse_policy_yaml(FULL)])
     assert (policy.restarts, policy.window_s, policy.nodes) == (5, 43200, (6, 8))
     assert policy.backoff == Backoff(first_s=10)
     assert policy.treatment(TroubleKind.HANG).ladder == (
@@ -51,18 +51,18 @@ def test_a_file_says_only_what_is_set() -> None:
 
 
 def test_compact_is_small_json_that_reads_back() -> None:
-    file = parse_policy(FULL)
+    file = parse_policy_yaml(FULL)
     assert (
         parse_policy_json(json.loads(json.dumps(file.compact()))),
-        parse_policy("").compact(),
+        parse_policy_yaml("").compact(),
     ) == (file, {})
-    assert parse_policy("on: {hang: hold}").compact() == {"on": {"hang": {"ladder": ["hold"]}}}
+    assert parse_policy_yaml("on: {hang: hold}").compact() == {"on": {"hang": {"ladder": ["hold"]}}}
 
 
 def test_later_files_win_key_by_key() -> None:
-    cluster = parse_policy("restarts: 5\nbackoff: {first_s: 10}\non: {hang: {exclude: 4}}")
-    policy = merge_policies(
-        [cluster, parse_policy("backoff: {cap_s: 60}\non: {hang: [step, hold]}")]
+    cluster = parse_policy_yaml("restarts: 5\nbackoff: {first_s: 10}\non: {hang: {exclude: 4}}")
+    policy = merge_policy_files(
+        [cluster, parse_policy_yaml("backoff: {cap_s: 60}\non: {hang: [step, hold]}")]
     )
     assert (policy.restarts, policy.backoff) == (5, Backoff(first_s=10, cap_s=60))
     assert policy.treatment(TroubleKind.HANG).exclude == 4
@@ -80,7 +80,7 @@ def test_later_files_win_key_by_key() -> None:
     ],
 )
 def test_policy_accepts_each_form_of_a_value(key: str, text: str, meant) -> None:
-    assert getattr(merge_policies([parse_policy(f"{key}: {text}")]), key) == meant
+    assert getattr(merge_policy_files([parse_policy_yaml(f"{key}: {text}")]), key) == meant
 
 
 def test_every_error_at_once_with_its_line_and_a_near_miss(tmp_path) -> None:
@@ -92,7 +92,7 @@ def test_every_error_at_once_with_its_line_and_a_near_miss(tmp_path) -> None:
         "backoff:\n  factor: .nan\n"
     )
     with pytest.raises(PolicyError) as caught:
-        read_policy(path)
+        read_policy_file(path)
     kinds = "node, crash, gpu_memory, host_memory, cuda, network, hang, nan, "
     assert [p.replace(kinds, "... ") for p in caught.value.problems] == [
         "restart (line 1): no such key; did you mean 'restarts'?",
@@ -116,14 +116,17 @@ def test_every_error_at_once_with_its_line_and_a_near_miss(tmp_path) -> None:
 @pytest.mark.parametrize(("text", "problem"), CASES["problems"])
 def test_other_problems(text: str, problem: str) -> None:
     with pytest.raises(PolicyError, match=problem):
-        parse_policy(text)
+        parse_policy_yaml(text)
 
 
 def test_the_example_is_every_key_at_its_default() -> None:
-    file = parse_policy(format_example())
-    assert merge_policies([file]) == merge_policies([]) or merge_policies([file]).treatments
+    file = parse_policy_yaml(format_example_policy())
+    assert (
+        merge_policy_files([file]) == merge_policy_files([])
+        or merge_policy_files([file]).treatments
+    )
     assert file.compact().keys() >= set(file.__struct_fields__) - {"nodes"}
-    policy = merge_policies([file])
+    policy = merge_policy_files([file])
     for kind in TroubleKind:
         assert policy.treatment(kind) == DEFAULTS[kind]
     for name in file.__struct_fields__:
@@ -136,6 +139,6 @@ def test_aliases_of_aliases_take_no_time() -> None:
         f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 40)
     )
     with pytest.raises(PolicyError, match="40 problem"):
-        parse_policy(text)
+        parse_policy_yaml(text)
     with pytest.raises(PolicyError):
-        parse_policy("a: &a [*a]")
+        parse_policy_yaml("a: &a [*a]")

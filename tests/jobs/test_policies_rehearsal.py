@@ -13,14 +13,14 @@ from hpctl.jobs.rehearsal import (
     parse_scenario,
     simulate_scenario,
 )
-from hpctl.vocabulary.policy_file import merge_policies
-from hpctl.vocabulary.policy_file import parse_policy as policy_of
+from hpctl.vocabulary.policy_file import merge_policy_files
+from hpctl.vocabulary.policy_file import parse_policy_yaml as policy_of
 
 CASES = yaml.safe_load(Path(__file__).with_name("policy_cases.yaml").read_text())
 
 
 def play_text(text: str, policy: str = "") -> tuple[SimulatedEvent, ...]:
-    return simulate_scenario(merge_policies([policy_of(policy)]), parse_scenario(text))
+    return simulate_scenario(merge_policy_files([policy_of(policy)]), parse_scenario(text))
 
 
 @pytest.mark.parametrize("case", CASES["played"].values(), ids=CASES["played"])

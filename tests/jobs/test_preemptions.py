@@ -9,7 +9,7 @@ from hpctl.jobs.plan import list_past_troubles
 from hpctl.jobs.preemptions import plan_preempted_jobs
 from hpctl.slurm.parse import parse_preempting_qos
 from hpctl.vocabulary.job_recovery import JobPhase, JobRecovery, JobSignal
-from hpctl.vocabulary.policy import Mode
+from hpctl.vocabulary.policy import OperatingMode
 from hpctl.vocabulary.preemption_order import PreemptionOrder
 from hpctl.vocabulary.recovery import StepKind
 from hpctl.vocabulary.registration import EffectivePolicy
@@ -82,7 +82,7 @@ def test_one_run_is_noted_once_and_an_old_one_not_at_all():
 
 
 def test_nothing_is_written_in_mode_observe():
-    assert notes(policy=replace(OWN, mode=Mode.OBSERVE)) is None
+    assert notes(policy=replace(OWN, mode=OperatingMode.OBSERVE)) is None
 
 
 def noted(*, seconds: float = 5) -> JobRecovery:

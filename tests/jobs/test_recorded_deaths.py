@@ -3,7 +3,7 @@
 import pytest
 
 from hpctl.jobs.crash import JobGpuAllocation, classify_crash, explain_missing_gpu
-from hpctl.jobs.run.ending import StepEvidence, judge_step_end
+from hpctl.jobs.run.ending import StepEndEvidence, judge_step_end
 from hpctl.jobs.run.settings import read_run_settings
 from hpctl.jobs.run.srun import SrunTaskEnd, parse_srun_command
 from hpctl.vocabulary.run_policy import RunPolicy
@@ -62,7 +62,7 @@ def ended(grant: JobGpuAllocation, *nodes: str, **more: object) -> Trouble:
     ends = [
         SrunTaskEnd(node, rank, 1, "Exited with exit code 1") for rank, node in enumerate(nodes)
     ]
-    evidence = StepEvidence(1, ends=ends, tail=NO_GPU, gpus=grant, **more)
+    evidence = StepEndEvidence(1, ends=ends, tail=NO_GPU, gpus=grant, **more)
     trouble = judge_step_end(evidence, RunPolicy(), NOW, classify_crash)
     assert trouble is not None
     return trouble

@@ -10,7 +10,7 @@ from hpctl.jobs.restart import (
 )
 from hpctl.jobs.run.settings import RankLauncherSettings, read_run_settings
 from hpctl.jobs.run.srun import parse_srun_command
-from hpctl.vocabulary.registration import read_comment
+from hpctl.vocabulary.registration import parse_registration_comment
 from tests.jobs.sbatch.test_jobs_submit import submit
 
 ENVIRONMENT = {"SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "n1", "HOME": "/nowhere"}
@@ -56,10 +56,10 @@ def test_submission_supervisor_and_daemon_agree(line, torch, supervisors, daemon
     """The daemon knows of a launcher only that its supervisor has it."""
     submitted = submit("--checkpoint-dir /c", f"#!/bin/sh\n{line}\n")
     (comment,) = (w for w in submitted.options if w.startswith("--comment="))
-    registered = read_comment(comment.partition("=")[2])
+    registered = parse_registration_comment(comment.partition("=")[2])
     assert registered is not None
     assert choose_restart_method(registered) is daemons
     if supervisors is not None:
         run = read_run_settings(parse_srun_command(["./train"]), ENVIRONMENT, torch=torch)
-        assert run.restart_way is supervisors
-        assert run.restart_way.has_supervisor == choose_restart_method(registered).has_supervisor
+        assert run.restart_method is supervisors
+        assert run.restart_method.has_supervisor == choose_restart_method(registered).has_supervisor

@@ -5,11 +5,11 @@ from msgspec.structs import replace
 
 from hpctl.engine.explain_view import FailureToExplain
 from hpctl.engine.journal.events import GateBlocked, JobRecoveryOpened, JobReported
-from hpctl.engine.view import View
+from hpctl.engine.view import PlanningView
 from hpctl.engine.world import World
 from hpctl.jobs.crash import CALLS_DIFFER, NOT_COME, PEER_LOST, SIZES_DIFFER, WORKER_DIED
 from hpctl.jobs.explain import judge_failed_run
-from hpctl.jobs.hangs.flight_recorder import FlightRecorderCause, FlightVerdict
+from hpctl.jobs.hangs.flight_recorder import FlightRecorderCause, FlightRecorderVerdict
 from hpctl.jobs.hangs.ras_judge import JobRankNames
 from hpctl.jobs.plan import list_past_troubles, plan_failed_runs
 from hpctl.jobs.run.srun import SrunTaskEnd
@@ -58,14 +58,14 @@ def tell(trouble: Trouble, restarts: int = 0) -> JobReported:
     return JobReported(trouble.at, JobReport(7, restarts, trouble))
 
 
-def see(job=FAILED, log=(), oom=True, policy: RunPolicy | None = None) -> View:
+def see(job=FAILED, log=(), oom=True, policy: RunPolicy | None = None) -> PlanningView:
     """A cluster whose node n1 has, or has not, reported that its kernel killed a process."""
     view = view_of(jobs=[job], log=log, ruled={job.id: EffectivePolicy(policy or RunPolicy())})
     lines = (OOM,) if oom else ()
     return replace(view, health={**view.health, N1: NodeHealth(generation(), at(-5), lines)})
 
 
-def decide_one(view: View) -> JobRecoveryOpened | GateBlocked:
+def decide_one(view: PlanningView) -> JobRecoveryOpened | GateBlocked:
     (found,) = unflawed(plan_failed_runs(view, OWN, (), at(0)))
     return found
 
@@ -206,7 +206,7 @@ def test_a_rank_that_ends_first_without_an_error_of_python_s_is_behind_lost_peer
 
 
 def test_a_killed_rank_that_no_launcher_names_is_the_one_without_a_dump() -> None:
-    flight = FlightVerdict(FlightRecorderCause.SILENT, "rank 2 wrote no dump", (2,), 4, 3)
+    flight = FlightRecorderVerdict(FlightRecorderCause.SILENT, "rank 2 wrote no dump", (2,), 4, 3)
     killed = replace(DIED, kind=TroubleKind.KILLED, signature="SIGKILL", why="it was killed")
     said = (TimeoutEvidence(flight), JobRankNames({}, {}, 4))
     assert explain_failure(killed, RunFacts(rank_nodes=NODES), lambda: said).rank == 2
@@ -233,10 +233,10 @@ def test_the_place_of_a_hung_rank_reaches_the_daemon(place) -> None:
     assert (b"hang_place" in body) == (place is not HangPlace.UNKNOWN)
 
 
-GONE = FlightVerdict(text="no rank waits in a collective", world=4, dumps=3, only_silent=3)
+GONE = FlightRecorderVerdict(text="no rank waits in a collective", world=4, dumps=3, only_silent=3)
 
 
-def explain_lost(flight: FlightVerdict, *findings) -> Trouble:
+def explain_lost(flight: FlightRecorderVerdict, *findings) -> Trouble:
     """Return the trouble of four ranks of which one is gone, on the node n2."""
     facts = RunFacts(tail=[PEER_LOST], rank_nodes={3: "n2"}, findings={"n2": findings})
     return explain_failure(LOST, facts, lambda: (TimeoutEvidence(flight), JobRankNames({}, {}, 4)))
@@ -274,7 +274,7 @@ def test_the_sender_of_a_longer_message_is_the_only_rank_that_does_not_abort(
 
 def test_dumps_name_the_rank_where_two_ranks_differ() -> None:
     calls = Trouble(TroubleKind.CRASH, at(0), CALLS_DIFFER, CALLS_DIFFER)
-    flight = FlightVerdict(
+    flight = FlightRecorderVerdict(
         FlightRecorderCause.DIFFERENT, "the ranks differ", ranks=(1,), world=3, dumps=3
     )
     names = JobRankNames({}, {}, 3)

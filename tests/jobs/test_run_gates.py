@@ -2,12 +2,12 @@
 
 import pytest
 
-from hpctl.jobs.run_gates import find_closed_gate
+from hpctl.jobs.run_gates import explain_gate_block
 from hpctl.vocabulary.pause import Pause
-from hpctl.vocabulary.policy import Mode, RecoveryPolicy
+from hpctl.vocabulary.policy import OperatingMode, RecoveryPolicy
 from tests.fakes.values import OWN, at, slurm_job
 
-OTHERS = RecoveryPolicy(mode=Mode.OWN, partitions=frozenset({"other"}))
+OTHERS = RecoveryPolicy(mode=OperatingMode.OWN, partitions=frozenset({"other"}))
 PAUSE = Pause("", "ann", at(0), "the switch is changed")
 
 
@@ -15,15 +15,20 @@ PAUSE = Pause("", "ann", at(0), "the switch is changed")
     ("policy", "stopped", "pause", "why"),
     [
         (OWN, "", None, ""),
-        (RecoveryPolicy(mode=Mode.OWN, partitions=frozenset({"all"})), "", None, ""),
+        (RecoveryPolicy(mode=OperatingMode.OWN, partitions=frozenset({"all"})), "", None, ""),
         (OWN, "STOP exists", PAUSE, "STOP exists"),
         (OWN, "", PAUSE, PAUSE.text),
-        (RecoveryPolicy(mode=Mode.OBSERVE), "", None, "mode observe: decisions are written down"),
+        (
+            RecoveryPolicy(mode=OperatingMode.OBSERVE),
+            "",
+            None,
+            "mode observe: decisions are written down",
+        ),
         (OTHERS, "", None, "partition all is none that the configuration allows"),
     ],
     ids=["acts", "in a named partition", "stopped", "paused", "observes", "outside"],
 )
 def test_a_supervisor_reads_why_its_job_is_not_acted_on(policy, stopped, pause, why):
-    found = find_closed_gate(slurm_job(partition="all"), policy, stopped, pause)
+    found = explain_gate_block(slurm_job(partition="all"), policy, stopped, pause)
     assert found.startswith(why)
     assert bool(found) is bool(why)

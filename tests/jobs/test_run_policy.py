@@ -5,9 +5,9 @@ from datetime import datetime, timedelta
 import pytest
 from msgspec.structs import replace
 
-from hpctl.jobs.decide import RestartResources, TreatedTrouble, decide_trouble_answer
+from hpctl.jobs.decide import PastTrouble, RestartResources, decide_trouble_action
 from hpctl.toolkit.compat import UTC
-from hpctl.vocabulary.registration import Registration, read_comment
+from hpctl.vocabulary.registration import Registration, parse_registration_comment
 from hpctl.vocabulary.run_policy import (
     DEFAULTS,
     Backoff,
@@ -33,13 +33,13 @@ def run(
     *troubles: Trouble, policy: RunPolicy | None = None, means: RestartResources = MEANS
 ) -> list[RunDecision]:
     """The answers to one trouble after the other."""
-    past: list[TreatedTrouble] = []
+    past: list[PastTrouble] = []
     answers = []
     for trouble in troubles:
         answers.append(
-            decide_trouble_answer(policy or RunPolicy(), past, trouble, means, trouble.at)
+            decide_trouble_action(policy or RunPolicy(), past, trouble, means, trouble.at)
         )
-        past.append(TreatedTrouble(trouble, answers[-1].action))
+        past.append(PastTrouble(trouble, answers[-1].action))
     return answers
 
 
@@ -154,12 +154,12 @@ def test_ranks_are_not_restarted_in_place_on_a_node_that_is_left() -> None:
 
 def test_a_healed_node_is_let_in_again_and_its_next_trouble_counts() -> None:
     healed = replace(MEANS, healed=("n2",))
-    before = [TreatedTrouble(seen(TroubleKind.NODE, 0, node="n2"), RunAction.STEP)]
+    before = [PastTrouble(seen(TroubleKind.NODE, 0, node="n2"), RunAction.STEP)]
     crash = seen(TroubleKind.CRASH, 1, signature="s")
-    assert decide_trouble_answer(RunPolicy(), before, crash, MEANS, crash.at).exclude == ("n2",)
-    assert decide_trouble_answer(RunPolicy(), before, crash, healed, crash.at).exclude == ()
+    assert decide_trouble_action(RunPolicy(), before, crash, MEANS, crash.at).exclude == ("n2",)
+    assert decide_trouble_action(RunPolicy(), before, crash, healed, crash.at).exclude == ()
     again = seen(TroubleKind.NODE, 1, node="n2")
-    assert decide_trouble_answer(RunPolicy(), before, again, healed, again.at).exclude == ("n2",)
+    assert decide_trouble_action(RunPolicy(), before, again, healed, again.at).exclude == ("n2",)
 
 
 def test_a_suspected_node_is_better_than_no_run_and_a_bad_one_is_not() -> None:
@@ -267,7 +267,7 @@ NO_SPARES = "`spares` in its Comment is not a number of nodes"
     ],
 )
 def test_registration(comment: str, expected: Registration | None) -> None:
-    found = read_comment(comment)
+    found = parse_registration_comment(comment)
     assert found == expected
     if found is not None and expected is not None:
         assert found.policy == expected.policy
@@ -279,7 +279,7 @@ def test_a_full_disk_is_held_at_once_whatever_its_restarts_are():
         TroubleKind.DISK_FULL, at, "rank 0: file system full: /fsx/ckpt/x.pt", "file system full"
     )
     for policy in (RunPolicy(), RunPolicy(restarts=0)):
-        answer = decide_trouble_answer(policy, (), full, RestartResources(requeue=True), at)
+        answer = decide_trouble_action(policy, (), full, RestartResources(requeue=True), at)
         assert answer.action is RunAction.HOLD
         assert answer.why == f"hpctl: {full.why}"
 
@@ -291,11 +291,11 @@ def hang(node: str, minute: float, **more) -> Trouble:
 
 
 def test_a_rank_that_hangs_at_the_same_step_on_another_node_is_the_program_s() -> None:
-    past = [TreatedTrouble(hang("n1", 0), RunAction.STEP)]
+    past = [PastTrouble(hang("n1", 0), RunAction.STEP)]
     means = RestartResources(step=True, nodes=8, requeue=True)
 
     def answer(trouble: Trouble, policy: RunPolicy = RunPolicy()) -> RunDecision:  # noqa: B008
-        return decide_trouble_answer(policy, past, trouble, means, trouble.at)
+        return decide_trouble_action(policy, past, trouble, means, trouble.at)
 
     found = answer(hang("n2", 10))
     assert found.action in (RunAction.END, RunAction.HOLD)

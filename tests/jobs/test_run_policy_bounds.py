@@ -6,11 +6,11 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.jobs.decide import (
+    PastTrouble,
     RestartResources,
-    TreatedTrouble,
-    decide_trouble_answer,
-    is_growing_worthwhile,
-    list_unreachable_treatments,
+    decide_trouble_action,
+    is_step_growth_worthwhile,
+    list_unreachable_ladder_actions,
 )
 from hpctl.vocabulary.run_policy import Backoff, RunAction, RunDecision, RunPolicy, TroubleTreatment
 from hpctl.vocabulary.trouble import Trouble, TroubleKind
@@ -31,9 +31,9 @@ def fail(policy: RunPolicy, restarts: int, means: RestartResources = STEP_ONLY) 
         at = T0 + timedelta(minutes=minute)
         return Trouble(TroubleKind.CRASH, at, "it crashed", signature=f"s{minute}", progress=7)
 
-    past = [TreatedTrouble(crash(minute), RunAction.STEP) for minute in range(restarts)]
+    past = [PastTrouble(crash(minute), RunAction.STEP) for minute in range(restarts)]
     now = crash(restarts)
-    return decide_trouble_answer(policy, past, now, means, now.at)
+    return decide_trouble_action(policy, past, now, means, now.at)
 
 
 def test_a_rung_that_only_notifies_is_taken_where_no_restart_is_possible() -> None:
@@ -81,7 +81,7 @@ def test_a_run_grows_where_the_restart_pays(
 ) -> None:
     """Half the nodes: half of the rest is saved, and 3 times the restart's 200 s is asked for."""
     policy = RunPolicy(nodes=nodes, grow_gain=3.0)
-    assert is_growing_worthwhile(policy, have, could, remaining_s, 200.0) is worth
+    assert is_step_growth_worthwhile(policy, have, could, remaining_s, 200.0) is worth
 
 
 THREE = (RunAction.PROCESS, RunAction.STEP, RunAction.REQUEUE)
@@ -112,12 +112,12 @@ THREE = (RunAction.PROCESS, RunAction.STEP, RunAction.REQUEUE)
     ids=["all reached", "too few restarts", "the kind's bound", "same signature", "one rung"],
 )
 def test_rungs_that_are_never_reached_are_named(policy: RunPolicy, found: list[str]) -> None:
-    assert list_unreachable_treatments(policy) == found
+    assert list_unreachable_ladder_actions(policy) == found
 
 
 def test_restarts_of_a_window_are_bounded_whatever_the_progress() -> None:
     policy = replace(treat_crashes(RunAction.STEP), restarts=2, without_progress=99)
     assert fail(policy, 1).action is RunAction.STEP
     answer = fail(policy, 2)
-    assert answer.action is policy.last_resort(TroubleKind.CRASH)
+    assert answer.action is policy.find_last_resort_action(TroubleKind.CRASH)
     assert "2 restarts in 24 h" in answer.why

@@ -5,7 +5,7 @@ from datetime import datetime
 import pytest
 
 from hpctl.jobs.crash import CALLS_DIFFER, NOT_COME, PEER_LOST, classify_crash
-from hpctl.jobs.torch_checks import find_different_call
+from hpctl.jobs.torch_checks import find_mismatched_collective
 from hpctl.jobs.verdict import judge_run_failure
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.failure import FailureCause
@@ -54,13 +54,13 @@ def test_the_rank_that_calls_another_collective_is_named(odd) -> None:
 def test_the_devices_of_the_ranks_are_no_difference() -> None:
     mine = [RIGHT.replace("device=cpu", f"device=cuda:{rank}") for rank in range(3)]
     odd = OP.replace("device=cpu", "device=cuda:1")
-    assert find_different_call([differ(0, mine[0], 2, mine[2])]) is None
+    assert find_mismatched_collective([differ(0, mine[0], 2, mine[2])]) is None
     assert classify(differ(0, mine[0], 1, odd), differ(2, mine[2], 1, odd)).rank == 1
 
 
 def test_the_calls_are_described() -> None:
     lines = [differ(0, RIGHT, 1, SHAPE), differ(2, RIGHT, 1, SHAPE)]
-    why, _ = find_different_call(lines) or ("", None)
+    why, _ = find_mismatched_collective(lines) or ("", None)
     assert why == (
         "rank 1 calls ALLGATHER of [5] (number 65), 2 others ALLGATHER of [4] (number 65)"
     )
@@ -115,4 +115,4 @@ def test_a_rank_that_reports_a_failed_check_has_lost_a_peer(line) -> None:
     ],
 )
 def test_a_torn_line_names_no_rank(junk) -> None:
-    assert find_different_call([junk]) is None
+    assert find_mismatched_collective([junk]) is None

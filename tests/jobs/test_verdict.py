@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.jobs.crash import NO_GPU, NOT_COME, WORKER_DIED
-from hpctl.jobs.decide import TreatedTrouble
+from hpctl.jobs.decide import PastTrouble
 from hpctl.jobs.verdict import judge_run_failure
 from hpctl.vocabulary.failure import Confidence, FailureCause, FailureVerdict
 from hpctl.vocabulary.identity import RuleId
@@ -23,7 +23,7 @@ def trouble(kind: TroubleKind, why: str = "it failed", **more: Any) -> Trouble:
 
 
 def judge(now: Trouble, *before: Trouble, **more: Any) -> FailureVerdict:
-    past = [TreatedTrouble(one, RunAction.STEP) for one in before]
+    past = [PastTrouble(one, RunAction.STEP) for one in before]
     return judge_run_failure(now, past, more.pop("nodes", {}), POLICY, T0, **more)
 
 

@@ -4,11 +4,11 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.engine.journal.events import NodeRecoveryOpened, RequestTaken, SignalSeen, StepStarted
-from hpctl.engine.journal.state import State, replay_events
+from hpctl.engine.journal.state import EngineState, replay_events
 from hpctl.engine.node_deadlines import find_node_deadline
 from hpctl.engine.test_reservation import ADDED, choose_test_level, find_test_job, format_test_name
 from hpctl.engine.view import Request
-from hpctl.faults.catalogue import build_rules
+from hpctl.faults.catalogue import build_fault_rules
 from hpctl.nodes import advance as node_advance
 from hpctl.nodes.acceptance import command
 from hpctl.nodes.acceptance.daemon import ACCEPTANCE
@@ -335,7 +335,7 @@ def test_what_befell_a_node_while_it_was_given_back_is_new(end, seconds, opens):
         state.fold(SignalSeen(at(15 + 3 * number), "n-1", signal, ""))
     state.fold(SignalSeen(at(19), "n-1", "return_seen", ""))
     view = view_of(state=state, sick=[faulty(seconds=seconds)], seconds=25)
-    assert bool(plan(view, OWN, build_rules(), {}, at(25)).opens) is opens
+    assert bool(plan(view, OWN, build_fault_rules(), {}, at(25)).opens) is opens
 
 
 def test_a_reservation_that_does_not_go_is_asked_for_less_often_and_shows_in_the_end():
@@ -460,7 +460,7 @@ def test_a_new_instance_is_tested_where_it_is_asked_for(launched, found):
     view = replace(view, instances={"n1": replace(view.instances["n1"], launched=time)})
     tested = replace(OWN, acceptance=AcceptancePolicy(add="quick"))
     for policy, wanted in ((tested, found), (OWN, [])):
-        opens = plan(view, policy, build_rules(), {}, at(0)).opens
+        opens = plan(view, policy, build_fault_rules(), {}, at(0)).opens
         assert [e.generation.node for e in opens if e.rule == ADDED.rule] == wanted
 
 
@@ -480,7 +480,7 @@ def test_a_node_that_passes_and_is_slow_beside_its_peers_fails_its_test() -> Non
         (replace(figures, evidence='{"bf16_tflops": 695}'), False),
     ):
         found = (tested, result(name=TEST_SUMMARY))
-        state = State(nodes=peers | {OPEN.id: OPEN}, open_nodes={OPEN.node: OPEN.id})
+        state = EngineState(nodes=peers | {OPEN.id: OPEN}, open_nodes={OPEN.node: OPEN.id})
         view = view_of(state=state, health={OPEN.node: NodeHealth(BOOTED, at(3), found)})
         (move,) = advance_all(view, TESTED, at(3)).moves
         assert move.signal == (NodeSignal.TEST_FAILED if slow else NodeSignal.TEST_PASSED)

@@ -167,7 +167,7 @@ class Popen(subprocess.Popen):
         os.kill(os.getpid(), signal.SIGTERM)
 
 subprocess.Popen = Popen
-run.handle_cancellation()
+run.install_cancellation_handlers()
 sys.exit(run.main(sys.argv[1:]))
 """
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from hpctl.faults.assess import assess_health
-from hpctl.faults.catalogue import build_rules
+from hpctl.faults.catalogue import build_fault_rules
 from hpctl.nodes.acceptance.result import KEPT, MAX_FILE, MAX_FILES, ResultInbox
 from hpctl.vocabulary.assessment import NodeCondition
 from hpctl.vocabulary.identity import NodeGeneration
@@ -70,7 +70,7 @@ def test_a_failed_test_makes_no_node_ill_but_for_who_asked_for_it(tmp_path, inbo
     put(tmp_path, body())
     inbox.look()
     health = NodeHealth(NodeGeneration("n1", "i-1", "b"), NOON, inbox.findings())
-    assert assess_health(health, build_rules(), NOON).condition is NodeCondition.HEALTHY
+    assert assess_health(health, build_fault_rules(), NOON).condition is NodeCondition.HEALTHY
 
 
 def test_only_the_newest_are_reported(tmp_path, inbox):

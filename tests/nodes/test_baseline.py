@@ -5,13 +5,13 @@ import random
 import pytest
 from msgspec.structs import replace
 
-from hpctl.engine.journal.state import State, replay_events
+from hpctl.engine.journal.state import EngineState, replay_events
 from hpctl.nodes.acceptance.limits import (
+    AcceptanceMeasurement,
     FigureLimit,
-    Measured,
-    compute_limits,
+    compute_figure_limits,
     find_slow_figures,
-    judge_results,
+    judge_test_results,
     list_newest_measurements,
 )
 from hpctl.vocabulary.cloud_facts import InstanceGroup
@@ -41,12 +41,15 @@ class Fleet:
             for _ in range(nodes)
         ]
 
-    def run(self, node: int) -> list[Measured]:
+    def run(self, node: int) -> list[AcceptanceMeasurement]:
         def figures(spreads):
             return {f: self.value(node, f, spread) for f, spread in spreads.items()}
 
         kind, name = "ml.p5.48xlarge", f"n{node}"
-        return [Measured(kind, name, test, figures(spreads)) for test, spreads in FIGURES.items()]
+        return [
+            AcceptanceMeasurement(kind, name, test, figures(spreads))
+            for test, spreads in FIGURES.items()
+        ]
 
     def value(self, node: int, figure: str, spread: tuple[float, float, float]) -> float:
         middle, _, run = spread
@@ -57,10 +60,12 @@ class Fleet:
 
     def rejected(self) -> set[int]:
         first = {n: self.run(n) for n in range(len(self.own))}
-        known = compute_limits([run for runs in first.values() for run in runs], FLOORS)
+        known = compute_figure_limits([run for runs in first.values() for run in runs], FLOORS)
         return {n for n, runs in first.items() if self.judged(n, runs, known)}
 
-    def judged(self, node: int, runs: list[Measured], known: tuple[FigureLimit, ...]) -> bool:
+    def judged(
+        self, node: int, runs: list[AcceptanceMeasurement], known: tuple[FigureLimit, ...]
+    ) -> bool:
         while (found := find_slow_figures(runs, known)) and found[0].again:
             runs = [*runs, *self.run(node)]
         return bool(found)
@@ -79,22 +84,24 @@ def test_nodes_a_tenth_slow_are_caught_and_healthy_ones_are_not_rejected() -> No
     assert rejected <= 0.01 * healthy
 
 
-def one(value: float, node: str = "n1", figure: str = "bf16_tflops", **more: object) -> Measured:
-    return Measured("ml.p5.48xlarge", node, "gpu.speed", {figure: value}, **more)
+def one(
+    value: float, node: str = "n1", figure: str = "bf16_tflops", **more: object
+) -> AcceptanceMeasurement:
+    return AcceptanceMeasurement("ml.p5.48xlarge", node, "gpu.speed", {figure: value}, **more)
 
 
 def test_the_floor_counts_where_the_fleet_is_too_small_or_all_slow() -> None:
     for nodes, value in ((3, 700.0), (9, 400.0)):
-        (limit,) = compute_limits([one(value, f"n{n}") for n in range(nodes)], FLOORS)
+        (limit,) = compute_figure_limits([one(value, f"n{n}") for n in range(nodes)], FLOORS)
         assert (limit.by, limit.limit) == ("site", 544.0)
         (bad,) = find_slow_figures([one(500.0)], [limit])
         assert "under 544, the limit in acceptance.floors" in str(bad)
-    assert not compute_limits([one(1.0, figure="other_gbs")], FLOORS)
+    assert not compute_figure_limits([one(1.0, figure="other_gbs")], FLOORS)
 
 
 def test_what_failed_says_nothing_of_the_healthy_and_latency_is_better_low() -> None:
     runs = [one(v, f"n{n}", "p_us") for n, v in enumerate([30, 30.1, 29.9, 30, 30.2])]
-    (limit,) = compute_limits(
+    (limit,) = compute_figure_limits(
         [*runs, *(one(90, f"x{n}", "p_us", healthy=False) for n in range(9))], {}
     )
     assert (limit.median, limit.limit) == (pytest.approx(30), pytest.approx(30 / 0.97))
@@ -121,14 +128,14 @@ def test_a_run_that_passed_and_is_slow_beside_the_fleet_has_failed() -> None:
             TFLOPS % (700 if n < 7 else 100), DeviceVerdict.OK if n < 7 else DeviceVerdict.FAIL
         )
         nodes[rec.id] = replace(rec, tests=(speed, finding("{", test="x"), finding("{}", test="y")))
-    view = view_of(state=State(nodes=nodes))
+    view = view_of(state=EngineState(nodes=nodes))
     groups = {i.group: InstanceGroup(i.group, "ml.p5.48xlarge") for i in view.instances.values()}
     view = replace(view, provider=replace(view.provider, groups=groups))
-    (limit,) = compute_limits(list_newest_measurements(view))
+    (limit,) = compute_figure_limits(list_newest_measurements(view))
     assert (limit.instance_type, limit.nodes, limit.median) == ("p5.48xlarge", 6, 700)
     kind, good, bad = view.instance_type("n1"), finding(TFLOPS % 690), finding(TFLOPS % 600)
-    assert judge_results((good,), kind, list_newest_measurements(view)) == (good,)
-    (failed,) = judge_results((bad,), kind, list_newest_measurements(view))
+    assert judge_test_results((good,), kind, list_newest_measurements(view)) == (good,)
+    (failed,) = judge_test_results((bad,), kind, list_newest_measurements(view))
     assert (failed.verdict, failed.code) == (DeviceVerdict.FAIL, "")
     assert failed.detail.startswith(
         "slow: gpu.speed bf16_tflops 600 is under 679: 86% of the median"
@@ -137,7 +144,7 @@ def test_a_run_that_passed_and_is_slow_beside_the_fleet_has_failed() -> None:
 
 def test_near_the_limit_three_runs_decide() -> None:
     values = [700, 690, 710, 695, 705, 680, 720]
-    known = compute_limits([one(v, f"n{n}") for n, v in enumerate(values)], {})
+    known = compute_figure_limits([one(v, f"n{n}") for n, v in enumerate(values)], {})
     assert [s.again for s in find_slow_figures([one(665.0)], known)] == [True]
     assert not find_slow_figures([one(v) for v in (655.0, 690.0, 691.0)], known)
     assert [s.again for s in find_slow_figures([one(v) for v in (655.0, 640.0, 691.0)], known)] == [

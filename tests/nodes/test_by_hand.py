@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.engine.journal.state import replay_events
-from hpctl.faults.catalogue import FaultClassOverride, build_rules
+from hpctl.faults.catalogue import FaultClassOverride, build_fault_rules
 from hpctl.nodes.actors import NodeFacts
 from hpctl.nodes.advance import advance_node_recovery
 from hpctl.vocabulary.assessment import Remedy, Urgency
@@ -219,4 +219,4 @@ def test_a_node_that_stays_down_rejoins_when_another_slurmd_has_registered():
 
 def test_no_fault_deletes_a_node():
     with pytest.raises(ValueError, match="no fault class deletes a node"):
-        build_rules({RuleId("xid-79"): FaultClassOverride(ladder=(Remedy.DELETE,))})
+        build_fault_rules({RuleId("xid-79"): FaultClassOverride(ladder=(Remedy.DELETE,))})

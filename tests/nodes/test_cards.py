@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from hpctl.engine.journal.state import State
+from hpctl.engine.journal.state import EngineState
 from hpctl.nodes.acceptance.cards import (
     CARDS,
     COMPARISONS,
@@ -21,13 +21,13 @@ from hpctl.nodes.acceptance.cards import (
 )
 from hpctl.nodes.acceptance.limits import (
     NO_FLOORS,
+    AcceptanceMeasurement,
     Floors,
-    Measured,
-    compute_limits,
+    compute_figure_limits,
     find_slow_figures,
-    judge_results,
+    judge_test_results,
 )
-from hpctl.nodes.acceptance.result import AcceptanceResult, AcceptanceResults, make_findings
+from hpctl.nodes.acceptance.result import AcceptanceResult, AcceptanceResults, make_result_findings
 from hpctl.vocabulary.cloud_facts import InstanceGroup
 from hpctl.vocabulary.model import TEST_SUMMARY, DeviceVerdict, Finding, NodeHealth
 from hpctl.vocabulary.node_recovery import NodeSignal
@@ -64,7 +64,9 @@ def judged(
     site: Floors = NO_FLOORS,
 ) -> Finding:
     """What a first node without any peers is told of them."""
-    found = judge_results(make_findings(results_of(figures, card)), instance_type, (), site)
+    found = judge_test_results(
+        make_result_findings(results_of(figures, card)), instance_type, (), site
+    )
     return found[0]
 
 
@@ -113,9 +115,9 @@ def test_the_recorded_runs_pass_and_so_does_what_lies_within_their_spread() -> N
 
 def test_the_first_node_of_a_cluster_fails_its_recovery_at_once() -> None:
     for share, signal in ((0.10, NodeSignal.TEST_FAILED), (0.05, NodeSignal.TEST_PASSED)):
-        found = make_findings(results_of(slower("bf16_tflops", share)))
+        found = make_result_findings(results_of(slower("bf16_tflops", share)))
         mine = tuple(replace(f, device="n-1-1") for f in found)
-        state = State(nodes={OPEN.id: OPEN}, open_nodes={OPEN.node: OPEN.id})
+        state = EngineState(nodes={OPEN.id: OPEN}, open_nodes={OPEN.node: OPEN.id})
         view = view_of(state=state, health={OPEN.node: NodeHealth(BOOTED, at(3), mine)})
         (move,) = advance_all(view, TESTED, at(3)).moves
         assert move.signal == signal, move.why
@@ -158,10 +160,10 @@ def test_a_result_that_names_no_card_is_judged_by_its_instance_type() -> None:
     "evidence", ["{", "[]", '{"name": 7}', "[" * 9000, '{"name": "x"' + " " * 9]
 )
 def test_a_card_that_was_cut_short_is_none(evidence: str) -> None:
-    speed, closing = make_findings(results_of({"bf16_tflops": 100.0}))
+    speed, closing = make_result_findings(results_of({"bf16_tflops": 100.0}))
     assert closing.check == TEST_SUMMARY
     told = (speed, replace(closing, evidence=evidence))
-    assert judge_results(told, "", ()) == told
+    assert judge_test_results(told, "", ()) == told
 
 
 def test_a_lowered_power_limit_is_named_beside_a_figure_that_it_explains() -> None:
@@ -175,10 +177,10 @@ def test_a_lowered_power_limit_is_named_beside_a_figure_that_it_explains() -> No
 
 def test_cards_of_one_instance_type_are_not_compared_with_each_other() -> None:
     runs = [
-        Measured("", f"n{n}", "gpu.speed", {"bf16_tflops": value}, card=GpuCard(name))
+        AcceptanceMeasurement("", f"n{n}", "gpu.speed", {"bf16_tflops": value}, card=GpuCard(name))
         for n, (name, value) in enumerate([("NVIDIA H200", 680.0), ("NVIDIA L4", 50.0)] * 5)
     ]
-    known = compute_limits(runs)
+    known = compute_figure_limits(runs)
     assert {(k.card, k.by, k.median) for k in known} == {
         ("NVIDIA H200", "fleet", 680.0),
         ("NVIDIA L4", "fleet", 50.0),
@@ -206,9 +208,9 @@ def test_a_site_sets_other_floors(site: Floors, fails: bool) -> None:
 def test_the_policy_hands_its_floors_to_the_judgment() -> None:
     floors = {"NVIDIA H200": {"bf16_tflops": 600.0}}
     policy = replace(TESTED, acceptance=replace(TESTED.acceptance, floors=floors))
-    found = make_findings(results_of(slower("bf16_tflops", 0.10)))
+    found = make_result_findings(results_of(slower("bf16_tflops", 0.10)))
     mine = tuple(replace(f, device="n-1-1") for f in found)
-    state = State(nodes={OPEN.id: OPEN}, open_nodes={OPEN.node: OPEN.id})
+    state = EngineState(nodes={OPEN.id: OPEN}, open_nodes={OPEN.node: OPEN.id})
     view = view_of(state=state, health={OPEN.node: NodeHealth(BOOTED, at(3), mine)})
     groups = {i.group: InstanceGroup(i.group, "ml.p5en.48xlarge") for i in view.instances.values()}
     view = replace(view, provider=replace(view.provider, groups=groups))
@@ -218,25 +220,30 @@ def test_the_policy_hands_its_floors_to_the_judgment() -> None:
 
 def test_a_floor_may_be_of_any_test_and_of_a_figure_that_is_better_low() -> None:
     site = {"p5en.48xlarge": {"read_gbs": 20.0, "latency_us": 5.0}}
-    runs = [Measured("ml.p5en.48xlarge", "n1", "site.x", {"read_gbs": 19.0, "latency_us": 6.0})]
-    behind = find_slow_figures(runs, compute_limits((), site, runs))
+    runs = [
+        AcceptanceMeasurement(
+            "ml.p5en.48xlarge", "n1", "site.x", {"read_gbs": 19.0, "latency_us": 6.0}
+        )
+    ]
+    behind = find_slow_figures(runs, compute_figure_limits((), site, runs))
     assert [str(one) for one in behind] == [
         "site.x latency_us 6 is over 5, the limit in acceptance.floors",
         "site.x read_gbs 19 is under 20, the limit in acceptance.floors",
     ]
 
 
-def fleet(value: float, nodes: int = 5) -> list[Measured]:
+def fleet(value: float, nodes: int = 5) -> list[AcceptanceMeasurement]:
     return [
-        Measured("", f"n{n}", "gpu.speed", {"bf16_tflops": value}, card=H200) for n in range(nodes)
+        AcceptanceMeasurement("", f"n{n}", "gpu.speed", {"bf16_tflops": value}, card=H200)
+        for n in range(nodes)
     ]
 
 
 def test_the_run_that_is_judged_is_no_runs_peer() -> None:
     mine = [replace(run, node="new") for run in fleet(645.0, 1)]
-    (limit,) = compute_limits(fleet(679.0, 4), also=mine)
+    (limit,) = compute_figure_limits(fleet(679.0, 4), also=mine)
     assert (limit.by, limit.nodes) == ("measured", 0)
-    (limit,) = compute_limits(fleet(679.0, 5), also=mine)
+    (limit,) = compute_figure_limits(fleet(679.0, 5), also=mine)
     assert (limit.by, limit.nodes, limit.median) == ("fleet", 5, 679.0)
     assert [s.value for s in find_slow_figures(mine, [limit])] == [
         645.0
@@ -244,7 +251,7 @@ def test_the_run_that_is_judged_is_no_runs_peer() -> None:
 
 
 def test_a_fleet_that_is_slow_as_a_whole_does_not_lower_the_floor() -> None:
-    (limit,) = compute_limits(fleet(600.0, 9))
+    (limit,) = compute_figure_limits(fleet(600.0, 9))
     assert (limit.by, limit.limit) == ("measured", pytest.approx(679 * FLOOR_SHARE))
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hpctl.nodes.culprit import (
     CulpritSearchResult,
     Round,
-    count_most_rounds,
+    compute_max_rounds,
     make_group_results,
     search_culprits,
 )
@@ -52,7 +52,7 @@ def test_one_of_32_is_named_in_at_most_seven_rounds(shows: int, right: float) ->
         hits += verdict.culprits == (bad,)
         wrong += bool(set(verdict.culprits) - {bad})
     print(f"right {hits}/{runs}, wrong {wrong}, rounds {sum(rounds) / runs:.1f}, {max(rounds)}")
-    assert max(rounds) <= count_most_rounds(32) == 7
+    assert max(rounds) <= compute_max_rounds(32) == 7
     assert hits >= right * runs
     assert wrong <= 0.01 * runs
 
@@ -88,4 +88,4 @@ def test_any_answers_end_within_the_rounds_and_every_node_is_in_one_group(size, 
         assert sorted(n for g in asked.groups for n in g) == sorted(nodes)
         assert asked == search_culprits(nodes, done)
         done.append(make_group_results({g: rng.choice([None, 1.0, 2.0]) for g in asked.groups}))
-    assert len(done) <= count_most_rounds(size)
+    assert len(done) <= compute_max_rounds(size)

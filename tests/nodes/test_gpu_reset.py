@@ -13,8 +13,8 @@ from hpctl.engine.journal.state import replay_events
 from hpctl.engine.node_deadlines import find_node_deadline
 from hpctl.faults import health as faults_health
 from hpctl.faults.assess import assess_health
-from hpctl.faults.catalogue import build_rules
-from hpctl.faults.health import fold_report
+from hpctl.faults.catalogue import build_fault_rules
+from hpctl.faults.health import merge_agent_report
 from hpctl.nodes.advance import advance_node_recovery
 from hpctl.nodes.agent_orders import AgentOrderHandler
 from hpctl.nodes.gpu_reset import FABRIC_MANAGER, GpuReset, GpuResetRunner, ResetRefusedError
@@ -23,7 +23,7 @@ from hpctl.vocabulary.assessment import NodeCondition, Remedy
 from hpctl.vocabulary.model import AgentReport, DeviceVerdict, Finding
 from hpctl.vocabulary.node_recovery import NodePhase, NodeSignal
 from hpctl.vocabulary.outcome import Outcome
-from hpctl.vocabulary.policy import Mode, RecoveryPolicy
+from hpctl.vocabulary.policy import OperatingMode, RecoveryPolicy
 from hpctl.vocabulary.recovery import StepKind, StepRecord, WaitUntil
 from hpctl.wire import munge
 from tests.fakes import nvidia_smi
@@ -235,7 +235,7 @@ def test_a_reset_is_ordered_once_for_the_boot_and_the_gpus_that_were_sick():
         "not ordered: no_agents nobody",
     )
     assist = moves(
-        advance_node_recovery(RESETTING, FACTS, RecoveryPolicy(mode=Mode.ASSIST), at(61))
+        advance_node_recovery(RESETTING, FACTS, RecoveryPolicy(mode=OperatingMode.ASSIST), at(61))
     )
     assert "left to HyperPod's own recovery" in assist.why
 
@@ -267,7 +267,7 @@ def test_a_mark_that_asks_for_replacement_skips_the_reboot():
 def test_a_reset_clears_what_its_gpus_said_before_and_nothing_else():
     def heard(*findings, seq=1, known=None):
         report = AgentReport("n1", *generation_of(), seq, at(100), at(0), findings)
-        return fold_report(known, report, at(100))[0]
+        return merge_agent_report(known, report, at(100))[0]
 
     def generation_of():
         return generation().instance, generation().boot
@@ -275,7 +275,7 @@ def test_a_reset_clears_what_its_gpus_said_before_and_nothing_else():
     def line(seconds, device="0000:3b:00.0"):
         return replace(finding("48", seconds), device=device)
 
-    shipped = build_rules(silent_after_s=1e6)
+    shipped = build_fault_rules(silent_after_s=1e6)
     health = heard(line(10))
     assert assess_health(health, shipped, at(100)).condition is NodeCondition.FAULTY
     done = said(faults_health.RESET_DONE)

@@ -7,14 +7,18 @@ from msgspec.structs import replace
 
 from hpctl.capacity.kind import make_capacity_kind
 from hpctl.engine.advance import advance_recoveries
-from hpctl.engine.gates import count_for_gates
+from hpctl.engine.gates import build_gate_counts
 from hpctl.engine.journal.events import GateBlocked, SignalSeen
 from hpctl.engine.journal.state import replay_events
-from hpctl.engine.maintenance import ReservationWatch, describe_maintenance, find_maintenance
+from hpctl.engine.maintenance import (
+    ReservationWatch,
+    describe_maintenance,
+    find_maintenance_reservations,
+)
 from hpctl.engine.node_deadlines import find_node_deadline
 from hpctl.engine.plan import plan_recoveries
-from hpctl.engine.view import View
-from hpctl.faults.catalogue import build_rules
+from hpctl.engine.view import PlanningView
+from hpctl.faults.catalogue import build_fault_rules
 from hpctl.jobs.facts import collect_job_facts
 from hpctl.jobs.plan import plan_failed_runs
 from hpctl.nodes.acceptance.daemon import ACCEPTANCE
@@ -75,21 +79,23 @@ def test_reservations_are_read_with_their_times_and_the_flag_maint():
     ("seconds", "holds"), [(-301, False), (-300, True), (0, True), (3599, True), (3600, False)]
 )
 def test_a_reservation_holds_its_nodes_from_shortly_before_its_start_until_its_end(seconds, holds):
-    assert bool(find_maintenance(slurm(BIOS), 300, at(seconds))) is holds
+    assert bool(find_maintenance_reservations(slurm(BIOS), 300, at(seconds))) is holds
 
 
 def test_only_a_maintenance_reservation_that_is_not_hpctls_own_holds_a_node():
     others = [replace(BIOS, maintenance=False)]
     others += [replace(BIOS, name=name) for name in ("hpctl-spares-workers", "hpctl-accept-n-1-1")]
     for other in others:
-        assert find_maintenance(slurm(other), 0, at(1)) == {}
+        assert find_maintenance_reservations(slurm(other), 0, at(1)) == {}
 
 
 def test_a_node_with_the_flag_alone_is_held_by_a_reservation_without_a_name():
     shown = slurm(nodes=(slurm_node(1, flags=frozenset({"MAINTENANCE", "RESERVED"})),))
-    found = find_maintenance(shown, 0, at(0))
+    found = find_maintenance_reservations(shown, 0, at(0))
     assert describe_maintenance(found["n1"], at(0)) == "a maintenance reservation holds the node"
-    assert find_maintenance(replace(shown, reservations={}), 0, at(0)) == {}, "the flag is late"
+    assert find_maintenance_reservations(replace(shown, reservations={}), 0, at(0)) == {}, (
+        "the flag is late"
+    )
 
 
 def test_the_text_names_the_reservation_its_end_and_a_start_to_come():
@@ -127,12 +133,12 @@ def test_a_node_with_the_flag_has_its_reservation_named():
     assert source.asked == 1
 
 
-def held_view(**changes) -> View:
+def held_view(**changes) -> PlanningView:
     return view_of(maintenance={"n1": BIOS}, **changes)
 
 
-def decided(view: View, now: datetime):
-    return plan_recoveries(view, OWN, build_rules(), {}, now, ())
+def decided(view: PlanningView, now: datetime):
+    return plan_recoveries(view, OWN, build_fault_rules(), {}, now, ())
 
 
 def test_the_gate_blocks_a_faulty_node_and_lets_it_pass_when_the_reservation_has_ended():
@@ -150,7 +156,7 @@ def test_an_order_of_an_operator_is_blocked_too_and_no_approval_lifts_it():
 def test_faults_that_show_during_maintenance_count_for_no_mass_event():
     sick = [faulty(f"n{i}") for i in (1, 2, 3)]
     busy = view_of(sick=sick, maintenance={"n2": BIOS, "n3": BIOS})
-    assert count_for_gates(busy, (), OWN, at(0)).seen[FAULT.rule] == {"n1": at(-10)}
+    assert build_gate_counts(busy, (), OWN, at(0)).seen[FAULT.rule] == {"n1": at(-10)}
     assert [o.generation.node for o in decided(busy, at(0)).opens] == ["n1"]
 
 
@@ -285,7 +291,7 @@ def test_a_job_recovery_whose_node_falls_into_maintenance_requeues_the_job_itsel
 @pytest.mark.parametrize(("held", "steps"), [(True, []), (False, [StepKind.TEST])])
 def test_a_burn_in_takes_no_step_on_a_node_in_maintenance(held, steps, monkeypatch):
     begin = StartStep(StepKind.TEST, "hpctl-burn-in-b-1", 1)
-    monkeypatch.setattr("hpctl.capacity.kind.advance_change", lambda *_: begin)
+    monkeypatch.setattr("hpctl.capacity.kind.advance_capacity_change", lambda *_: begin)
     log = [ChangeOpened(at(0), "b-1", ChangeKind.BURN_IN, "workers", "idle", node="n1")]
     view = view_of(log=log, maintenance={"n1": BIOS} if held else {})
     kind = make_capacity_kind(lambda *_: {})

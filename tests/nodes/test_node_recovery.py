@@ -7,10 +7,10 @@ from msgspec.structs import replace
 
 from hpctl.engine.journal.state import replay_events
 from hpctl.engine.node_deadlines import find_node_deadline
-from hpctl.engine.timeline import find_awaited
+from hpctl.engine.timeline import find_awaited_event
 from hpctl.faults.assess import assess_health
-from hpctl.faults.catalogue import build_rules
-from hpctl.faults.hma_marks import CHECK, add_mark_findings, find_node_mark, is_mark_spent
+from hpctl.faults.catalogue import build_fault_rules
+from hpctl.faults.hma_marks import CHECK, add_hma_mark_findings, find_hma_mark, is_mark_fulfilled
 from hpctl.nodes.actors import NodeFacts
 from hpctl.nodes.advance import advance_node_recovery, find_new_generation
 from hpctl.vocabulary.assessment import Assessment, NodeCondition, Remedy, Urgency
@@ -26,7 +26,7 @@ from hpctl.vocabulary.node_recovery import (
     NodeSignal,
 )
 from hpctl.vocabulary.outcome import Outcome
-from hpctl.vocabulary.policy import Mode
+from hpctl.vocabulary.policy import OperatingMode
 from hpctl.vocabulary.reason import format_own_reason
 from hpctl.vocabulary.recovery import PhaseMove, StartStep, StepKind, StepRecord, WaitUntil
 from hpctl.vocabulary.slurm_facts import SchedulerView
@@ -199,7 +199,7 @@ def test_a_healthy_generation_is_returned_after_a_while():
 
 
 MARKED = slurm_node(1, flags=frozenset({"FAIL"}), reason="Action:Replace")
-ASSIST = replace(OWN, mode=Mode.ASSIST)
+ASSIST = replace(OWN, mode=OperatingMode.ASSIST)
 
 
 @pytest.mark.parametrize(
@@ -214,9 +214,9 @@ ASSIST = replace(OWN, mode=Mode.ASSIST)
 )  # fmt: skip
 def test_only_the_marks_to_the_letter_count(reason, mark):
     for flag in ("FAIL", "DRAIN"):
-        assert find_node_mark(slurm_node(1, flags=frozenset({flag}), reason=reason)) == mark
-    assert find_node_mark(slurm_node(1, state="DOWN", reason=reason)) == mark
-    assert find_node_mark(slurm_node(1, reason=reason)) == "", "in service: an old Reason"
+        assert find_hma_mark(slurm_node(1, flags=frozenset({flag}), reason=reason)) == mark
+    assert find_hma_mark(slurm_node(1, state="DOWN", reason=reason)) == mark
+    assert find_hma_mark(slurm_node(1, reason=reason)) == "", "in service: an old Reason"
 
 
 def view(**changes) -> SchedulerView:
@@ -226,8 +226,8 @@ def view(**changes) -> SchedulerView:
 
 def rule_of(seen: SchedulerView, instance: Instance | None = None, heard: bool = True) -> str:
     known = {MARKED.name: NodeHealth(generation(), at(0))} if heard else {}
-    health = add_mark_findings(known, seen, {MARKED.name: instance} if instance else {})
-    judged = assess_health(health[MARKED.name], build_rules(), at(1))
+    health = add_hma_mark_findings(known, seen, {MARKED.name: instance} if instance else {})
+    judged = assess_health(health[MARKED.name], build_fault_rules(), at(1))
     assert judged.condition is NodeCondition.FAULTY
     assert judged.findings[0].detail == "Action:Replace"
     return judged.fault.rule
@@ -247,7 +247,7 @@ def test_a_mark_is_evidence_until_what_it_asks_for_was_done():
     unregistered = view(reason_at=at(-9), boot_time=at(-99))
     assert rule_of(unregistered, launched(at(-6))) == "hma-spent", "another instance is on its way"
     again = replace(MARKED, reason="Action:Reboot", reason_at=at(-9), boot_time=at(-5))
-    assert is_mark_spent(again, launched(at(-99)))
+    assert is_mark_fulfilled(again, launched(at(-99)))
 
 
 def did(recovery: NodeRecovery, kind: StepKind) -> NodeRecovery:
@@ -430,9 +430,9 @@ def test_in_mode_assist_a_person_reads_how_to_ask_for_what_was_not_asked_for():
     late = moves(advance_node_recovery(left, FACTS, ASSIST, at(1e6)))
     assert late.signal is NodeSignal.DEADLINE
     assert order in late.why
-    assert order in find_awaited(left, ASSIST).what
-    assert order not in find_awaited(left, OWN).what
-    assert order not in find_awaited(left.on(NodeSignal.MARKED, at(1), "", None), ASSIST).what
+    assert order in find_awaited_event(left, ASSIST).what
+    assert order not in find_awaited_event(left, OWN).what
+    assert order not in find_awaited_event(left.on(NodeSignal.MARKED, at(1), "", None), ASSIST).what
 
 
 @pytest.mark.parametrize(("code", "signal"), [("Replace", "replace_asked"), ("Reboot", "marked")])

@@ -6,7 +6,7 @@ import pytest
 
 from hpctl.engine.journal.events import StepStarted
 from hpctl.engine.world import World
-from hpctl.nodes.order_watch import BEAT_S, EVERY_S, GONE_S, OrderWatch, OrderWatchPorts
+from hpctl.nodes.order_watch import BEAT_S, EVERY_S, GONE_S, OrderWatch, OrderWatchDependencies
 from hpctl.toolkit.errors import Unavailable
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.node_recovery import NodePhase
@@ -36,7 +36,7 @@ class Bed:
         self.now += seconds
 
     def watch(self, *nodes: NodeName) -> OrderWatch:
-        ports = OrderWatchPorts(self.read, self.told.append, lambda: self.now, self.sleep)
+        ports = OrderWatchDependencies(self.read, self.told.append, lambda: self.now, self.sleep)
         return OrderWatch(nodes or (NODE,), ports)
 
 

@@ -6,7 +6,11 @@ import pytest
 
 from hpctl.nodes.acceptance import preflight
 from hpctl.nodes.acceptance.result import AcceptanceResult, make_test_line
-from hpctl.nodes.acceptance.run import format_bad_nodes, list_passed_variables, run_on_nodes
+from hpctl.nodes.acceptance.run import (
+    format_bad_nodes,
+    run_tests_on_nodes,
+    select_forwarded_variables,
+)
 from hpctl.slurm.run import CommandEnd, CommandResult
 from hpctl.vocabulary.identity import NodeName
 from hpctl.wire.job_report_client import DaemonReply
@@ -57,7 +61,9 @@ def test_a_node_is_bad_that_fails_is_silent_or_is_slow_beside_the_others() -> No
     ],
 )
 def test_what_becomes_of_the_job(bad, spares, restart, line, said) -> None:
-    found = preflight.decide_verdict(NODES, dict.fromkeys(NODES[:bad], "slow"), spares, restart)
+    found = preflight.decide_preflight_verdict(
+        NODES, dict.fromkeys(NODES[:bad], "slow"), spares, restart
+    )
     assert found[0] == line
     assert said in found[1]
 
@@ -84,7 +90,10 @@ def test_what_a_step_prints_is_believed_only_about_its_nodes_and_bounded() -> No
         json.dumps(make_test_line("n9", AcceptanceResult("disk", "Failed"))),
         json.dumps(make_test_line("n1", AcceptanceResult("disk", "Failed", reason="\x1b[2J"))),
     ]  # fmt: skip
-    found, said = run_on_nodes(Srun(*lines), NODES[:2], "quick", 1.0)
+    found, said = run_tests_on_nodes(Srun(*lines), NODES[:2], "quick", 1.0)
     assert found == {"n1": (AcceptanceResult("disk", "Failed", reason="\ufffd[2J"),)}
-    assert (said, list_passed_variables({"HPCTL_A": "1", "SLURM_X": "2"})) == ("", {"HPCTL_A": "1"})
+    assert (said, select_forwarded_variables({"HPCTL_A": "1", "SLURM_X": "2"})) == (
+        "",
+        {"HPCTL_A": "1"},
+    )
     assert format_bad_nodes(dict.fromkeys(NODES, "w")).endswith(", 4 more")

@@ -7,13 +7,13 @@ from msgspec.structs import replace
 
 from hpctl.engine.journal.events import Event, JobRecoveryOpened, JobReported, SignalSeen
 from hpctl.engine.test_reservation import SUSPECTED, choose_test_level
-from hpctl.faults.catalogue import build_rules
+from hpctl.faults.catalogue import build_fault_rules
 from hpctl.jobs.suspicions import WINDOW_S, find_suspected_nodes
 from hpctl.nodes.acceptance.suspected import AGAIN_S
 from hpctl.vocabulary.identity import JobAttempt, NodeName
 from hpctl.vocabulary.job_recovery import JobReport
 from hpctl.vocabulary.model import NodeHealth
-from hpctl.vocabulary.policy import AcceptancePolicy, Mode
+from hpctl.vocabulary.policy import AcceptancePolicy, OperatingMode
 from hpctl.vocabulary.run_policy import RunAction
 from hpctl.vocabulary.trouble import Trouble, TroubleKind
 from tests.fakes.engine import plan
@@ -53,12 +53,12 @@ def list_suspected(log: Sequence[Event], **changes) -> list[str]:
 
 def list_opened(log: Sequence[Event], policy=TESTED, **changes) -> list[str]:
     """Return the nodes whose test begins."""
-    opens = plan(view_of(log=log, **changes), policy, build_rules(), {}, at(0)).opens
+    opens = plan(view_of(log=log, **changes), policy, build_fault_rules(), {}, at(0)).opens
     return [event.generation.node for event in opens if event.rule == SUSPECTED.rule]
 
 
 def test_two_jobs_that_name_a_node_have_it_tested_with_their_words() -> None:
-    (event,) = plan(view_of(log=TWO), TESTED, build_rules(), {}, at(0)).opens
+    (event,) = plan(view_of(log=TWO), TESTED, build_fault_rules(), {}, at(0)).opens
     assert (event.rule, event.generation.node) == (SUSPECTED.rule, "n1")
     assert event.why.startswith("2 jobs failed on it: job 8: rank 3 on n1: uncorrectable ECC error")
     assert "job 7: " in event.why
@@ -76,12 +76,12 @@ def test_the_level_of_the_test_is_that_of_the_setting() -> None:
     "policy",
     [
         OWN,
-        replace(TESTED, mode=Mode.OBSERVE),
+        replace(TESTED, mode=OperatingMode.OBSERVE),
         replace(OWN, acceptance=AcceptancePolicy(add="quick", software_update="quick")),
     ],
 )
 def test_no_node_is_tested_where_the_setting_or_the_mode_does_not_ask_for_it(policy) -> None:
-    asked = plan(view_of(log=TWO), policy, build_rules(), {}, at(0)).candidates
+    asked = plan(view_of(log=TWO), policy, build_fault_rules(), {}, at(0)).candidates
     assert [one for one in asked if one.fault is SUSPECTED] == []
 
 

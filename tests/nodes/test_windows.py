@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from hpctl.engine.gates import count_for_gates
+from hpctl.engine.gates import build_gate_counts
 from hpctl.engine.journal.events import (
     GateBlocked,
     NodeRecoveryOpened,
@@ -17,10 +17,10 @@ from hpctl.engine.journal.events import (
 from hpctl.engine.journal.state import replay_events
 from hpctl.engine.maintenance_times import END_LEAD_S, find_nodes_of_due_windows, get_window_lead_s
 from hpctl.engine.plan import plan_recoveries
-from hpctl.engine.requests import take_request
+from hpctl.engine.requests import process_operator_request
 from hpctl.engine.test_reservation import choose_test_level
-from hpctl.engine.view import Request, View
-from hpctl.faults.catalogue import build_rules
+from hpctl.engine.view import PlanningView, Request
+from hpctl.faults.catalogue import build_fault_rules
 from hpctl.jobs.plan_hits import plan_affected_jobs
 from hpctl.nodes.actors import NodeFacts
 from hpctl.nodes.advance import advance_node_recovery
@@ -31,7 +31,7 @@ from hpctl.nodes.windows.decide import (
     find_admin_reservations,
     find_window_candidates,
 )
-from hpctl.nodes.windows.jobs_ahead import find_jobs_ahead
+from hpctl.nodes.windows.jobs_ahead import find_window_jobs
 from hpctl.nodes.windows.kind import WINDOWS
 from hpctl.nodes.windows.requests import ADD, END, PREFIX, add_window, end_window, find_window
 from hpctl.vocabulary.assessment import Assessment, NodeCondition, Remedy, Urgency
@@ -50,7 +50,7 @@ from hpctl.vocabulary.node_recovery import (
     NodeSignal,
 )
 from hpctl.vocabulary.outcome import Outcome
-from hpctl.vocabulary.policy import AcceptancePolicy, Mode, RecoveryPolicy
+from hpctl.vocabulary.policy import AcceptancePolicy, OperatingMode, RecoveryPolicy
 from hpctl.vocabulary.reason import format_own_reason
 from hpctl.vocabulary.recovery import Next, PhaseMove, StartStep, StepKind, WaitUntil
 from hpctl.vocabulary.slurm_facts import Reservation
@@ -92,7 +92,7 @@ def moves(rid: str, *signals: NodeSignal, start: float) -> list[SignalSeen]:
     return [SignalSeen(at(start + i / 10), rid, s, "seen") for i, s in enumerate(signals)]
 
 
-def world(log, *reservations: Reservation, seconds: float = 0, **changes: Any) -> View:
+def world(log, *reservations: Reservation, seconds: float = 0, **changes: Any) -> PlanningView:
     view = view_of(log=log, seconds=seconds, **changes)
     now = at(seconds)
     held = {
@@ -204,7 +204,9 @@ def test_an_end_that_was_asked_for_deletes_the_reservation_once_the_nodes_are_cl
         assert (answer.kind, answer.target) == (StepKind.UNRESERVE, NAME)
 
 
-def followed(view: View, seconds: float, policy: RecoveryPolicy = OWN) -> list[ChangeOpened]:
+def followed(
+    view: PlanningView, seconds: float, policy: RecoveryPolicy = OWN
+) -> list[ChangeOpened]:
     return list(find_admin_reservations(view, policy, at(seconds)))
 
 
@@ -214,7 +216,7 @@ def test_an_admins_reservation_is_followed_once_it_has_begun():
     assert (window.group, window.own, window.nodes, window.by) == ("bios", False, HERS.nodes, "")
     assert (window.start, window.end) == (HERS.start, HERS.end)
     assert followed(world([window], HERS, seconds=2), 2) == []
-    assert followed(world([], HERS, seconds=1), 1, RecoveryPolicy(mode=Mode.OBSERVE)) == []
+    assert followed(world([], HERS, seconds=1), 1, RecoveryPolicy(mode=OperatingMode.OBSERVE)) == []
 
 
 @pytest.mark.parametrize("name", ["hpctl-spares-workers", "hpctl-accept-n-1-1"])
@@ -313,8 +315,10 @@ def test_a_verified_node_is_not_verified_again():
     assert due(log, seconds=OVER_AT + 60) == {"n2": MAINTENANCE_OVER}
 
 
-def opens(view: View, seconds: float, policy: RecoveryPolicy = OWN) -> list[NodeRecoveryOpened]:
-    made = plan_recoveries(view, policy, build_rules(), {}, at(seconds), (WINDOWS,))
+def opens(
+    view: PlanningView, seconds: float, policy: RecoveryPolicy = OWN
+) -> list[NodeRecoveryOpened]:
+    made = plan_recoveries(view, policy, build_fault_rules(), {}, at(seconds), (WINDOWS,))
     return [o for o in made.opens if isinstance(o, NodeRecoveryOpened)]
 
 
@@ -328,7 +332,7 @@ def test_the_end_of_a_window_of_the_whole_cluster_is_held_by_no_budget():
 
 def test_nodes_that_a_window_closes_use_up_no_budget():
     log = [opened("n-9", "n1", 0, rule=MAINTENANCE_BEGINS, by="ana"), opened("n-8", "n2", 0)]
-    assert count_for_gates(view_of(log=log), (), OWN, at(0)).open == 1
+    assert build_gate_counts(view_of(log=log), (), OWN, at(0)).open == 1
 
 
 def test_a_faulty_node_is_closed_before_its_window_ends_so_that_no_job_comes_between():
@@ -341,9 +345,9 @@ def test_a_faulty_node_is_closed_before_its_window_ends_so_that_no_job_comes_bet
 
 def test_a_paused_node_is_held():
     paused = Request(1, at(0), "pause", "", "bo", "root", '{"nodes":"n1"}')
-    log = [*ENDED, *take_request(paused, view_of(), OWN, at(0))]
+    log = [*ENDED, *process_operator_request(paused, view_of(), OWN, at(0))]
     made = plan_recoveries(
-        world(log, seconds=OVER_AT), OWN, build_rules(), {}, at(OVER_AT), (WINDOWS,)
+        world(log, seconds=OVER_AT), OWN, build_fault_rules(), {}, at(OVER_AT), (WINDOWS,)
     )
     assert [h.gate for h in made.holds if isinstance(h, GateBlocked)] == ["paused"]
 
@@ -509,7 +513,7 @@ def test_in_mode_observe_and_without_slurm_no_window_is_taken():
 
 
 def test_where_hpctl_may_do_nothing_no_window_is_taken_nor_ended():
-    (paused,) = take_request(
+    (paused,) = process_operator_request(
         Request(1, at(0), "pause", "", "bo", "root", '{"nodes":"n2","why":"mine"}'),
         view_of(),
         OWN,
@@ -568,7 +572,7 @@ def test_what_becomes_of_each_job_is_said_before():
         slurm_job(4, partition="all", nodes=tuple(f"n{i}" for i in range(1, 9))),
         slurm_job(5, nodes=("n7",), partition="all"),
     ]
-    ahead = {j.id: j for j in find_jobs_ahead(window, view_of(jobs=jobs), OWN, at(0))}
+    ahead = {j.id: j for j in find_window_jobs(window, view_of(jobs=jobs), OWN, at(0))}
     assert sorted(ahead) == [1, 2, 3, 4]
     assert (ahead[1].moves, ahead[1].saves) == (True, "USR1")
     assert "starts elsewhere" in ahead[1].fate
@@ -576,7 +580,7 @@ def test_what_becomes_of_each_job_is_said_before():
     assert "CANNOT be requeued" in ahead[2].fate
     assert "ends at its time limit" in ahead[3].fate
     assert "6 nodes are left, it needs 8" in ahead[4].fate
-    (soon, *_) = find_jobs_ahead(window, view_of(jobs=jobs), OWN, at(HOUR - 1))
+    (soon, *_) = find_window_jobs(window, view_of(jobs=jobs), OWN, at(HOUR - 1))
     assert "then requeued at once; " in soon.fate
 
 

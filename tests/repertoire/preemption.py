@@ -52,7 +52,7 @@ def is_not_counted(live: Chaos, job: int) -> None:
     """Nothing holds the job, and nothing counts as a failure of it."""
     assert str(job) not in live.state().holds
     found = live.of_job(job)
-    assert all(recovery.of_no_fault for recovery in found), found
+    assert all(recovery.is_without_fault for recovery in found), found
     assert {step.kind for recovery in found for step in recovery.steps} <= {"note"}
 
 

@@ -199,7 +199,7 @@ def test_a_begin_time_that_a_person_sets_is_kept(live: Chaos):
     live.returned(victim)
     put_off = "a person has put it off until"
     until(lambda: put_off in live.explained(job), 60, "explain says so")
-    stays(lambda: live.job(job).put_off, 3, "it waits")
+    stays(lambda: live.job(job).is_start_postponed, 3, "it waits")
     live.end_delay(job, 1)
 
 
@@ -213,7 +213,7 @@ def test_a_begin_time_of_the_submission_is_kept(live: Chaos):
     begins = live.start("sleep 600", "--begin=now+2", COMMENT, header=HEADER)
     hit(live, begins)
     until(lambda: live.running(begins, 1), 60, "it runs again")
-    assert live.job(waits).put_off
+    assert live.job(waits).is_start_postponed
     assert live.of_job(waits) == []
 
 

@@ -54,7 +54,7 @@ def leaves(live: Chaos, job: int, node: str) -> None:
     """Wait until a job runs again, elsewhere, by one recovery."""
     until(lambda: live.running(job, 1), 60, "it runs again")
     assert node not in live.job(job).nodes
-    (recovery,) = [each for each in live.of_job(job) if not each.of_no_fault]
+    (recovery,) = [each for each in live.of_job(job) if not each.is_without_fault]
     assert recovery.bad_nodes == (node,)
 
 

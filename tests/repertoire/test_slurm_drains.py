@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.faults.slurm_reasons import describe_operator_action, list_closed_node_rows
+from hpctl.faults.slurm_reasons import describe_operator_action, list_closed_node_fault_rows
 from tests.daemon.chaos import Chaos, cluster
 from tests.live import EAGER, until
 from tests.repertoire.stories import story
@@ -192,7 +192,7 @@ def test_a_node_with_unkillable_processes_is_rebooted(live: Chaos):
 def test_every_other_drain_of_slurms_is_listed_with_what_to_do(live: Chaos):
     (node,) = live.victims(1)
     live.mark(node)
-    for row in list_closed_node_rows():
+    for row in list_closed_node_fault_rows():
         if row.treatment != "H":
             continue
         reason = f"reason={row.reason[0]}"

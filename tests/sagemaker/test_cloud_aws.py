@@ -13,7 +13,7 @@ from hpctl.sagemaker.aws import AwsAccount
 from hpctl.toolkit.errors import (
     CallRefused,
     HpctlError,
-    OrderInDoubt,
+    OrderOutcomeUnknown,
     ResourceNotFound,
     Unavailable,
 )
@@ -149,7 +149,7 @@ def test_a_throttled_order_is_sent_again_for_it_was_not_taken(wire, sagemaker, s
 )
 def test_an_order_in_doubt_is_sent_once(wire, sagemaker, reply):
     wire.replies = [reply, (200, FINE)]
-    with pytest.raises(OrderInDoubt, match="sagemaker:DeleteCluster"):
+    with pytest.raises(OrderOutcomeUnknown, match="sagemaker:DeleteCluster"):
         order(sagemaker)
     assert len(wire.calls) == 1
 

@@ -10,7 +10,7 @@ from botocore.exceptions import (
     ReadTimeoutError,
 )
 
-from hpctl.sagemaker.classify import classify_batch, classify_error, format_error
+from hpctl.sagemaker.classify import classify_batch_answer, classify_call_error, format_aws_error
 from hpctl.sagemaker.no_provider import NoProvider
 from hpctl.vocabulary.outcome import Outcome, OutcomeKind
 
@@ -29,7 +29,7 @@ def test_every_id_of_a_batch_is_answered():
         "Successful": [A],
         "Failed": [{"NodeId": B, "ErrorCode": "InstanceIdInUse", "Message": "busy"}],
     }
-    assert classify_batch([A, B, C], answer) == {
+    assert classify_batch_answer([A, B, C], answer) == {
         A: Outcome.accepted(),
         B: Outcome.rejected("InstanceIdInUse", "busy", transient=True),
         C: Outcome.ambiguous("unanswered", "the id is in neither list"),
@@ -38,8 +38,8 @@ def test_every_id_of_a_batch_is_answered():
 
 def test_an_id_in_both_lists_is_ambiguous():
     answer = {"Successful": [A], "Failed": [{"NodeId": A, "ErrorCode": "InstanceIdNotFound"}]}
-    assert classify_batch([A], answer)[A].kind is OutcomeKind.AMBIGUOUS
-    assert classify_batch([A], {})[A].kind is OutcomeKind.AMBIGUOUS
+    assert classify_batch_answer([A], answer)[A].kind is OutcomeKind.AMBIGUOUS
+    assert classify_batch_answer([A], {})[A].kind is OutcomeKind.AMBIGUOUS
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_an_id_in_both_lists_is_ambiguous():
     ],
 )
 def test_whole_calls(error, kind, transient):
-    outcome = classify_error(error)
+    outcome = classify_call_error(error)
     assert (outcome.kind, outcome.transient) == (kind, transient)
     assert outcome.code
 
@@ -65,7 +65,7 @@ def test_whole_calls(error, kind, transient):
 def test_a_web_page_is_not_taken_for_the_service_s_words():
     page = {"Error": {"Code": "500", "Message": "<!doctype html>\n<title>no</title>"}}
     error = ClientError(page, "DescribeFileSystems")
-    assert format_error(error) == "the answer is a web page, not the service's (500)"
+    assert format_aws_error(error) == "the answer is a web page, not the service's (500)"
 
 
 def test_no_provider_refuses_and_says_so():

@@ -19,17 +19,22 @@ def test_a_group_between_states_is_asked_again_and_a_wrong_one_is_not():
         ("IncompatibleInstanceTypes", False),
     ):
         failed = {"InstanceGroupName": "w", "ErrorCode": code, "FailedCount": 1}
-        found = provider.classify_add_answer("w", 1, {"Successful": [], "Failed": [failed]})
+        found = provider.classify_add_nodes_answer("w", 1, {"Successful": [], "Failed": [failed]})
         assert (found.kind, found.code, found.transient) == (OutcomeKind.REJECTED, code, transient)
-    assert provider.classify_add_answer("w", 1, {}).kind is OutcomeKind.AMBIGUOUS
+    assert provider.classify_add_nodes_answer("w", 1, {}).kind is OutcomeKind.AMBIGUOUS
 
 
 def test_what_the_model_does_not_name_is_no_answer():
     """A node given back to Slurm while the service deletes it would lose its job."""
     failed = {"NodeId": A, "Code": "InternalServerError", "Message": "?"}
-    assert classify.classify_batch([A], {"Failed": [failed]})[A].kind is OutcomeKind.AMBIGUOUS
+    assert (
+        classify.classify_batch_answer([A], {"Failed": [failed]})[A].kind is OutcomeKind.AMBIGUOUS
+    )
     failed = {"InstanceGroupName": "w", "ErrorCode": "InternalServerError"}
-    assert provider.classify_add_answer("w", 1, {"Failed": [failed]}).kind is OutcomeKind.AMBIGUOUS
+    assert (
+        provider.classify_add_nodes_answer("w", 1, {"Failed": [failed]}).kind
+        is OutcomeKind.AMBIGUOUS
+    )
     codes = {
         code
         for order in ("AddCluster", "DeleteCluster", "RebootCluster", "ReplaceCluster")
@@ -45,9 +50,9 @@ def described(**more) -> dict[str, object]:
 
 def test_a_group_that_a_user_made_larger_is_never_sent_a_smaller_size():
     for size in (3, 4):
-        found = provider.make_update_request("c", "w", size, described())
+        found = provider.make_update_cluster_request("c", "w", size, described())
         assert found == Outcome.accepted("w is set to 4 instances already")
-    grown = provider.make_update_request("c", "w", 5, described())
+    grown = provider.make_update_cluster_request("c", "w", 5, described())
     assert grown["InstanceGroups"][0]["InstanceCount"] == 5
 
 
@@ -62,7 +67,7 @@ def test_a_flexible_group_is_restated_in_the_words_of_the_request():
         AutoPatchConfig={"PatchingStrategy": "WhenIdle", "CurrentPatchSchedule": {}},
         CurrentImageId="ami-1",
     )
-    grown = provider.make_update_request("c", "w", 5, text)
+    grown = provider.make_update_cluster_request("c", "w", 5, text)
     assert isinstance(grown, dict)
     (group,) = grown["InstanceGroups"]
     assert group == {

@@ -13,7 +13,7 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-from hpctl.sandbox.emulator import Emulator, NullMachines
+from hpctl.sandbox.emulator import HyperPodEmulator, NullMachineBackend
 from tests.sagemaker.contract.beds import Client, cluster, counts, group
 
 PLAN = "arn:aws:sagemaker:us-west-2:000000000000:training-plan/none"
@@ -26,7 +26,7 @@ def until(api: Client, done: Callable[[], bool]) -> None:
 
 def created(api: Client, *groups: dict[str, Any]) -> None:
     api.emulator.create(cluster("demo", **({"InstanceGroups": list(groups)} if groups else {})))
-    api.emulator.wait_in_service("demo", 60)
+    api.emulator.wait_until_in_service("demo", 60)
 
 
 def update(api: Client, *groups: dict[str, Any], **more) -> dict[str, Any]:
@@ -53,16 +53,16 @@ def code(answer: dict[str, Any]) -> str:
 
 
 @pytest.fixture
-def machines() -> NullMachines:
-    return NullMachines()
+def machines() -> NullMachineBackend:
+    return NullMachineBackend()
 
 
 @pytest.fixture
-def make(machines: NullMachines):
-    made: list[Emulator] = []
+def make(machines: NullMachineBackend):
+    made: list[HyperPodEmulator] = []
 
     def one(**more) -> Client:
-        made.append(Emulator(machines, **{"boot_time_s": 0.02, **more}))
+        made.append(HyperPodEmulator(machines, **{"boot_time_s": 0.02, **more}))
         made[-1].start()
         return Client(made[-1])
 
@@ -80,11 +80,11 @@ def demo(make: Make):
 
 
 @pytest.fixture
-def emulator(make: Make) -> Emulator:
+def emulator(make: Make) -> HyperPodEmulator:
     return make().emulator
 
 
-def client(emulator: Emulator):
+def client(emulator: HyperPodEmulator):
     return boto3.client(
         "sagemaker", endpoint_url=emulator.endpoint_url, region_name="us-west-2",
         aws_access_key_id="sandbox", aws_secret_access_key="sandbox",

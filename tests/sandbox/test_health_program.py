@@ -6,7 +6,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from hpctl.sandbox.health_program import find_health_program, install_program, render_health_lines
+from hpctl.sandbox.health_program import (
+    find_health_program,
+    install_health_check_program,
+    render_health_check_config,
+)
 from hpctl.sandbox.packages import SandboxPrograms
 from hpctl.sandbox.slurmconf import render_slurm_conf
 from hpctl.sandbox.spec import SandboxPorts, SandboxSpec
@@ -38,7 +42,7 @@ def run_program(spec: SandboxSpec, node: str) -> str:
 def test_it_asks_the_agent_of_the_node_that_slurmd_names(spec, monkeypatch, path):
     """With a compiler and without."""
     monkeypatch.setenv("PATH", path)
-    install_program(spec)
+    install_health_check_program(spec)
     monkeypatch.undo()
     place = Path(spec.state) / "nodes/n1"
     place.mkdir(parents=True)
@@ -54,10 +58,10 @@ def test_slurm_conf_names_it_only_where_nothing_else_does(spec):
     own = replace(spec, health_check=False)
     other = replace(spec, slurm_conf="HealthCheckProgram=/bin/true\n")
     silent = replace(spec, agents=False)
-    assert [render_health_lines(one) for one in (own, other, silent)] == ["", "", ""]
+    assert [render_health_check_config(one) for one in (own, other, silent)] == ["", "", ""]
     program = f"{spec.state}/hpctl/slurm/health_check.sh"
     lines = f"HealthCheckProgram={program}\nHealthCheckInterval=60\n"
-    assert render_health_lines(spec) == lines
+    assert render_health_check_config(spec) == lines
     conf = render_slurm_conf(spec, PROGRAMS, Path("/munge"), {})
     assert lines in conf
     assert "HealthCheck" not in render_slurm_conf(own, PROGRAMS, Path("/munge"), {})

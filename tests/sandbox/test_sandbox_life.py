@@ -15,7 +15,7 @@ import pytest
 
 from hpctl.sandbox import packages
 from hpctl.sandbox.api import Sandbox
-from hpctl.sandbox.proctree import list_pids, read_environment, read_start_time
+from hpctl.sandbox.proctree import list_pids, read_process_environment, read_process_start_time
 from hpctl.toolkit.errors import HpctlError
 from tests.process import become_ordinary_user, room, run_text
 from tests.waiting import until
@@ -35,10 +35,10 @@ def processes_of(state: Path) -> list[int]:
             arguments = Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
         except OSError:
             continue
-        env = " ".join(read_environment(pid).values())
+        env = " ".join(read_process_environment(pid).values())
         if (
             pid != mine
-            and read_start_time(pid)
+            and read_process_start_time(pid)
             and (f"{state}/" in arguments + env or f"{state}\0" in arguments)
         ):
             found.append(pid)
@@ -74,7 +74,7 @@ def test_down_leaves_no_process_and_no_file(state):
     assert len(processes_of(state)) > 8
     sandbox.down()
     assert processes_of(state) == []
-    assert not read_start_time(escaped)
+    assert not read_process_start_time(escaped)
     assert list(state.parent.iterdir()) == []
     sandbox.down()
 
@@ -94,8 +94,8 @@ def test_a_killed_sandbox_leaves_nothing(state, victim):
     assert_all_gone(state)
     sandbox.down()
     if victim != "both":
-        assert not read_start_time(escaped)
-    elif read_start_time(escaped):
+        assert not read_process_start_time(escaped)
+    elif read_process_start_time(escaped):
         # With both gone at once nothing can follow a process without a name: the one limit.
         os.kill(escaped, signal.SIGKILL)
 
@@ -133,7 +133,7 @@ def test_missing_packages_are_named_with_the_command_that_installs_them(
     monkeypatch, state, tmp_path
 ):
     with pytest.raises(HpctlError, match=f"{tmp_path}/bin"):
-        packages.find_programs(str(tmp_path))
+        packages.find_sandbox_programs(str(tmp_path))
     monkeypatch.setenv("PATH", "")
     with pytest.raises(HpctlError, match="slurmctld, slurmd, scontrol") as raised:
         Sandbox("x", state_dir=state, **SMALL).up()

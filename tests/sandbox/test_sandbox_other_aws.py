@@ -6,8 +6,8 @@ from botocore import UNSIGNED
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-from hpctl.sandbox.emulator.service import Emulator, EmulatorExtensions
-from hpctl.sandbox.machines import NullMachines
+from hpctl.sandbox.emulator.service import EmulatorExtensions, HyperPodEmulator
+from hpctl.sandbox.machines import NullMachineBackend
 from hpctl.sandbox.other_aws import MotoServer
 from hpctl.sandbox.spec import SandboxSpec, find_free_ports
 
@@ -45,7 +45,9 @@ def test_no_one_without_its_keys_puts_anything_into_its_buckets(aws: MotoServer)
 
 
 def test_the_emulated_api_takes_its_own_key_alone() -> None:
-    emulator = Emulator(NullMachines(), site=EmulatorExtensions(access_key="SANDBOXKEY"))
+    emulator = HyperPodEmulator(
+        NullMachineBackend(), site=EmulatorExtensions(access_key="SANDBOXKEY")
+    )
     emulator.start()
     make = boto3.client
     for key, taken in (("SANDBOXKEY", True), ("sandbox", False)):

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from hpctl.detection.check import CheckedMachine, ExpectedHardware
 from hpctl.detection.checks import host_spot
 from hpctl.sandbox import command, hardware, slurmconf, spec, supervisor
-from hpctl.sandbox.faults import change_file
+from hpctl.sandbox.faults import change_hardware_file
 from hpctl.sandbox.instances import InstanceMetadataService
 from hpctl.sandbox.logs import read_last_lines
 from hpctl.sandbox.packages import SandboxPrograms
@@ -106,20 +106,20 @@ def test_a_file_is_changed_in_place_and_only_below_the_node(tmp_path):
     hardware.make_sysfs_tree(root, {"efa": 1})
     path = "/sys/class/infiniband/rdmap79s0/ports/1/state"
     held = (root / path[1:]).open()
-    change_file(root, path, "1: DOWN")
+    change_hardware_file(root, path, "1: DOWN")
     assert held.read() == "1: DOWN\n"
     held.close()
-    change_file(root, path, remove=True)
+    change_hardware_file(root, path, remove=True)
     assert not (root / path[1:]).exists()
-    change_file(root, "/sys/class/infiniband/rdmap79s0", remove=True)
+    change_hardware_file(root, "/sys/class/infiniband/rdmap79s0", remove=True)
     assert not (root / "sys/class/infiniband/rdmap79s0").exists()
-    change_file(root, "/sys/class/nvme/nvme0/state", "live")
+    change_hardware_file(root, "/sys/class/nvme/nvme0/state", "live")
     assert (root / "sys/class/nvme/nvme0/state").read_text() == "live\n"
     for outside in ("/../boot_id", "/sys/../../boot_id", "/", "/proc/.."):
         with pytest.raises(HpctlError, match="is outside the node's emulated hardware"):
-            change_file(root, outside, "x")
+            change_hardware_file(root, outside, "x")
     with pytest.raises(HpctlError, match="No such file"):
-        change_file(root, "/sys/nothing", remove=True)
+        change_hardware_file(root, "/sys/nothing", remove=True)
 
 
 @pytest.mark.parametrize(

@@ -12,16 +12,16 @@ from prometheus_client import CollectorRegistry
 from starlette.applications import Starlette
 
 from hpctl.engine.leadership import Leadership
-from hpctl.engine.node_health import NodeHealthStore, drop_checks
+from hpctl.engine.node_health import NodeHealthStore, drop_check_findings
 from hpctl.faults.assess import assess_health
-from hpctl.faults.catalogue import build_rules
+from hpctl.faults.catalogue import build_fault_rules
 from hpctl.service import alerts
 from hpctl.service.alerts import (
     MAX_A_NODE,
     AlertmanagerWebhook,
     AlertStore,
     load_alerts,
-    make_routes,
+    make_alert_routes,
 )
 from hpctl.service.intake.server import IntakeServer
 from hpctl.service.node_directory import NodeDirectory, SlurmReader
@@ -91,7 +91,7 @@ class Head:
         webhook = AlertmanagerWebhook(LABELS, self.book, directory, here, self.clock)
         self.take = webhook.take
         self.server = IntakeServer(
-            Starlette(routes=make_routes(self.token_file, webhook.take, CollectorRegistry())),
+            Starlette(routes=make_alert_routes(self.token_file, webhook.take, CollectorRegistry())),
             "127.0.0.1",
         )
         self.server.start()
@@ -102,7 +102,7 @@ class Head:
 
     def with_alerts(self, store: AlertStore | None = None) -> dict[str, NodeHealth]:
         health = dict(self.health)
-        (store or self.book).add_to(health)
+        (store or self.book).add_findings(health)
         return health
 
     def find_generation(self, node: str) -> NodeGeneration | None:
@@ -160,13 +160,13 @@ def test_said_again_it_is_counted_and_wakes_nothing(head):
 def test_it_acts_only_by_a_rule_of_the_site(head):
     head.post(NOTIFICATION)
     reported = head.with_alerts()[N1]
-    plain = assess_health(reported, build_rules(), NOW)
+    plain = assess_health(reported, build_fault_rules(), NOW)
     assert (plain.condition, "[check-failed]" in plain.why) == (NodeCondition.SUSPECT, True)
     mine = FaultClassOverride(
         urgency=Urgency.AFTER_JOBS, ladder=(Remedy.REPLACE,), meaning="a disk of the node fails"
     )
     for rule in ("alert-NodeDiskErrors", "alert-NodeDiskErrors-critical"):
-        assert assess_health(reported, build_rules({rule: mine}), NOW).fault.rule == rule
+        assert assess_health(reported, build_fault_rules({rule: mine}), NOW).fault.rule == rule
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ def test_it_is_stored_beside_what_the_agents_say_and_never_taken_for_theirs(head
     health.touch(head.health, wake=False)
     health.flush()
     assert {row.generation.node: row for row in stored} == facts
-    assert drop_checks(facts, AlertStore.checks) == head.health
+    assert drop_check_findings(facts, AlertStore.checks) == head.health
     again = NodeHealthStore(facts, rows, lambda: None, head.clock, [head.book])
     again.touch(facts, wake=False)
     again.flush()
@@ -317,7 +317,7 @@ def test_a_token_file_that_is_no_secret_lets_no_one_in(head, spoil, says):
 
 def test_without_a_token_file_there_is_no_such_door(tmp_path):
     head = Head(tmp_path)
-    assert make_routes(None, head.take, CollectorRegistry()) == []
+    assert make_alert_routes(None, head.take, CollectorRegistry()) == []
     head.server.stop()
 
 

@@ -99,7 +99,7 @@ def watched(live: Chaos):
     prometheus, alertmanager = (f"127.0.0.1:{free_port()}" for _ in range(2))
     route = {"receiver": "test", "group_by": ["..."], "group_wait": "0s", "group_interval": "1s"}
     receiver = {"name": "test", "webhook_configs": [{"url": hook.url.replace("json", "http", 1)}]}
-    heads = [f"--head={url.removeprefix('http://')}" for url in live.sandbox.spec.head_urls]
+    heads = [f"--head={url.removeprefix('http://')}" for url in live.sandbox.spec.head_intake_urls]
     with room() as place:
         told = {"route": route, "receivers": [receiver]}
         (place / "alertmanager.yml").write_text(json.dumps(told))

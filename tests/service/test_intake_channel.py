@@ -13,7 +13,9 @@ from hpctl.wire import reports as wire
 def test_a_heartbeat_of_no_clock_can_be_handed_on(at):
     beat = {"node": "n1", "instance": "i-1", "boot": "b", "seq": 1, "sent_at": at}
     beat |= {"agent_start": at, "digest": wire.digest_findings(())}
-    read = wire.decode_message(json.dumps({"v": wire.VERSION, "heartbeat": beat}).encode()).content
+    read = wire.decode_agent_message(
+        json.dumps({"v": wire.VERSION, "heartbeat": beat}).encode()
+    ).content
     assert channel.Beats((read,)) == msgspec.msgpack.decode(
         msgspec.msgpack.encode(channel.Beats((read,))), type=channel.Beats
     )

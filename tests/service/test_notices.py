@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from hpctl.engine.config import ConfigError, NotifySection, parse_config
 from hpctl.engine.journal.events import GateBlocked
-from hpctl.engine.journal.state import State
+from hpctl.engine.journal.state import EngineState
 from hpctl.service.notify import outbox as notify_outbox
 from hpctl.service.notify.decide import Notice, make_notice
 from hpctl.service.notify.outbox import (
@@ -154,7 +154,7 @@ def test_holds(gate: str, rule: str, target: str, kind: str, person: str, next_:
     slurm = SchedulerView(T0, {slurm_node().name: slurm_node()}, {JobId(7): slurm_job(7)})
     approvable = gate in ("budget", "launch_breaker", "offender")
     hold = GateBlocked(T0, target, gate, "why it is", RuleId(rule), approvable)
-    found = make_notice(hold, State(), slurm, RecoveryPolicy())
+    found = make_notice(hold, EngineState(), slurm, RecoveryPolicy())
     assert found is not None
     assert found.kind == kind
     assert person in found.person
@@ -164,7 +164,7 @@ def test_holds(gate: str, rule: str, target: str, kind: str, person: str, next_:
     assert found.job == (7 if target == "7" else None)
     for passing in ("stale_facts", "hang_of_others"):
         noted = GateBlocked(T0, target, passing, "", RuleId(rule))
-        assert make_notice(noted, State(), slurm, RecoveryPolicy()) is None
+        assert make_notice(noted, EngineState(), slurm, RecoveryPolicy()) is None
 
 
 @pytest.mark.parametrize(
@@ -194,4 +194,7 @@ def test_a_wrong_configuration_is_named(text: str, problem: str) -> None:
     ],
 )  # fmt: skip
 def test_quiet_hours(hours: str, hour: int, quiet: bool) -> None:
-    assert NotifySection(quiet=hours).quiet_at(datetime(2026, 3, 1, hour).astimezone()) is quiet
+    assert (
+        NotifySection(quiet=hours).is_in_quiet_hours(datetime(2026, 3, 1, hour).astimezone())
+        is quiet
+    )

@@ -17,8 +17,8 @@ from msgspec.structs import replace
 from hpctl.engine.clock import SystemClock
 from hpctl.engine.config import Config, NotifySection, RouteSection, SlurmSection
 from hpctl.engine.journal.events import Event, GateBlocked, JobRecoveryOpened, SignalSeen
-from hpctl.engine.journal.state import State
-from hpctl.engine.journal.store import Store
+from hpctl.engine.journal.state import EngineState
+from hpctl.engine.journal.store import JournalStore
 from hpctl.engine.journaled_state import JournaledState
 from hpctl.engine.loop_port import LoopPort
 from hpctl.service.metrics import DaemonMetrics
@@ -75,7 +75,7 @@ class Head:
 
     def __init__(self, place: Path) -> None:
         self.place = place
-        self.store = Store(f"sqlite:///{place}/journal.db")
+        self.store = JournalStore(f"sqlite:///{place}/journal.db")
         self.memory = JournaledState(self.store)
         self.slurm = SchedulerView(datetime.now(UTC), {f"n{i}": slurm_node(i) for i in range(200)})
         self.metrics = DaemonMetrics()
@@ -250,7 +250,7 @@ def test_a_sink_that_is_away_is_named_and_gets_its_messages_from_the_next_daemon
 def test_what_was_sent_and_cannot_be_noted_is_sent_again_by_the_next_daemon_alone(
     head: Head, hook: Webhook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept, tries = head.store.keep_outbox, list[str]()
+    kept, tries = head.store.save_outbox, list[str]()
 
     def full(payload: str) -> None:
         if '"sent":"' in payload:
@@ -258,7 +258,7 @@ def test_what_was_sent_and_cannot_be_noted_is_sent_again_by_the_next_daemon_alon
             raise OSError("No space left on device")
         kept(payload)
 
-    monkeypatch.setattr(head.store, "keep_outbox", full)
+    monkeypatch.setattr(head.store, "save_outbox", full)
     first = head.start()
     head.happens(*escalated(1))
     until(lambda: len(tries) > 2, 20)
@@ -271,7 +271,7 @@ def test_what_was_sent_and_cannot_be_noted_is_sent_again_by_the_next_daemon_alon
     head.happens(*escalated(2))
     full_for = len(tries)
     until(lambda: len(tries) > full_for + 2, 20)
-    monkeypatch.setattr(head.store, "keep_outbox", kept)
+    monkeypatch.setattr(head.store, "save_outbox", kept)
     until(lambda: len(hook.got) == 3, 20)  # of n2, though nothing has happened since
     time.sleep(1)
     titles = [m["title"].partition("] ")[2] for m in hook.got]
@@ -297,7 +297,7 @@ def test_what_no_sink_is_sent_any_longer_is_in_the_log(head, monkeypatch, caplog
     head.happens(*escalated(3))
     until(lambda: all(f"escalated of n{n}" in caplog.text for n in (1, 3)))
     head.running[0].stop()
-    head.store.keep_outbox('{"position": "x"}')
+    head.store.save_outbox('{"position": "x"}')
     head.start()
     until(lambda: "the outbox is unreadable: Expected `int`" in caplog.text)
 
@@ -364,7 +364,7 @@ def test_a_standby_that_goes_silent_is_reported_once(head: Head, hook: Webhook) 
 def test_a_standby_that_went_silent_while_the_disk_was_full_is_reported(
     head: Head, hook: Webhook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told, kept, tries = head.start(), head.store.keep_outbox, list[str]()
+    told, kept, tries = head.start(), head.store.save_outbox, list[str]()
 
     def full_once(payload: str) -> None:
         tries.append(payload)
@@ -372,7 +372,7 @@ def test_a_standby_that_went_silent_while_the_disk_was_full_is_reported(
             raise OSError("No space left on device")
         kept(payload)
 
-    monkeypatch.setattr(head.store, "keep_outbox", full_once)
+    monkeypatch.setattr(head.store, "save_outbox", full_once)
     told.look(frozenset({"head-2"}))
     until(lambda: hook.got, 20)
     assert hook.got[0]["title"].endswith("] standby lost: head-2")
@@ -398,7 +398,7 @@ def test_a_preemption_goes_to_no_sink_that_does_not_ask_for_it(head: Head, hook:
     until(lambda: hook.got, 10)
     posted = msgspec.json.decode(head.store.outbox() or "", type=outbox.Outbox).posted
     assert {row.notice.kind for row in posted} == {"escalated"}
-    state = State()
+    state = EngineState()
     for event in (noted, over):
         state.fold(event)
     told = decide.make_notice(over, state, SchedulerView(datetime.now(UTC)), RecoveryPolicy())

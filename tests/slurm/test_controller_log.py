@@ -9,12 +9,12 @@ from hpctl.slurm.controller_log import (
     MOST_AT_ONCE,
     ControllerLog,
     choose_log_file,
-    parse_log_line,
+    classify_log_line,
 )
 from hpctl.toolkit.errors import Unavailable
-from hpctl.vocabulary.controller_news import ControllerNews
+from hpctl.vocabulary.controller_news import ControllerLogEvent
 
-NONE, JOB, NODE = ControllerNews
+NONE, JOB, NODE = ControllerLogEvent
 AT = "[2026-11-27T18:12:09.708] "
 
 
@@ -45,8 +45,8 @@ AT = "[2026-11-27T18:12:09.708] "
         ("", NONE),
     ],
 )
-def test_what_a_line_means(line: str, news: ControllerNews):
-    assert parse_log_line((AT + line).encode()) is news
+def test_what_a_line_means(line: str, news: ControllerLogEvent):
+    assert classify_log_line((AT + line).encode()) is news
 
 
 LOCAL = {

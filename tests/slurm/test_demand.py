@@ -34,7 +34,7 @@ def asked(tres: str, nodes: int = 1, tasks: int = 1, cpus: int = 1, **more: str)
     numbers = {"NumNodes": nodes, "NumTasks": tasks, "NumCPUs": cpus, "MinCpus": min(cpus, 2)}
     fields = dict.fromkeys(parse.FIELDS, "") | {name: str(n) for name, n in numbers.items()}
     answer = {name.replace("_", "-"): text for name, text in more.items()}
-    return parse.parse_demand({**fields, "tres-alloc": tres, **answer})
+    return parse.parse_job_demand({**fields, "tres-alloc": tres, **answer})
 
 
 def test_what_22_05_said_of_pending_jobs():

@@ -24,10 +24,10 @@ class QuickReader(SlurmCommandReader):
     def slurm_user(self) -> str:
         return "slurm"
 
-    def _all_nodes(self, *_: Any) -> Any:
+    def _read_all_nodes(self, *_: Any) -> Any:
         return {}, []
 
-    def _all_jobs(self) -> Any:
+    def _read_all_jobs(self) -> Any:
         return {}, []
 
     def _read(self, *options: str, **_: Any) -> Any:

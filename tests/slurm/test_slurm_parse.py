@@ -179,8 +179,8 @@ def test_excluded_nodes_are_a_field_since_24_05(release: tuple[int, ...]) -> Non
 def test_array_tasks_are_named_by_array_and_task() -> None:
     task = one(ArrayJobID="5", ArrayTaskID="3")
     rest = one(ArrayJobID="5", ArrayTaskID="4-9%2")
-    assert (task.command_id, task.whole_array) == ("5_3", False)
-    assert rest.whole_array
+    assert (task.command_id, task.is_whole_array) == ("5_3", False)
+    assert rest.is_whole_array
     assert (one().command_id, one(HetJobID="7", HetJobOffset="1").command_id) == ("7", "7+1")
 
 
@@ -245,7 +245,7 @@ def test_config() -> None:
         "Slurmctld(primary) at x is UP\n"
     )
     expected = {"AuthInfo": "cred_expire=60,a=b", "MailProg": "", "KillWait": "5 sec"}
-    assert parse.parse_config(text) == expected
+    assert parse.parse_scontrol_config(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -292,23 +292,23 @@ def test_the_author_of_a_reason_is_a_person_or_slurm(
     line = f"NodeName=n1 State=IDLE+DRAIN Reason=a b [{who}@2026-11-21T11:40:49] Comment=[x@1]"
     (node,), flaws = parse.parse_nodes([line], slurm_user=slurm_user)
     assert (node.reason, node.reason_by, flaws) == ("a b", person, [])
-    looked = parse.parse_sinfo(SEEN.replace("ann", who), SlurmNode("n1", "IDLE"), slurm_user)
+    looked = parse.parse_sinfo_node(SEEN.replace("ann", who), SlurmNode("n1", "IDLE"), slurm_user)
     assert looked is not None
     assert looked.reason_by == person
 
 
 def test_slurm_user_is_read_from_the_configuration() -> None:
-    assert parse.slurm_user({"SlurmUser": "slurm(64030)"}) == "slurm"
-    assert parse.slurm_user({}) == ""
+    assert parse.parse_slurm_user({"SlurmUser": "slurm(64030)"}) == "slurm"
+    assert parse.parse_slurm_user({}) == ""
 
 
 def test_a_glance_is_one_nodes_state_and_reason() -> None:
     known = SlurmNode("n1", "IDLE", version="25.11.7")
     at = datetime(2026, 11, 21, 11, 40, 49, tzinfo=UTC)
-    seen = parse.parse_sinfo(SEEN * 2, known)
+    seen = parse.parse_sinfo_node(SEEN * 2, known)
     assert seen == replace(known, state=seen.state, flags=seen.flags, reason="a | b", reason_at=at)
     assert "DRAIN" in {seen.state, *seen.flags}
-    assert parse.parse_sinfo("n1|idle|Unknown|Unknown|none", known, "slurm") == known
+    assert parse.parse_sinfo_node("n1|idle|Unknown|Unknown|none", known, "slurm") == known
     differing = SEEN + SEEN.replace("drained", "idle")
     for text in (
         "",
@@ -320,7 +320,7 @@ def test_a_glance_is_one_nodes_state_and_reason() -> None:
         differing,
         "no nodes found",
     ):
-        assert parse.parse_sinfo(text, known) is None, text
+        assert parse.parse_sinfo_node(text, known) is None, text
 
 
 JSON = b"""{"meta": {"x": [1]}, "jobs": [
@@ -335,4 +335,4 @@ JSON = b"""{"meta": {"x": [1]}, "jobs": [
      (b"squeue: error", 7, ""), (b'{"jobs": [{"job_id": "7"}]}', 7, ""), (b"\xff", 7, "")],
 )  # fmt: skip
 def test_the_reason_behind_slurmctlds_description_is_read_from_json(out, job, reason) -> None:
-    assert parse.read_json_reason(out, job) == reason
+    assert parse.parse_squeue_json_reason(out, job) == reason

@@ -6,8 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.slurm import cli, rules
-from hpctl.slurm.records import JobRecord, JobSize, merge_components
-from hpctl.slurm.run import CommandEnd, CommandResult, judge_outcome
+from hpctl.slurm.records import JobRecord, JobSize, merge_het_job_components
+from hpctl.slurm.run import CommandEnd, CommandResult, classify_command_result
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.identity import JobAttempt, NodeName
 from hpctl.vocabulary.outcome import Outcome
@@ -54,12 +54,12 @@ def code(answer) -> str:
     ],
 )
 def test_requeue(job, expected):
-    assert code(rules.check_requeue(job, MINE)) == expected
+    assert code(rules.plan_requeue(job, MINE)) == expected
 
 
 def test_a_task_is_named_so_that_the_array_is_not():
     assert (
-        rules.check_requeue(JobRecord(replace(FAILED, array_job=7, array_task="2")), MINE) == "7_2"
+        rules.plan_requeue(JobRecord(replace(FAILED, array_job=7, array_task="2")), MINE) == "7_2"
     )
 
 
@@ -132,7 +132,7 @@ def heterogeneous(*excluded, **said):
         replace(waits, id=FAILED.id + i, het_offset=i, excluded=names)
         for i, names in enumerate(excluded)
     )
-    return JobRecord(merge_components(components), components)
+    return JobRecord(merge_het_job_components(components), components)
 
 
 @pytest.mark.parametrize(
@@ -151,16 +151,16 @@ def test_each_component_keeps_the_nodes_that_its_owner_excludes(own, sent):
 
 def test_a_heterogeneous_job_is_requeued_by_its_leader_once_all_have_cleared():
     leader, other = (replace(FAILED, het_job=7, het_offset=i, id=7 + i) for i in (0, 1))
-    whole = JobRecord(merge_components((leader, other)), (leader, other))
-    assert rules.check_requeue(whole, MINE) == "7"
+    whole = JobRecord(merge_het_job_components((leader, other)), (leader, other))
+    assert rules.plan_requeue(whole, MINE) == "7"
     clears = replace(other, flags=COMPLETING)
     assert (
-        code(rules.check_requeue(JobRecord(merge_components((leader, clears))), MINE))
+        code(rules.plan_requeue(JobRecord(merge_het_job_components((leader, clears))), MINE))
         == "completing"
     )
     fixed = replace(other, requeue=False)
     assert (
-        code(rules.check_requeue(JobRecord(merge_components((leader, fixed))), MINE))
+        code(rules.plan_requeue(JobRecord(merge_het_job_components((leader, fixed))), MINE))
         == "no_requeue"
     )
 
@@ -170,7 +170,7 @@ def two_components(leader, other):
     whole = replace(FAILED, het_job=7, state="RUNNING")
     first = replace(whole, id=7, nodes=(A,), **leader)
     second = replace(whole, id=8, het_offset=1, nodes=(B,), **other)
-    return JobRecord(merge_components((first, second)), (first, second))
+    return JobRecord(merge_het_job_components((first, second)), (first, second))
 
 
 ENDED_ALONE = {"state": "TIMEOUT", "reason": "TimeLimit"}
@@ -263,7 +263,7 @@ def test_a_lift_that_is_none(job, expected):
     ],
 )
 def test_what_is_given_up_is_this_attempt_or_the_next_in_the_queue(job, expected):
-    answer = rules.check_cancel(job, FAILED.attempt)
+    answer = rules.find_early_cancel_outcome(job, FAILED.attempt)
     assert ("send" if answer is None else code(answer)) == expected
 
 
@@ -307,16 +307,16 @@ def by_ann(closed: SlurmNode) -> SlurmNode:
 )
 def test_what_may_be_done_to_a_node(seen, drain, down, back):
     answers = [
-        rules.check_drain(seen, OURS),
-        rules.check_down(seen, OURS),
-        rules.check_give_back(seen, "r1"),
+        rules.find_early_drain_outcome(seen, OURS),
+        rules.find_early_down_outcome(seen, OURS),
+        rules.find_early_owned_resume_outcome(seen, "r1"),
     ]
     assert [code(a) if a else "send" for a in answers] == [drain, down, back]
 
 
 @pytest.mark.parametrize("reason", ["somebody's", "", "hpctl:r1 two\nlines"])
 def test_only_our_own_reasons_are_sent(reason):
-    assert rules.check_drain(node(), reason).code == "bad_reason"
+    assert rules.find_early_drain_outcome(node(), reason).code == "bad_reason"
 
 
 NO_CONTACT = "Unable to contact slurm controller"
@@ -350,7 +350,7 @@ def says(error: str) -> CommandResult:
     ],
 )
 def test_what_an_end_says_of_an_order(what, kind, code, transient):
-    answer = judge_outcome(what)
+    answer = classify_command_result(what)
     assert (str(answer.kind), answer.code, answer.transient) == (kind, code, transient)
 
 
@@ -374,7 +374,7 @@ def test_a_refused_batch_is_repeated_singly_and_an_ambiguous_one_is_not():
     ("after_s", "word"), [(0.0, "now"), (-1.0, "now"), (0.2, "now+1"), (30.0, "now+30")]
 )
 def test_a_wait_is_rounded_up(after_s, word):
-    assert rules.format_start_time(after_s) == f"StartTime={word}"
+    assert rules.format_start_time_argument(after_s) == f"StartTime={word}"
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,16 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from hpctl.engine.adapters import open_reader
+from hpctl.engine.adapters import open_journal_reader
 from hpctl.engine.journal.check import check_journal
 from hpctl.engine.journal.events import Event, StepStarted
-from hpctl.engine.journal.state import State
-from hpctl.sandbox.proctree import OWNED, list_pids, read_environment, read_start_time
+from hpctl.engine.journal.state import EngineState
+from hpctl.sandbox.proctree import (
+    OWNED,
+    list_pids,
+    read_process_environment,
+    read_process_start_time,
+)
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.recovery import StepKind
 from tests.daemon.chaos import REPLACE, Chaos
@@ -135,10 +140,14 @@ class Invariants(Struct):
         for pid in list_pids():
             words = arguments_of(pid)
             child = b"hpctl.daemon.intake" in words or (b"hpctl" in words and b"page" in words)
-            if not child or read_environment(pid).get(OWNED) != spec.id or _ancestor(pid, daemon):
+            if (
+                not child
+                or read_process_environment(pid).get(OWNED) != spec.id
+                or _ancestor(pid, daemon)
+            ):
                 continue
             strays[pid] = self._strays.get(pid, now)
-            if now - strays[pid] > ORPHAN_S and read_start_time(pid):
+            if now - strays[pid] > ORPHAN_S and read_process_start_time(pid):
                 self.broken.append(f"process {pid} outlives its daemon: {words}")
                 strays[pid] = float("inf")
         self._strays = strays
@@ -166,7 +175,7 @@ class Invariants(Struct):
         found = check_journal(self.live.config.url, lambda _done, _total: None)
         if found.problem is not None:
             self.broken.append(f"{line}: the journal is damaged: {found.problem}")
-        with closing(open_reader(self.live.config)) as store:
+        with closing(open_journal_reader(self.live.config)) as store:
             events = list(store.events())
         wrong = [*repeated_steps(events), *over_budget(events, self.remedies_most)]
         self.broken += [f"{line}: {each}" for each in wrong if each not in "\n".join(self.broken)]
@@ -204,7 +213,7 @@ def repeated_steps(events: Sequence[Event]) -> list[str]:
 def over_budget(events: Sequence[Event], most: int) -> list[str]:
     """Return the remedies with whose start more than `most` were under way, in the order of the
     journal. What an operator orders is not counted."""
-    state, begun = State(), set()
+    state, begun = EngineState(), set()
     wrong = []
     for event in events:
         state.fold(event)

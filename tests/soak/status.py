@@ -135,7 +135,7 @@ def _clock_of(live: Chaos) -> dict[str, str]:
     spec = live.sandbox.spec
     if not spec.clock_library:
         return {}
-    return clocks.make_clock_environment(spec.clock_library, spec.layout.of_clock(""))
+    return clocks.make_clock_environment(spec.clock_library, spec.layout.get_clock_offset_path(""))
 
 
 class StatusWatch:

@@ -8,11 +8,11 @@ import time
 import pytest
 
 from hpctl.toolkit import bounded_child
-from hpctl.toolkit.bounded_child import BoundedChild, ChildTooLoud, ChildTooSlow
+from hpctl.toolkit.bounded_child import BoundedSubprocess, ChildOutputLimitError, ChildTimeoutError
 from tests.process import ended
 
 
-def read(child: BoundedChild, seconds: float = 30.0, most: int = 10**6) -> tuple[bytes, bytes]:
+def read(child: BoundedSubprocess, seconds: float = 30.0, most: int = 10**6) -> tuple[bytes, bytes]:
     """What it says on each pipe."""
     out, error = bytearray(), bytearray()
     for pipe, chunk in child.read(time.monotonic() + seconds, most):
@@ -21,8 +21,8 @@ def read(child: BoundedChild, seconds: float = 30.0, most: int = 10**6) -> tuple
     return bytes(out), bytes(error)
 
 
-def start(script: str, **more) -> BoundedChild:
-    return BoundedChild(["sh", "-c", script], **more)
+def start(script: str, **more) -> BoundedSubprocess:
+    return BoundedSubprocess(["sh", "-c", script], **more)
 
 
 def test_what_it_says_and_how_it_ends_is_there():
@@ -36,7 +36,7 @@ def test_more_than_it_may_say_ends_it_with_just_that_much():
     reader = child.read(time.monotonic() + 30, 1000)
     while len(said) < 1000:
         said += next(reader)[1]
-    with pytest.raises(ChildTooLoud):
+    with pytest.raises(ChildOutputLimitError):
         next(reader)
     assert len(said) == 1000
     assert child.end(5) == -9
@@ -51,7 +51,7 @@ def test_exactly_as_much_as_it_may_say_is_no_error():
 @pytest.mark.parametrize("script", ["exec sleep 600", "exec >&- 2>&-; exec sleep 600"])
 def test_one_that_is_slow_is_ended_in_time(script):
     child, begun = start(script), time.monotonic()
-    with pytest.raises(ChildTooSlow):
+    with pytest.raises(ChildTimeoutError):
         read(child, 0.3)
     assert child.end(5) == -9
     assert time.monotonic() - begun < 20
@@ -118,13 +118,13 @@ def test_a_reader_that_goes_away_leaves_no_descriptor():
 
 def test_a_program_that_is_not_there_is_an_error():
     with pytest.raises(FileNotFoundError):
-        BoundedChild(["/no/such/program"])
+        BoundedSubprocess(["/no/such/program"])
 
 
 def test_the_environment_is_what_is_given(monkeypatch):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     words = [sys.executable, "-c", "import os; print(sorted(os.environ))"]
-    child = BoundedChild(words, environment={"LC_ALL": "C"})
+    child = BoundedSubprocess(words, environment={"LC_ALL": "C"})
     out, _ = read(child)
     assert b"AWS" not in out
     assert child.end(5) == 0

@@ -99,7 +99,9 @@ def test_json_stays_the_same_document(text: str) -> None:
 
 def test_what_users_wrote_reaches_no_terminal_uncleaned_and_colours_stay() -> None:
     terminal = io.StringIO()
-    made = output._clean_console()(file=terminal, force_terminal=True, color_system="standard")
+    made = output._make_sanitizing_console_class()(
+        file=terminal, force_terminal=True, color_system="standard"
+    )
     made.print(Text(HOSTILE, "red"))
     made.print(HOSTILE, markup=False)
     assert "\x1b[31m" in terminal.getvalue()

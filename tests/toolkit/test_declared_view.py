@@ -23,18 +23,18 @@ from hpctl.toolkit.declared_view import (
     DeclaredView,
     FactRow,
     FactTable,
-    ForEach,
     InnerView,
     ItemLines,
     JsonOnly,
     Layout,
+    RepeatedParts,
     RowTable,
     TextLine,
-    number_column,
-    state_column,
+    make_number_column,
+    make_state_column,
 )
 from hpctl.toolkit.tables import MANY
-from hpctl.toolkit.view_drawing import draw_view, format_facts, format_section
+from hpctl.toolkit.view_drawing import draw_view, format_fact_table, format_row_table
 
 NOW = datetime(2026, 3, 4, 12, 0, tzinfo=UTC)
 EVIL = "\x1b[31m\u202egnp"
@@ -54,8 +54,8 @@ class Row(Struct, frozen=True):
 
     columns: ClassVar[Columns] = (
         Column("NODE", "name"),
-        state_column("STATE", "state"),
-        number_column("GPUS", "gpus"),
+        make_state_column("STATE", "state"),
+        make_number_column("GPUS", "gpus"),
         Column("SEEN", "seen", wide=True),
         Column("FOR", AgeCell("seen", until="ended")),
         Column("TAGS", "tags", when="tagged"),
@@ -204,7 +204,7 @@ class Groups(Struct, frozen=True):
     layout: ClassVar[Layout] = (
         InnerView("first"),
         BlankLine(),
-        ForEach("groups", (TextLine("{name} has {nodes}"),)),
+        RepeatedParts("groups", (TextLine("{name} has {nodes}"),)),
         RowTable("bills", (Column("NAME", "Name"), Column("FEE", "{Fee:.2f}"))),
         TextLine("{first.name} is the first", unbroken=True),
     )
@@ -247,8 +247,8 @@ def test_facts_and_tables_are_there_as_plain_text_for_a_page() -> None:
     part, section = Fleet.layout[:2]
     assert isinstance(part, FactTable)
     assert isinstance(section, RowTable)
-    assert format_facts(part, view) == [("cluster", "llm"), ("nodes", "1")]
-    headings, rows = format_section(section, view)
+    assert format_fact_table(part, view) == [("cluster", "llm"), ("nodes", "1")]
+    headings, rows = format_row_table(section, view)
     assert headings == ["NODE", "STATE", "GPUS", "SEEN", "FOR", "WHY"]
     assert rows == [["gpu-1", "DOWN", "8", "-", "never", ""]]
-    assert format_section(section, Fleet(NOW)) == ([], [])
+    assert format_row_table(section, Fleet(NOW)) == ([], [])

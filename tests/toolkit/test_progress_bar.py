@@ -3,7 +3,7 @@
 import io
 import sys
 
-from hpctl.toolkit.progress_bar import show_transfer
+from hpctl.toolkit.progress_bar import show_transfer_progress
 
 
 class Terminal(io.StringIO):
@@ -17,7 +17,7 @@ def test_a_terminal_shows_how_far_a_transfer_is(monkeypatch):
     screen = Terminal()
     monkeypatch.setattr(sys, "stderr", screen)
     monkeypatch.setenv("TERM", "xterm")
-    with show_transfer() as progress:
+    with show_transfer_progress() as progress:
         assert progress is not None
         progress(2_000_000, 8_000_000)
         progress(2_000_000, 8_000_000)
@@ -26,5 +26,5 @@ def test_a_terminal_shows_how_far_a_transfer_is(monkeypatch):
 
 def test_a_file_gets_no_bar(monkeypatch):
     monkeypatch.setattr(sys, "stderr", io.StringIO())
-    with show_transfer() as progress:
+    with show_transfer_progress() as progress:
         assert progress is None

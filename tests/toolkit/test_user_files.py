@@ -5,7 +5,7 @@ import stat
 
 import pytest
 
-from hpctl.toolkit.user_files import find_user_file_time, open_user_file
+from hpctl.toolkit.user_files import find_user_file_mtime, open_user_file
 
 OTHER = 65534
 
@@ -26,18 +26,18 @@ def open_regular(path, owner, flags=os.O_RDONLY):
 def test_a_users_own_file_is_opened(tmp_path, own):
     (tmp_path / "dump").write_text("mine")
     assert open_regular(tmp_path / "dump", own) == b"mine"
-    assert find_user_file_time(str(tmp_path / "dump"), own) is not None
+    assert find_user_file_mtime(str(tmp_path / "dump"), own) is not None
     os.utime(tmp_path / "dump", (5, 7))
-    assert find_user_file_time(str(tmp_path / "dump"), own) == 7
+    assert find_user_file_mtime(str(tmp_path / "dump"), own) == 7
 
 
 def test_another_users_file_is_neither_opened_nor_reported(tmp_path, own):
     (tmp_path / "secret").write_text("theirs")
     with pytest.raises(PermissionError):
         open_regular(tmp_path / "secret", own + 1)
-    assert find_user_file_time(str(tmp_path / "secret"), own + 1) is None
-    assert find_user_file_time(str(tmp_path / "none"), own + 1) is None
-    assert find_user_file_time(str(tmp_path / "secret"), own + 1) is None
+    assert find_user_file_mtime(str(tmp_path / "secret"), own + 1) is None
+    assert find_user_file_mtime(str(tmp_path / "none"), own + 1) is None
+    assert find_user_file_mtime(str(tmp_path / "secret"), own + 1) is None
 
 
 def test_what_is_no_regular_file_is_not_opened(tmp_path, own):
@@ -45,7 +45,7 @@ def test_what_is_no_regular_file_is_not_opened(tmp_path, own):
     for path in (tmp_path, tmp_path / "fifo", "/dev/null"):
         with pytest.raises(OSError, match="not such a file"):
             open_regular(path, own)
-        assert find_user_file_time(str(path), own) is None
+        assert find_user_file_mtime(str(path), own) is None
 
 
 def test_a_fifo_is_opened_as_one(tmp_path, own):
@@ -62,7 +62,7 @@ def test_a_fifo_is_opened_as_one(tmp_path, own):
 def test_what_is_no_path_is_an_error(path, own):
     with pytest.raises((OSError, ValueError)):
         open_regular(path, own)
-    assert find_user_file_time(path, own) is None
+    assert find_user_file_mtime(path, own) is None
 
 
 def need_root():
@@ -86,7 +86,7 @@ def test_a_link_of_a_user_leads_nowhere(tmp_path, own, where):
     os.chown(link, OTHER, OTHER, follow_symlinks=False)
     with pytest.raises(OSError, match="a link of a user"):
         open_regular(path, own)
-    assert find_user_file_time(str(path), own) is None
+    assert find_user_file_mtime(str(path), own) is None
 
 
 def test_links_that_lead_in_a_circle_end(tmp_path, own):
@@ -114,6 +114,6 @@ def test_no_descriptor_is_left_open(tmp_path, own):
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(5):
         open_regular(tmp_path / "dump", own)
-        find_user_file_time(str(tmp_path / "none"), own)
-        find_user_file_time(str(tmp_path / "dump"), own + 1)
+        find_user_file_mtime(str(tmp_path / "none"), own)
+        find_user_file_mtime(str(tmp_path / "dump"), own + 1)
     assert len(os.listdir("/proc/self/fd")) == before

@@ -8,7 +8,7 @@ from hpctl.vocabulary.pause import (
     Pause,
     find_active_pauses,
     find_cluster_pause,
-    find_pause,
+    find_covering_pause,
     find_pause_end,
     lift_pauses,
     parse_pause_request,
@@ -35,12 +35,12 @@ def of(*pauses: Pause) -> dict[str, Pause]:
     ],
 )  # fmt: skip
 def test_a_pause_covers_the_cluster_its_nodes_or_its_partition(pause, nodes, partitions, covers):
-    assert bool(find_pause(of(pause), at(1), nodes, partitions)) is covers
+    assert bool(find_covering_pause(of(pause), at(1), nodes, partitions)) is covers
 
 
 @pytest.mark.parametrize(("seconds", "active"), [(0, True), (59, True), (60, False)])
 def test_a_pause_ends_at_its_end(seconds, active):
-    assert bool(find_pause(of(NODES), at(seconds), ("n1",))) is active
+    assert bool(find_covering_pause(of(NODES), at(seconds), ("n1",))) is active
 
 
 def test_several_pauses_are_open_at_once_and_the_clusters_comes_first():

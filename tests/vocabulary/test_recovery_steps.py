@@ -10,7 +10,7 @@ from hpctl.vocabulary.recovery import (
     StepKind,
     StepRecord,
     WaitUntil,
-    attempt_step,
+    decide_step_attempt,
 )
 from tests.fakes.values import at
 
@@ -25,7 +25,7 @@ def record(kind: StepKind, number: int = 1, outcome: Outcome | None = None) -> S
 
 
 def ask(kind: StepKind, *steps: StepRecord, seconds: float, target: str = "t") -> object:
-    return attempt_step(steps, kind, target, REPEAT, at(seconds))
+    return decide_step_attempt(steps, kind, target, REPEAT, at(seconds))
 
 
 def test_another_target_counts_from_one() -> None:

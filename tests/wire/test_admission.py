@@ -10,7 +10,7 @@ from hpctl.wire.admission import (
     UNPROVEN,
     UNPROVEN_BY_ADDRESS,
     UNPROVEN_BY_HOST,
-    AdmissionPool,
+    HandshakeLimiter,
     create_peer_name,
 )
 
@@ -22,7 +22,7 @@ class Crowd:
     """A pool of a job of one host, and who has connected."""
 
     def __init__(self, held: ExitStack) -> None:
-        self.pool, self._held = AdmissionPool(SECRET, 1), held
+        self.pool, self._held = HandshakeLimiter(SECRET, 1), held
 
     def connect(self, says: bytes = b"", address: str = "10.0.0.1") -> socket.socket:
         """Return the client's end of a new connection that has said something."""
@@ -90,7 +90,7 @@ def test_peers_in_their_handshake_are_bounded_too(crowd: Crowd) -> None:
 
 
 def test_what_is_released_is_never_shut_down() -> None:
-    pool = AdmissionPool(SECRET, 1)
+    pool = HandshakeLimiter(SECRET, 1)
     server, client = socket.socketpair()
     with server, client, ExitStack() as held:
         pool.admit(server, "10.0.0.1")
@@ -99,7 +99,7 @@ def test_what_is_released_is_never_shut_down() -> None:
         crowd.pool = pool
         for _ in range(2 * IN_ALL):
             crowd.connect()
-        pool.make_room()
+        pool.drop_oldest_connection()
         client.setblocking(False)
         assert not is_shut(client)
 
@@ -110,5 +110,5 @@ def test_a_peer_s_limit_for_its_reads_holds_up_no_other(crowd: Crowd) -> None:
     with server, client:
         crowd.pool.admit(server, "10.0.0.1")
         server.settimeout(600)
-        crowd.pool.make_room()
+        crowd.pool.drop_oldest_connection()
         assert client.recv(1) == b""

@@ -18,10 +18,10 @@ from hpctl.wire import heads
 )
 def test_it_is_the_one_that_slurm_conf_names(text: str, user: str, tmp_path) -> None:
     conf = tmp_path / "etc/slurm/slurm.conf"
-    assert heads.slurm_user(tmp_path) == "slurm"
+    assert heads.read_slurm_user(tmp_path) == "slurm"
     conf.parent.mkdir(parents=True)
     conf.write_text(text)
-    assert heads.slurm_user(tmp_path) == user
+    assert heads.read_slurm_user(tmp_path) == user
 
 
 def test_its_answers_are_believed(tmp_path, monkeypatch) -> None:

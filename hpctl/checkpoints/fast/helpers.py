@@ -123,13 +123,13 @@ def start_fast_save_helpers(environ: Mapping[str, str]) -> str:
     specs.write_fast_save_spec(spec, path)
     remove_unfinished_flush(spec)
     launched = launch_node_helpers(hosts, path, environ)
-    obstacle = find_fast_save_obstacle(spec, find_gone_hosts)
+    obstacle = wait_for_node_helpers(spec, find_unavailable_hosts)
     if obstacle:
         _stop_helpers(spec, launched)
         raise HpctlError(obstacle)
     if environ.get("HPCTL_RESUME") == "scratch":
         restore_fast_saves(
-            spec, CheckpointSearchResult(None), write_job_log, find_gone_hosts, scratch=True
+            spec, CheckpointSearchResult(None), write_job_log, find_unavailable_hosts, scratch=True
         )
     return str(path)
 
@@ -141,7 +141,7 @@ def _read_memory_limit(environ: Mapping[str, str]) -> int:
     return (whole or parse_count(environ.get("SLURM_MEM_PER_CPU", "")) * cpus) << 20
 
 
-def find_fast_save_obstacle(
+def wait_for_node_helpers(
     spec: FastSaveSpec, gone: Callable[[Sequence[str]], Sequence[str]], wait_s: float = READY_S
 ) -> str:
     """Wait for the helpers of all nodes; why the fast saves cannot be used, "" where they can.
@@ -223,7 +223,7 @@ def launch_node_helpers(
     )
 
 
-def find_gone_hosts(hosts: Sequence[str]) -> Sequence[str]:
+def find_unavailable_hosts(hosts: Sequence[str]) -> Sequence[str]:
     """Return which of these nodes no longer run a rank of this job.
 
     Those are nodes that slurmctld calls DOWN or not responding, and nodes that it has taken out of
@@ -235,18 +235,18 @@ def find_gone_hosts(hosts: Sequence[str]) -> Sequence[str]:
         nodes = reader.nodes(tuple(map(NodeName, hosts)))
         record = reader.job(JobId(int(number))) if number.isdecimal() else None
         have = record.job.nodes if record is not None else ()
-        return [host for host in hosts if _is_host_gone(nodes.get(NodeName(host)), have)]
+        return [host for host in hosts if _is_host_unavailable(nodes.get(NodeName(host)), have)]
     return ()
 
 
-def _is_host_gone(node: SlurmNode | None, have: Sequence[NodeName]) -> bool:
+def _is_host_unavailable(node: SlurmNode | None, have: Sequence[NodeName]) -> bool:
     """Return whether a node is away or, where the job's nodes are known, none of them."""
     if node is None or node.down or not node.responding:
         return True
     return bool(have) and node.name not in have
 
 
-def load_job_spec(environ: Mapping[str, str] = os.environ) -> FastSaveSpec | None:
+def load_fast_save_spec(environ: Mapping[str, str] = os.environ) -> FastSaveSpec | None:
     """Return the job's Spec, None where it has no fast saves. Raises HpctlError."""
     path = environ.get(specs.ENVIRONMENT)
     return specs.read_fast_save_spec(Path(path)) if path else None
@@ -290,21 +290,21 @@ class FastSaveHelper:
 
     def run(self, *, asked: bool = False) -> None:
         """Until the job ends, and the last flush. `asked`: SIGTERM has come already."""
-        signal.signal(signal.SIGTERM, self._send_request)
+        signal.signal(signal.SIGTERM, self._record_termination_signal)
         if asked:
-            self._send_request()
+            self._record_termination_signal()
         server = PeerServer(self._spec, self._host, self.node.handle)
         threading.Thread(target=self._copy_partner_files, daemon=True).start()
         while not self._has_job_ended():
             self._run_leader_round()
         if not self.node.released.is_set():
-            self._finish_job()
+            self._flush_last_saves()
         elif self.node.over:
             self.node.remove()
         server.close()
         self._peers.close()
 
-    def _send_request(self, *_: object) -> None:
+    def _record_termination_signal(self, *_: object) -> None:
         # No Event: a handler that meets its own thread within one waits for itself.
         self._asked_at, self._asked = time.monotonic(), True
 
@@ -318,7 +318,7 @@ class FastSaveHelper:
             runs = is_job_running(self._spec)
             if runs is None and time.monotonic() < self._asked_at + SILENT_S:
                 self._asked = True
-                self._lead.flush_now()
+                self._lead.request_flush()
                 return False
             if runs is None:
                 write_job_log("slurmctld does not answer: the job is taken for ended")
@@ -370,14 +370,14 @@ class FastSaveHelper:
             for why in errors:
                 self._report_failure(f"no copy on {self._host} of {why}")
 
-    def _finish_job(self) -> None:
+    def _flush_last_saves(self) -> None:
         """The job ends: what is newest is flushed while all are still there."""
         begun = time.monotonic()
-        self._peers.forget_silence()  # a helper that was silent a moment ago may lead
+        self._peers.clear_silent_hosts()  # a helper that was silent a moment ago may lead
         if self.leads():
             self.node.look()
             try:
-                nothing_left = self._lead.end(LAST_FLUSH_S, find_gone_hosts)
+                nothing_left = self._lead.end(LAST_FLUSH_S, find_unavailable_hosts)
             except (OSError, ValueError, KeyError, TypeError) as error:
                 self._report_failure(f"the last flush failed: {error}")
                 nothing_left = False
@@ -395,14 +395,14 @@ class FastSaveHelper:
         has answered, no longer runs a helper, or the deadline passes."""
         left = list(self._spec.hosts)
         while left:
-            self._peers.forget_silence()
-            left = [host for host in left if not self._send_bye(host, over)]
+            self._peers.clear_silent_hosts()
+            left = [host for host in left if not self._send_shutdown_request(host, over)]
             left = [host for host in left if host in self._lead.answering]
             if time.monotonic() > deadline:
                 break
             time.sleep(0.2 if left else 0.0)
 
-    def _send_bye(self, host: str, over: bool) -> bool:
+    def _send_shutdown_request(self, host: str, over: bool) -> bool:
         """Return whether it has heard that, or no helper is there that could."""
         try:
             self._peers.ask(host, "bye", over=over)
@@ -499,12 +499,12 @@ def _run_helper_process(spec: FastSaveSpec, host: str, *, asked: bool) -> None:
     try:
         helper = FastSaveHelper(spec, host)
     except (HpctlError, OSError) as error:
-        answer_with_refusal(spec, host, _format_os_error(error))
+        refuse_helper_requests(spec, host, _format_os_error(error))
     else:
         helper.run(asked=asked)
 
 
-def answer_with_refusal(spec: FastSaveSpec, host: str, why: str) -> None:
+def refuse_helper_requests(spec: FastSaveSpec, host: str, why: str) -> None:
     """Answer the start that this node takes no part, until it says `bye` or the job ends."""
     released, heard = threading.Event(), threading.Event()
 
@@ -537,7 +537,7 @@ def main() -> int:
     """Return the exit code is never the job's: 1 for a start that ends it. A helper that is off
     ends with 0, for it is not to be started again."""
     if sys.argv[1] == "start":
-        return _print_start_result(os.environ)
+        return _run_start_command(os.environ)
     try:
         spec = read_fast_save_spec(Path(os.environ[ENVIRONMENT]))
         supervise_helper(spec, os.environ.get("SLURMD_NODENAME") or os.uname().nodename)
@@ -546,7 +546,7 @@ def main() -> int:
     return 0
 
 
-def _print_start_result(environ: Mapping[str, str]) -> int:
+def _run_start_command(environ: Mapping[str, str]) -> int:
     """Start, and print for the preamble the spec's path, `off` or `stop`."""
     try:
         print(make_printable(start_fast_save_helpers(environ)))

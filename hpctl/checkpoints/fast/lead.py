@@ -44,7 +44,7 @@ from hpctl.checkpoints.fetch import find_unused_name
 from hpctl.checkpoints.files import RemotePath, parse_step_from_name
 from hpctl.checkpoints.formats import megatron
 from hpctl.checkpoints.hpctl_checkpoint import sync_directory
-from hpctl.checkpoints.marks import CheckpointMarks, find_median_write_time, read_marks
+from hpctl.checkpoints.marks import CheckpointMarks, find_median_write_time, read_checkpoint_marks
 from hpctl.checkpoints.search import CheckpointSearchResult, CompleteCheckpoint, SkippedCheckpoint
 
 FLUSH_LIMIT_S = 3600.0
@@ -75,7 +75,7 @@ class NodeClockOffsets:
         kept = self._samples.setdefault(host, deque(maxlen=_SAMPLES))
         kept.append((answered - asked, theirs - (asked + answered) // 2))
 
-    def ahead_ns(self, host: str) -> int:
+    def get_offset_ns(self, host: str) -> int:
         """Return the offset, in ns. A difference within the error of the measurement is not a
         change: it would have a step judged again."""
         round_trip, apart = min(self._samples[host])
@@ -137,21 +137,23 @@ class FastSaveLeader:
             if host in changed and 0 < tries < MOST_TRIES:
                 self._node.changed.append(host)  # polled again
         self._notify_missed_restore()
-        ahead = {host: self._clocks.ahead_ns(host) for host in self._found}
+        ahead = {host: self._clocks.get_offset_ns(host) for host in self._found}
         living = tuple(host for host in self._spec.hosts if host in self._found)
         again = living != self._living or (everyone and self._waiting)
         self._living = living
         if again:
             self._resend_newest_step()
         if again or ahead != self._ahead or not self._sure:
-            self._sure = self._prove_steps(ahead)
+            self._sure = self._verify_changed_steps(ahead)
             self._waiting = not self._drop_old_steps(self._found)
             self._ahead = ahead
-        self._log_uncopied()
+        self._log_uncopied_files()
         if time.monotonic() >= self._flush_at:
             self._flush_at = time.monotonic() + self._spec.saves.flush_s
             if self._flushing is None or not self._flushing.is_alive():
-                self._flushing = threading.Thread(target=self._flush_in_background, daemon=True)
+                self._flushing = threading.Thread(
+                    target=self._flush_newest_step_in_background, daemon=True
+                )
                 self._flushing.start()
 
     def _notify_missed_restore(self) -> None:
@@ -164,7 +166,11 @@ class FastSaveLeader:
                 continue
             mine = self._peers.each("inventory", [host]).get(host)
             if mine is not None and mine["epoch"] < last["epoch"]:
-                begun = last["begun"] - self._clocks.ahead_ns(newest) + self._clocks.ahead_ns(host)
+                begun = (
+                    last["begun"]
+                    - self._clocks.get_offset_ns(newest)
+                    + self._clocks.get_offset_ns(host)
+                )
                 given = {"epoch": last["epoch"], "above": last["above"], "begun": begun}
                 heard = self._peers.each("missed", [host], **given)
                 if not heard:
@@ -189,20 +195,20 @@ class FastSaveLeader:
         self._sure &= before is None and host not in self._found
         return host in self._found
 
-    def _prove_steps(self, ahead: dict[str, int]) -> bool:
+    def _verify_changed_steps(self, ahead: dict[str, int]) -> bool:
         """Prove the steps that changed and return whether each could be judged."""
         whole = merge_node_inventories(self._peers, self._found, ahead)
         sure = True
         for step in sorted(whole.also):
             if self._judged.get(step) == whole.also[step]:
                 continue
-            result = _prove_step_on_nodes(whole, step)
+            result = _verify_step_on_nodes(whole, step)
             self._odd.pop(step, None)
             if isinstance(result, CompleteCheckpoint):
                 self._unproved.pop(step, None)
-                self._record_proved_step(step, result, whole)
+                self._record_verified_step(step, result, whole)
             else:
-                self._record_unproved_step(step, whole.also[step], result.why)
+                self._record_unverified_step(step, whole.also[step], result.why)
                 if result.unreadable:
                     sure = False
                     continue
@@ -214,7 +220,9 @@ class FastSaveLeader:
         self._record_unrecognized_files(whole)
         return sure
 
-    def _record_unproved_step(self, name: str, parts: tuple[NodeFileObject, ...], why: str) -> None:
+    def _record_unverified_step(
+        self, name: str, parts: tuple[NodeFileObject, ...], why: str
+    ) -> None:
         known = self._unproved.get(name)
         if known is None or (known.parts, known.why) != (parts, why):
             self._unproved[name] = UncopiedItem(parts, why, time.monotonic())
@@ -224,11 +232,11 @@ class FastSaveLeader:
         others = chain.from_iterable(mine.get("others", ()) for mine in self._found.values())
         names = set(map(str, others))
         for name in names:
-            self._record_unproved_step(name, (), f"1 file, no known format; {search.OWN_FORMAT}")
+            self._record_unverified_step(name, (), f"1 file, no known format; {search.OWN_FORMAT}")
         there = names | whole.also.keys()
         self._unproved = {n: each for n, each in self._unproved.items() if n in there}
 
-    def _log_uncopied(self) -> None:
+    def _log_uncopied_files(self) -> None:
         """Log what is not copied, once for each pattern of names."""
         for name, each in sorted(self._unproved.items()):
             pattern = _NUMBER.sub("N", name)
@@ -239,7 +247,7 @@ class FastSaveLeader:
             once = "" if pattern == name else f" (said once for {pattern})"
             self._say(f"{name} is not copied to other nodes: {each.why}{hint}{once}")
 
-    def _record_proved_step(
+    def _record_verified_step(
         self, name: str, proved: CompleteCheckpoint, whole: NodeFilesObjectStore
     ) -> None:
         files = tuple(
@@ -247,7 +255,7 @@ class FastSaveLeader:
             for p in whole.also[name]
         )
         known = self._node.rows.get(name)
-        seen_s = time.time() if known is None else find_next_seen_time(known)
+        seen_s = time.time() if known is None else compute_later_timestamp(known)
         row = SavedStep(name, proved.step, proved.format, self._spec.hosts, files, seen_s)
         living = list(self._found)
         answers = self._peers.each("row", living, row=msgspec.to_builtins(row), living=living)
@@ -284,14 +292,14 @@ class FastSaveLeader:
     def _has_all_step_copies(self, row: SavedStep, found: dict[str, dict[str, Any]]) -> bool:
         fit = sum(host not in self._spec.suspects for host in found)
         wanted = 1 + min(self._spec.saves.replicas, max(0, fit - 1))
-        held = find_file_holders(row, found)
-        return all(_count_file_holders(held[file]) >= wanted for file in row.files)
+        held = find_file_locations(row, found)
+        return all(_count_nodes_with_file(held[file]) >= wanted for file in row.files)
 
-    def _flush_in_background(self) -> None:
+    def _flush_newest_step_in_background(self) -> None:
         """Flush, while other threads prove and copy steps."""
         peers = PeerConnections(self._spec, self._node)
         try:
-            self._flush_newest(peers, FLUSH_LIMIT_S, self._halt)
+            self._flush_newest_step(peers, FLUSH_LIMIT_S, self._halt)
         finally:
             peers.close()
 
@@ -300,7 +308,7 @@ class FastSaveLeader:
         """Return the hosts that answered at the last poll."""
         return frozenset(self._found)
 
-    def flush_now(self) -> None:
+    def request_flush(self) -> None:
         """Flush with the next turn."""
         self._flush_at = min(self._flush_at, time.monotonic())
 
@@ -313,11 +321,11 @@ class FastSaveLeader:
         if self._flushing is not None:
             self._flushing.join(limit_s / 4)
         self._flush_at = math.inf
-        self._peers.forget_silence()
+        self._peers.clear_silent_hosts()
         self._found.clear()
         self.turn(everyone=True)
         left = max(0.0, deadline - time.monotonic())
-        flushed = self._flush_newest(self._peers, left, threading.Event())
+        flushed = self._flush_newest_step(self._peers, left, threading.Event())
         silent = [host for host in self._spec.hosts if host not in self._found]
         last = -1 if self._flushed is None else self._flushed.order[0]
         odd = [n for n in self._odd if (step := parse_step_from_name(n)) is None or step > last]
@@ -326,7 +334,9 @@ class FastSaveLeader:
         lost = not silent or set(silent) <= set(gone(silent))
         return flushed and self._sure and not odd and lost
 
-    def _flush_newest(self, peers: PeerConnections, limit_s: float, halt: threading.Event) -> bool:
+    def _flush_newest_step(
+        self, peers: PeerConnections, limit_s: float, halt: threading.Event
+    ) -> bool:
         """Bring the newest whole step into the shared directory, by its proof there; where that is
         lost, the one before it. Return whether nothing newer is left."""
         last, deadline = self._flushed, time.monotonic() + limit_s
@@ -347,7 +357,7 @@ class FastSaveLeader:
         """Return whether it is in the shared directory. A step that an earlier run left there under
         its name does not count; one that the program itself saves there may."""
         place = Path(self._spec.shared) / row.name
-        if not isinstance(search.judge_checkpoint(place), CompleteCheckpoint):
+        if not isinstance(search.verify_checkpoint(place), CompleteCheckpoint):
             return False
         paths = (place, *place.rglob("*")) if place.is_dir() else (place,)
         times = [path.lstat().st_mtime_ns for path in paths if path.is_file()]
@@ -366,8 +376,8 @@ class FastSaveLeader:
             if not self._is_step_in_shared_directory(row):
                 room.mkdir(mode=0o700, parents=True)
                 self.write_step(row, peers, room / row.name, limit_s, halt)
-                _write_megatron_pointer(row, room)
-                result = search.judge_checkpoint(room / row.name)
+                _write_megatron_tracker_file(row, room)
+                result = search.verify_checkpoint(room / row.name)
                 if not isinstance(result, CompleteCheckpoint) or result.step != row.step:
                     why = "another step" if isinstance(result, CompleteCheckpoint) else result.why
                     raise OSError(f"the flushed files are not whole: {why}")
@@ -393,7 +403,7 @@ class FastSaveLeader:
         if os.path.lexists(shared / row.name):
             (shared / row.name).rename(find_unused_name(shared / row.name))
         (room / row.name).rename(shared / row.name)
-        _write_megatron_pointer(row, shared)
+        _write_megatron_tracker_file(row, shared)
         sync_directory(shared)
         self._say(f"flushed step {row.step} to {shared / row.name}")
 
@@ -409,7 +419,7 @@ class FastSaveLeader:
         found = peers.each("inventory")
         tasks: dict[str, list[tuple[SavedFile, str]]] = {}
         done = set()
-        for file, held in find_file_holders(row, found).items():
+        for file, held in find_file_locations(row, found).items():
             if file.path not in done and held:
                 done.add(file.path)
                 tasks.setdefault(held[0][0], []).append((file, held[0][1]))
@@ -424,16 +434,16 @@ class FastSaveLeader:
             raise OSError("; ".join(errors[:3]))
 
 
-def _prove_step_on_nodes(
+def _verify_step_on_nodes(
     whole: NodeFilesObjectStore, step: str
 ) -> CompleteCheckpoint | SkippedCheckpoint:
     """Prove a step over the files of all nodes. One that is a single file, written by several
     nodes, is complete where each of them is, and all are of the same step."""
-    result = search.judge_checkpoint(RemotePath(whole, step).without_snapshot())
-    for single in whole.split_singles(step):
+    result = search.verify_checkpoint(RemotePath(whole, step).without_snapshot())
+    for single in whole.split_single_file_step(step):
         if not isinstance(result, CompleteCheckpoint):
             break
-        other = search.judge_checkpoint(RemotePath(single, step).without_snapshot())
+        other = search.verify_checkpoint(RemotePath(single, step).without_snapshot())
         if isinstance(other, CompleteCheckpoint) and other.step != result.step:
             why = "the nodes' files of this name are of different steps"
             return SkippedCheckpoint(other.path, why, format=other.format)
@@ -459,13 +469,13 @@ def remove_shared_records(spec: FastSaveSpec) -> None:
         path.unlink(missing_ok=True)
 
 
-def _write_megatron_pointer(row: SavedStep, directory: Path) -> None:
+def _write_megatron_tracker_file(row: SavedStep, directory: Path) -> None:
     """Write Megatron-LM's pointer, which shows that all ranks have saved and lies on one node."""
     if row.format == "megatron-legacy" and row.step is not None:
-        megatron.write_pointer(directory, row.step)
+        megatron.write_tracker_file(directory, row.step)
 
 
-def find_file_holders(
+def find_file_locations(
     row: SavedStep, found: dict[str, dict[str, Any]]
 ) -> dict[SavedFile, list[tuple[str, str]]]:
     """Return who holds each file of a step: the node, and "" for its saves or the origin of its
@@ -487,7 +497,7 @@ def find_file_holders(
     return held
 
 
-def _count_file_holders(where: Iterable[tuple[str, str]]) -> int:
+def _count_nodes_with_file(where: Iterable[tuple[str, str]]) -> int:
     """Return how many nodes hold a file; one may have it twice, as its own and as a copy."""
     return len({host for host, _ in where})
 
@@ -501,7 +511,7 @@ _OWN = re.compile(r"(^|/)(bf16_|fp16_)?zero_pp_rank_\d+_")
 formats any rank may read any file: a rank of DCP reads what the planner of its load selects."""
 
 
-class LedgerStepOnNodes(Struct, frozen=True):
+class StepFileLocations(Struct, frozen=True):
     """A step of the ledger, and which nodes hold each of its files. `lost`: what no node holds."""
 
     row: SavedStep
@@ -510,7 +520,7 @@ class LedgerStepOnNodes(Struct, frozen=True):
     @property
     def copies(self) -> int:
         """Return how many nodes hold each file, the least of all."""
-        return min(map(_count_file_holders, self.held.values()), default=0)
+        return min(map(_count_nodes_with_file, self.held.values()), default=0)
 
     @property
     def lost(self) -> tuple[SavedFile, ...]:
@@ -521,9 +531,9 @@ class LedgerStepOnNodes(Struct, frozen=True):
 Found: TypeAlias = dict[str, dict[str, Any]]
 
 
-def list_held_steps(
+def list_node_steps(
     peers: PeerConnections, hosts: Sequence[str], wait_s: float
-) -> tuple[list[LedgerStepOnNodes], Found]:
+) -> tuple[list[StepFileLocations], Found]:
     """Return the ledger's steps, newest first, and the answer of each host that answered."""
     deadline = time.monotonic() + wait_s
     found: Found = {}
@@ -539,7 +549,7 @@ def list_held_steps(
     for row in (*known, *load_step_ledger(_make_shared_ledger_path(peers.spec)).values()):
         rows.setdefault((row.name, row.files), row)
     steps = sorted(rows.values(), key=lambda row: row.order, reverse=True)
-    return [LedgerStepOnNodes(row, find_file_holders(row, found)) for row in steps], found
+    return [StepFileLocations(row, find_file_locations(row, found)) for row in steps], found
 
 
 def _make_shared_ledger_path(spec: FastSaveSpec) -> Path:
@@ -567,7 +577,7 @@ def restore_fast_saves(  # noqa: PLR0913 -- the two limits have defaults that on
     peers = PeerConnections(spec, retry_s=0.0)
     try:
         for _ in range(ROUNDS):
-            steps, answered = list_held_steps(peers, spec.hosts, wait_s)
+            steps, answered = list_node_steps(peers, spec.hosts, wait_s)
             silent = [h for h in spec.hosts if h not in answered]
             missing = [h for h in silent if h not in gone(silent)]
             if not missing:
@@ -576,8 +586,8 @@ def restore_fast_saves(  # noqa: PLR0913 -- the two limits have defaults that on
             say(f"no helper answers on {', '.join(silent)}")
         epoch = max([time.time_ns(), *(mine["epoch"] + 1 for mine in answered.values())])
         least = -1 if others.found is None or others.found.step is None else others.found.step
-        marks = others.marks if others.marks.placed else read_marks([Path(spec.shared)])
-        for held in () if scratch else _remove_marked_steps(steps, marks, say):
+        marks = others.marks if others.marks.placed else read_checkpoint_marks([Path(spec.shared)])
+        for held in () if scratch else _exclude_marked_steps(steps, marks, say):
             row = held.row
             if row.step is None or row.step < least:
                 break
@@ -599,9 +609,9 @@ def restore_fast_saves(  # noqa: PLR0913 -- the two limits have defaults that on
         peers.close()
 
 
-def _remove_marked_steps(
-    steps: Sequence[LedgerStepOnNodes], marks: CheckpointMarks, say: Callable[[str], None]
-) -> list[LedgerStepOnNodes]:
+def _exclude_marked_steps(
+    steps: Sequence[StepFileLocations], marks: CheckpointMarks, say: Callable[[str], None]
+) -> list[StepFileLocations]:
     """Return the steps that no mark excludes, and log which are excluded."""
     left = []
     for held in steps:
@@ -617,7 +627,7 @@ def _remove_marked_steps(
 
 def _gather_step_on_hosts(
     peers: PeerConnections,
-    held: LedgerStepOnNodes,
+    held: StepFileLocations,
     hosts: Sequence[str],
     epoch: int,
     say: Callable[[str], None],
@@ -626,7 +636,7 @@ def _gather_step_on_hosts(
     ended starts again within moments, and an older step costs more."""
     if _assemble_step_on_hosts(peers, held, hosts, epoch, say):
         return True
-    steps, answered = list_held_steps(peers, hosts, HELPERS_S)
+    steps, answered = list_node_steps(peers, hosts, HELPERS_S)
     again = next((each for each in steps if each.row == held.row and not each.lost), None)
     return (
         again is not None
@@ -637,7 +647,7 @@ def _gather_step_on_hosts(
 
 def _assemble_step_on_hosts(
     peers: PeerConnections,
-    held: LedgerStepOnNodes,
+    held: StepFileLocations,
     hosts: Sequence[str],
     epoch: int,
     say: Callable[[str], None],
@@ -705,9 +715,9 @@ def reassign_step_origins(row: SavedStep, hosts: Sequence[str]) -> SavedStep | N
         return row
     heirs = dict(zip(row.hosts, hosts, strict=True))
     files = tuple(replace(file, origin=heirs[file.origin]) for file in row.files)
-    return replace(row, hosts=tuple(hosts), files=files, seen_s=find_next_seen_time(row))
+    return replace(row, hosts=tuple(hosts), files=files, seen_s=compute_later_timestamp(row))
 
 
-def find_next_seen_time(row: SavedStep) -> float:
+def compute_later_timestamp(row: SavedStep) -> float:
     """Return the time, always later than a row's: nodes keep the later row of a step."""
     return max(time.time(), row.seen_s + 1e-3)

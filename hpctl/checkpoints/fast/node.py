@@ -34,7 +34,7 @@ from hpctl.checkpoints.fast.peer import (
     FileAnswerBody,
     PeerConnection,
     PeerError,
-    TransferLimit,
+    TransferRateLimiter,
     write_all_bytes,
 )
 from hpctl.checkpoints.fast.spec import (
@@ -50,7 +50,7 @@ from hpctl.checkpoints.fast.spec import (
 )
 from hpctl.checkpoints.files import TEMPORARY, parse_step_from_name
 from hpctl.checkpoints.formats.torch_files import SUFFIXES
-from hpctl.checkpoints.search import has_temporary_name, is_beside_checkpoints
+from hpctl.checkpoints.search import has_temporary_name, is_non_checkpoint_file
 
 MOST_FILES = 100_000
 """Files of a node's saves that are looked at."""
@@ -116,7 +116,7 @@ class DirectoryLockHolder(msgspec.Struct, frozen=True):
     parent_began: str
 
     @classmethod
-    def of_this_process(cls, spec: FastSaveSpec, host: str) -> DirectoryLockHolder:
+    def from_current_process(cls, spec: FastSaveSpec, host: str) -> DirectoryLockHolder:
         """Return the process that calls."""
         pid, parent = os.getpid(), os.getppid()
         return cls(
@@ -125,9 +125,9 @@ class DirectoryLockHolder(msgspec.Struct, frozen=True):
             start=_compute_spec_digest(spec),
             boot=_read_boot_id(),
             pid=pid,
-            began=_read_start_time(pid),
+            began=_read_process_start_time(pid),
             parent=parent,
-            parent_began=_read_start_time(parent),
+            parent_began=_read_process_start_time(parent),
         )
 
 
@@ -148,11 +148,11 @@ class NodeSaveStore:
             raise PeerError(f"{self.root} is not a directory of this user")
         self.root.chmod(0o700)
         self.copies.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._holder = DirectoryLockHolder.of_this_process(spec, host)
-        self.take_ownership()
+        self._holder = DirectoryLockHolder.from_current_process(spec, host)
+        self.lock_directory()
         for unfinished in self.copies.glob(f"*/*{TEMPORARY}"):  # by a helper that was killed
             shutil.rmtree(unfinished) if unfinished.is_dir() else unfinished.unlink()
-        self.rows = load_step_ledger(self._ledger)
+        self.rows = load_step_ledger(self._ledger_path)
         self._touched = object()
         """Another one whenever hpctl itself has changed what lies here."""
         self._lock = threading.RLock()
@@ -160,7 +160,7 @@ class NodeSaveStore:
         during it, come on threads of their own."""
         self.stranger = ""
         """Whose saves lay here: another run's checkpoint directory."""
-        self._discard_previous_start()
+        self._discard_saves_of_other_run()
         self.living: tuple[str, ...] = spec.hosts
         self.version = time.time_ns()
         """Another one whenever what `_handle_inventory` answers has changed, also of another
@@ -174,7 +174,7 @@ class NodeSaveStore:
         """Set where the leader no longer needs this node."""
         self.over = False
         """The job does not start again."""
-        self._pace = TransferLimit(spec.saves.rate)
+        self._pace = TransferRateLimiter(spec.saves.rate)
         self._tasks: dict[str, StepRequestTask] = {}
         self._seen: object = None
         job, mark = _compute_spec_digest(spec), self.meta / "start"
@@ -186,10 +186,10 @@ class NodeSaveStore:
             self.begin(JobStartRecord(job))
 
     @property
-    def _ledger(self) -> Path:
+    def _ledger_path(self) -> Path:
         return self.meta / "ledger.json"
 
-    def take_ownership(self) -> None:
+    def lock_directory(self) -> None:
         """Lock the directory as long as this process lives. Raises PeerError.
 
         A helper of the run before that is killed holds the lock until it has exited, and at its
@@ -197,13 +197,13 @@ class NodeSaveStore:
         """
         lock = os.open(self.meta / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         deadline = time.monotonic() + LOCK_S
-        while not try_file_lock(lock):
-            holder = _find_lock_holder(lock)
+        while not try_lock_file(lock):
+            holder = _read_lock_holder(lock)
             if holder is not None and self._is_old_helper_running(holder):
                 _kill_old_helper(holder)
             if time.monotonic() >= deadline:
                 os.close(lock)
-                raise PeerError(self._describe_conflict(holder))
+                raise PeerError(self._describe_lock_conflict(holder))
             time.sleep(0.05)
         os.ftruncate(lock, 0)
         os.pwrite(lock, msgspec.json.encode(self._holder), 0)
@@ -217,30 +217,30 @@ class NodeSaveStore:
         )
         return same_place and holder.start != self._holder.start
 
-    def _describe_conflict(self, holder: DirectoryLockHolder | None) -> str:
+    def _describe_lock_conflict(self, holder: DirectoryLockHolder | None) -> str:
         """Return why the directory cannot be locked."""
         if holder is None:
             return f"another helper uses {self.root}"
         if holder.job != self.spec.job:
             return f"the helper of job {holder.job} uses {self.root}"
         if holder.host != self.host:
-            return self._describe_sharing_problem(holder)
+            return self._describe_shared_directory_error(holder)
         return f"a helper of an earlier start of this job (process {holder.pid}) uses {self.root}"
 
-    def _describe_sharing_problem(self, holder: DirectoryLockHolder) -> str:
+    def _describe_shared_directory_error(self, holder: DirectoryLockHolder) -> str:
         return (
             f"{self.root} is the same directory as on {holder.host}:"
             " fast saves need a disk of each node's own"
         )
 
-    def _discard_previous_start(self) -> None:
+    def _discard_saves_of_other_run(self) -> None:
         """What another run left here is not this one's to resume."""
         mark, mine = self.meta / "run", os.fsencode(f"{self.spec.shared}\n")
         with suppress(FileNotFoundError):
             theirs = mark.read_bytes()
             if theirs == mine:
                 return
-            self.move_newer_away(None, None)
+            self.move_newer_steps_away(None, None)
             self.stranger = os.fsdecode(theirs).strip()
         mark.write_bytes(mine)
 
@@ -306,7 +306,7 @@ class NodeSaveStore:
                 for entry in entries
                 if entry.is_file(follow_symlinks=False)
                 and not entry.name.endswith(SUFFIXES)
-                and not is_beside_checkpoints(entry.name)
+                and not is_non_checkpoint_file(entry.name)
             ]
         return sorted(filter(_is_step_name, names))[:_MOST_OTHERS]
 
@@ -315,13 +315,13 @@ class NodeSaveStore:
         found: dict[str, dict[str, list[File]]] = {}
         for mark in self.copies.glob("*/*.json"):
             step, origin = mark.name.removesuffix(".json"), mark.parent.name
-            rows = self._read_copy(step, origin)
+            rows = self._read_copied_files(step, origin)
             if rows:
                 files = [(f.path, f.size, f.mtime_ns, 0) for f in rows]
                 found.setdefault(origin, {})[step] = files
         return found
 
-    def _read_copy(self, step: str, origin: str) -> dict[SavedFile, int]:
+    def _read_copied_files(self, step: str, origin: str) -> dict[SavedFile, int]:
         """Return the files of a whole copy with their digests; none where there is no such copy."""
         with suppress(OSError, msgspec.MsgspecError):
             mark = (
@@ -342,10 +342,10 @@ class NodeSaveStore:
         """Say that this node takes part, or why it does not: where locks are of one node alone,
         another one may have taken the directory, too."""
         with open(self.meta / "lock", "rb") as file:
-            holder = _find_lock_holder(file.fileno())
+            holder = _read_lock_holder(file.fileno())
         if holder is None or holder == self._holder:
             return {"off": ""}
-        return {"off": self._describe_conflict(holder)}
+        return {"off": self._describe_lock_conflict(holder)}
 
     def _handle_changed(self, request: dict[str, Any]) -> Answer:
         """Another node has saved or copied something."""
@@ -361,7 +361,7 @@ class NodeSaveStore:
             "live": self.live(),
             "copies": self.list_copies(),
             "rows": rows,
-            "used": self.measure_bytes(),
+            "used": self.measure_disk_usage(),
         }
         mine["others"] = self.others()
         start = {"begun": self.begun_ns, "epoch": self.start.epoch, "above": self.start.above}
@@ -391,10 +391,10 @@ class NodeSaveStore:
     def _handle_check_unchanged(self, request: dict[str, Any]) -> Answer:
         """Raise OSError where this node's files of a step have changed."""
         wanted = msgspec.convert(request["files"], list[SavedFile])
-        self._check_file_unchanged(str(request["step"]), wanted)
+        self._check_files_unchanged(str(request["step"]), wanted)
         return {}
 
-    def _check_file_unchanged(self, step: str, files: Iterable[SavedFile]) -> None:
+    def _check_files_unchanged(self, step: str, files: Iterable[SavedFile]) -> None:
         """Raise OSError where a file is not as it was when its step was proved: a program that
         saves in place may have written to it while it was read."""
         for file in files:
@@ -410,12 +410,12 @@ class NodeSaveStore:
             known = self.rows.get(_check_path_component(row.name), row)
             if row.seen_s >= known.seen_s:  # else a restore has moved the step meanwhile
                 self.rows[row.name] = row
-                store_step_ledger(self.rows, self._ledger)
+                store_step_ledger(self.rows, self._ledger_path)
         self.living = tuple(map(str, request["living"]))
         self.news.set()
         return {}
 
-    def _drop(self, request: dict[str, Any]) -> Answer:
+    def _handle_drop(self, request: dict[str, Any]) -> Answer:
         """Drop older steps, which are no longer needed."""
         self.drop([_check_path_component(str(name)) for name in request["names"]])
         return {}
@@ -429,7 +429,7 @@ class NodeSaveStore:
                     for origin in self.copies.iterdir():
                         (origin / f"{name}.json").unlink(missing_ok=True)
                         _remove_step(origin / name)
-            store_step_ledger(self.rows, self._ledger)
+            store_step_ledger(self.rows, self._ledger_path)
         self._touched = object()
 
     def _handle_assemble(self, request: dict[str, Any]) -> Answer:
@@ -447,10 +447,10 @@ class NodeSaveStore:
         read what lies there."""
         row = msgspec.convert(request["row"], SavedStep)
         with self._lock:
-            self.move_newer_away(row.step, row.name)
+            self.move_newer_steps_away(row.step, row.name)
             (self.meta / "new" / _check_path_component(row.name)).rename(self.root / row.name)
             self.rows[row.name] = row
-            store_step_ledger(self.rows, self._ledger)
+            store_step_ledger(self.rows, self._ledger_path)
             self._record_restore(int(request["epoch"]), row.step)
         return {}
 
@@ -458,7 +458,7 @@ class NodeSaveStore:
         """Prepare to resume from a step, or none: what is newer than it is moved away."""
         above = request.get("above")
         with self._lock:
-            self.move_newer_away(above, None)
+            self.move_newer_steps_away(above, None)
             self._record_restore(int(request["epoch"]), above)
         return {}
 
@@ -469,14 +469,14 @@ class NodeSaveStore:
         above, epoch = request.get("above"), int(request["epoch"])
         with self._lock:
             if epoch > self.start.epoch:
-                self._remove_ledger_steps(above, None)
+                self._remove_newer_ledger_steps(above, None)
                 self._record_restore(epoch, above, int(request["begun"]))
         return {}
 
     def _record_restore(self, epoch: int, above: int | None, when_ns: int = 0) -> None:
         self.begin(JobStartRecord(self.start.job, epoch, above), when_ns)
 
-    def _flush_files(self, request: dict[str, Any]) -> Answer:
+    def _handle_flush(self, request: dict[str, Any]) -> Answer:
         """Write files into the shared directory."""
         files = msgspec.convert(request["files"], list[tuple[SavedFile, str]])
         name, into = str(request["name"]), Path(str(request["into"]))
@@ -492,7 +492,7 @@ class NodeSaveStore:
                     _write_new_file(
                         source, into / _parse_step_path(file.path), file, digest, given_up
                     )
-            self._check_file_unchanged(name, [file for file, origin in files if not origin])
+            self._check_files_unchanged(name, [file for file, origin in files if not origin])
 
         before = self._tasks.get("flush")
         if before:  # into another directory
@@ -500,7 +500,7 @@ class NodeSaveStore:
         self._start_step_task("flush", name, write_files, beside=True)
         return {}
 
-    def _get_task_state(self, request: dict[str, Any]) -> Answer:
+    def _handle_task_state(self, request: dict[str, Any]) -> Answer:
         task = self._tasks.get(str(request["kind"]))
         running = bool(task and task.thread.is_alive())
         return {"running": running, "errors": task.errors if task else []}
@@ -522,13 +522,15 @@ class NodeSaveStore:
         errors: list[str] = []
         given_up = threading.Event()
 
-        def run() -> None:
+        def run_step_work() -> None:
             try:
                 work(given_up)
             except (OSError, ValueError) as error:
                 errors.append(f"{self.host}: {error}")
 
-        task = StepRequestTask(step, errors, threading.Thread(target=run, daemon=True), given_up)
+        task = StepRequestTask(
+            step, errors, threading.Thread(target=run_step_work, daemon=True), given_up
+        )
         self._tasks[kind] = task
         task.thread.start()
 
@@ -545,7 +547,7 @@ class NodeSaveStore:
 
     def _find_copy_digest(self, step: str, file: SavedFile, origin: str) -> int | None:
         """Return a copy's, None for this node's own file."""
-        return self._read_copy(step, origin).get(file) if origin else None
+        return self._read_copied_files(step, origin).get(file) if origin else None
 
     def copy(self, row: SavedStep, origin: str, peer: PeerConnection) -> None:
         """Bring one node's files of a step here, whole or not at all. Raises OSError."""
@@ -553,7 +555,7 @@ class NodeSaveStore:
         home.mkdir(mode=0o700, exist_ok=True)
         mark, made = home / f"{row.name}.json", home / f"{row.name}{TEMPORARY}"
         _remove_step(made)
-        self.check_room(sum(file.size for file in files))
+        self.check_free_space(sum(file.size for file in files))
         try:
             copied = [
                 CopiedFile(
@@ -587,17 +589,17 @@ class NodeSaveStore:
         unfinished.rename(mark)
         self._touched = object()
 
-    def check_room(self, size: int) -> None:
+    def check_free_space(self, size: int) -> None:
         """Refuse what would be too much for the directory or the job's memory. Raises OSError."""
         most = self.spec.saves.size
-        if most and self.measure_bytes() + size > most:
+        if most and self.measure_disk_usage() + size > most:
             raise OSError(errno.ENOSPC, f"it would be more than --fast-size {most >> 20} MiB")
         if self.spec.saves.memory and (room := compute_free_memory()) is not None and size > room:
             raise OSError(
                 errno.ENOMEM, f"{size >> 20} MiB, and {room >> 20} MiB are left of the job's memory"
             )
 
-    def measure_bytes(self) -> int:
+    def measure_disk_usage(self) -> int:
         """Return the bytes of all files here, also unfinished or moved away by a restore."""
         found = {}
         for place, _, names in os.walk(self.root):
@@ -663,7 +665,7 @@ class NodeSaveStore:
 
     def holds(self, row: SavedStep, origin: str) -> bool:
         """Return whether a whole copy of that node's files of the step lies here."""
-        return tuple(self._read_copy(row.name, origin)) == row.of(origin)
+        return tuple(self._read_copied_files(row.name, origin)) == row.of(origin)
 
     def assemble(self, row: SavedStep, plan: list[tuple[SavedFile, list[tuple[str, str]]]]) -> None:
         """Gather a step beside the others. Raises OSError."""
@@ -695,7 +697,7 @@ class NodeSaveStore:
                                 source, to, file, self._find_copy_digest(step, file, origin)
                             )
                         else:
-                            _link_file(source, self.root / step / file.path, to, file)
+                            _link_or_copy_file(source, self.root / step / file.path, to, file)
                         return
             except OSError as error:
                 to.unlink(missing_ok=True)
@@ -715,7 +717,7 @@ class NodeSaveStore:
         """Bring a file here; its digest. What a rank reads soon goes through the page cache."""
         to.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         given = {"step": step, "origin": origin, "file": msgspec.to_builtins(file)}
-        with open(to, "wb", 0, opener=None if restored else _open_without_page_cache) as target:
+        with open(to, "wb", 0, opener=None if restored else _open_with_direct_io) as target:
             pace = (lambda _: None) if restored else self._pace
             digest = peer.receive_file(
                 lambda piece: write_all_bytes(target, piece), pace, "get", **given
@@ -727,7 +729,7 @@ class NodeSaveStore:
         """Return a new connection to a helper. Raises PeerError."""
         return PeerConnection(self.spec, host)
 
-    def move_newer_away(self, above: int | None, name: str | None) -> None:
+    def move_newer_steps_away(self, above: int | None, name: str | None) -> None:
         """Move away what is newer than a step, or has its name: a later save of the same number
         would mix with it. What was moved away before is removed."""
         moved = self.meta / _MOVED
@@ -737,9 +739,9 @@ class NodeSaveStore:
             step = parse_step_from_name(found)
             if found == name or (step is not None and not _is_step_at_most(step, above)):
                 (self.root / found).rename(moved / found)
-        self._remove_ledger_steps(above, name)
+        self._remove_newer_ledger_steps(above, name)
 
-    def _remove_ledger_steps(self, above: int | None, name: str | None) -> None:
+    def _remove_newer_ledger_steps(self, above: int | None, name: str | None) -> None:
         """Keep in the ledger only steps up to `above`, and copies only of those and of `name`."""
         with self._lock:
             self.rows = {n: r for n, r in self.rows.items() if _is_step_at_most(r.step, above)}
@@ -749,7 +751,7 @@ class NodeSaveStore:
                 mark.unlink(missing_ok=True)
                 _remove_step(mark.with_suffix(""))
         with self._lock:  # once there is room for it
-            store_step_ledger(self.rows, self._ledger)
+            store_step_ledger(self.rows, self._ledger_path)
         self._touched = object()
 
 
@@ -762,18 +764,18 @@ _HANDLERS: dict[str, Callable[[NodeSaveStore, dict[str, Any]], Answer]] = {
     "get": NodeSaveStore._handle_get,
     "same": NodeSaveStore._handle_check_unchanged,
     "row": NodeSaveStore._handle_ledger_row,
-    "drop": NodeSaveStore._drop,
+    "drop": NodeSaveStore._handle_drop,
     "assemble": NodeSaveStore._handle_assemble,
     "adopt": NodeSaveStore._handle_adopt,
     "aside": NodeSaveStore._handle_move_away,
     "missed": NodeSaveStore._handle_missed_restore,
-    "flush": NodeSaveStore._flush_files,
-    "task": NodeSaveStore._get_task_state,
+    "flush": NodeSaveStore._handle_flush,
+    "task": NodeSaveStore._handle_task_state,
     "bye": NodeSaveStore._handle_bye,
 }
 
 
-def try_file_lock(file: int) -> bool:
+def try_lock_file(file: int) -> bool:
     """Lock an open file for this process; False where another process holds the lock."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -782,7 +784,7 @@ def try_file_lock(file: int) -> bool:
     return True
 
 
-def _find_lock_holder(lock: int) -> DirectoryLockHolder | None:
+def _read_lock_holder(lock: int) -> DirectoryLockHolder | None:
     """Return who has locked an open lock file; None where it says nothing, or something else."""
     try:
         return msgspec.json.decode(os.pread(lock, 4096, 0), type=DirectoryLockHolder)
@@ -794,12 +796,12 @@ def _kill_old_helper(holder: DirectoryLockHolder) -> None:
     """Kill a helper, first the process that would start it again. They are the user's own."""
     own = (os.getpid(), os.getppid())
     for pid, began in ((holder.parent, holder.parent_began), (holder.pid, holder.began)):
-        if began and pid not in own and _read_start_time(pid) == began:
+        if began and pid not in own and _read_process_start_time(pid) == began:
             with suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
 
 
-def _read_start_time(pid: int) -> str:
+def _read_process_start_time(pid: int) -> str:
     """Return when the kernel started a process, "" where there is none: with its id, what it is."""
     try:
         stat_line = Path(f"/proc/{pid}/stat").read_text(errors="replace")
@@ -892,7 +894,7 @@ def _parse_step_path(path: str) -> PurePosixPath:
     return found
 
 
-def _link_file(source: BinaryIO, path: Path, to: Path, file: SavedFile) -> None:
+def _link_or_copy_file(source: BinaryIO, path: Path, to: Path, file: SavedFile) -> None:
     """The same file at another place, where the file system can; it was opened as `source`."""
     to.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
@@ -929,7 +931,7 @@ def _write_new_file(
         _sync_file(target, file, restored=True)
 
 
-def _open_without_page_cache(path: str, flags: int) -> int:
+def _open_with_direct_io(path: str, flags: int) -> int:
     """Past the page cache, where the file system can: a copy is not read soon, its pages would
     count against the job's memory, and writing them takes twice the processor time."""
     try:

@@ -27,10 +27,10 @@ from xxhash import xxh3_64
 
 from hpctl.checkpoints.fast.spec import FastSaveSpec
 from hpctl.toolkit.token_bucket import TokenBucket
-from hpctl.wire.admission import AdmissionPool, create_peer_name
+from hpctl.wire.admission import HandshakeLimiter, create_peer_name
 from hpctl.wire.job_channel import PIECE, ChannelError, JobChannel
-from hpctl.wire.job_identity import create_client_context, create_server_context
-from hpctl.wire.job_ports import PORTS, choose_first_port
+from hpctl.wire.job_identity import create_client_tls_context, create_server_tls_context
+from hpctl.wire.job_ports import PORTS, choose_rendezvous_port
 
 HANDSHAKE_S = 5.0
 ANSWER_S = 60.0
@@ -106,8 +106,10 @@ class PeerServer:
 
     def __init__(self, spec: FastSaveSpec, host: str, handler: Handler) -> None:
         self._handler = handler
-        self._context = create_server_context(spec.secret, _make_server_name(spec, host), _CLIENT)
-        self._unproven = AdmissionPool(spec.secret, len(spec.hosts))
+        self._context = create_server_tls_context(
+            spec.secret, _make_server_name(spec, host), _CLIENT
+        )
+        self._unproven = HandshakeLimiter(spec.secret, len(spec.hosts))
         self._proven = threading.BoundedSemaphore(_PROVEN + 4 * len(spec.hosts))
         self._answering = 0
         self._idle = threading.Condition()
@@ -132,7 +134,7 @@ class PeerServer:
             except OSError:
                 # Out of descriptors or memory, or the peer is already gone: the next connection may
                 # work.
-                self._unproven.make_room()
+                self._unproven.drop_oldest_connection()
                 time.sleep(ACCEPT_PAUSE_S)
                 continue
             try:
@@ -198,7 +200,7 @@ class PeerServer:
             return
         key = AESGCM.generate_key(_KEY_BITS)
         channel.send({"size": answer.size, "key": key.hex()})
-        digest = answer.send(channel.create_sender(key))
+        digest = answer.send(channel.create_body_sender(key))
         if answer.digest not in (None, digest):
             channel.send({"error": "the disk has damaged it"})
         else:
@@ -209,7 +211,7 @@ _BURST_S = 0.05
 """The burst that may pass without a wait, as a time at the full rate."""
 
 
-class TransferLimit:
+class TransferRateLimiter:
     """A limiter that sleeps, so that at most `rate` bytes a second pass on average."""
 
     def __init__(self, rate: int) -> None:
@@ -426,7 +428,7 @@ def _make_server_name(spec: FastSaveSpec, host: str) -> str:
 
 def create_peer_tls_context(spec: FastSaveSpec, host: str) -> ssl.SSLContext:
     """Return the TLS context with which a helper or a start connects to the helper of `host`."""
-    return create_client_context(spec.secret, _CLIENT, _make_server_name(spec, host))
+    return create_client_tls_context(spec.secret, _CLIENT, _make_server_name(spec, host))
 
 
 def _read_into_buffer(descriptor: int, buffer: memoryview, at: int) -> None:
@@ -472,7 +474,7 @@ def open_helper_listener(address: str, ports: Iterator[int]) -> socket.socket:
 
 def list_helper_ports(spec: FastSaveSpec) -> Iterator[int]:
     """Yield the ports of a helper of this job, in the order in which they are tried."""
-    first = choose_first_port(spec.secret, f"fast {spec.job}")
+    first = choose_rendezvous_port(spec.secret, f"fast {spec.job}")
     return iter(range(first, first + PORTS))
 
 

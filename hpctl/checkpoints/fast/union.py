@@ -63,7 +63,7 @@ class PeerConnections:
                 answers[host] = self.ask(host, what, **given)
         return answers
 
-    def forget_silence(self) -> None:
+    def clear_silent_hosts(self) -> None:
         """Ask also those that have just not answered."""
         self._silent.clear()
 
@@ -135,7 +135,7 @@ class NodeFilesObjectStore(Struct, frozen=True):
     also: Mapping[str, tuple[NodeFileObject, ...]] = field(default_factory=dict)
     """All files by step, those of the same name too."""
 
-    def split_singles(self, step: str) -> list[NodeFilesObjectStore]:
+    def split_single_file_step(self, step: str) -> list[NodeFilesObjectStore]:
         """Return, of a step that is a single file on several nodes, each file but the first as a
         separate union."""
         others = [part for part in self.also[step] if part.key == step][1:]
@@ -165,11 +165,11 @@ class NodeFilesObjectStore(Struct, frozen=True):
         given = {"step": step, "path": path, "offset": offset, "length": length, "tag": tag}
         return self.peers.read(part.host, **given), part.modified_ns
 
-    def noted_ns(self, listed: ObjectInfo) -> int | None:
+    def read_original_mtime_ns(self, listed: ObjectInfo) -> int | None:
         """Return the file's own time, by this node's clock."""
         return self.parts[listed.key].modified_ns
 
-    def part_bytes(self, listed: ObjectInfo) -> int:
+    def get_part_size(self, listed: ObjectInfo) -> int:
         """Return the whole size: no digests are kept, so that a file is one stretch."""
         return max(1, listed.size)
 

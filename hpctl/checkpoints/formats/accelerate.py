@@ -19,10 +19,10 @@ from hpctl.checkpoints.files import (
     IncompleteCheckpointError,
     Place,
     UnfinishedSaveError,
-    UnprovenContent,
-    find_overwritten_file,
-    modified_ns,
+    UnverifiedContent,
+    make_overwritten_file_error,
     parse_step_from_name,
+    read_modified_ns,
     run_for_each_item,
 )
 from hpctl.checkpoints.formats import deepspeed, hf_trainer, torch_files
@@ -44,7 +44,7 @@ _DEEPSPEED = "pytorch_model"
 _MOST_SIBLINGS = 1000
 
 
-def claim(layout: CandidateListing) -> CheckpointClaim | None:
+def detect_accelerate_checkpoint(layout: CandidateListing) -> CheckpointClaim | None:
     """Claim a directory with a model and random states, or with an optimizer of such a name."""
     names, path = layout.names, layout.path
     if names is None or not _has_model(names):
@@ -56,7 +56,7 @@ def claim(layout: CandidateListing) -> CheckpointClaim | None:
             )
         return None
     return CheckpointClaim(
-        parse_step_from_name(path.name), None, lambda deep: _prove_files(path, names, deep)
+        parse_step_from_name(path.name), None, lambda deep: _verify_files(path, names, deep)
     )
 
 
@@ -66,36 +66,40 @@ def _has_model(names: frozenset[str]) -> bool:
     )
 
 
-def _prove_files(path: Place, names: frozenset[str], deep: bool) -> UnprovenContent | None:
+def _verify_files(path: Place, names: frozenset[str], deep: bool) -> UnverifiedContent | None:
     models = sorted(name for name in names if _MODEL.fullmatch(name) or _INDEX.fullmatch(name))
     states = sorted(name for name in names if _STATE.fullmatch(name))
     ranks = {int(match[1]): name for name in names if (match := _RANDOM.fullmatch(name))}
-    run_for_each_item(path, models, lambda name: hf_trainer.prove_model(path, name))
-    run_for_each_item(path, states, lambda name: torch_files.prove_archive(path, name, deep=deep))
+    run_for_each_item(path, models, lambda name: hf_trainer.verify_model_file(path, name))
+    run_for_each_item(
+        path, states, lambda name: torch_files.verify_torch_save_file(path, name, deep=deep)
+    )
     for name in sorted(names):
         if _SHARDED.fullmatch(name):
-            torch_files.prove_dcp(path / name, deep=deep)
+            torch_files.verify_dcp_directory(path / name, deep=deep)
     if _DEEPSPEED in names:
-        deepspeed.prove_inside(path, _DEEPSPEED)
+        deepspeed.verify_nested_tag(path, _DEEPSPEED)
     for rank in range(len(ranks)):
         if rank not in ranks:
             raise IncompleteCheckpointError(
                 f"random_states_{rank}.pkl is missing, but the files of higher ranks exist"
             )
-    written_ns = torch_files.prove_archive(path, _FIRST, deep=deep)
+    written_ns = torch_files.verify_torch_save_file(path, _FIRST, deep=deep)
     others = [name for rank, name in sorted(ranks.items()) if rank]
-    run_for_each_item(path, others, lambda name: torch_files.prove_archive(path, name, deep=deep))
+    run_for_each_item(
+        path, others, lambda name: torch_files.verify_torch_save_file(path, name, deep=deep)
+    )
     for name in [*models, *(each for each in states if not each.startswith(_CUSTOM))]:
-        if modified_ns(path, name) > written_ns:
-            raise find_overwritten_file(name, _FIRST)
-    return _compare_with_sibling(path, names)
+        if read_modified_ns(path, name) > written_ns:
+            raise make_overwritten_file_error(name, _FIRST)
+    return _check_files_against_sibling(path, names)
 
 
-def _compare_with_sibling(path: Place, names: frozenset[str]) -> UnprovenContent | None:
+def _check_files_against_sibling(path: Place, names: frozenset[str]) -> UnverifiedContent | None:
     """Raise IncompleteCheckpointError where files are missing that the save before has."""
-    sibling = _find_sibling(path) if isinstance(path, Path) else None
+    sibling = _find_sibling_checkpoint(path) if isinstance(path, Path) else None
     if sibling is None:
-        return UnprovenContent(
+        return UnverifiedContent(
             "whether it has all registered objects: there is no other save to compare"
         )
     place, expected = sibling
@@ -108,7 +112,7 @@ def _compare_with_sibling(path: Place, names: frozenset[str]) -> UnprovenContent
     return None
 
 
-def _find_sibling(path: Path) -> tuple[Path, frozenset[str]] | None:
+def _find_sibling_checkpoint(path: Path) -> tuple[Path, frozenset[str]] | None:
     """Return the save before this one, else the one after it, with the names in it."""
     mine = parse_step_from_name(path.name)
     found: list[tuple[int, Path]] = []
@@ -123,10 +127,10 @@ def _find_sibling(path: Path) -> tuple[Path, frozenset[str]] | None:
         with contextlib.suppress(OSError):
             names = frozenset(os.listdir(place))
             if _FIRST in names:
-                return place, frozenset(n for n in names if _is_of_save(n))
+                return place, frozenset(n for n in names if _is_accelerate_file(n))
     return None
 
 
-def _is_of_save(name: str) -> bool:
+def _is_accelerate_file(name: str) -> bool:
     patterns = (_MODEL, _INDEX, _STATE, _RANDOM, _SHARDED)
     return name == _DEEPSPEED or any(pattern.fullmatch(name) for pattern in patterns)

@@ -18,8 +18,8 @@ from hpctl.checkpoints.files import (
     IncompleteCheckpointError,
     Place,
     check_last_file_exists,
-    find_overwritten_file,
     list_directory_names,
+    make_overwritten_file_error,
     parse_step_from_name,
     read_small_file,
     run_for_each_item,
@@ -38,17 +38,19 @@ _LIGHTNINGS = "checkpoint"
 """The one tag that Lightning's strategy saves under, in a separate directory."""
 
 
-def claim(layout: CandidateListing) -> CheckpointClaim | None:
+def detect_deepspeed_checkpoint(layout: CandidateListing) -> CheckpointClaim | None:
     """Claim a directory with model or optimiser states. The step is the name's, else the file's."""
     if layout.names is None or not any(
         _MODEL.fullmatch(n) or _is_state_file(n) for n in layout.names
     ):
         return None
     path, names, step = layout.path, layout.names, parse_step_from_name(layout.path.name)
-    return CheckpointClaim(step, None, lambda deep: prove_files(path, "", names, step, deep=deep))
+    return CheckpointClaim(
+        step, None, lambda deep: verify_tag_files(path, "", names, step, deep=deep)
+    )
 
 
-def claim_lightning(layout: CandidateListing) -> CheckpointClaim | None:
+def detect_lightning_deepspeed_checkpoint(layout: CandidateListing) -> CheckpointClaim | None:
     """Claim a `.ckpt` directory of Lightning's DeepSpeed strategy. The step is the name's, else the
     file's."""
     path = layout.path
@@ -60,22 +62,24 @@ def claim_lightning(layout: CandidateListing) -> CheckpointClaim | None:
         return None
     example = f"{_LIGHTNINGS}/{first}"
 
-    def prove_lightning(deep: bool) -> None:
-        torch_files.reject_unfinished(path)
+    def verify_lightning_checkpoint(deep: bool) -> None:
+        torch_files.check_no_unfinished_marker(path)
         check_last_file_exists(path, _LATEST)
-        prove_latest(path, {_LIGHTNINGS})
-        prove_files(path, f"{_LIGHTNINGS}/", names, None, deep=deep)
-        torch_files.require_resumable(path, example)
+        verify_latest_tag(path, {_LIGHTNINGS})
+        verify_tag_files(path, f"{_LIGHTNINGS}/", names, None, deep=deep)
+        torch_files.check_lightning_resumable(path, example)
 
     step = parse_step_from_name(path.name)
     return CheckpointClaim(
-        torch_files.find_step(torch_files.read_fields(path, example)) if step is None else step,
+        torch_files.find_step(torch_files.read_torch_file_fields(path, example))
+        if step is None
+        else step,
         None,
-        prove_lightning,
+        verify_lightning_checkpoint,
     )
 
 
-def prove_latest(directory: Place, tags: Collection[str]) -> None:
+def verify_latest_tag(directory: Place, tags: Collection[str]) -> None:
     """Raise IncompleteCheckpointError where `latest` names none of the tags in a checkpoint,
     OSError.
 
@@ -88,15 +92,15 @@ def prove_latest(directory: Place, tags: Collection[str]) -> None:
         )
 
 
-def prove_inside(directory: Place, inside: str) -> None:
+def verify_nested_tag(directory: Place, inside: str) -> None:
     """Prove a tag within another checkpoint. Raises IncompleteCheckpointError, OSError."""
     names = list_directory_names(directory, inside)
     if names is None:
         raise IncompleteCheckpointError(f"{inside} is not a directory")
-    prove_files(directory, f"{inside}/", names, parse_step_from_name(inside))
+    verify_tag_files(directory, f"{inside}/", names, parse_step_from_name(inside))
 
 
-def prove_files(
+def verify_tag_files(
     root: Place, prefix: str, names: frozenset[str], step: int | None, *, deep: bool = False
 ) -> None:
     """Raise IncompleteCheckpointError for the first thing wrong with the files `root/prefix*`,
@@ -109,34 +113,38 @@ def prove_files(
     if not model:
         raise IncompleteCheckpointError(f"{prefix}*_model_states.pt is missing")
     first = next(iter(model))
-    saved = torch_files.read_fields(root, prefix + first)
-    data, tensor = _read_sizes(saved, prefix + first)
+    saved = torch_files.read_torch_file_fields(root, prefix + first)
+    data, tensor = _read_parallel_sizes(saved, prefix + first)
     recorded = saved.integer("global_steps")
     if step is not None and recorded is not None and recorded != step:
         raise IncompleteCheckpointError(
             f"{prefix}{first} is from step {recorded}, not from step {step}"
         )
     sharded = model[first][1] is not None
-    _require_grid(
+    _check_all_ranks_present(
         prefix, "model", {_parse_ranks(m) for m in model.values()}, data if sharded else 1, tensor
     )
     if optimizer:
-        _require_grid(prefix, "optim", {_parse_ranks(m) for m in optimizer.values()}, data, tensor)
+        _check_all_ranks_present(
+            prefix, "optim", {_parse_ranks(m) for m in optimizer.values()}, data, tensor
+        )
     elif saved.get("optimizer") is None:
         # Without ZeRO the optimiser's state is in the model's file; with it, in separate files.
         raise IncompleteCheckpointError(f"{prefix}*_optim_states.pt is missing")
     if step is None and recorded is not None:
         # A tag like "best" is saved over by later steps; global_step40 only by the same step.
         run_for_each_item(
-            root, list(model)[1:], lambda name: _require_step(root, prefix + name, first, recorded)
+            root,
+            list(model)[1:],
+            lambda name: _check_file_step(root, prefix + name, first, recorded),
         )
     every = [name for name in sorted(names) if name in model or _is_state_file(name)]
     times = run_for_each_item(
-        root, every, lambda name: torch_files.prove_archive(root, prefix + name, deep=deep)
+        root, every, lambda name: torch_files.verify_torch_save_file(root, prefix + name, deep=deep)
     )
     if isinstance(root, Path):
         written = dict(zip(every, times, strict=True))
-        _in_order(
+        _check_write_order(
             prefix,
             {_parse_ranks(match): (name, written[name]) for name, match in model.items()},
             {_parse_ranks(match): (name, written[name]) for name, match in optimizer.items()},
@@ -144,8 +152,8 @@ def prove_files(
         files.check_single_job_start(root, times)
 
 
-def _require_step(root: Place, name: str, first: str, step: int) -> None:
-    other = torch_files.read_fields(root, name).integer("global_steps")
+def _check_file_step(root: Place, name: str, first: str, step: int) -> None:
+    other = torch_files.read_torch_file_fields(root, name).integer("global_steps")
     if other != step:
         raise IncompleteCheckpointError(
             f"{name} is from step {other}, but {first} is from step {step}: a newer save "
@@ -153,7 +161,7 @@ def _require_step(root: Place, name: str, first: str, step: int) -> None:
         )
 
 
-def _in_order(prefix: str, model: _Times, optimizer: _Times) -> None:
+def _check_write_order(prefix: str, model: _Times, optimizer: _Times) -> None:
     """Compare the times: one process writes a rank's model states and then its share of the
     optimiser.
 
@@ -163,7 +171,7 @@ def _in_order(prefix: str, model: _Times, optimizer: _Times) -> None:
     for pair, (name, written_ns) in optimizer.items():
         before = model.get(pair)
         if before is not None and written_ns < before[1]:
-            raise find_overwritten_file(f"{prefix}{before[0]}", name)
+            raise make_overwritten_file_error(f"{prefix}{before[0]}", name)
 
 
 def _is_state_file(name: str) -> bool:
@@ -174,7 +182,7 @@ def _parse_ranks(match: re.Match[str]) -> tuple[int, int]:
     return int(match[1] or 0), int(match[2])
 
 
-def _read_sizes(saved: PickledFields, name: str) -> tuple[int, int]:
+def _read_parallel_sizes(saved: PickledFields, name: str) -> tuple[int, int]:
     data, tensor = saved.integer("dp_world_size"), saved.integer("mp_world_size")
     if data is None or tensor is None or not 0 < data * tensor <= 100_000:
         raise IncompleteCheckpointError(
@@ -183,7 +191,7 @@ def _read_sizes(saved: PickledFields, name: str) -> tuple[int, int]:
     return data, tensor
 
 
-def _require_grid(
+def _check_all_ranks_present(
     prefix: str, kind: str, have: set[tuple[int, int]], data: int, tensor: int
 ) -> None:
     for rank in range(data):

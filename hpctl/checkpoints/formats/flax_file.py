@@ -47,7 +47,7 @@ _CONTAINERS = {0xDC: (2, 1), 0xDD: (4, 1), 0xDE: (2, 2), 0xDF: (4, 2)}
 """Codes to the bytes of their count, and values an item: arrays, maps."""
 
 
-def claim(layout: CandidateListing) -> CheckpointClaim | None:
+def detect_flax_checkpoint(layout: CandidateListing) -> CheckpointClaim | None:
     """Claim a file of that name that begins as a map."""
     path = layout.path
     if layout.names is not None or NAME.fullmatch(path.name) is None:
@@ -62,21 +62,21 @@ def claim(layout: CandidateListing) -> CheckpointClaim | None:
     step = parse_step_from_name(path.name)
     if step is None:
         try:
-            step = prove_file(path)
+            step = verify_msgpack_file(path)
         except IncompleteCheckpointError:
             step = None  # the proof reports it
-    return CheckpointClaim(step, None, lambda _: _prove_file(path), digests=False)
+    return CheckpointClaim(step, None, lambda _: _verify_flax_checkpoint(path), digests=False)
 
 
-def _prove_file(path: Place) -> None:
-    prove_file(path)
+def _verify_flax_checkpoint(path: Place) -> None:
+    verify_msgpack_file(path)
 
 
-def prove_file(path: Place) -> int | None:
+def verify_msgpack_file(path: Place) -> int | None:
     """Raise IncompleteCheckpointError where the file does not end with its last value. Return the
     step in it."""
     with open_file(path, "") as file:
-        walk = _ValueWalk(file)
+        walk = _MsgpackValueReader(file)
         walk.value(0)
         if walk.at != file.size:
             raise IncompleteCheckpointError(
@@ -86,7 +86,7 @@ def prove_file(path: Place) -> int | None:
         return walk.step
 
 
-class _ValueWalk:
+class _MsgpackValueReader:
     """A walk over the values of one file. `at` is the next one's offset."""
 
     def __init__(self, file: OpenFile) -> None:

@@ -25,11 +25,11 @@ from hpctl.checkpoints.files import (
     IncompleteCheckpointError,
     Place,
     UnfinishedSaveError,
-    find_overwritten_file,
     list_directory_names,
-    modified_ns,
+    make_overwritten_file_error,
     open_file,
-    read_json_object,
+    parse_json_object,
+    read_modified_ns,
     read_small_file,
     run_for_each_item,
 )
@@ -40,7 +40,7 @@ _MAX_INDEX = 64 << 20
 _AHEAD = 64 << 10
 
 
-def prove_safetensors(root: Place, name: str) -> frozenset[str]:
+def verify_safetensors_file(root: Place, name: str) -> frozenset[str]:
     """Prove a file and return the names of its tensors. Raises IncompleteCheckpointError, OSError.
     Two reads."""
     with open_file(root, name) as file:
@@ -54,7 +54,7 @@ def prove_safetensors(root: Place, name: str) -> frozenset[str]:
             raise IncompleteCheckpointError(
                 f"{file.name} is cut off or damaged: its header claims {length} bytes"
             )
-        header = read_json_object(file.read(8, length), file.name)
+        header = parse_json_object(file.read(8, length), file.name)
         end = 0
         tensors = {key: value for key, value in header.items() if key != "__metadata__"}
         for value in tensors.values():
@@ -75,10 +75,10 @@ def prove_safetensors(root: Place, name: str) -> frozenset[str]:
     return frozenset(tensors)
 
 
-def read_shards(root: Place, index: str) -> dict[str, set[str]]:
+def read_shard_tensors(root: Place, index: str) -> dict[str, set[str]]:
     """Return the tensors of each shard, by its name, from an index file. Raises
     IncompleteCheckpointError, OSError."""
-    document = read_json_object(read_small_file(root, index, _MAX_INDEX), index)
+    document = parse_json_object(read_small_file(root, index, _MAX_INDEX), index)
     where = document.get("weight_map")
     if not isinstance(where, dict) or not where:
         raise IncompleteCheckpointError(f"{index} has no weight_map, the list of the model's files")
@@ -92,19 +92,19 @@ def read_shards(root: Place, index: str) -> dict[str, set[str]]:
     return found
 
 
-def prove_index(root: Place, index: str) -> None:
+def verify_shard_index(root: Place, index: str) -> None:
     """Prove that every shard in the index is complete and holds its tensors. Raises as
-    prove_files."""
-    named = read_shards(root, index)
+    verify_tag_files."""
+    named = read_shard_tensors(root, index)
 
-    def prove_shard(shard: str) -> None:
-        missing = named[shard] - prove_safetensors(root, shard)
+    def verify_shard(shard: str) -> None:
+        missing = named[shard] - verify_safetensors_file(root, shard)
         if missing:
             raise IncompleteCheckpointError(
                 f"{shard} does not contain the tensor {min(missing)[:80]} that {index} lists for it"
             )
 
-    run_for_each_item(root, sorted(named), prove_shard)
+    run_for_each_item(root, sorted(named), verify_shard)
 
 
 STATE = "trainer_state.json"
@@ -129,7 +129,7 @@ _FSDP_MODEL, _FSDP_OPTIMIZER = "pytorch_model_fsdp_0", "optimizer_0"
 _FSDP_WHOLE = "pytorch_model_fsdp.bin"
 
 
-def claim(layout: CandidateListing) -> CheckpointClaim | None:
+def detect_hf_trainer_checkpoint(layout: CandidateListing) -> CheckpointClaim | None:
     """Claim a directory with `trainer_state.json`, or of the Trainer's name with other of its
     files."""
     if layout.names is None:
@@ -149,18 +149,18 @@ def claim(layout: CandidateListing) -> CheckpointClaim | None:
     with open_file(layout.path, STATE) as file:
         if file.size > _MAX_STATE:
             raise FileTooLargeError(f"{STATE} has {file.size} bytes: too many")
-        step = _read_step(file.read(0, file.size))
+        step = _parse_global_step(file.read(0, file.size))
     if type(step) is not int or step < 0:
         raise IncompleteCheckpointError(f"{STATE} does not record the step (global_step)")
     path, names = layout.path, layout.names
-    return CheckpointClaim(step, None, lambda _: _prove_files(path, names), digests=False)
+    return CheckpointClaim(step, None, lambda _: _verify_files(path, names), digests=False)
 
 
 class _TrainerState(msgspec.Struct):
     global_step: int
 
 
-def _read_step(raw: bytes) -> object:
+def _parse_global_step(raw: bytes) -> object:
     """Return the value of `global_step`. Raises IncompleteCheckpointError for bytes that are no
     JSON."""
     try:
@@ -170,7 +170,7 @@ def _read_step(raw: bytes) -> object:
         return msgspec.json.decode(raw, type=_TrainerState).global_step
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         pass  # damaged; or there is a NaN in it, which only Python writes
-    return read_json_object(raw, STATE).get("global_step")
+    return parse_json_object(raw, STATE).get("global_step")
 
 
 def check_utf8(raw: bytes) -> None:
@@ -183,27 +183,29 @@ def check_utf8(raw: bytes) -> None:
     decoder.decode(b"", final=True)
 
 
-def claim_index(layout: CandidateListing) -> CheckpointClaim | None:
+def detect_torchtitan_checkpoint(layout: CandidateListing) -> CheckpointClaim | None:
     """Claim torchtitan's last save in HF's layout: shards and an index, nothing of a trainer."""
     match = re.fullmatch(r"step-(\d+)", layout.path.name)
     path, index = layout.path, _MODELS[0]
     if match is None or not layout.has(index):
         return None
-    return CheckpointClaim(int(match[1]), None, lambda _: prove_index(path, index), digests=False)
+    return CheckpointClaim(
+        int(match[1]), None, lambda _: verify_shard_index(path, index), digests=False
+    )
 
 
-def _prove_files(path: Place, names: frozenset[str]) -> None:
+def _verify_files(path: Place, names: frozenset[str]) -> None:
     tags = sorted(name for name in names if _TAG.fullmatch(name))
-    _prove_models(path, names, bool(tags))
+    _verify_models(path, names, bool(tags))
     for tag in tags:
-        deepspeed.prove_inside(path, tag)
+        deepspeed.verify_nested_tag(path, tag)
     if tags:
-        deepspeed.prove_latest(path, tags)
-    if not _model_only(path, names):
-        _prove_optimizer(path, names, bool(tags))
+        deepspeed.verify_latest_tag(path, tags)
+    if not _is_model_only_save(path, names):
+        _verify_optimizer(path, names, bool(tags))
     others = [name for name in _OTHERS if name in names]
-    run_for_each_item(path, others, lambda name: torch_files.prove_archive(path, name))
-    _not_saved_over(path, names)
+    run_for_each_item(path, others, lambda name: torch_files.verify_torch_save_file(path, name))
+    _check_not_overwritten(path, names)
     ranks = {int(match[1]): name for name in names if (match := _RNG.fullmatch(name))}
     for rank in range(len(ranks)):
         if rank not in ranks:
@@ -211,13 +213,13 @@ def _prove_files(path: Place, names: frozenset[str]) -> None:
                 f"rng_state_{rank}.pth is missing, but the files of higher ranks exist"
             )
     run_for_each_item(
-        path, sorted(ranks), lambda rank: torch_files.prove_archive(path, ranks[rank])
+        path, sorted(ranks), lambda rank: torch_files.verify_torch_save_file(path, ranks[rank])
     )
 
 
-def _not_saved_over(path: Place, names: frozenset[str]) -> None:
+def _check_not_overwritten(path: Place, names: frozenset[str]) -> None:
     """Compare the times of rank 0's own files: the random states of other ranks may come later."""
-    written_ns = modified_ns(path, STATE)
+    written_ns = read_modified_ns(path, STATE)
     mine = {*_MODELS, "optimizer.pt", "optimizer.bin", "scheduler.pt"}
     last = [n for n in sorted(names) if n in mine or n.endswith((".safetensors", ".bin"))]
     if isinstance(path, Path):
@@ -225,65 +227,65 @@ def _not_saved_over(path: Place, names: frozenset[str]) -> None:
         parts = sorted(names & {_FSDP_MODEL, _FSDP_OPTIMIZER})
         last += [f"{part}/{torch_files.METADATA}" for part in parts]
 
-    def check_time(name: str) -> None:
-        if modified_ns(path, name) > written_ns:
-            raise find_overwritten_file(name, STATE)
+    def check_file_time(name: str) -> None:
+        if read_modified_ns(path, name) > written_ns:
+            raise make_overwritten_file_error(name, STATE)
 
-    run_for_each_item(path, last, check_time)
+    run_for_each_item(path, last, check_file_time)
 
 
-def _prove_models(path: Place, names: frozenset[str], in_tag: bool) -> None:
+def _verify_models(path: Place, names: frozenset[str], in_tag: bool) -> None:
     """Prove all models that are there: which of them is loaded depends on the Trainer's
     arguments."""
     found = [name for name in (*_MODELS, _FSDP_WHOLE) if name in names]
     if _FSDP_MODEL in names:
-        _prove_sharded(path, _FSDP_MODEL)
+        _verify_sharded_directory(path, _FSDP_MODEL)
     elif not found and not in_tag:
         raise IncompleteCheckpointError(
             "model.safetensors is missing, and so is any other model file"
         )
     for name in found:
-        prove_model(path, name)
+        verify_model_file(path, name)
 
 
-def prove_model(path: Place, name: str) -> None:
+def verify_model_file(path: Place, name: str) -> None:
     """Raise IncompleteCheckpointError where a file of weights, or an index with its shards, is not
     whole."""
     if name.endswith("safetensors.index.json"):
-        prove_index(path, name)
+        verify_shard_index(path, name)
     elif name.endswith(".bin.index.json"):
         run_for_each_item(
             path,
-            sorted(read_shards(path, name)),
-            lambda shard: torch_files.prove_archive(path, shard),
+            sorted(read_shard_tensors(path, name)),
+            lambda shard: torch_files.verify_torch_save_file(path, shard),
         )
     elif name.endswith(".safetensors"):
-        prove_safetensors(path, name)
+        verify_safetensors_file(path, name)
     else:
-        torch_files.prove_archive(path, name)
+        torch_files.verify_torch_save_file(path, name)
 
 
-def _prove_optimizer(path: Place, names: frozenset[str], in_tag: bool) -> None:
+def _verify_optimizer(path: Place, names: frozenset[str], in_tag: bool) -> None:
     if _FSDP_OPTIMIZER in names:
-        _prove_sharded(path, _FSDP_OPTIMIZER)
+        _verify_sharded_directory(path, _FSDP_OPTIMIZER)
     elif not in_tag and "optimizer.bin" not in names and "optimizer.pt" not in names:
         raise IncompleteCheckpointError("optimizer.pt is missing")
     if not in_tag and "scheduler.pt" not in names:
         raise IncompleteCheckpointError("scheduler.pt is missing")
 
 
-def _model_only(path: Place, names: frozenset[str]) -> bool:
+def _is_model_only_save(path: Place, names: frozenset[str]) -> bool:
     """Return whether the run was configured to save only the model (`save_only_model` in its
     arguments)."""
     if _ARGUMENTS not in names:
         return False
-    return torch_files.read_fields(path, _ARGUMENTS).get("save_only_model") is True
+    return torch_files.read_torch_file_fields(path, _ARGUMENTS).get("save_only_model") is True
 
 
-def _prove_sharded(path: Place, name: str) -> None:
+def _verify_sharded_directory(path: Place, name: str) -> None:
     if list_directory_names(path, name) is None:
         raise IncompleteCheckpointError(f"{name} is missing")
     try:
-        torch_files.prove_dcp(path / name)
+        torch_files.verify_dcp_directory(path / name)
     except IncompleteCheckpointError as defect:
         raise IncompleteCheckpointError(f"{name}: {defect}") from None

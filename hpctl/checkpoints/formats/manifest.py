@@ -24,7 +24,7 @@ from hpctl.checkpoints.files import (
     IncompleteCheckpointError,
     Place,
     open_file,
-    read_size,
+    read_file_size,
     run_for_each_item,
 )
 from hpctl.checkpoints.hpctl_checkpoint import FORMAT, NAME, VERSION
@@ -65,12 +65,12 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     meta: dict[str, str] = {}
 
 
-def encode(manifest: Manifest) -> bytes:
+def encode_manifest(manifest: Manifest) -> bytes:
     """Return the bytes of `manifest.json`: the document with its checksum, as indented JSON."""
     return hpctl_checkpoint.encode(msgspec.to_builtins(manifest))
 
 
-def decode(raw: bytes) -> Manifest | CheckpointDefect:
+def decode_manifest(raw: bytes) -> Manifest | CheckpointDefect:
     """Return the manifest in these bytes, or what is wrong with them."""
     try:
         document = json.loads(raw)
@@ -86,16 +86,16 @@ def decode(raw: bytes) -> Manifest | CheckpointDefect:
         version = repr(document.get("version"))[:40]
         return CheckpointDefect(f"{NAME} has version {version}; this hpctl reads {VERSION}")
     checksum = document.pop("checksum", None)
-    if checksum != hpctl_checkpoint.checksum(document):
+    if checksum != hpctl_checkpoint.compute_manifest_checksum(document):
         return CheckpointDefect(f"{NAME} does not match its own checksum")
     try:
         manifest = msgspec.convert(document, Manifest)
     except msgspec.ValidationError as error:
         return CheckpointDefect(f"{NAME}: {_shorten_error(error)}")
-    return _check_fields(manifest) or manifest
+    return _find_field_defect(manifest) or manifest
 
 
-def read(directory: Place) -> Manifest | CheckpointDefect | None:
+def read_manifest(directory: Place) -> Manifest | CheckpointDefect | None:
     """Return the manifest of one checkpoint directory; None where there is none (yet).
 
     Raises OSError where the storage does not answer. Reads at most MAX_BYTES.
@@ -109,10 +109,12 @@ def read(directory: Place) -> Manifest | CheckpointDefect | None:
         return None
     except IncompleteCheckpointError as defect:
         return CheckpointDefect(str(defect))
-    return decode(raw)
+    return decode_manifest(raw)
 
 
-def verify(directory: Place, manifest: Manifest, *, deep: bool = False) -> CheckpointDefect | None:
+def verify_manifest_files(
+    directory: Place, manifest: Manifest, *, deep: bool = False
+) -> CheckpointDefect | None:
     """Return the first thing that keeps a checkpoint from being whole, or None.
 
     Sizes are always compared: one lstat a file, or only the listing of an object store. With `deep`
@@ -121,7 +123,7 @@ def verify(directory: Place, manifest: Manifest, *, deep: bool = False) -> Check
     """
 
     def compare_file(file: ManifestFile) -> None:
-        size = read_size(directory, file.path)
+        size = read_file_size(directory, file.path)
         if size != file.size:
             raise IncompleteCheckpointError(
                 f"{file.path} is cut off: it has {size} of {file.size} bytes"
@@ -143,13 +145,13 @@ def verify(directory: Place, manifest: Manifest, *, deep: bool = False) -> Check
     return None
 
 
-def describe(path: Path, relative_to: Path) -> ManifestFile:
+def describe_file(path: Path, relative_to: Path) -> ManifestFile:
     """Return the manifest's entry for a file, which is synced and read once."""
     name = path.relative_to(relative_to).as_posix()
-    return msgspec.convert(hpctl_checkpoint.entry(name, path), ManifestFile)
+    return msgspec.convert(hpctl_checkpoint.make_manifest_entry(name, path), ManifestFile)
 
 
-def write(
+def write_manifest(
     directory: Path,
     *,
     step: int,
@@ -164,10 +166,10 @@ def write(
     """
     now = datetime.now(UTC).replace(microsecond=0)
     manifest = Manifest(FORMAT, VERSION, step, world_size, now, tuple(files), dict(meta or {}))
-    defect = _check_fields(manifest)
+    defect = _find_field_defect(manifest)
     if defect is not None:
         raise ValueError(str(defect))
-    hpctl_checkpoint.write(directory / NAME, encode(manifest))
+    hpctl_checkpoint.write_file_atomically(directory / NAME, encode_manifest(manifest))
     return manifest
 
 
@@ -179,7 +181,7 @@ def _digest_file(root: Place, name: str) -> str:
     return sha.hexdigest()
 
 
-def _check_fields(manifest: Manifest) -> CheckpointDefect | None:
+def _find_field_defect(manifest: Manifest) -> CheckpointDefect | None:
     """Return what is wrong beyond the types. An empty list of files proves nothing, so it is
     refused."""
     if manifest.step < 0 or manifest.world_size < 1:
@@ -188,10 +190,10 @@ def _check_fields(manifest: Manifest) -> CheckpointDefect | None:
         return CheckpointDefect(f"{NAME}: created_at has no time zone")
     if not manifest.files:
         return CheckpointDefect(f"{NAME} names no files")
-    return _check_paths(file for file in manifest.files)
+    return _find_path_defect(file for file in manifest.files)
 
 
-def _check_paths(files: Iterable[ManifestFile]) -> CheckpointDefect | None:
+def _find_path_defect(files: Iterable[ManifestFile]) -> CheckpointDefect | None:
     seen: set[str] = set()
     for file in files:
         parts = PurePosixPath(file.path).parts

@@ -22,11 +22,11 @@ from hpctl.checkpoints.files import (
     Place,
     UnfinishedSaveError,
     exists,
-    find_overwritten_file,
     list_directory_names,
-    modified_ns,
+    make_overwritten_file_error,
+    parse_json_object,
     parse_step_from_name,
-    read_json_object,
+    read_modified_ns,
     read_small_file,
     run_for_each_item,
 )
@@ -41,23 +41,23 @@ _POINTER = "latest_checkpointed_iteration.txt"
 _MAX_POINTER = 4096
 
 
-def claim_dist(layout: CandidateListing) -> CheckpointClaim | None:
+def detect_torch_dist_checkpoint(layout: CandidateListing) -> CheckpointClaim | None:
     """Claim a torch_dist directory: `metadata.json` or `common.pt` next to torch DCP's files."""
-    if layout.names is None or not torch_files.looks_like_dcp(layout.names):
+    if layout.names is None or not torch_files.has_dcp_files(layout.names):
         return None
     path = layout.path
     marked = layout.has("metadata.json") or layout.has("common.pt")
     if not marked and not _ITERATION.fullmatch(path.name):
         return None
 
-    def prove(deep: bool) -> None:
-        torch_files.reject_unfinished(path)
-        prove_dist(path, deep=deep)
+    def verify_torch_dist_checkpoint(deep: bool) -> None:
+        torch_files.check_no_unfinished_marker(path)
+        verify_torch_dist_directory(path, deep=deep)
 
-    return CheckpointClaim(parse_step_from_name(path.name), None, prove)
+    return CheckpointClaim(parse_step_from_name(path.name), None, verify_torch_dist_checkpoint)
 
 
-def prove_dist(directory: Place, inside: str = "", *, deep: bool = False) -> None:
+def verify_torch_dist_directory(directory: Place, inside: str = "", *, deep: bool = False) -> None:
     """Raise IncompleteCheckpointError where a torch_dist directory (or `inside` it) is not whole,
     OSError."""
     place = directory / inside if inside else directory
@@ -65,7 +65,9 @@ def prove_dist(directory: Place, inside: str = "", *, deep: bool = False) -> Non
         raise UnfinishedSaveError(
             "metadata.json is missing: the save writes this file last, so it has not finished"
         )
-    metadata = read_json_object(read_small_file(place, "metadata.json", _MAX_JSON), "metadata.json")
+    metadata = parse_json_object(
+        read_small_file(place, "metadata.json", _MAX_JSON), "metadata.json"
+    )
     backend = metadata.get("sharded_backend")
     if backend != "torch_dist":
         raise IncompleteCheckpointError(
@@ -74,35 +76,37 @@ def prove_dist(directory: Place, inside: str = "", *, deep: bool = False) -> Non
         )
     common_ns = 0
     if metadata.get("common_backend", "torch") == "torch":
-        common_ns = torch_files.prove_archive(place, "common.pt", deep=deep)
-    torch_files.prove_dcp(place, deep=deep)
+        common_ns = torch_files.verify_torch_save_file(place, "common.pt", deep=deep)
+    torch_files.verify_dcp_directory(place, deep=deep)
     # A save begins with it, so that one over an older save, killed immediately, leaves the others
     # old.
-    if common_ns > modified_ns(place, torch_files.METADATA):
-        raise find_overwritten_file("common.pt", torch_files.METADATA)
+    if common_ns > read_modified_ns(place, torch_files.METADATA):
+        raise make_overwritten_file_error("common.pt", torch_files.METADATA)
 
 
-def claim_nemo(layout: CandidateListing) -> CheckpointClaim | None:
+def detect_nemo_checkpoint(layout: CandidateListing) -> CheckpointClaim | None:
     """Claim NeMo 2: a directory with `weights/` (torch_dist) and `context/`. The step is the
     name's, or that of `weights/common.pt` where the name has none."""
     path = layout.path
     if not layout.has("weights"):
         return None
     inside = list_directory_names(path, "weights")
-    if inside is None or not (layout.has("context") or torch_files.looks_like_dcp(inside)):
+    if inside is None or not (layout.has("context") or torch_files.has_dcp_files(inside)):
         return None
 
-    def prove(deep: bool) -> None:
-        torch_files.reject_unfinished(path)
-        prove_dist(path, "weights", deep=deep)
+    def verify_nemo_checkpoint(deep: bool) -> None:
+        torch_files.check_no_unfinished_marker(path)
+        verify_torch_dist_directory(path, "weights", deep=deep)
 
     step = parse_step_from_name(path.name)
     if step is None and "common.pt" in inside:
-        step = torch_files.find_step(torch_files.read_fields(path / "weights", "common.pt"))
-    return CheckpointClaim(step, None, prove)
+        step = torch_files.find_step(
+            torch_files.read_torch_file_fields(path / "weights", "common.pt")
+        )
+    return CheckpointClaim(step, None, verify_nemo_checkpoint)
 
 
-def claim_legacy(layout: CandidateListing) -> CheckpointClaim | None:
+def detect_legacy_checkpoint(layout: CandidateListing) -> CheckpointClaim | None:
     """Claim `iter_XXXXXXX/mp_rank_*`. DeepSpeed's names with `mp_rank` are files, not
     directories."""
     if layout.names is None:
@@ -111,11 +115,13 @@ def claim_legacy(layout: CandidateListing) -> CheckpointClaim | None:
     if not ranks:
         return None
     path, step = layout.path, parse_step_from_name(layout.path.name)
-    return CheckpointClaim(step, None, lambda deep: _prove_legacy(path, ranks, step, deep))
+    return CheckpointClaim(
+        step, None, lambda deep: _verify_legacy_checkpoint(path, ranks, step, deep)
+    )
 
 
-def _prove_legacy(path: Place, ranks: list[str], step: int | None, deep: bool) -> None:
-    saved = torch_files.read_fields(path, f"{ranks[0]}/{_LEGACY_FILE}")
+def _verify_legacy_checkpoint(path: Place, ranks: list[str], step: int | None, deep: bool) -> None:
+    saved = torch_files.read_torch_file_fields(path, f"{ranks[0]}/{_LEGACY_FILE}")
     iteration, args = saved.integer("iteration"), saved.inner("args")
     if step is not None and iteration is not None and iteration != step:
         raise IncompleteCheckpointError(
@@ -126,29 +132,29 @@ def _prove_legacy(path: Place, ranks: list[str], step: int | None, deep: bool) -
             f"{ranks[0]}/{_LEGACY_FILE} does not record the training arguments (args), which say "
             "how many ranks saved the checkpoint"
         )
-    expected = _list_expected(ranks[0], args)
+    expected = _list_expected_directories(ranks[0], args)
     distributed = args.get("use_distributed_optimizer") is True
     experts = (args.integer("expert_model_parallel_size") or 1) > 1
     distributed = distributed and args.get("no_save_optim") is not True
 
-    def prove_rank(rank: str) -> tuple[int, ...]:
-        written_ns = torch_files.prove_archive(path, f"{rank}/{_LEGACY_FILE}", deep=deep)
+    def verify_rank_files(rank: str) -> tuple[int, ...]:
+        written_ns = torch_files.verify_torch_save_file(path, f"{rank}/{_LEGACY_FILE}", deep=deep)
         if not distributed:
             return (written_ns,)
-        before_ns = torch_files.prove_archive(path, f"{rank}/distrib_optim.pt", deep=deep)
+        before_ns = torch_files.verify_torch_save_file(path, f"{rank}/distrib_optim.pt", deep=deep)
         # One process writes the optimiser's file and then the other (with experts it may be two).
         if before_ns > written_ns and not experts and isinstance(path, Path):
-            raise find_overwritten_file(f"{rank}/distrib_optim.pt", _LEGACY_FILE)
+            raise make_overwritten_file_error(f"{rank}/distrib_optim.pt", _LEGACY_FILE)
         return before_ns, written_ns
 
-    times = run_for_each_item(path, expected, prove_rank)
+    times = run_for_each_item(path, expected, verify_rank_files)
     if isinstance(path, Path):
         files.check_single_job_start(path, chain.from_iterable(times))
         if len(expected) > 1 and step is not None:
-            _require_pointer(path, step)
+            _check_tracker_file(path, step)
 
 
-def _require_pointer(path: Path, step: int) -> None:
+def _check_tracker_file(path: Path, step: int) -> None:
     """Raise IncompleteCheckpointError where the pointer has not reached this iteration, OSError.
 
     It is written when every rank has saved (a barrier before it). Without that, each rank's files
@@ -170,7 +176,7 @@ def _require_pointer(path: Path, step: int) -> None:
         )
 
 
-def _list_expected(example: str, args: PickledFields) -> list[str]:
+def _list_expected_directories(example: str, args: PickledFields) -> list[str]:
     """Return the directories that must be there, in the spelling of one that is."""
     tensor = args.integer("tensor_model_parallel_size")
     pipeline = args.integer("pipeline_model_parallel_size")
@@ -181,18 +187,18 @@ def _list_expected(example: str, args: PickledFields) -> list[str]:
     experts = args.integer("expert_model_parallel_size") or 1
     names = [f"mp_rank_{rank:02d}" for rank in range(tensor)]
     if pipeline > 1:
-        names = _number_names(names, pipeline)
+        names = _append_rank_numbers(names, pipeline)
     if experts > 1:
-        names = _number_names(names, experts)
+        names = _append_rank_numbers(names, experts)
     return names
 
 
-def _number_names(names: list[str], ranks: int) -> list[str]:
+def _append_rank_numbers(names: list[str], ranks: int) -> list[str]:
     """Return each name once for every rank, with the rank at its end."""
     return [f"{name}_{rank:03d}" for name, rank in product(names, range(ranks))]
 
 
-def write_pointer(directory: Path, step: int) -> None:
+def write_tracker_file(directory: Path, step: int) -> None:
     """Write the pointer of a whole legacy save, unless it is already there. Raises OSError."""
     path = directory / _POINTER
     with suppress(FileNotFoundError):

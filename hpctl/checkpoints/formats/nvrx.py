@@ -26,7 +26,7 @@ from hpctl.checkpoints.files import (
     IncompleteCheckpointError,
     Place,
     UnfinishedSaveError,
-    UnprovableCheckpointError,
+    UnverifiableCheckpointError,
     list_directory_names,
     run_for_each_item,
 )
@@ -48,7 +48,7 @@ class NvrxIteration(Struct):
     dirty: set[int] = field(default_factory=set)
 
 
-def claim(layout: CandidateListing) -> CheckpointClaim | None:
+def detect_nvrx_checkpoint(layout: CandidateListing) -> CheckpointClaim | None:
     """Claim the newest iteration in a directory of ranks' directories."""
     found = list_claims(layout)
     return found[0] if found else None
@@ -62,11 +62,11 @@ def list_claims(layout: CandidateListing) -> list[CheckpointClaim]:
         return []
     ranks = sorted((name for name in layout.names if name.isdecimal()), key=int)
     # A directory of checkpoints that are called 100, 200, ... is common, too.
-    if not any(_list_writer_parts(path, rank) for rank in islice(ranks, _PROBES)):
+    if not any(_list_rank_files(path, rank) for rank in islice(ranks, _PROBES)):
         return []
     iterations: dict[int, NvrxIteration] = {}
     for rank in ranks:
-        for name, number, owner, dirty in _list_writer_parts(path, rank):
+        for name, number, owner, dirty in _list_rank_files(path, rank):
             iteration = iterations.setdefault(number, NvrxIteration(number))
             if dirty:
                 iteration.dirty.add(owner)
@@ -80,11 +80,11 @@ def _make_claim(path: Place, iteration: NvrxIteration, world_size: int | None) -
     return CheckpointClaim(
         iteration.number,
         world_size,
-        lambda deep: _prove_iteration(path, iteration, world_size, deep),
+        lambda deep: _verify_iteration(path, iteration, world_size, deep),
     )
 
 
-def _prove_iteration(
+def _verify_iteration(
     path: Place, iteration: NvrxIteration, world_size: int | None, deep: bool
 ) -> None:
     files = iteration.files
@@ -93,7 +93,7 @@ def _prove_iteration(
         raise UnfinishedSaveError(f"iteration {iteration.number} is still being written")
     size = world_size or _read_rank_count(path, names[0])
     if size is None:
-        raise UnprovableCheckpointError(
+        raise UnverifiableCheckpointError(
             f"iteration {iteration.number} has files of {_format_ranks(files)}, but no file"
             " says how many ranks saved it: give --world-size"
         )
@@ -112,23 +112,25 @@ def _prove_iteration(
             f"iteration {iteration.number} lacks the files of {_format_ranks(missing)}"
             f" of {size}{more}"
         )
-    run_for_each_item(path, names, lambda name: torch_files.prove_archive(path, name, deep=deep))
+    run_for_each_item(
+        path, names, lambda name: torch_files.verify_torch_save_file(path, name, deep=deep)
+    )
 
 
 def _read_rank_count(path: Place, name: str) -> int | None:
     """Return the number of ranks in Megatron's arguments, within the common part of a share."""
     try:
-        common = torch_files.read_fields(path, name, _MAX_ARGS).inner("common")
+        common = torch_files.read_torch_file_fields(path, name, _MAX_ARGS).inner("common")
         args = common.inner("args") if common is not None else None
         size = args.integer("world_size") if args is not None else None
-    except UnprovableCheckpointError:
+    except UnverifiableCheckpointError:
         return None
     if size is not None and not 0 < size <= 1_000_000:
         raise IncompleteCheckpointError(f"{name} has no valid number of ranks: {size}")
     return size
 
 
-def _list_writer_parts(path: Path, rank: str) -> list[tuple[str, int, int, bool]]:
+def _list_rank_files(path: Path, rank: str) -> list[tuple[str, int, int, bool]]:
     names = list_directory_names(path, rank) or ()
     return [
         (name, int(match[1]), int(match[2]), match[3] is not None)

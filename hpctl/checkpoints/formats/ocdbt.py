@@ -17,9 +17,9 @@ from hpctl.checkpoints.files import (
     FileTooLargeError,
     IncompleteCheckpointError,
     Place,
-    UnprovableCheckpointError,
+    UnverifiableCheckpointError,
     open_file,
-    read_size,
+    read_file_size,
     read_small_file,
     run_for_each_item,
 )
@@ -105,9 +105,9 @@ class _TreeReader(Struct):
         body.numbers(2)  # the largest value within a node, and the largest node
         body.take(1)
         if kind or (method := body.number()) > 1:
-            raise UnprovableCheckpointError(f"{MANIFEST} is in a format that hpctl does not know")
+            raise UnverifiableCheckpointError(f"{MANIFEST} is in a format that hpctl does not know")
         body.take(4 * method)
-        files = self._read_files(body, b"")
+        files = self._read_data_file_paths(body, b"")
         versions = body.number()
         body.numbers(versions)
         heights = body.take(versions)
@@ -132,7 +132,7 @@ class _TreeReader(Struct):
             raise IncompleteCheckpointError(
                 f"{shown} does not match the index above it: the checkpoint is damaged"
             )
-        files = self._read_files(body, node.base)
+        files = self._read_data_file_paths(body, node.base)
         keys, shared = self._read_keys(body, body.number(), more=node.height > 0)
         if not node.height:
             self._read_leaf(body, [node.prefix + key for key in keys], files)
@@ -159,7 +159,9 @@ class _TreeReader(Struct):
                 stored = StoredValueLocation(length, held=body.take(length))
             self.values[key.decode()] = stored
 
-    def _read_files(self, body: _DecodedBodyReader, base: bytes) -> list[tuple[str, bytes]]:
+    def _read_data_file_paths(
+        self, body: _DecodedBodyReader, base: bytes
+    ) -> list[tuple[str, bytes]]:
         """Return each data file's path, and what the paths within its own nodes begin with."""
         names, bases = self._read_keys(body, body.number())
         found = [((base + n).decode(), base + n[:own]) for n, own in zip(names, bases, strict=True)]
@@ -187,7 +189,7 @@ class _TreeReader(Struct):
         return found, numbers
 
 
-def read_values(directory: Place) -> dict[str, StoredValueLocation]:
+def read_value_locations(directory: Place) -> dict[str, StoredValueLocation]:
     """Return all values of the newest version, by their keys, after the proof of the tree and the
     files.
 
@@ -208,14 +210,14 @@ def read_values(directory: Place) -> dict[str, StoredValueLocation]:
         if value.path:
             needed[value.path] = max(needed.get(value.path, 0), value.offset + value.size)
 
-    def long_enough(path: str) -> None:
-        size = read_size(directory, path)
+    def check_file_size(path: str) -> None:
+        size = read_file_size(directory, path)
         if size < needed[path]:
             raise IncompleteCheckpointError(
                 f"{path} is cut off: it has {size} of {needed[path]} bytes"
             )
 
-    run_for_each_item(directory, sorted(needed), long_enough)
+    run_for_each_item(directory, sorted(needed), check_file_size)
     return reader.values
 
 
@@ -223,23 +225,23 @@ def _decode_body(raw: bytes, magic: int, name: str) -> _DecodedBodyReader:
     """Return the body of a manifest or a node, whose checksum is right. Raises
     IncompleteCheckpointError."""
     head = magic.to_bytes(4, "big") + len(raw).to_bytes(8, "little")
-    if raw[:12] != head or crc32c(raw[:-4]) != int.from_bytes(raw[-4:], "little"):
+    if raw[:12] != head or compute_crc32c(raw[:-4]) != int.from_bytes(raw[-4:], "little"):
         raise IncompleteCheckpointError(
             f"{name} differs from its recorded length or checksum: it is cut off or damaged"
         )
     if raw[12] or raw[13] > 1:
-        raise UnprovableCheckpointError(
+        raise UnverifiableCheckpointError(
             f"{name} has a version or compression that hpctl does not know"
         )
     found = bytearray()
-    for part in unpack_frame([raw[14:-4]], name) if raw[13] else [raw[14:-4]]:
+    for part in decompress_zstd_frame([raw[14:-4]], name) if raw[13] else [raw[14:-4]]:
         found += part
         if len(found) > _MAX_NODE:
             raise FileTooLargeError(f"{name} has more than {_MAX_NODE >> 20} MiB")
     return _DecodedBodyReader(bytes(found))
 
 
-def unpack_frame(parts: Iterable[bytes], name: str) -> Iterator[bytes]:
+def decompress_zstd_frame(parts: Iterable[bytes], name: str) -> Iterator[bytes]:
     """Yield one zstd frame decompressed, part by part. Raises IncompleteCheckpointError where it
     does not end with the last part, Unprovable where this Python has no zstd."""
     try:
@@ -248,7 +250,7 @@ def unpack_frame(parts: Iterable[bytes], name: str) -> Iterator[bytes]:
         else:
             from backports import zstd
     except ImportError:
-        raise UnprovableCheckpointError(
+        raise UnverifiableCheckpointError(
             "its data is compressed with zstd: install the Python package backports.zstd"
         ) from None
     made = zstd.ZstdDecompressor()
@@ -276,7 +278,7 @@ def _make_crc_table_row(value: int) -> int:
 _TABLE = tuple(map(_make_crc_table_row, range(256)))
 
 
-def crc32c(raw: bytes) -> int:
+def compute_crc32c(raw: bytes) -> int:
     """Return the CRC-32C (Castagnoli). Takes a second for each 15 MB."""
     crc = 0xFFFFFFFF
     for byte in raw:

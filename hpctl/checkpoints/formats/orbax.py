@@ -41,13 +41,13 @@ from hpctl.checkpoints.files import (
     IncompleteCheckpointError,
     Place,
     UnfinishedSaveError,
-    UnprovableCheckpointError,
+    UnverifiableCheckpointError,
     list_directory_names,
-    modified_ns,
     open_file,
+    parse_json_object,
     parse_step_from_name,
-    read_json_object,
-    read_size,
+    read_file_size,
+    read_modified_ns,
     read_small_file,
     run_for_each_item,
 )
@@ -94,7 +94,7 @@ class _ArrayChunkLayout(Struct, frozen=True):
             yield f"{self.name}/" + self.separator.join(part for part in parts if part)
 
 
-class _Values(Struct, frozen=True):
+class _StoredValues(Struct, frozen=True):
     """Descriptions and chunks by their keys: in the database, or (without one) a file for each."""
 
     directory: Place
@@ -109,7 +109,7 @@ class _Values(Struct, frozen=True):
         """Return where a value lies. Raises FileMissingError, IncompleteCheckpointError,
         OSError."""
         if self.database is None:
-            return ocdbt.StoredValueLocation(read_size(self.directory, key), key)
+            return ocdbt.StoredValueLocation(read_file_size(self.directory, key), key)
         if key not in self.database:
             raise FileMissingError(f"{key[:120]} is missing in {ocdbt.MANIFEST}")
         return self.database[key]
@@ -122,46 +122,46 @@ class _Values(Struct, frozen=True):
             return file.read(stored.offset + begin, length)
 
 
-def claim(layout: CandidateListing) -> CheckpointClaim | None:
+def detect_orbax_checkpoint(layout: CandidateListing) -> CheckpointClaim | None:
     """Claim a directory that Orbax's checkpointers made: the step is the name's."""
     if layout.names is None:
         return None
     path = layout.path
     if not layout.has(_STEP):
         if layout.has(_TREE) and (layout.has(ocdbt.MANIFEST) or layout.has(_MARK)):
-            raise UnprovableCheckpointError(
+            raise UnverifiableCheckpointError(
                 f"{_STEP} is missing: Orbax before 0.6 saved this checkpoint, or it is being "
                 "deleted"
             )
         return None
-    document = read_json_object(read_small_file(path, _STEP, _MAX_JSON), _STEP)
+    document = parse_json_object(read_small_file(path, _STEP, _MAX_JSON), _STEP)
     if not layout.has(_MARK):
         if type(document.get("commit_timestamp_nsecs")) is not int:
             raise UnfinishedSaveError(
                 f"{_MARK} is missing: the save writes this file last, so it has not finished"
             )
-        raise UnprovableCheckpointError(
+        raise UnverifiableCheckpointError(
             f"{_MARK} is missing: an older Orbax saved this checkpoint, or the save was killed "
             "just before its end"
         )
     handlers = document.get("item_handlers")
     items = {"": handlers} if isinstance(handlers, str) else handlers
     if not isinstance(items, dict) or not items:
-        raise UnprovableCheckpointError(f"{_STEP} does not list the checkpoint's parts")
+        raise UnverifiableCheckpointError(f"{_STEP} does not list the checkpoint's parts")
 
-    def prove(deep: bool) -> None:
+    def verify_items(deep: bool) -> None:
         for name, handler in sorted(items.items()):
             if "/" in name or name in (".", "..") or not name.isprintable():
                 raise IncompleteCheckpointError(
                     f"{_STEP}: the name {name[:80]!r} in it leads outside the checkpoint"
                 )
             names = list_directory_names(path, name) if name else layout.names
-            _prove_item(path, name, names, str(handler), deep)
+            _verify_item(path, name, names, str(handler), deep)
 
-    return CheckpointClaim(parse_step_from_name(path.name), None, prove, digests=False)
+    return CheckpointClaim(parse_step_from_name(path.name), None, verify_items, digests=False)
 
 
-def _prove_item(
+def _verify_item(
     step: Place, name: str, names: frozenset[str] | None, handler: str, deep: bool
 ) -> None:
     place = step / name if name else step
@@ -169,28 +169,28 @@ def _prove_item(
         raise IncompleteCheckpointError(f"{name}/ is missing, although {_STEP} lists it")
     try:
         if names & {_TREE, ocdbt.MANIFEST} or "PyTree" in handler or "StandardCheck" in handler:
-            _prove_tree(step, place, names, deep)
+            _verify_array_tree(step, place, names, deep)
         elif handler.endswith(_JSON):
-            _prove_json(place, names - {_MARK, _STEP})
+            _verify_json_files(place, names - {_MARK, _STEP})
         elif handler.endswith(_RANDOM_KEY):
             in_jax = handler.endswith(_JAX_RANDOM_KEY)
-            _prove_random_key(step, place, names - {_MARK, _STEP}, in_jax, deep)
+            _verify_random_keys(step, place, names - {_MARK, _STEP}, in_jax, deep)
         else:
-            check_unchanged_since_commit(place, modified_ns(step, _MARK))
+            check_unchanged_since_commit(place, read_modified_ns(step, _MARK))
     except IncompleteCheckpointError as defect:
         if not name:
             raise
         raise type(defect)(f"{name}: {defect}") from None
 
 
-def _prove_json(place: Place, names: frozenset[str]) -> None:
+def _verify_json_files(place: Place, names: frozenset[str]) -> None:
     if not names:
         raise IncompleteCheckpointError("a JSON part of the checkpoint has no file")
     for name in sorted(names):
-        read_json_object(read_small_file(place, name, _MAX_JSON), name)
+        parse_json_object(read_small_file(place, name, _MAX_JSON), name)
 
 
-def _prove_random_key(
+def _verify_random_keys(
     step: Place, place: Place, names: frozenset[str], in_jax: bool, deep: bool
 ) -> None:
     """Prove a random key: an array, or JSON, and next to it a directory with JSON about it.
@@ -206,9 +206,9 @@ def _prove_random_key(
             if inner is None:
                 raise IncompleteCheckpointError(f"{name[:80]}/ is missing")
             if not inner & {_TREE, ocdbt.MANIFEST}:
-                _prove_json(place / name, inner - {_MARK})
+                _verify_json_files(place / name, inner - {_MARK})
                 continue
-            _prove_tree(step, place / name, inner, deep)
+            _verify_array_tree(step, place / name, inner, deep)
             if in_jax and _SHARDINGS not in inner:
                 # No other file records the device of the key: its load has no target.
                 raise IncompleteCheckpointError(f"{name}/{_SHARDINGS} is missing")
@@ -217,7 +217,7 @@ def _prove_random_key(
 def check_unchanged_since_commit(place: Place, committed_ns: int) -> None:
     """Raise IncompleteCheckpointError where something was changed since the commit, OSError."""
     if not isinstance(place, Path):
-        raise UnprovableCheckpointError(
+        raise UnverifiableCheckpointError(
             "the checkpoint, or a part of it, is in a format that hpctl does not know"
         )
     changed = IncompleteCheckpointError(
@@ -239,23 +239,23 @@ def check_unchanged_since_commit(place: Place, committed_ns: int) -> None:
                     raise changed
 
 
-def _prove_tree(step: Place, place: Place, names: frozenset[str], deep: bool) -> None:
+def _verify_array_tree(step: Place, place: Place, names: frozenset[str], deep: bool) -> None:
     """Raise IncompleteCheckpointError where an array, or a part of one, is missing; OSError."""
-    tree = read_json_object(read_small_file(place, _TREE, _MAX_JSON), _TREE)
+    tree = parse_json_object(read_small_file(place, _TREE, _MAX_JSON), _TREE)
     entries = tree.get("tree_metadata")
     if not isinstance(entries, dict) or not entries:
         raise IncompleteCheckpointError(f"{_TREE} names no arrays")
     if _SHARDINGS in names:
-        _prove_shardings(place)
-    _prove_array_metadata_files(place, names)
+        _verify_sharding_file(place)
+    _verify_array_metadata_files(place, names)
     in_database = ocdbt.MANIFEST in names or tree.get("use_ocdbt") is True
-    values = _Values(place, ocdbt.read_values(place) if in_database else None)
+    values = _StoredValues(place, ocdbt.read_value_locations(place) if in_database else None)
     third = tree.get("use_zarr3") is True
     complete = tree.get("store_array_data_equal_to_fill_value") is True
     chunks, blocks_left = 0, MAX_BLOCKS
     strings, in_jax = [], False
     for entry in entries.values():
-        name, kind = _parse_entry(entry)
+        name, kind = _parse_tree_entry(entry)
         if kind == "string":
             strings.append(name)
         elif kind:
@@ -264,27 +264,27 @@ def _prove_tree(step: Place, place: Place, names: frozenset[str], deep: bool) ->
             chunks += math.prod(array.grid)
             if chunks > _MAX_CHUNKS:
                 raise FileTooLargeError(f"{_TREE} names more than {_MAX_CHUNKS} chunks")
-            blocks_left -= _prove_chunks(values, array, complete, deep, blocks_left)
+            blocks_left -= _verify_array_chunks(values, array, complete, deep, blocks_left)
     if strings:
-        _prove_string_values(place, strings)
+        _verify_string_values(place, strings)
     if in_jax and _SHARDINGS not in names and isinstance(step, Path) and isinstance(place, Path):
-        _refuse_missing_shardings(step, place)
+        _check_sharding_file_present(step, place)
 
 
-def _prove_string_values(place: Place, names: list[str]) -> None:
+def _verify_string_values(place: Place, names: list[str]) -> None:
     """Raise IncompleteCheckpointError where the file that holds the strings of a tree lacks one,
     OSError."""
-    found = read_json_object(read_small_file(place, _STRINGS, _MAX_JSON), _STRINGS)
+    found = parse_json_object(read_small_file(place, _STRINGS, _MAX_JSON), _STRINGS)
     for name in names:
         # A name is a JSON pointer, in which these two characters have another meaning.
         if not {"/", "~"} & {*name} and not isinstance(found.get(name), str):
             raise IncompleteCheckpointError(f"{_STRINGS} does not have the text of {name[:80]!r}")
 
 
-def _prove_shardings(place: Place) -> None:
+def _verify_sharding_file(place: Place) -> None:
     """Raise IncompleteCheckpointError where the file that records on which devices the arrays lay
     is damaged: a load without a target then fails. An empty text is no sharding. Raises OSError."""
-    for text in read_json_object(
+    for text in parse_json_object(
         read_small_file(place, _SHARDINGS, _MAX_JSON), _SHARDINGS
     ).values():
         if not isinstance(text, str):
@@ -292,14 +292,14 @@ def _prove_shardings(place: Place) -> None:
                 f"{_SHARDINGS} has an entry that does not name the array's devices"
             )
         if text:
-            read_json_object(text.encode(), f"an entry of {_SHARDINGS}")
+            parse_json_object(text.encode(), f"an entry of {_SHARDINGS}")
 
 
-def _refuse_missing_shardings(step: Path, place: Path) -> None:
+def _check_sharding_file_present(step: Path, place: Path) -> None:
     """Raise IncompleteCheckpointError where that file was removed: the directory was changed since
     the commit, and a directory in it was not. In a copy without times all are newer, and it cannot
     be known: a program may save without the file, and then loads with a target. Raises OSError."""
-    committed_ns = modified_ns(step, _MARK)
+    committed_ns = read_modified_ns(step, _MARK)
     if place.stat().st_mtime_ns <= committed_ns:
         return
     with os.scandir(place) as entries:
@@ -310,30 +310,30 @@ def _refuse_missing_shardings(step: Path, place: Path) -> None:
                 )
 
 
-def _prove_array_metadata_files(place: Place, names: frozenset[str]) -> None:
+def _verify_array_metadata_files(place: Place, names: frozenset[str]) -> None:
     """Raise IncompleteCheckpointError where a process's description of its arrays is there and
     damaged: a load in that process fails. Raises OSError."""
     if _ARRAYS not in names:
         return
     inner = list_directory_names(place, _ARRAYS) or frozenset()
 
-    def read_metadata(name: str) -> None:
+    def check_metadata_file(name: str) -> None:
         shown = f"{_ARRAYS}/{name}"
-        rows = read_json_object(read_small_file(place, shown, _MAX_JSON), shown).get(
+        rows = parse_json_object(read_small_file(place, shown, _MAX_JSON), shown).get(
             "array_metadatas", []
         )
-        if not isinstance(rows, list) or not all(map(_describes_array, rows)):
+        if not isinstance(rows, list) or not all(map(_is_array_description, rows)):
             raise IncompleteCheckpointError(f"{shown} has no valid descriptions of arrays")
 
-    run_for_each_item(place, sorted(filter(_PROCESS.fullmatch, inner)), read_metadata)
+    run_for_each_item(place, sorted(filter(_PROCESS.fullmatch, inner)), check_metadata_file)
 
 
-def _describes_array(row: object) -> bool:
+def _is_array_description(row: object) -> bool:
     found = row.get("array_metadata") if isinstance(row, dict) else None
     return isinstance(found, dict) and {"param_name", "write_shape", "chunk_shape"} <= found.keys()
 
 
-def _parse_entry(entry: object) -> tuple[str, str]:
+def _parse_tree_entry(entry: object) -> tuple[str, str]:
     """Return an array's name and kind; no kind where nothing is stored (None, an empty list)."""
     try:
         about, keys = entry["value_metadata"], entry["key_metadata"]  # type: ignore[index]
@@ -351,13 +351,13 @@ def _parse_entry(entry: object) -> tuple[str, str]:
     return name, kind
 
 
-def _read_array(values: _Values, name: str, third: bool) -> _ArrayChunkLayout:
+def _read_array(values: _StoredValues, name: str, third: bool) -> _ArrayChunkLayout:
     """Return the fields of an array's description. Raises IncompleteCheckpointError, OSError."""
     key = f"{name}/zarr.json" if third else f"{name}/.zarray"
     stored = values.find(key)
     if stored.size > _MAX_JSON:
         raise FileTooLargeError(f"{key[:120]} has {stored.size} bytes: too many")
-    found = read_json_object(values.read(stored, 0, stored.size), key[:120])
+    found = parse_json_object(values.read(stored, 0, stored.size), key[:120])
     try:
         return (_parse_zarr3 if third else _parse_zarr2)(name, found)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError):
@@ -383,11 +383,11 @@ def _parse_zarr3(name: str, found: dict[str, Any]) -> _ArrayChunkLayout:
     if first["name"] == "sharding_indexed":
         inner = math.prod(_count_chunks(shape, first["configuration"]["chunk_shape"]))
         if first["configuration"].get("index_location", "end") != "end":
-            raise UnprovableCheckpointError(
+            raise UnverifiableCheckpointError(
                 f"{name[:80]} has shards in a format that hpctl does not know"
             )
     if found["chunk_key_encoding"] not in ({"name": "default"}, _SLASHES):
-        raise UnprovableCheckpointError(
+        raise UnverifiableCheckpointError(
             f"{name[:80]} names its chunks in a way that hpctl does not know"
         )
     zstd = not inner and found["codecs"][-1]["name"] == "zstd"
@@ -403,8 +403,8 @@ def _count_chunks(shape: list[int], chunk: list[int]) -> tuple[int, ...]:
     return tuple(-(-n // max(c, 1)) for n, c in zip(shape, chunk, strict=True))
 
 
-def _prove_chunks(
-    values: _Values, array: _ArrayChunkLayout, complete: bool, deep: bool, blocks_left: int
+def _verify_array_chunks(
+    values: _StoredValues, array: _ArrayChunkLayout, complete: bool, deep: bool, blocks_left: int
 ) -> int:
     """Prove an array's chunks; return how many blocks of zstd were followed, at most `blocks_left`.
 
@@ -417,7 +417,7 @@ def _prove_chunks(
         except FileMissingError:
             if complete:
                 raise
-            raise UnprovableCheckpointError(
+            raise UnverifiableCheckpointError(
                 f"{key[:120]} is missing: its data are all zeros, or the file was lost"
             ) from None
         if array.plain_bytes not in (None, stored.size) or not stored.size:
@@ -426,24 +426,26 @@ def _prove_chunks(
                 "bytes"
             )
         if array.inner and (deep or values.are_files):
-            _prove_index(values, stored, array.inner, key[:120])
+            _verify_shard_index(values, stored, array.inner, key[:120])
         elif deep and array.zstd:
-            _prove_frame(values, stored, key[:120])
+            _verify_zstd_frame(values, stored, key[:120])
         elif array.zstd and values.are_files and followed < blocks_left:
             with open_file(values.directory, key) as file:
-                followed += zstd_frame.follow_blocks(file, blocks_left - followed)
+                followed += zstd_frame.validate_zstd_blocks(file, blocks_left - followed)
     return followed
 
 
-def _prove_frame(values: _Values, stored: ocdbt.StoredValueLocation, name: str) -> None:
+def _verify_zstd_frame(values: _StoredValues, stored: ocdbt.StoredValueLocation, name: str) -> None:
     """Follow the zstd frame of a value. Raises IncompleteCheckpointError where it is not a complete
     one, OSError."""
     spans = range(0, stored.size, _PART)
     parts = (values.read(stored, at, min(_PART, stored.size - at)) for at in spans)
-    collections.deque(ocdbt.unpack_frame(parts, name), maxlen=0)
+    collections.deque(ocdbt.decompress_zstd_frame(parts, name), maxlen=0)
 
 
-def _prove_index(values: _Values, stored: ocdbt.StoredValueLocation, parts: int, name: str) -> None:
+def _verify_shard_index(
+    values: _StoredValues, stored: ocdbt.StoredValueLocation, parts: int, name: str
+) -> None:
     """Compare the checksum of the index that zarr's shards end with. Raises
     IncompleteCheckpointError, OSError."""
     length = 16 * parts + 4
@@ -452,7 +454,7 @@ def _prove_index(values: _Values, stored: ocdbt.StoredValueLocation, parts: int,
             f"{name} is cut off: it has {stored.size} bytes, fewer than its index needs"
         )
     index = values.read(stored, stored.size - length, length)
-    if ocdbt.crc32c(index[:-4]) != int.from_bytes(index[-4:], "little"):
+    if ocdbt.compute_crc32c(index[:-4]) != int.from_bytes(index[-4:], "little"):
         raise IncompleteCheckpointError(
             f"{name}: its index differs from its checksum (CRC-32C): the file is damaged"
         )

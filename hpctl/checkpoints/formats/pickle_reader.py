@@ -20,10 +20,10 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from hpctl.checkpoints.files import IncompleteCheckpointError, OpenFile, UnprovableCheckpointError
+from hpctl.checkpoints.files import IncompleteCheckpointError, OpenFile, UnverifiableCheckpointError
 
 
-class UnkeptValue:
+class DiscardedValue:
     """A value that is not kept. `recalled`: referenced again, so that its content is unknown."""
 
     __slots__ = ("recalled",)
@@ -32,7 +32,7 @@ class UnkeptValue:
         self.recalled = recalled
 
 
-OTHER, RECALLED = UnkeptValue(recalled=False), UnkeptValue(recalled=True)
+OTHER, RECALLED = DiscardedValue(recalled=False), DiscardedValue(recalled=True)
 
 
 class StorageRef(Struct, frozen=True):
@@ -52,11 +52,11 @@ class PickledFields:
 
     def get(self, key: str) -> object:
         """Return None, True, False, an integer or a text; otherwise a placeholder. None where the
-        key is missing. Raises UnprovableCheckpointError where the pickle refers to a value that was
-        not kept."""
+        key is missing. Raises UnverifiableCheckpointError where the pickle refers to a value that
+        was not kept."""
         value = self._fields.get(key)
         if value is RECALLED:
-            raise UnprovableCheckpointError(
+            raise UnverifiableCheckpointError(
                 f"hpctl cannot read the pickle file: it refers to data elsewhere for the key {key}"
             )
         return value
@@ -137,7 +137,7 @@ class PickleReader:
 
     def top(self) -> object:
         """Return the top object. Raises IncompleteCheckpointError for bytes that are not a pickle,
-        UnprovableCheckpointError where it takes longer than LOOK_S, OSError."""
+        UnverifiableCheckpointError where it takes longer than LOOK_S, OSError."""
         try:
             return self.run()
         except (ValueError, IndexError, KeyError, OverflowError, TypeError) as error:
@@ -207,7 +207,7 @@ class PickleReader:
                 stack, buffer, position, limit = self.stack, self.buffer, self.position, self.limit
     # fmt: on
 
-    def text_number(self, text: str) -> int:
+    def intern_text(self, text: str) -> int:
         """Return the number of a text. Equal texts are kept once: each rank has its own copies of
         the tensors' names."""
         number = self.numbers.get(text)
@@ -226,7 +226,7 @@ class PickleReader:
         """Drop what was decoded and read on. Raises ValueError at the end of the file."""
         self.bound(max(held, len(self.below)))
         if time.thread_time() > self.until:
-            raise UnprovableCheckpointError(
+            raise UnverifiableCheckpointError(
                 f"{self.file.name} takes hpctl more than {LOOK_S:g} s to decode"
             )
         left = max(0, self.file.size - self.at)
@@ -290,7 +290,7 @@ class PickleReader:
         del self.stack[len(self.stack) - count :]
         self.stack.append(OTHER)
 
-    def to_mark(self) -> list[object]:
+    def pop_to_mark(self) -> list[object]:
         """Remove and return the values above the last mark, and the mark."""
         taken, self.stack = self.stack, self.below.pop()
         return taken
@@ -303,10 +303,10 @@ class PickleReader:
 
     def collapse_mark(self) -> None:
         """Replace all values above the mark by one placeholder."""
-        self.to_mark()
+        self.pop_to_mark()
         self.stack.append(OTHER)
 
-    def tuple_to_mark(self) -> None:
+    def push_tuple(self) -> None:
         """Push a tuple: a placeholder, unless it names the storage of a tensor."""
         self.stack, taken = self.below.pop(), self.stack
         self.stack.append(_find_storage(taken))
@@ -320,7 +320,7 @@ class PickleReader:
             self.bound(len(self.storages))
             self.storages[storage.key] = storage
 
-    def new_dict(self) -> None:
+    def push_dict(self) -> None:
         """Push a dict; under the wanted key one that passes its pairs on as they are read."""
         wanted = bool(self.stack) and self.stack[-1] == self.key
         self.stack.append(self.sink() if wanted else {})
@@ -341,15 +341,15 @@ class PickleReader:
     def memoize(self, place: int, text: str) -> None:
         """Store under the next place (MEMOIZE)."""
         self.places.append(place)
-        self.which.append(self.text_number(text))
+        self.which.append(self.intern_text(text))
 
-    def put_in(self, place: int) -> None:
+    def memoize_at(self, place: int) -> None:
         """Store under a place that the pickle chooses (PUT), as older protocols do."""
         self.recent.pop(place, None)
         value = self.stack[-1]
         if isinstance(value, str):
             self.bound(len(self.put))
-            self.put[place] = self.text_number(value)
+            self.put[place] = self.intern_text(value)
         else:
             self.put.pop(place, None)
 
@@ -366,21 +366,21 @@ class PickleReader:
         return value
 
 
-def _make_push(value: object) -> Callable[[PickleReader], None]:
+def _make_push_handler(value: object) -> Callable[[PickleReader], None]:
     return lambda reader: reader.stack.append(value)
 
 
-def _make_skip(length_of: int, more: int = 0) -> Callable[[PickleReader], None]:
+def _make_skip_handler(length_of: int, more: int = 0) -> Callable[[PickleReader], None]:
     """Return a handler that skips an argument whose length precedes it in `length_of` bytes."""
 
-    def run(reader: PickleReader) -> None:
+    def skip_and_push_placeholder(reader: PickleReader) -> None:
         reader.skip(reader.number(length_of) if length_of else more)
         reader.stack.append(OTHER)
 
-    return run
+    return skip_and_push_placeholder
 
 
-def _load_text_integer(reader: PickleReader) -> None:
+def _skip_text_line(reader: PickleReader) -> None:
     reader.line()
     reader.stack.append(OTHER)
 
@@ -413,9 +413,9 @@ def _set_item(reader: PickleReader) -> None:
     reader.set_items(reader.stack[-1], pair)
 
 
-def _new_filled_dict(reader: PickleReader) -> None:
-    items = reader.to_mark()
-    reader.new_dict()
+def _push_filled_dict(reader: PickleReader) -> None:
+    items = reader.pop_to_mark()
+    reader.push_dict()
     reader.set_items(reader.stack[-1], items)
 
 
@@ -441,25 +441,27 @@ def _build_object(reader: PickleReader) -> None:
 
 
 def _pop_mark(reader: PickleReader) -> None:
-    reader.to_mark()
+    reader.pop_to_mark()
 
 
 RARE: dict[int, Callable[[PickleReader], None]] = {
-    **dict.fromkeys(b")]\x8f", _make_push(OTHER)),  # EMPTY_TUPLE, EMPTY_LIST, EMPTY_SET
+    **dict.fromkeys(b")]\x8f", _make_push_handler(OTHER)),  # EMPTY_TUPLE, EMPTY_LIST, EMPTY_SET
     **{
-        code: _make_push(value)
+        code: _make_push_handler(value)
         for code, value in zip(b"N\x88\x89", (None, True, False), strict=True)
     },
     **dict.fromkeys(b"0a", _pop_value),  # POP, APPEND
     **dict.fromkeys(b"1e\x90", _pop_mark),  # POP_MARK, APPENDS, ADDITEMS
-    0x74: lambda m: m.tuple_to_mark(),
+    0x74: lambda m: m.push_tuple(),
     **dict.fromkeys(b"l\x91", lambda m: m.collapse_mark()),  # LIST, FROZENSET
     **dict.fromkeys(b"\x81R", _make_object),  # NEWOBJ, REDUCE
-    **dict.fromkeys(b"PSF", _load_text_integer),  # PERSID, STRING, FLOAT
+    **dict.fromkeys(b"PSF", _skip_text_line),  # PERSID, STRING, FLOAT
     **dict.fromkeys(b"IL", _load_integer),
-    **dict.fromkeys(b"UC", _make_skip(1)),  # SHORT_BINSTRING, SHORT_BINBYTES
-    **dict.fromkeys(b"TB\x8b", _make_skip(4)),  # BINSTRING, BINBYTES; LONG4: no offset is so long
-    **dict.fromkeys(b"\x8e\x96", _make_skip(8)),  # BINBYTES8, BYTEARRAY8
+    **dict.fromkeys(b"UC", _make_skip_handler(1)),  # SHORT_BINSTRING, SHORT_BINBYTES
+    **dict.fromkeys(
+        b"TB\x8b", _make_skip_handler(4)
+    ),  # BINSTRING, BINBYTES; LONG4: no offset is so long
+    **dict.fromkeys(b"\x8e\x96", _make_skip_handler(8)),  # BINBYTES8, BYTEARRAY8
     0x51: lambda m: m.persistent(),  # BINPERSID
     0x85: lambda m: m.drop(1),  # TUPLE1
     **dict.fromkeys(b"\x86\x93", lambda m: m.drop(2)),  # TUPLE2, STACK_GLOBAL
@@ -468,19 +470,19 @@ RARE: dict[int, Callable[[PickleReader], None]] = {
     0x95: lambda m: m.skip(8),  # FRAME
     0x28: lambda m: m.mark(),
     0x32: lambda m: m.stack.append(m.stack[-1]),  # DUP
-    0x7D: lambda m: m.new_dict(),
-    0x64: _new_filled_dict,  # DICT
+    0x7D: lambda m: m.push_dict(),
+    0x64: _push_filled_dict,  # DICT
     0x73: _set_item,
     0x62: _build_object,
     0x63: _load_global,
     0x56: lambda m: m.stack.append(m.line().decode("raw-unicode-escape")),  # UNICODE
     0x67: lambda m: m.stack.append(m.recall(int(m.line()))),  # GET
-    0x70: lambda m: m.put_in(int(m.line())),  # PUT, BINPUT, LONG_BINPUT
-    0x71: lambda m: m.put_in(m.number(1)),
-    0x72: lambda m: m.put_in(m.number(4)),
+    0x70: lambda m: m.memoize_at(int(m.line())),  # PUT, BINPUT, LONG_BINPUT
+    0x71: lambda m: m.memoize_at(m.number(1)),
+    0x72: lambda m: m.memoize_at(m.number(4)),
     0x58: lambda m: m.text(m.number(4)),  # BINUNICODE, and with 1 and 8 bytes of length
     0x8C: lambda m: m.text(m.number(1)),
     0x8D: lambda m: m.text(m.number(8)),
     0x8A: lambda m: m.stack.append(m.number(m.number(1), signed=True)),  # LONG1
-    0x47: _make_skip(0, 8),  # BINFLOAT
+    0x47: _make_skip_handler(0, 8),  # BINFLOAT
 }

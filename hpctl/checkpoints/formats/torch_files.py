@@ -40,13 +40,13 @@ from hpctl.checkpoints.files import (
     OpenFile,
     Place,
     UnfinishedSaveError,
-    UnprovableCheckpointError,
+    UnverifiableCheckpointError,
     check_last_file_exists,
     exists,
-    find_overwritten_file,
-    modified_ns,
+    make_overwritten_file_error,
     open_file,
     parse_step_from_name,
+    read_modified_ns,
     run_for_each_item,
 )
 from hpctl.checkpoints.formats.pickle_reader import (
@@ -110,7 +110,7 @@ class TorchZipArchive(Struct, frozen=True):
             raise FileTooLargeError(
                 f"data.pkl in {self.file.name} has {member.size} bytes: too many"
             )
-        top = self._read_top(member, fields)
+        top = self._read_top_object(member, fields)
         if not isinstance(top, dict):
             raise IncompleteCheckpointError(f"data.pkl in {self.file.name} contains no object")
         return PickledFields(_resolve_tensor_numbers(top, self._read_number))
@@ -122,16 +122,18 @@ class TorchZipArchive(Struct, frozen=True):
 
     def numbers(self) -> RecordedNumbers:
         """Return the step, and the number of ranks where the saved object contains it."""
-        top = self._read_top(self.member("/data.pkl"), FIELDS)
+        top = self._read_top_object(self.member("/data.pkl"), FIELDS)
         if isinstance(top, StorageRef):
             return RecordedNumbers(self._read_number(top))
         if isinstance(top, dict):
-            return read_numbers(PickledFields(_resolve_tensor_numbers(top, self._read_number)))
+            return read_recorded_numbers(
+                PickledFields(_resolve_tensor_numbers(top, self._read_number))
+            )
         return RecordedNumbers(top if type(top) is int else None)
 
-    def _read_top(self, member: ArchiveMember, fields: frozenset[str]) -> object:
-        view = _FileView(
-            self.file, f"data.pkl in {self.file.name}", self._find_data(member), member.size
+    def _read_top_object(self, member: ArchiveMember, fields: frozenset[str]) -> object:
+        view = _FileSlice(
+            self.file, f"data.pkl in {self.file.name}", self._find_data_offset(member), member.size
         )
         return PickleReader(view, fields).top()
 
@@ -145,7 +147,7 @@ class TorchZipArchive(Struct, frozen=True):
             raise IncompleteCheckpointError(
                 f"{member.name} in {self.file.name} has {member.size} bytes, but needs {size}"
             )
-        return _decode_integer(self.file.read(self._find_data(member), size), storage.kind)
+        return _decode_integer(self.file.read(self._find_data_offset(member), size), storage.kind)
 
     def compare(self) -> None:
         """Read every byte and compare with the CRC-32 in the directory. Raises
@@ -156,7 +158,7 @@ class TorchZipArchive(Struct, frozen=True):
                 raise IncompleteCheckpointError(
                     f"{self.file.name} has no checksums, so hpctl cannot verify it"
                 )
-            at, crc, left = self._find_data(member), 0, member.size
+            at, crc, left = self._find_data_offset(member), 0, member.size
             while left:
                 part = self.file.read(at, min(left, _CHUNK))
                 crc, at, left = zlib.crc32(part, crc), at + len(part), left - len(part)
@@ -166,7 +168,7 @@ class TorchZipArchive(Struct, frozen=True):
                     "file is damaged"
                 )
 
-    def _find_data(self, member: ArchiveMember) -> int:
+    def _find_data_offset(self, member: ArchiveMember) -> int:
         header = _LOCAL.unpack(self.file.read(self.start + member.offset, _LOCAL.size))
         if header[0] != b"PK\3\4" or not member.stored:
             raise IncompleteCheckpointError(
@@ -237,7 +239,7 @@ class LegacyTorchFile(Struct, frozen=True):
 
 def open_rest_of_file(file: OpenFile, start: int) -> OpenFile:
     """Return the rest of a file, as a file."""
-    return _FileView(file, file.name, start, file.size - start)
+    return _FileSlice(file, file.name, start, file.size - start)
 
 
 def is_legacy_torch_file(file: OpenFile) -> bool:
@@ -264,7 +266,7 @@ def read_legacy_torch_file(file: OpenFile) -> LegacyTorchFile:
     for key, storage in sorted(storages.items()):
         size = _ITEM_BYTES.get(storage.kind)
         if size is None:
-            raise UnprovableCheckpointError(
+            raise UnverifiableCheckpointError(
                 f"{file.name} contains data of the type {storage.kind:.40}, whose size hpctl does "
                 "not know"
             )
@@ -287,7 +289,7 @@ def read_legacy_torch_file(file: OpenFile) -> LegacyTorchFile:
     return LegacyTorchFile(found, numbers)
 
 
-class _FileView(Struct, frozen=True):
+class _FileSlice(Struct, frozen=True):
     """A stretch of a file, as a file."""
 
     file: OpenFile
@@ -314,7 +316,7 @@ def read_archive(file: OpenFile, start: int = 0, length: int | None = None) -> T
     """
     length = file.size - start if length is None else length
     file.ahead(start + max(0, length - _AHEAD), min(length, _AHEAD))
-    at, size, count = _read_end(file, start, length)
+    at, size, count = _read_zip_end_record(file, start, length)
     members = _read_members(file, start, at, size)
     if len(members) != count:
         raise IncompleteCheckpointError(
@@ -344,7 +346,7 @@ def has_archive_end(tail: bytes) -> bool:
     return len(tail) == END_BYTES and tail[:4] == b"PK\5\6" and tail[-2:] == b"\0\0"
 
 
-def _read_end(file: OpenFile, start: int, length: int) -> tuple[int, int, int]:
+def _read_zip_end_record(file: OpenFile, start: int, length: int) -> tuple[int, int, int]:
     """Return offset, size and count of members of the directory, from one or two end records."""
     if length < END_BYTES:
         raise IncompleteCheckpointError(
@@ -388,7 +390,9 @@ def _read_members(file: OpenFile, start: int, at: int, size: int) -> list[Archiv
         after = here + _MEMBER.size
         name = raw[after : after + names].decode("utf-8", "replace")
         extra = raw[after + names : after + names + extras]
-        packed, unpacked, offset = _read_sizes(file, extra, int(row[8]), int(row[9]), int(row[16]))
+        packed, unpacked, offset = _read_zip64_sizes(
+            file, extra, int(row[8]), int(row[9]), int(row[16])
+        )
         room = _LOCAL.size + names + packed
         stored = row[4] == 0 and packed == unpacked
         found.append(ArchiveMember(name, offset, unpacked, int(row[7]), stored, room))
@@ -396,7 +400,7 @@ def _read_members(file: OpenFile, start: int, at: int, size: int) -> list[Archiv
     return found
 
 
-def _read_sizes(
+def _read_zip64_sizes(
     file: OpenFile, extra: bytes, packed: int, size: int, at: int
 ) -> tuple[int, int, int]:
     """Return sizes and offset, from the zip64 extra field where the 32-bit ones are full."""
@@ -466,7 +470,7 @@ FIELDS = frozenset(
 """The fields of a saved object that any format reads."""
 
 
-def prove_archive(root: Place, name: str, *, deep: bool = False) -> int:
+def verify_torch_save_file(root: Place, name: str, *, deep: bool = False) -> int:
     """Prove a file of torch.save. Raises IncompleteCheckpointError where it is not complete. Three
     or four reads.
 
@@ -484,7 +488,7 @@ def prove_archive(root: Place, name: str, *, deep: bool = False) -> int:
         return file.modified_ns
 
 
-def read_fields(root: Place, name: str, limit: int | None = None) -> PickledFields:
+def read_torch_file_fields(root: Place, name: str, limit: int | None = None) -> PickledFields:
     """Return the FIELDS of the saved object, which is never executed. Raises
     IncompleteCheckpointError (FileTooLargeError), OSError.
 
@@ -505,7 +509,7 @@ def read_saved_fields(file: OpenFile, limit: int | None = None) -> PickledFields
 def find_step(saved: PickledFields) -> int | None:
     """Return the step that a saved dict records, itself or in one of the dicts that often do; where
     Composer keeps it; otherwise the epoch."""
-    holders = [saved, *_find_holders(saved)]
+    holders = [saved, *_find_nested_fields(saved)]
     for names in (_STEPS, _EPOCHS):
         for holder in holders:
             step = _find_first_number(holder, names)
@@ -524,15 +528,15 @@ class RecordedNumbers(Struct, frozen=True):
     ranks: int | None = None
 
 
-def read_numbers(saved: PickledFields) -> RecordedNumbers:
+def read_recorded_numbers(saved: PickledFields) -> RecordedNumbers:
     """Return the step and the number of ranks that a saved dict records."""
     ranks = saved.integer("world_size")
     return RecordedNumbers(find_step(saved), ranks if ranks is not None and ranks > 0 else None)
 
 
-def _find_holders(saved: PickledFields) -> Iterator[PickledFields]:
+def _find_nested_fields(saved: PickledFields) -> Iterator[PickledFields]:
     for name in _HOLDERS:
-        with contextlib.suppress(UnprovableCheckpointError):
+        with contextlib.suppress(UnverifiableCheckpointError):
             inner = saved.inner(name)
             if inner is not None:
                 yield inner
@@ -547,7 +551,7 @@ def _find_first_number(saved: PickledFields, names: tuple[str, ...]) -> int | No
 
 
 def _find_composer_batch(saved: PickledFields) -> int | None:
-    with contextlib.suppress(UnprovableCheckpointError):
+    with contextlib.suppress(UnverifiableCheckpointError):
         inner: PickledFields | None = saved
         for name in ("state", "timestamp", "Timestamp"):
             inner = inner and inner.inner(name)
@@ -555,13 +559,13 @@ def _find_composer_batch(saved: PickledFields) -> int | None:
     return None
 
 
-def is_of_one_rank(name: str) -> bool:
+def is_single_rank_file(name: str) -> bool:
     """Return whether a file's name shows which rank wrote it: such a file is a part of a
     checkpoint."""
     return _RANK.search(name) is not None
 
 
-def claim_file(layout: CandidateListing) -> CheckpointClaim | None:
+def detect_torch_save_checkpoint(layout: CandidateListing) -> CheckpointClaim | None:
     """Claim a file of torch.save whose content records a step: others may be anything."""
     path = layout.path
     if layout.names is not None or not path.name.endswith(SUFFIXES[1:]):
@@ -581,58 +585,60 @@ def claim_file(layout: CandidateListing) -> CheckpointClaim | None:
         raise
     if step is None:
         return None
-    if is_of_one_rank(path.name) and _find_composer_batch(saved) is None:
+    if is_single_rank_file(path.name) and _find_composer_batch(saved) is None:
         # Composer's rank 0 saves all, under its name.
         raise UnfinishedSaveError(
             "this is the file of one rank: name the checkpoint's directory instead"
         )
-    return CheckpointClaim(step, None, lambda deep: _prove_file(path, deep), digests=not stream)
+    return CheckpointClaim(
+        step, None, lambda deep: _verify_finished_file(path, deep), digests=not stream
+    )
 
 
-def claim_lightning(layout: CandidateListing) -> CheckpointClaim | None:
+def detect_lightning_checkpoint(layout: CandidateListing) -> CheckpointClaim | None:
     """Claim a `.ckpt` file, or a `.ckpt` directory of the sharded strategies (`meta.pt` last)."""
     path = layout.path
     if path.suffix != ".ckpt":
         return None
     if layout.names is None:
 
-        def prove_file(deep: bool) -> None:
-            _prove_file(path, deep)
-            require_resumable(path, "")
+        def verify_lightning_file(deep: bool) -> None:
+            _verify_finished_file(path, deep)
+            check_lightning_resumable(path, "")
 
-        return CheckpointClaim(_read_recorded_step(path), None, prove_file)
-    if not looks_like_dcp(layout.names):
+        return CheckpointClaim(_read_recorded_step(path), None, verify_lightning_file)
+    if not has_dcp_files(layout.names):
         return None
 
-    def prove_sharded(deep: bool) -> None:
-        reject_unfinished(path)
+    def verify_sharded_directory(deep: bool) -> None:
+        check_no_unfinished_marker(path)
         check_last_file_exists(path, "meta.pt")
-        prove_archive(path, "meta.pt", deep=deep)
-        require_resumable(path, "meta.pt")
-        prove_dcp(path, deep=deep)
-        if modified_ns(path, "meta.pt") < modified_ns(path, METADATA):
+        verify_torch_save_file(path, "meta.pt", deep=deep)
+        check_lightning_resumable(path, "meta.pt")
+        verify_dcp_directory(path, deep=deep)
+        if read_modified_ns(path, "meta.pt") < read_modified_ns(path, METADATA):
             raise IncompleteCheckpointError(
                 "meta.pt is older than .metadata: a newer save overwrote a part of the checkpoint "
                 "and did not finish"
             )
 
-    return CheckpointClaim(parse_step_from_name(path.name), None, prove_sharded)
+    return CheckpointClaim(parse_step_from_name(path.name), None, verify_sharded_directory)
 
 
-def require_resumable(root: Place, name: str) -> None:
+def check_lightning_resumable(root: Place, name: str) -> None:
     """Raise IncompleteCheckpointError where Lightning saved only the weights (`save_weights_only`).
 
     Its fit() ends with a KeyError on such a file, and a job that resumes from it would fail each
     time. Lightning writes `lr_schedulers` in all other cases, even as an empty list.
     """
-    saved = read_fields(root, name)
+    saved = read_torch_file_fields(root, name)
     if saved.get("pytorch-lightning_version") and saved.get("lr_schedulers") is None:
         raise IncompleteCheckpointError(
             f"{name or root.name} has only model weights, from which Lightning cannot resume"
         )
 
 
-def reject_unfinished(path: Place) -> None:
+def check_no_unfinished_marker(path: Place) -> None:
     """Raise IncompleteCheckpointError where NeMo's `-unfinished` marker lies next to a checkpoint.
 
     Source: NeMo, nemo/lightning/pytorch/callbacks/model_checkpoint.py.
@@ -648,15 +654,15 @@ def _read_recorded_step(path: Place) -> int | None:
     named = parse_step_from_name(path.name)
     try:
         # The step is only needed to order the files, and a large pickle takes seconds to read.
-        step = find_step(read_fields(path, "", None if named is None else _QUICK_BYTES))
+        step = find_step(read_torch_file_fields(path, "", None if named is None else _QUICK_BYTES))
     except FileTooLargeError:
         step = None
     return named if step is None else step
 
 
-def _prove_file(path: Place, deep: bool) -> None:
-    reject_unfinished(path)
-    prove_archive(path, "", deep=deep)
+def _verify_finished_file(path: Place, deep: bool) -> None:
+    check_no_unfinished_marker(path)
+    verify_torch_save_file(path, "", deep=deep)
 
 
 _KEY = "storage_data"
@@ -687,7 +693,7 @@ class DataFileItems(Struct):
         return zip(pairs, pairs, strict=True)
 
 
-class _ItemSink(PickledPairReceiver):
+class _DataItemReceiver(PickledPairReceiver):
     """The receiver of `storage_data` while it is read."""
 
     def __init__(self, name: str, keep: bool, wants_keys: bool) -> None:
@@ -708,12 +714,12 @@ class _ItemSink(PickledPairReceiver):
 
     def add(self, values: list[object]) -> None:
         """Take the values of some entries. Raises IncompleteCheckpointError,
-        UnprovableCheckpointError."""
+        UnverifiableCheckpointError."""
         name, files = self.name, self.held
         for state in values:
             if not isinstance(state, dict):
                 if state is RECALLED:
-                    raise UnprovableCheckpointError(
+                    raise UnverifiableCheckpointError(
                         f"{name} lists an entry twice, which hpctl cannot interpret"
                     )
                 raise IncompleteCheckpointError(f"{name} has an entry without the name of its file")
@@ -728,7 +734,7 @@ class _ItemSink(PickledPairReceiver):
             plain = state.get("transform_descriptors") is None
             held = files.get(path)
             if held is None:
-                _check_item_range(path, name)
+                _check_data_file_path(path, name)
                 files[path] = held = DataFileItems(offset, length, plain)
             elif offset + length > held.offset + held.length:
                 held.offset, held.length, held.plain = offset, length, plain
@@ -741,25 +747,27 @@ def list_data_files(file: OpenFile, *, keep: bool = False) -> dict[str, DataFile
     """Return the data files by name; with `keep` the place of each item in them. Raises
     IncompleteCheckpointError, OSError.
 
-    Never executes anything. Raises UnprovableCheckpointError for metadata that torch does not
+    Never executes anything. Raises UnverifiableCheckpointError for metadata that torch does not
     write.
     """
-    return _read_items(file, keep=keep, fields=_FIELDS).held
+    return _read_data_items(file, keep=keep, fields=_FIELDS).held
 
 
-def _read_items(file: OpenFile, *, keep: bool, fields: frozenset[str]) -> _ItemSink:
-    top = PickleReader(file, fields, _KEY, lambda: _ItemSink(file.name, keep, _FQN in fields)).top()
+def _read_data_items(file: OpenFile, *, keep: bool, fields: frozenset[str]) -> _DataItemReceiver:
+    top = PickleReader(
+        file, fields, _KEY, lambda: _DataItemReceiver(file.name, keep, _FQN in fields)
+    ).top()
     found = top.get(_KEY) if isinstance(top, dict) else None
     if found is RECALLED:
-        raise UnprovableCheckpointError(
+        raise UnverifiableCheckpointError(
             f"{file.name} keeps its list of entries in another place, which hpctl cannot read"
         )
-    if not isinstance(found, _ItemSink) or not found.held:
+    if not isinstance(found, _DataItemReceiver) or not found.held:
         raise IncompleteCheckpointError(f"{file.name} lists no data files")
     return found
 
 
-def _check_item_range(path: str, name: str) -> None:
+def _check_data_file_path(path: str, name: str) -> None:
     parts = PurePosixPath(path).parts
     if not parts or path.startswith("/") or ".." in parts or "\0" in path:
         raise IncompleteCheckpointError(
@@ -771,23 +779,25 @@ METADATA = ".metadata"
 _DATA = re.compile(r"__\d+_\d+\.distcp")
 
 
-def claim_dcp(layout: CandidateListing) -> CheckpointClaim | None:
+def detect_dcp_checkpoint(layout: CandidateListing) -> CheckpointClaim | None:
     """Claim a directory with `.metadata` or data files. The step is the name's: no file has it."""
-    if layout.names is None or not looks_like_dcp(layout.names):
+    if layout.names is None or not has_dcp_files(layout.names):
         return None
     path = layout.path
     step = parse_step_from_name(path.name)
     if step is None and METADATA in layout.names:
         step = _read_dcp_step(path)
-    return CheckpointClaim(step, None, lambda deep: prove_dcp(path, deep=deep))
+    return CheckpointClaim(step, None, lambda deep: verify_dcp_directory(path, deep=deep))
 
 
 def _read_dcp_step(directory: Place) -> int | None:
     """Return the step that one of its items holds; None where none is known."""
     try:
         with open_file(directory, METADATA) as metadata:
-            items = _read_items(metadata, keep=False, fields=_FIELDS | {_FQN}).steps
-        for name in sorted(items, key=lambda each: _rank_step_name(each.rpartition(".")[2])):
+            items = _read_data_items(metadata, keep=False, fields=_FIELDS | {_FQN}).steps
+        for name in sorted(
+            items, key=lambda each: _get_step_name_priority(each.rpartition(".")[2])
+        ):
             path, at, length = items[name]
             with open_file(directory, path) as file:
                 step = read_archive(file, at, length).step()
@@ -798,17 +808,17 @@ def _read_dcp_step(directory: Place) -> int | None:
     return None
 
 
-def _rank_step_name(name: str) -> int:
+def _get_step_name_priority(name: str) -> int:
     """Return the rank of a name: the most specific is first."""
     return _STEP_ITEMS.index(name)
 
 
-def looks_like_dcp(names: frozenset[str]) -> bool:
+def has_dcp_files(names: frozenset[str]) -> bool:
     """Return whether a listing looks like one of these, finished or not."""
     return METADATA in names or any(_DATA.fullmatch(name) for name in names)
 
 
-def prove_dcp(directory: Place, *, deep: bool = False) -> None:
+def verify_dcp_directory(directory: Place, *, deep: bool = False) -> None:
     """Raise IncompleteCheckpointError for the first thing that is wrong, OSError where the storage
     fails.
 
@@ -819,16 +829,16 @@ def prove_dcp(directory: Place, *, deep: bool = False) -> None:
         files = list_data_files(metadata, keep=deep)
         written_ns = metadata.modified_ns
 
-    def prove_entry(name: str) -> None:
+    def verify_data_file(name: str) -> None:
         with open_file(directory, name) as file:
-            _check_file(file, files[name], written_ns)
+            _check_data_file(file, files[name], written_ns)
             if deep:
-                _compare_file(file, files[name])
+                _compare_file_checksums(file, files[name])
 
-    run_for_each_item(directory, sorted(files), prove_entry)
+    run_for_each_item(directory, sorted(files), verify_data_file)
 
 
-def _check_file(file: OpenFile, held: DataFileItems, written_ns: int) -> None:
+def _check_data_file(file: OpenFile, held: DataFileItems, written_ns: int) -> None:
     needed = held.end
     if file.size < needed:
         raise IncompleteCheckpointError(
@@ -841,7 +851,7 @@ def _check_file(file: OpenFile, held: DataFileItems, written_ns: int) -> None:
     # No tolerance for clocks that differ: a save that begins a moment after the last one ended
     # looks the same, and a mixture of two saves must never count as complete.
     if file.modified_ns > written_ns:
-        raise find_overwritten_file(file.name, METADATA)
+        raise make_overwritten_file_error(file.name, METADATA)
     if not archive:
         return
     tail = file.read(needed - END_BYTES, END_BYTES)
@@ -857,7 +867,7 @@ def _check_file(file: OpenFile, held: DataFileItems, written_ns: int) -> None:
         )
 
 
-def _compare_file(file: OpenFile, held: DataFileItems) -> None:
+def _compare_file_checksums(file: OpenFile, held: DataFileItems) -> None:
     for offset, length in held.items():
         if held.transformed or file.read(offset, min(4, length)) != b"PK\3\4":
             raise IncompleteCheckpointError(

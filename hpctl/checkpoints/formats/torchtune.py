@@ -15,9 +15,9 @@ from hpctl.checkpoints.files import (
     Place,
     UnfinishedSaveError,
     exists,
-    find_overwritten_file,
-    modified_ns,
+    make_overwritten_file_error,
     open_file,
+    read_modified_ns,
     run_for_each_item,
 )
 from hpctl.checkpoints.formats import hf_trainer, torch_files
@@ -32,7 +32,7 @@ _OTHERS = re.compile(
 )
 
 
-def claim(layout: CandidateListing) -> CheckpointClaim | None:
+def detect_torchtune_checkpoint(layout: CandidateListing) -> CheckpointClaim | None:
     """Claim a directory of that name with torchtune's model files. The step is the epoch."""
     match, path = _NAME.fullmatch(layout.path.name), layout.path
     if match is None or layout.names is None:
@@ -43,15 +43,15 @@ def claim(layout: CandidateListing) -> CheckpointClaim | None:
         return None
     epoch, of = int(match[1]), max(shards.values(), default=0)
 
-    def prove(deep: bool) -> None:
+    def verify_epoch(deep: bool) -> None:
         if len(shards) < of:
             raise IncompleteCheckpointError(f"only {len(shards)} of {of} model files exist")
-        _prove_files(path, epoch, sorted([*shards, *others]), deep)
+        _verify_files(path, epoch, sorted([*shards, *others]), deep)
 
-    return CheckpointClaim(epoch, None, prove)
+    return CheckpointClaim(epoch, None, verify_epoch)
 
 
-def _prove_files(path: Place, epoch: int, names: list[str], deep: bool) -> None:
+def _verify_files(path: Place, epoch: int, names: list[str], deep: bool) -> None:
     with open_file(path.parent, _STATE) as file:
         archive = torch_files.read_archive(file)
         done = archive.load_fields(frozenset({_FIELD})).integer(_FIELD)
@@ -70,9 +70,9 @@ def _prove_files(path: Place, epoch: int, names: list[str], deep: bool) -> None:
             f"{_STATE} is from epoch {done - 1}, but torchtune can resume only from a later epoch"
         )
 
-    def prove_file(name: str) -> None:
-        hf_trainer.prove_model(path, name)
-        if modified_ns(path, name) > written_ns:
-            raise find_overwritten_file(name, _STATE)
+    def verify_shard_file(name: str) -> None:
+        hf_trainer.verify_model_file(path, name)
+        if read_modified_ns(path, name) > written_ns:
+            raise make_overwritten_file_error(name, _STATE)
 
-    run_for_each_item(path, names, prove_file)
+    run_for_each_item(path, names, verify_shard_file)

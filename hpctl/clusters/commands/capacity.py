@@ -11,10 +11,10 @@ from click.core import ParameterSource
 from msgspec import Struct
 
 from hpctl.clusters import capacity as training_plans
-from hpctl.clusters.capacity import Plan, count_capacity, read_plans
+from hpctl.clusters.capacity import Plan, make_capacity_view, read_cluster_training_plans
 from hpctl.clusters.commands.context import (
     add_cluster_options,
-    read_known_nodes,
+    read_local_cluster_state,
     require_fleet,
     resolve_cluster_context,
 )
@@ -23,17 +23,17 @@ from hpctl.toolkit import output
 from hpctl.toolkit.arguments import PatternType, aws_options
 from hpctl.toolkit.declared_view import (
     Column,
-    ForEach,
     ItemLines,
     Layout,
+    RepeatedParts,
     RowTable,
     TextLine,
-    number_column,
+    make_number_column,
 )
 from hpctl.toolkit.errors import HpctlError
 from hpctl.toolkit.lazy_commands import LazyGroup
 from hpctl.toolkit.output import ExitCode
-from hpctl.toolkit.tables import format_count, format_moment
+from hpctl.toolkit.tables import format_count, format_datetime
 from hpctl.vocabulary.slurm_facts import map_reserved_nodes
 
 
@@ -49,7 +49,7 @@ def capacity(ctx: click.Context, /, as_json: bool, **where: Any) -> None:
     instance has failed, 3 where something that is at hand could not be read.
     """
     from hpctl.engine.adapters import make_scheduler
-    from hpctl.engine.world_offline import try_to_read
+    from hpctl.engine.world_offline import read_if_requested
 
     if ctx.invoked_subcommand:
         given = [p for p in where if ctx.get_parameter_source(p) is ParameterSource.COMMANDLINE]
@@ -60,22 +60,22 @@ def capacity(ctx: click.Context, /, as_json: bool, **where: Any) -> None:
         return
     here = resolve_cluster_context(**where)
     fleet = require_fleet(here, details=True)
-    plans, unread = read_plans(here.aws, fleet.description)
-    answer = read_known_nodes(here, live=False, placement=True)
+    plans, unread = read_cluster_training_plans(here.aws, fleet.description)
+    answer = read_local_cluster_state(here, live=False, placement=True)
     rows = answer.join(fleet.rows, here)
     reservations, why = None, answer.slurm_error
     if answer.world is not None:
         reservations = answer.world.reservations
     if answer.slurm is not None and reservations is None:
-        found, why = try_to_read(True, make_scheduler(here.settings()).reservations)
+        found, why = read_if_requested(True, make_scheduler(here.settings()).reservations)
         reservations = None if found is None else map_reserved_nodes(found)
     unknown = (*unread, *([f"Slurm: {why}"] if why else []))
-    view = count_capacity(fleet.description, rows, plans, reservations, output.now(), unknown)
+    view = make_capacity_view(fleet.description, rows, plans, reservations, output.now(), unknown)
     output.show_view("capacity", view, as_json)
     blind = here.slurm and reservations is None
     if view.problems:
-        output.exit_with(ExitCode.PROBLEM)
-    output.exit_with(
+        output.exit_with_code(ExitCode.PROBLEM)
+    output.exit_with_code(
         ExitCode.CANNOT_TELL if blind or any(row.unread for row in rows) else ExitCode.FINE
     )
 
@@ -87,7 +87,7 @@ PLAN = PatternType(
 
 
 def _format_minute(at: datetime | None) -> str:
-    return format_moment(at, "%Y-%m-%d %H:%M")
+    return format_datetime(at, "%Y-%m-%d %H:%M")
 
 
 def _format_fee(bill: Mapping[str, Any]) -> str:
@@ -96,8 +96,8 @@ def _format_fee(bill: Mapping[str, Any]) -> str:
 
 PLAN_COLUMNS = (
     Column("TRAINING PLAN", "TrainingPlanName", fold=True),
-    number_column("INSTANCES", "TotalInstanceCount"),
-    number_column("IN USE", "InUseInstanceCount"),
+    make_number_column("INSTANCES", "TotalInstanceCount"),
+    make_number_column("IN USE", "InUseInstanceCount"),
     Column("STATUS", "Status"),
     Column("STARTS", lambda plan: _format_minute(plan.get("StartTime"))),
     Column("ENDS", lambda plan: _format_minute(plan.get("EndTime"))),
@@ -105,7 +105,7 @@ PLAN_COLUMNS = (
 )
 
 
-def _format_reserved(part: Mapping[str, Any]) -> str:
+def _format_reserved_capacity(part: Mapping[str, Any]) -> str:
     what = f"{part['TotalInstanceCount']} x {part['InstanceType']}, {part['Status']}"
     used = f"{format_count(part.get('InUseInstanceCount'))} in use"
     return f"Reserved in {part.get('AvailabilityZone', '-')}: {what}, {used}"
@@ -118,7 +118,7 @@ def _format_ultra_server(server: Mapping[str, Any]) -> str:
     return f"  {name} {server['UltraServerType']} {health}: {what}"
 
 
-def _format_extension(more: Mapping[str, Any]) -> str:
+def _format_plan_extension(more: Mapping[str, Any]) -> str:
     times = f"{_format_minute(more.get('StartDate'))} to {_format_minute(more.get('EndDate'))}"
     paid = f"payment {more.get('PaymentStatus', '-')}"
     return f"Extended {times}: {more.get('Status', '-')}, {_format_fee(more)}, {paid}"
@@ -128,11 +128,11 @@ PLAN_PARTS: Layout = (
     # The ARN is what cluster.yaml names.
     TextLine("training_plan: {TrainingPlanArn}", unbroken=True),
     TextLine("{StatusMessage}", when="StatusMessage"),
-    ForEach(
+    RepeatedParts(
         "ReservedCapacitySummaries",
-        (TextLine(_format_reserved), ItemLines("UltraServers", _format_ultra_server)),
+        (TextLine(_format_reserved_capacity), ItemLines("UltraServers", _format_ultra_server)),
     ),
-    ItemLines("TrainingPlanExtensions", _format_extension),
+    ItemLines("TrainingPlanExtensions", _format_plan_extension),
 )
 
 
@@ -146,23 +146,29 @@ class TrainingPlansView(Struct, frozen=True):
 
     layout: ClassVar[Layout] = (
         RowTable("plans", PLAN_COLUMNS, otherwise="There is no training plan."),
-        ForEach("plans", PLAN_PARTS, when="whole"),
+        RepeatedParts("plans", PLAN_PARTS, when="whole"),
         ItemLines("unknown", "Not known: {}"),
     )
 
 
-def complete_plan(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
+def complete_training_plan(
+    ctx: click.Context,
+    param: click.Parameter,  # noqa: ARG001
+    incomplete: str,
+) -> list[str]:
     """Return the training plans of the account that the options before name."""
     try:
         aws = open_aws(*(ctx.params.get(key) for key in ("profile", "region", "endpoint_url")))
-        names = [str(one["TrainingPlanName"]) for one in training_plans.list_plans(aws)]
+        names = [str(one["TrainingPlanName"]) for one in training_plans.list_training_plans(aws)]
     except HpctlError:
         return []
     return [name for name in names if name.startswith(incomplete)]
 
 
 @capacity.command()
-@click.argument("name", metavar="[PLAN]", type=PLAN, required=False, shell_complete=complete_plan)
+@click.argument(
+    "name", metavar="[PLAN]", type=PLAN, required=False, shell_complete=complete_training_plan
+)
 @output.json_option
 @aws_options
 def plans(name: str | None, as_json: bool, **account: str | None) -> None:
@@ -173,9 +179,11 @@ def plans(name: str | None, as_json: bool, **account: str | None) -> None:
     """
     aws = open_aws(**account)
     if name:
-        one, unknown = training_plans.read_plan(aws, name)
+        one, unknown = training_plans.read_training_plan(aws, name)
         view = TrainingPlansView(output.now(), True, (one,), unknown)
     else:
-        view = TrainingPlansView(output.now(), False, tuple(training_plans.list_plans(aws)))
+        view = TrainingPlansView(
+            output.now(), False, tuple(training_plans.list_training_plans(aws))
+        )
     output.show_view("training-plans", view, as_json)
-    output.exit_with(ExitCode.CANNOT_TELL if view.unknown else ExitCode.FINE)
+    output.exit_with_code(ExitCode.CANNOT_TELL if view.unknown else ExitCode.FINE)

@@ -20,7 +20,7 @@ from msgspec import Struct
 from hpctl.clusters.diff import DiffKind, SpecChange
 from hpctl.clusters.progress import (
     ClusterProgress,
-    EventLine,
+    ClusterProgressEvent,
     GroupProgress,
     NodeProgress,
     WaitState,
@@ -29,10 +29,10 @@ from hpctl.toolkit import output
 from hpctl.toolkit.declared_view import (
     Column,
     Columns,
-    ForEach,
     ItemLines,
     JsonOnly,
     Layout,
+    RepeatedParts,
     RowTable,
     TextLine,
 )
@@ -47,7 +47,7 @@ from hpctl.toolkit.tables import (
     WARN,
     assemble_text,
     indent_block,
-    stack_parts,
+    stack_renderables,
     style_text,
 )
 
@@ -76,11 +76,11 @@ class ProgressScreen(Protocol):
 
 
 @contextmanager
-def show_progress() -> Iterator[ProgressScreen]:
+def open_progress_screen() -> Iterator[ProgressScreen]:
     """A live screen where standard error is a terminal, else lines."""
     err = sys.stderr
     if not err.isatty():
-        yield ProgressLines()
+        yield LineProgressScreen()
         return
     from rich.live import Live
 
@@ -95,7 +95,7 @@ class LiveProgressScreen:
 
     def __init__(self, live: Live) -> None:
         self._live = live
-        self._events: list[EventLine] = []
+        self._events: list[ClusterProgressEvent] = []
 
     def show(self, progress: ClusterProgress) -> None:
         """Draw it in place of the one before."""
@@ -103,27 +103,27 @@ class LiveProgressScreen:
         console = self._live.console
         # What has scrolled out at the top cannot be wiped out again: it would stay for good.
         for in_full in range(FAILING_SHOWN, -1, -1):
-            drawn = render_screen(progress, self._events, in_full)
+            drawn = render_progress_screen(progress, self._events, in_full)
             if len(console.render_lines(drawn, pad=False)) < console.height:
                 break
         self._live.update(drawn)
 
 
-def render_screen(
-    progress: ClusterProgress, events: list[EventLine], in_full: int = FAILING_SHOWN
+def render_progress_screen(
+    progress: ClusterProgress, events: list[ClusterProgressEvent], in_full: int = FAILING_SHOWN
 ) -> RenderableType:
     """Return the current live screen, with so many ways to fail; the other nodes are
     counted."""
-    parts: list[RenderableType] = [_render_head(progress), _render_bars(progress)]
+    parts: list[RenderableType] = [_render_cluster_header(progress), _render_group_bars(progress)]
     parts += describe_failures(progress.failures, in_full)
     parts += [_render_event(event) for event in events]
     if progress.unread:
         parts.append(style_text(f"cannot read the state now: {progress.unread}", WARN))
     parts.append(style_text("Ctrl-C stops the wait; the operation continues", DIM))
-    return stack_parts(parts)
+    return stack_renderables(parts)
 
 
-def _render_head(progress: ClusterProgress) -> Text:
+def _render_cluster_header(progress: ClusterProgress) -> Text:
     text = assemble_text(("cluster ", DIM), (progress.cluster, HEAD), "  ", progress.status)
     text.append(f"  {format_duration(progress.waited_s)}", DIM)
     if progress.failure:
@@ -131,7 +131,7 @@ def _render_head(progress: ClusterProgress) -> Text:
     return text
 
 
-def _render_bars(progress: ClusterProgress) -> Table:
+def _render_group_bars(progress: ClusterProgress) -> Table:
     from rich.progress_bar import ProgressBar
     from rich.table import Table
 
@@ -146,12 +146,12 @@ def _render_bars(progress: ClusterProgress) -> Table:
             bar,
             style_text(f"{group.current}/{group.target}", GOOD if full else ""),
             group.status,
-            style_text(_format_moving_nodes(group, progress.nodes), DIM),
+            style_text(_format_nonrunning_node_counts(group, progress.nodes), DIM),
         )
     return table
 
 
-def _format_moving_nodes(group: GroupProgress, nodes: tuple[NodeProgress, ...]) -> str:
+def _format_nonrunning_node_counts(group: GroupProgress, nodes: tuple[NodeProgress, ...]) -> str:
     """Return how many nodes are in each status that is not Running."""
     own = [n.status for n in nodes if n.group == group.name and n.status != "Running"]
     return ", ".join(f"{own.count(status)} {status}" for status in dict.fromkeys(own))
@@ -184,20 +184,20 @@ def describe_failures(
     nodes: Sequence[NodeProgress], most: int | None = None
 ) -> list[RenderableType]:
     """Describe failed nodes, those that failed alike together; only so many ways are listed."""
-    ways = _group_by_failure(nodes)
+    ways = _group_nodes_by_failure(nodes)
     lines: list[RenderableType] = []
     for same in ways[:most]:
-        lines += [indent_wrapped(line) for line in describe_failed_node(same[0])]
+        lines += [indent_wrapped_line(line) for line in describe_failed_node(same[0])]
         others = ", ".join(node.name for node in same[1:SAME_SHOWN])
         if others:
             more = f" and {len(same) - SAME_SHOWN} more" if len(same) > SAME_SHOWN else ""
-            lines.append(indent_wrapped(style_text(f"  so did {others}{more}", BAD)))
+            lines.append(indent_wrapped_line(style_text(f"  so did {others}{more}", BAD)))
     if most is not None and (left := sum(map(len, ways[most:]))):
         lines.append(style_text(f"{left} node(s) failed" + " otherwise" * bool(lines), BAD))
     return lines
 
 
-def _group_by_failure(nodes: Sequence[NodeProgress]) -> list[list[NodeProgress]]:
+def _group_nodes_by_failure(nodes: Sequence[NodeProgress]) -> list[list[NodeProgress]]:
     """Return nodes by how they failed. One whose log was not read goes by the service's words
     alone."""
     alike: dict[tuple[str, str, str, str], list[NodeProgress]] = {}
@@ -214,18 +214,18 @@ def _group_by_failure(nodes: Sequence[NodeProgress]) -> list[list[NodeProgress]]
     return list(alike.values())
 
 
-def _render_event(event: EventLine) -> Text:
+def _render_event(event: ClusterProgressEvent) -> Text:
     parts = (f"{event.at:%H:%M:%S}", event.group, event.instance_id, event.text)
     return style_text(" ".join(part for part in parts if part), _LEVELS.get(event.level, DIM))
 
 
-def indent_wrapped(line: Text) -> Padding:
+def indent_wrapped_line(line: Text) -> Padding:
     """Return a line whose own indent holds for its wrapped parts as well."""
     depth = len(line.plain) - len(line.plain.lstrip())
     return indent_block(line[depth:], depth)
 
 
-class ProgressLines:
+class LineProgressScreen:
     """Lines on standard error: what changed, with its time."""
 
     def __init__(self) -> None:
@@ -237,7 +237,7 @@ class ProgressLines:
         """Write what is new."""
         groups = ", ".join(
             f"{g.name} {g.current}/{g.target}"
-            + _format_parenthesized(_format_moving_nodes(g, progress.nodes))
+            + _format_parenthesized(_format_nonrunning_node_counts(g, progress.nodes))
             for g in progress.groups
         )
         lines = (progress.status, groups, progress.unread)
@@ -257,9 +257,9 @@ class ProgressLines:
             if event.level in _LEVELS and not event.instance_id:
                 self._write(progress, f"event: {_render_event(event).plain}")
         for node in progress.failed_nodes:
-            self._write_failure(progress, node)
+            self._print_new_failure(progress, node)
 
-    def _write_failure(self, progress: ClusterProgress, node: NodeProgress) -> None:
+    def _print_new_failure(self, progress: ClusterProgress, node: NodeProgress) -> None:
         """Whatever is new about a failed node; in short where it failed like this before."""
         line = node.trouble.line if node.trouble else ""
         if (node.key, node.instance_id, line) in self._nodes:
@@ -323,7 +323,7 @@ _DONE = {
 }
 
 
-def _write_last_line(view: ClusterChangeView) -> Text:
+def _render_outcome_line(view: ClusterChangeView) -> Text:
     if view.outcome == "dry_run":
         return style_text(DRY_RUN, DIM)
     message, style = _DONE[view.outcome]
@@ -364,14 +364,16 @@ def _format_change_counts(view: Any) -> str:
 
 
 CHANGES: Layout = (
-    ForEach("changes", (TextLine(_format_change), TextLine("{consequence}", style=DIM, indent=4))),
+    RepeatedParts(
+        "changes", (TextLine(_format_change), TextLine("{consequence}", style=DIM, indent=4))
+    ),
     TextLine(_format_change_counts, style=HEAD),
 )
 """The text of any view's `changes`: what is added, changed, destroyed, and what cannot be."""
 
 
 def _choose_removal_style(one: RemovalView) -> str:
-    if one.is_bad:
+    if one.has_unsuccessful_outcome:
         return BAD
     return WARN if one.phase in ("left", "let_go") else GOOD
 
@@ -426,7 +428,7 @@ class RemovalView(Struct, frozen=True):
         return _format_parenthesized(", ".join(map(str, self.jobs)))
 
     @property
-    def is_bad(self) -> bool:
+    def has_unsuccessful_outcome(self) -> bool:
         """Return whether it was refused or failed, or its outcome is unknown."""
         return self.phase in ("refused", "failed", "in_doubt")
 
@@ -438,7 +440,7 @@ class RemovalView(Struct, frozen=True):
     @property
     def problem(self) -> str:
         """Return why it does not go; empty where it does."""
-        if not self.is_bad:
+        if not self.has_unsuccessful_outcome:
             return ""
         code = f" ({self.code})" if self.code and self.code not in self.text else ""
         return f"{self.name}: {self.text}{code}"
@@ -446,11 +448,11 @@ class RemovalView(Struct, frozen=True):
 
 REMOVALS: Layout = (
     RowTable("removals"),
-    ForEach(
+    RepeatedParts(
         "removals",
         (
             TextLine("{problem}", style=BAD),
-            TextLine("  {fix}", when=lambda one: one.is_bad and one.fix),
+            TextLine("  {fix}", when=lambda one: one.has_unsuccessful_outcome and one.fix),
             TextLine(
                 "{name}: drained still, with Reason {left_drained}", style=WARN, when="left_drained"
             ),
@@ -500,7 +502,7 @@ class ClusterChangeView(Struct, frozen=True):
 
     layout: ClassVar[Layout] = (
         *CHANGES,
-        ForEach(
+        RepeatedParts(
             lambda view: view.orders[:ORDERS_SHOWN],
             (TextLine("{operation}", style=HEAD), TextLine("{request_text}")),
         ),
@@ -514,7 +516,7 @@ class ClusterChangeView(Struct, frozen=True):
         ),
         *REMOVALS,
         ItemLines(lambda view: describe_failures(view.failed_nodes, FAILING_SHOWN)),
-        TextLine(_write_last_line),
+        TextLine(_render_outcome_line),
         TextLine("  {pick_up}", when="is_under_way"),
     )
     json_only: ClassVar[JsonOnly] = ("arn",)
@@ -525,7 +527,7 @@ class ClusterChangeView(Struct, frozen=True):
         return bool(self.pick_up) and self.outcome in ("ordered", "deadline", "interrupted")
 
 
-def select_followed_fields(p: ClusterProgress | None) -> dict[str, Any]:
+def select_progress_fields(p: ClusterProgress | None) -> dict[str, Any]:
     """Return the fields of a view that a wait has the last word on."""
     if p is None:
         return {"outcome": "ordered"}
@@ -547,6 +549,6 @@ def exit_with_outcome(command: str, cluster: str, as_json: bool, **fields: Any) 
     if view.outcome == "interrupted":
         raise click.exceptions.Exit(INTERRUPTED)
     if view.outcome == "failed":
-        output.exit_with(ExitCode.PROBLEM)
+        output.exit_with_code(ExitCode.PROBLEM)
     if view.outcome in ("deadline", "in_doubt"):
-        output.exit_with(ExitCode.CANNOT_TELL)
+        output.exit_with_code(ExitCode.CANNOT_TELL)

@@ -60,7 +60,7 @@ class ClusterContext(Struct, frozen=True):
         return self.config or Config()
 
 
-class KnownNodes(Struct, frozen=True):
+class LocalClusterState(Struct, frozen=True):
     """What Slurm and the daemon's journal say here; None with the reason where they say nothing."""
 
     slurm: SchedulerView | None = None
@@ -99,7 +99,7 @@ def add_cluster_options(command: F) -> F:
         type=CLUSTER,
         envvar="HPCTL_CLUSTER",
         show_envvar=True,
-        shell_complete=complete_cluster,
+        shell_complete=complete_cluster_name,
         help="The cluster, by name or ARN. On a head node: its own.",
     )(add_aws_options(command))
 
@@ -160,9 +160,9 @@ def _read_resource_config() -> Mapping[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def read_known_nodes(
+def read_local_cluster_state(
     place: ClusterContext, *, live: bool = True, placement: bool = False
-) -> KnownNodes:
+) -> LocalClusterState:
     """Ask Slurm and hpctl's daemon, where they are this cluster's.
 
     `live`: Slurm is asked now, whatever the daemon knows, because an order follows. `placement`:
@@ -189,7 +189,7 @@ def read_known_nodes(
             slurm = make_scheduler(place.settings()).view()
         except HpctlError as error:
             slurm_error = "; ".join(filter(None, (str(error), error.hint)))
-    return KnownNodes(slurm, slurm_error, world, health_error)
+    return LocalClusterState(slurm, slurm_error, world, health_error)
 
 
 def require_fleet(here: ClusterContext, *, details: bool = False) -> Fleet:
@@ -218,7 +218,7 @@ def make_missing_cluster_error(aws: Aws, name: str, error: ResourceNotFound) -> 
     return ResourceNotFound(f"there is no cluster {name!r}", hint, code=error.code)
 
 
-def complete_cluster(
+def complete_cluster_name(
     ctx: click.Context,
     param: click.Parameter,  # noqa: ARG001
     incomplete: str,
@@ -232,7 +232,7 @@ def complete_cluster(
         return []
 
 
-def complete_node(
+def complete_node_name(
     ctx: click.Context,
     param: click.Parameter,  # noqa: ARG001
     incomplete: str,
@@ -241,7 +241,7 @@ def complete_node(
     from hpctl.clusters.fleet_reading import read_node_rows
 
     try:
-        here = resolve_typed_context(ctx)
+        here = resolve_completion_context(ctx)
         rows = read_node_rows(here.aws, here.cluster, details=False)
     except (HpctlError, click.UsageError):
         return []
@@ -251,14 +251,14 @@ def complete_node(
     return [name for name in names if name.startswith(incomplete)]
 
 
-def complete_group(
+def complete_group_name(
     ctx: click.Context,
     param: click.Parameter,  # noqa: ARG001
     incomplete: str,
 ) -> list[str]:
     """Return the cluster's instance groups."""
     try:
-        here = resolve_typed_context(ctx)
+        here = resolve_completion_context(ctx)
         answer = here.aws.service("sagemaker").read("describe_cluster", ClusterName=here.cluster)
     except (HpctlError, click.UsageError):
         return []
@@ -266,7 +266,7 @@ def complete_group(
     return [name for name in names if name.startswith(incomplete)]
 
 
-def resolve_typed_context(ctx: click.Context) -> ClusterContext:
+def resolve_completion_context(ctx: click.Context) -> ClusterContext:
     """Return the place that the options name which stand on the line already. Raises as `place`
     does."""
     keys = ("cluster", "config", "profile", "region", "endpoint_url")
@@ -278,15 +278,20 @@ def resolve_typed_context(ctx: click.Context) -> ClusterContext:
 
 
 cluster_argument = click.argument(
-    "name", metavar="[CLUSTER]", type=CLUSTER, required=False, shell_complete=complete_cluster
+    "name", metavar="[CLUSTER]", type=CLUSTER, required=False, shell_complete=complete_cluster_name
 )
 nodes_argument = click.argument(
-    "names", metavar="[NODE]...", type=NODES, nargs=-1, shell_complete=complete_node
+    "names", metavar="[NODE]...", type=NODES, nargs=-1, shell_complete=complete_node_name
 )
 
 
 def add_groups_option(text: str) -> Callable[[F], F]:
     """`--group`, any number of times, as `groups`."""
     return click.option(
-        "--group", "groups", type=GROUP, multiple=True, shell_complete=complete_group, help=text
+        "--group",
+        "groups",
+        type=GROUP,
+        multiple=True,
+        shell_complete=complete_group_name,
+        help=text,
     )

@@ -17,20 +17,20 @@ from hpctl.clusters.commands.change_view import (
     RemovalsPrompt,
     RemovalView,
     exit_with_outcome,
-    select_followed_fields,
+    select_progress_fields,
 )
 from hpctl.clusters.commands.context import (
     ClusterContext,
-    KnownNodes,
+    LocalClusterState,
     add_aws_options,
     make_missing_cluster_error,
-    read_known_nodes,
+    read_local_cluster_state,
     resolve_cluster_context,
 )
 from hpctl.clusters.commands.node_orders import (
     delete_drained_nodes,
     make_removal_views,
-    plan_node_order,
+    plan_node_removal,
     removal_now_option,
     require_slurm_view,
     summarize_removals,
@@ -44,13 +44,13 @@ from hpctl.clusters.commands.waiting import (
     yes_option,
 )
 from hpctl.clusters.diff import diff_cluster, format_instance_types
-from hpctl.clusters.node_order_plan import pick_nodes, rank_for_removal
+from hpctl.clusters.node_order_plan import pick_nodes_to_remove, rank_removal_candidate
 from hpctl.clusters.order_call import choose_node_id
-from hpctl.clusters.progress import judge_migration, judge_service
+from hpctl.clusters.progress import build_migration_wait_condition, build_service_wait_condition
 from hpctl.engine.aws_account import open_aws
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import aws_options, spec_argument, validate_option
-from hpctl.toolkit.errors import HpctlError, OrderInDoubt, ResourceNotFound
+from hpctl.toolkit.errors import HpctlError, OrderOutcomeUnknown, ResourceNotFound
 
 if TYPE_CHECKING:
     from hpctl.clusters.apply import UpdatePlan
@@ -98,30 +98,32 @@ def create(
         validate_or_exit(path, read, aws)
     if dry_run:
         if found is not None:
-            apply.adopt_cluster(request, found)
+            apply.adopt_existing_cluster(request, found)
         orders = () if found else (CallView("CreateCluster", request),)
         outcome = "dry_run" if orders else "unchanged"
         return exit_with_outcome("create", name, as_json, outcome=outcome, orders=orders)
     if found is None:
         confirm_or_exit(
-            f"Create cluster {name} with {_list_purchases(request)}?"
+            f"Create cluster {name} with {_describe_purchased_instances(request)}?"
             " They are paid for from now on.",
             yes,
         )
     made = apply.create_cluster(aws, request, waiting.patience)
     if made.adopted:
         output.echo(f"cluster {name} is there already, made from this spec: going on", err=True)
-    judge = judge_service(apply.count_instances(request), waiting.patience_s)
+    judge = build_service_wait_condition(
+        apply.count_requested_instances(request), waiting.patience_s
+    )
     last = follow_cluster(aws, name, judge, waiting) if waiting.wait else None
     fields = {
         "arn": made.arn,
-        **select_followed_fields(last),
+        **select_progress_fields(last),
         "pick_up": f"hpctl cluster wait {name}",
     }
     return exit_with_outcome("create", name, as_json, **fields)
 
 
-def _list_purchases(request: Mapping[str, Any]) -> str:
+def _describe_purchased_instances(request: Mapping[str, Any]) -> str:
     """Return what is bought, group by group."""
 
     groups = request["InstanceGroups"]
@@ -165,7 +167,11 @@ def update(
         raise make_missing_cluster_error(here.aws, here.cluster, error) from error
     changes = diff_cluster(request, found, _read_tags(here, found, request))
     run = _ClusterUpdate(here, changes, waiting, now, as_json, str(found.get("FailureMessage", "")))
-    plan = apply.plan_update(request, found, changes) if not changes.impossible_changes else None
+    plan = (
+        apply.plan_cluster_update(request, found, changes)
+        if not changes.impossible_changes
+        else None
+    )
     if plan is None:
         why = "parts of this cannot be changed in place; nothing was done"
         return run.tell("failed", why=why, changes=changes.changes)
@@ -179,7 +185,7 @@ def update(
         run.migrates(found, request, Path(path).with_suffix(".legacy"))
     if dry_run:
         orders, going = (
-            _list_calls(plan, str(found["ClusterArn"]), run.migration),
+            _list_api_calls(plan, str(found["ClusterArn"]), run.migration),
             make_removal_views(picks),
         )
         return run.tell("dry_run", orders=orders, removals=going, changes=changes.changes)
@@ -198,7 +204,7 @@ class _ClusterUpdate(Struct):
     as_json: bool
     failure: str = ""
     migration: ClusterMigration | None = None
-    known_now: KnownNodes | None = None
+    known_now: LocalClusterState | None = None
     fleet: Fleet | None = None
 
     def picks(self, plan: UpdatePlan) -> tuple[RemovalCandidate, ...]:
@@ -208,46 +214,51 @@ class _ClusterUpdate(Struct):
         if not plan.shrink and not plan.leaving:
             return ()
         self.fleet = read_fleet(self.here.aws, self.here.cluster, details=False)
-        self.known_now = read_known_nodes(self.here)
+        self.known_now = read_local_cluster_state(self.here)
         rows = self.known_now.join(self.fleet.rows, self.here)
         picked: list[RemovalCandidate] = []
         for group in plan.shrink:
-            picked += pick_nodes(rows, group, plan.before[group], plan.final[group])
-        return (*picked, *(rank_for_removal(row) for row in rows if row.group in plan.leaving))
+            picked += pick_nodes_to_remove(rows, group, plan.before[group], plan.final[group])
+        return (
+            *picked,
+            *(rank_removal_candidate(row) for row in rows if row.group in plan.leaving),
+        )
 
     def migrates(self, found: Mapping[str, Any], request: Mapping[str, Any], backup: Path) -> None:
         """Look whether the migration may be begun. Raises HpctlError where it may not."""
         from hpctl.clusters import migration
-        from hpctl.clusters.apply import make_busy_error
+        from hpctl.clusters.apply import make_busy_cluster_error
 
         if found["ClusterStatus"] != "InService":
-            raise make_busy_error(self.here.cluster, str(found["ClusterStatus"]))
-        self.migration = migration.begin_migration(self.here.aws, found, request, backup)
+            raise make_busy_cluster_error(self.here.cluster, str(found["ClusterStatus"]))
+        self.migration = migration.prepare_cluster_migration(self.here.aws, found, request, backup)
         if self.migration.strategy not in ("", "Merge"):
-            self.known_now = read_known_nodes(self.here)
+            self.known_now = read_local_cluster_state(self.here)
             view = self.known_now.slurm
             here = view.jobs.values() if view else ()
             running = [int(j.id) for j in here if j.running or j.completing] if view else None
-            migration.refuse_running_jobs(self.migration.strategy, running)
+            migration.require_no_running_jobs(self.migration.strategy, running)
 
     def order(self, picks: tuple[RemovalCandidate, ...]) -> Order:
         """Return the order for the nodes that go. Raises HpctlError where one may not."""
         assert self.known_now is not None
         assert self.fleet is not None
         require_slurm_view(self.here, self.known_now, self.now)
-        return plan_node_order(self.fleet, picks, self.known_now)
+        return plan_node_removal(self.fleet, picks, self.known_now)
 
     def ask(self, picks: tuple[RemovalCandidate, ...], yes: bool) -> None:
         """Show the difference on standard error, and ask."""
-        output.draw_on_stderr(output.draw_declared, ChangesPrompt(self.changes.changes))
+        output.draw_on_stderr(output.draw_declared_view, ChangesPrompt(self.changes.changes))
         if picks:
-            output.draw_on_stderr(output.draw_declared, RemovalsPrompt(make_removal_views(picks)))
+            output.draw_on_stderr(
+                output.draw_declared_view, RemovalsPrompt(make_removal_views(picks))
+            )
         jobs = set(chain.from_iterable(one.row.jobs for one in picks))
         about = f" {len(jobs)} job(s) {'END' if self.now else 'are waited for'}." if jobs else ""
         if self.migration:
             for file in self.migration.files:
                 text = f"{file} is removed from S3 and kept in {self.migration.backup}/."
-                output.echo(output.fold_text(text), err=True)
+                output.echo(output.wrap_text(text), err=True)
             about = " There is no way back; submit no jobs meanwhile."
         confirm_or_exit(f"Change cluster {self.changes.cluster} as shown?{about}", yes)
 
@@ -260,13 +271,13 @@ class _ClusterUpdate(Struct):
         aws, cluster, patience = self.here.aws, self.here.cluster, self.waiting.patience
         last: ClusterProgress | None = None
         if plan.update or plan.tags_set or plan.tags_gone:
-            with self._set_aside_legacy_files():
+            with self._remove_legacy_files_or_restore():
                 apply.apply_cluster_update(aws, plan, patience)
             if self.waiting.wait or order or plan.leaving or self.migration:
-                last = self._follow_targets(plan.targets)
+                last = self._wait_for_group_targets(plan.targets)
                 if last.verdict.value != "reached":
                     return self.tell(
-                        **select_followed_fields(last) | self._explain_legacy_files(last)
+                        **select_progress_fields(last) | self._describe_legacy_files(last)
                     )
         going: tuple[RemovalView, ...] = ()
         if order is not None:
@@ -283,11 +294,15 @@ class _ClusterUpdate(Struct):
                 aws, cluster, plan.leaving, patience, {choose_node_id(p.row) for p in picks}
             )
         if plan.shrink or plan.leaving:
-            last = self._follow_targets(plan.final, plan.leaving) if self.waiting.wait else None
-        return self.tell(**select_followed_fields(last), removals=going)
+            last = (
+                self._wait_for_group_targets(plan.final, plan.leaving)
+                if self.waiting.wait
+                else None
+            )
+        return self.tell(**select_progress_fields(last), removals=going)
 
     @contextlib.contextmanager
-    def _set_aside_legacy_files(self) -> Iterator[None]:
+    def _remove_legacy_files_or_restore(self) -> Iterator[None]:
         """The legacy files, if any, are saved and away; back where nothing was ordered."""
         if self.migration is None:
             yield
@@ -296,7 +311,7 @@ class _ClusterUpdate(Struct):
         try:
             self.migration.remove(self.here.aws)
             yield
-        except OrderInDoubt:
+        except OrderOutcomeUnknown:
             raise
         except HpctlError as error:
             text = f"{error}; {self._restore_legacy_files()}"
@@ -313,7 +328,7 @@ class _ClusterUpdate(Struct):
             return f"put back to S3 by hand what is in {self.migration.backup}/: {error}"
         return "provisioning_parameters.json is back in S3"
 
-    def _explain_legacy_files(self, last: ClusterProgress) -> dict[str, str]:
+    def _describe_legacy_files(self, last: ClusterProgress) -> dict[str, str]:
         """Return what becomes of the legacy files where a migration did not reach its end."""
         if self.migration is None:
             return {}
@@ -324,13 +339,15 @@ class _ClusterUpdate(Struct):
             f"back; until then {self.migration.backup}/ has what is away from S3"
         }
 
-    def _follow_targets(
+    def _wait_for_group_targets(
         self, targets: Mapping[str, int], leaving: tuple[str, ...] = ()
     ) -> ClusterProgress:
 
-        judge = judge_service(targets, self.waiting.patience_s, leaving, self.failure)
+        judge = build_service_wait_condition(
+            targets, self.waiting.patience_s, leaving, self.failure
+        )
         if self.migration:
-            judge = judge_migration(judge, self.failure)
+            judge = build_migration_wait_condition(judge, self.failure)
         return follow_cluster(self.here.aws, self.here.cluster, judge, self.waiting)
 
     def tell(self, outcome: str, **fields: Any) -> None:
@@ -356,7 +373,7 @@ def _read_tags(
         return None
 
 
-def _list_calls(
+def _list_api_calls(
     plan: UpdatePlan, arn: str, migration: ClusterMigration | None
 ) -> tuple[CallView, ...]:
     orders = [

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpctl.clusters.commands.change_view import CallView, exit_with_outcome, select_followed_fields
+from hpctl.clusters.commands.change_view import CallView, exit_with_outcome, select_progress_fields
 from hpctl.clusters.commands.context import (
     ClusterContext,
     add_aws_options,
-    complete_cluster,
+    complete_cluster_name,
     make_missing_cluster_error,
-    read_known_nodes,
+    read_local_cluster_state,
     resolve_cluster_context,
 )
 from hpctl.clusters.commands.waiting import (
@@ -60,7 +60,7 @@ class _DeleteCommand(click.Command):
 
 
 @click.command(cls=_DeleteCommand)
-@click.argument("name", metavar="CLUSTER", type=CLUSTER, shell_complete=complete_cluster)
+@click.argument("name", metavar="CLUSTER", type=CLUSTER, shell_complete=complete_cluster_name)
 @click.option(
     "--if-exists",
     is_flag=True,
@@ -106,19 +106,19 @@ def delete(
         why = "; ".join(filter(None, ("there is no such cluster", absent.hint)))
         return exit_with_outcome("delete", name, as_json, outcome="unchanged", why=why)
     for line in describe_deletion_effects(first, here):
-        output.echo(output.fold_text(line), err=True)
+        output.echo(output.wrap_text(line), err=True)
     if dry_run:
         order = CallView("DeleteCluster", {"ClusterName": here.cluster})
         return exit_with_outcome("delete", name, as_json, outcome="dry_run", orders=(order,))
     if not yes and first.status != "Deleting":
-        _confirm_by_name(first.cluster)
+        _confirm_cluster_deletion(first.cluster)
     apply.delete_cluster(here.aws, here.cluster, waiting.patience)
     last = (
-        follow_cluster(here.aws, here.cluster, progress.judge_deletion, waiting)
+        follow_cluster(here.aws, here.cluster, progress.evaluate_deletion_progress, waiting)
         if waiting.wait
         else None
     )
-    fields = {**select_followed_fields(last), "arn": first.arn}
+    fields = {**select_progress_fields(last), "arn": first.arn}
     fields["pick_up"] = f"hpctl cluster wait {first.cluster} --deleted"
     return exit_with_outcome("delete", first.cluster, as_json, **fields)
 
@@ -133,7 +133,7 @@ def describe_deletion_effects(first: ClusterProgress, here: ClusterContext) -> l
         "Lost: root and EBS volumes, local NVMe, Slurm's state and accounting on the controller."
     )
     lines.append("Kept: file systems (FSx), S3 buckets, roles, the VPC.")
-    answer = read_known_nodes(here)
+    answer = read_local_cluster_state(here)
     if answer.slurm is None:
         return [*lines, f"Running jobs: unknown ({answer.slurm_error})"]
     jobs = [job for job in answer.slurm.jobs.values() if job.running]
@@ -145,11 +145,11 @@ def describe_deletion_effects(first: ClusterProgress, here: ClusterContext) -> l
     return lines
 
 
-def _confirm_by_name(cluster: str) -> None:
-    def ask() -> bool:
+def _confirm_cluster_deletion(cluster: str) -> None:
+    def prompt_cluster_name() -> bool:
         question = "Type the cluster's name to delete it"
         typed: str = output.prompt(question, default="", show_default=False)
         return typed.strip() == cluster
 
-    if not ask_confirmation(ask):
+    if not ask_confirmation(prompt_cluster_name):
         exit_unconfirmed()

@@ -34,7 +34,7 @@ from hpctl.toolkit.declared_view import (
     JsonOnly,
     Layout,
     RowTable,
-    state_column,
+    make_state_column,
 )
 from hpctl.toolkit.output import ExitCode
 from hpctl.toolkit.tables import BAD, STYLES, style_text
@@ -63,16 +63,16 @@ class GroupView(Struct, frozen=True):
 
     columns: ClassVar[Columns] = (
         Column("GROUP", "name"),
-        state_column("ROLE", "role"),
+        make_state_column("ROLE", "role"),
         Column("TYPE", "types", fold=True, empty="-"),
         Column("NODES", "counts"),
-        state_column("STATUS", "status"),
-        state_column("PARTITION", lambda group: ",".join(group.partitions), wide=True),
+        make_state_column("STATUS", "status"),
+        make_state_column("PARTITION", lambda group: ",".join(group.partitions), wide=True),
         Column("CAPACITY", "plan_or_capacity", wide=True),
-        state_column(
+        make_state_column(
             "IMAGE", lambda group: f"{group.image} {group.image_status}".strip(), wide=True
         ),
-        state_column("UPDATE", "software_update", wide=True),
+        make_state_column("UPDATE", "software_update", wide=True),
     )
     json_only: ClassVar[JsonOnly] = ("nodes",)
 
@@ -88,7 +88,7 @@ class GroupView(Struct, frozen=True):
         return self.training_plan.rpartition("/")[2] or self.capacity
 
 
-def describe_failure(node: NodeProgress) -> str:
+def format_failed_node(node: NodeProgress) -> str:
     """Return a failed node in one line."""
     return f"{node.name}: {node.message or node.status}"
 
@@ -132,7 +132,7 @@ class ClusterDescribeView(Struct, frozen=True):
         """Return what is wrong; a failed node by all that is known of its failure."""
         if not self.problems:
             return []
-        described = {describe_failure(node) for node in self.failed_nodes}
+        described = {format_failed_node(node) for node in self.failed_nodes}
         rest = [style_text(line, BAD) for line in self.problems if line not in described]
         return [*rest, *describe_failures(self.failed_nodes)]
 
@@ -155,7 +155,7 @@ def make_describe_view(
         subnets=tuple(vpc.get("Subnets", ())),
         security_groups=tuple(vpc.get("SecurityGroupIds", ())),
         groups=groups,
-        problems=tuple(_find_problems(answer, groups, failed)),
+        problems=tuple(_find_cluster_problems(answer, groups, failed)),
         failed_nodes=failed,
     )
 
@@ -183,7 +183,7 @@ def _make_group_view(answer: Mapping[str, Any], rows: tuple[NodeRow, ...]) -> Gr
     )
 
 
-def _find_problems(
+def _find_cluster_problems(
     answer: Mapping[str, Any], groups: tuple[GroupView, ...], failed: tuple[NodeProgress, ...]
 ) -> list[str]:
     found = []
@@ -195,7 +195,7 @@ def _find_problems(
             found.append(f"group {group.name} is {group.status}: {counts}")
         if group.software_update in ("Failed", "RollbackInProgress", "RollbackComplete"):
             found.append(f"group {group.name}: the software update is {group.software_update}")
-    return [*found, *map(describe_failure, failed)]
+    return [*found, *map(format_failed_node, failed)]
 
 
 @click.command()
@@ -214,7 +214,7 @@ def describe(name: str | None, as_json: bool, cluster: str | None, **where: Any)
         fleet, list_failed_nodes(here.aws, fleet.description, fleet.rows, at), at
     )
     output.show_view("cluster-describe", view, as_json)
-    output.exit_with(ExitCode.PROBLEM if view.problems else ExitCode.FINE)
+    output.exit_with_code(ExitCode.PROBLEM if view.problems else ExitCode.FINE)
 
 
 class ClusterLine(Struct, frozen=True):
@@ -228,7 +228,7 @@ class ClusterLine(Struct, frozen=True):
 
     columns: ClassVar[Columns] = (
         Column("NAME", "name"),
-        state_column("STATUS", "status"),
+        make_state_column("STATUS", "status"),
         Column("AGE", AgeCell("created")),
         Column("ARN", "arn", wide=True),
     )
@@ -269,6 +269,6 @@ def list_clusters(as_json: bool, **where: Any) -> None:
     )
     view = ClusterListView(output.now(), aws.region, lines)
     output.show_view("cluster-list", view, as_json)
-    output.exit_with(
+    output.exit_with_code(
         ExitCode.PROBLEM if any(c.status == "Failed" for c in lines) else ExitCode.FINE
     )

@@ -16,22 +16,22 @@ from hpctl.clusters.commands.context import (
     ClusterContext,
     add_cluster_options,
     cluster_argument,
-    complete_group,
-    complete_node,
+    complete_group_name,
+    complete_node_name,
     require_fleet,
     resolve_cluster_context,
 )
-from hpctl.clusters.fleet import NodeRow, NoSuchNode
+from hpctl.clusters.fleet import NodeLookupError, NodeRow
 from hpctl.clusters.fleet_reading import read_node_rows
 from hpctl.clusters.node_lookup import find_group, resolve_node
 from hpctl.clusters.watch import LEVELS, ClusterEvent
-from hpctl.clusters.watch import read_events as read
+from hpctl.clusters.watch import read_cluster_events as read
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import GROUP
 from hpctl.toolkit.declared_view import Column, Columns, JsonOnly, Layout, RowTable, TextLine
 from hpctl.toolkit.errors import Unavailable
-from hpctl.toolkit.output import SinceType
-from hpctl.toolkit.tables import BAD, DIM, WARN, format_moment
+from hpctl.toolkit.output import PastTimeType
+from hpctl.toolkit.tables import BAD, DIM, WARN, format_datetime
 
 EVERY_S = 5.0
 _INSTANCE = re.compile(r"i-[0-9a-f]{8,17}")
@@ -53,11 +53,11 @@ class ClusterEventLine(Struct, frozen=True):
     instances: tuple[str, ...] = ()
 
 
-def _choose_event_style(row: EventText) -> str:
+def _choose_event_style(row: ClusterEventRow) -> str:
     return {"Error": BAD, "Warn": WARN}.get(row.level, "")
 
 
-class EventText(Struct, frozen=True):
+class ClusterEventRow(Struct, frozen=True):
     """The text of one event: when, how bad, of what, and what; why on a line below."""
 
     time: str
@@ -92,7 +92,7 @@ class ClusterEventsView(Struct, frozen=True):
     json_only: ClassVar[JsonOnly] = ("cluster",)
 
     @property
-    def texts(self) -> list[EventText]:
+    def texts(self) -> list[ClusterEventRow]:
         """Return each event; one that failed as the event before it says so."""
         found = []
         last = ""
@@ -104,8 +104,8 @@ class ClusterEventsView(Struct, frozen=True):
             last = why or last
             if line.count > 1 and line.first is not None:
                 of = f" of {len(line.instances)} instances" if len(line.instances) > 1 else ""
-                what.append(f"{line.count} times{of}, first at {format_moment(line.first)}")
-            found.append(EventText(at, level, where, "\n".join(what)))
+                what.append(f"{line.count} times{of}, first at {format_datetime(line.first)}")
+            found.append(ClusterEventRow(at, level, where, "\n".join(what)))
         return found
 
 
@@ -118,19 +118,19 @@ class ClusterEventsView(Struct, frozen=True):
     show_default=True,
     help="Nothing below this.",
 )
-@click.option("--since", type=SinceType(), help="Nothing before: 30min, 12h, 7d or ISO 8601.")
+@click.option("--since", type=PastTimeType(), help="Nothing before: 30min, 12h, 7d or ISO 8601.")
 @click.option(
     "--group",
     type=GROUP,
     default="",
-    shell_complete=complete_group,
+    shell_complete=complete_group_name,
     help="Only of this instance group.",
 )
 @click.option(
     "--node",
     metavar="NODE",
     default="",
-    shell_complete=complete_node,
+    shell_complete=complete_node_name,
     help="Only of this node, by any of its names; an instance id that is gone will do.",
 )
 @click.option("--all", "every", is_flag=True, help="Every event; else repeats are one line.")
@@ -168,7 +168,7 @@ def events(
     levels = LEVELS[LEVELS.index(level) :]
     asked: dict[str, Any] = {
         "group": group,
-        "instance": _name_instance(rows, node),
+        "instance": _resolve_instance_id(rows, node),
         "levels": levels,
     }
     found = read(here.aws, here.cluster, after=since, **asked)
@@ -220,12 +220,12 @@ def _merge_repeated_events(same: list[ClusterEventLine]) -> ClusterEventLine:
     return replace(newest, count=len(same), first=same[0].event.at, instances=tuple(instances))
 
 
-def _name_instance(rows: tuple[NodeRow, ...], name: str) -> str:
+def _resolve_instance_id(rows: tuple[NodeRow, ...], name: str) -> str:
     if not name:
         return ""
     try:
         return resolve_node(rows, name).instance_id
-    except NoSuchNode:
+    except NodeLookupError:
         # The events of an instance outlive it.
         if name.startswith("i-"):
             return name
@@ -277,4 +277,4 @@ def format_event_cells(line: ClusterEventLine) -> tuple[str, str, str, list[str]
     script = "" if "lifecycle" in event.text.lower() else event.lifecycle
     why = (event.failure, event.slurm, script and f"lifecycle script: {script}")
     what = [f"{event.text}{gone}", *(part for part in why if part)]
-    return format_moment(event.at), event.level, where, what
+    return format_datetime(event.at), event.level, where, what

@@ -8,7 +8,7 @@ from pathlib import Path
 from hpctl.toolkit.errors import HpctlError
 
 
-def check_overwrite(path: Path, force: bool) -> None:
+def require_overwrite_allowed(path: Path, force: bool) -> None:
     """Raise HpctlError where the file exists already and `--force` was not given."""
     if path.exists() and not force:
         raise HpctlError(

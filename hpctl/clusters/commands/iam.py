@@ -133,7 +133,7 @@ def policy(
             "--trust cannot be used with the operator policy: an operator is a user, and only "
             "roles of instances have a trust policy"
         )
-    to = _read_scope(file=file, config=config, **names)
+    to = _read_policy_scope(file=file, config=config, **names)
     view = IamView(
         who,
         iam_policies.make_policy(iam_policies.PERSONAS[who](to)),
@@ -143,7 +143,7 @@ def policy(
         output.echo(output.to_json("iam", view))
     else:
         output.echo(json.dumps(view.trust if trust else view.policy, indent=2))
-    open_ = [] if trust else _list_open_options(to, view.policy)
+    open_ = [] if trust else _list_narrowing_options(to, view.policy)
     if open_:
         output.echo(f"hpctl: {', '.join(open_)} would narrow it", err=True)
 
@@ -176,7 +176,7 @@ def check(
 
     aws = open_aws(**account)
     number = principal.split(":")[4]
-    to = _read_scope(
+    to = _read_policy_scope(
         file=file,
         config=config,
         cluster=cluster,
@@ -186,7 +186,7 @@ def check(
         role=role,
     )
     statements = PERSONAS[who](to)
-    open_ = _list_open_options(to, make_policy(statements))
+    open_ = _list_narrowing_options(to, make_policy(statements))
     if open_:
         output.echo(f"hpctl: asked with invented names for want of {', '.join(open_)}", err=True)
     found = simulate_policy(aws.service("iam"), principal, statements)
@@ -200,11 +200,11 @@ def check(
         view = IamCheckView(who, principal, denied, unsure, "")
     output.show_view("iam-check", view, as_json)
     if view.denied:
-        output.exit_with(ExitCode.PROBLEM)
-    output.exit_with(ExitCode.CANNOT_TELL if view.error or view.unsure else ExitCode.FINE)
+        output.exit_with_code(ExitCode.PROBLEM)
+    output.exit_with_code(ExitCode.CANNOT_TELL if view.error or view.unsure else ExitCode.FINE)
 
 
-def _read_scope(*, file: str | None, config: str, **names: str) -> PolicyScope:
+def _read_policy_scope(*, file: str | None, config: str, **names: str) -> PolicyScope:
     """Read a scope from the files and options. What an option names outweighs a file."""
     from hpctl.clusters import iam_policies
 
@@ -214,7 +214,7 @@ def _read_scope(*, file: str | None, config: str, **names: str) -> PolicyScope:
     autoscale = loaded is not None and loaded.autoscale.enabled
     evidence = loaded.evidence.directory if loaded is not None else ""
     try:
-        return iam_policies.make_scope(**settings, autoscale=autoscale, evidence=evidence)
+        return iam_policies.make_policy_scope(**settings, autoscale=autoscale, evidence=evidence)
     except HpctlError as error:
         raise make_usage_error(error) from error
 
@@ -222,9 +222,9 @@ def _read_scope(*, file: str | None, config: str, **names: str) -> PolicyScope:
 def _read_spec_scope(file: str) -> dict[str, Any]:
     """Read what a cluster's file names; several buckets or roles stay `*`."""
     from hpctl.clusters.spec import read_spec
-    from hpctl.clusters.validate.wanted import build_wanted_cluster
+    from hpctl.clusters.validate.wanted import build_requested_cluster
 
-    wanted = build_wanted_cluster(read_spec(file))
+    wanted = build_requested_cluster(read_spec(file))
     roles = {group.execution_role for group in wanted.groups if group.execution_role}
     uris = {group.lifecycle.get("SourceS3Uri", "") for group in wanted.groups}
     buckets = {uri.removeprefix("s3://").partition("/")[0] for uri in uris if uri}
@@ -238,7 +238,7 @@ def _read_spec_scope(file: str) -> dict[str, Any]:
     }
 
 
-def _list_open_options(to: PolicyScope, policy: dict[str, Any]) -> list[str]:
+def _list_narrowing_options(to: PolicyScope, policy: dict[str, Any]) -> list[str]:
     """Return the options that would narrow a policy."""
     text = json.dumps(policy)
     options = {"cluster_id": "--cluster ARN", "cluster": "--cluster NAME"}

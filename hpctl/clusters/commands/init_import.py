@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from hpctl.clusters.arguments import FsxLustreType, SpecFieldType
 from hpctl.clusters.commands.context import cluster_argument, make_missing_cluster_error
-from hpctl.clusters.commands.file_writing import check_overwrite, write_file
+from hpctl.clusters.commands.file_writing import require_overwrite_allowed, write_file
 from hpctl.engine.aws_account import open_aws
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import ExistingPathType, aws_options, complete_file, spec_argument
@@ -138,7 +138,7 @@ def init(path: Path, force: bool, dry_run: bool, as_json: bool, **given: Any) ->
     from hpctl.clusters.cluster_file import OFFERS, build_spec_from_answers, format_spec_yaml
 
     if not dry_run:
-        check_overwrite(path, force)
+        require_overwrite_allowed(path, force)
     spec = build_spec_from_answers(_collect_answers(given))
     text = format_spec_yaml(spec, [_format_file_header(path)], OFFERS)
     if not dry_run:
@@ -256,9 +256,9 @@ def import_(
             "--from-json FILE"
         )
     if path:
-        check_overwrite(path, force)
+        require_overwrite_allowed(path, force)
     if request:
-        view = _import_request(request, str(path or ""))
+        view = _import_create_request(request, str(path or ""))
     else:
         view = _import_cluster(open_aws(**where), str(name), str(path or ""))
     if path:
@@ -273,13 +273,13 @@ def import_(
         output.echo(view.yaml, nl=False)
 
 
-def _import_request(file: str, path: str) -> ClusterImportView:
+def _import_create_request(file: str, path: str) -> ClusterImportView:
     from hpctl.clusters.cluster_file import (
         format_spec_yaml,
         import_request_json,
         list_unknown_settings,
     )
-    from hpctl.clusters.service_model import open_model
+    from hpctl.clusters.service_model import open_service_model
 
     try:
         with click.open_file(file, encoding="utf-8") as opened:
@@ -289,7 +289,7 @@ def _import_request(file: str, path: str) -> ClusterImportView:
             f"cannot read the CreateCluster request in {file}: {error}",
             "check that the file exists and is valid JSON",
         ) from error
-    spec = import_request_json(text, file, open_model())
+    spec = import_request_json(text, file, open_service_model())
     silent = list_unknown_settings(spec, "write them in", images=False)
     head = [
         f"HyperPod cluster {spec.name}, as a create-cluster request has it: `hpctl cluster create` "
@@ -361,7 +361,7 @@ def provisioning_parameters(path: str, target: Path | None, force: bool, as_json
     from hpctl.clusters.spec import read_spec
 
     if target:
-        check_overwrite(target, force)
+        require_overwrite_allowed(target, force)
     text = json.dumps(render_provisioning_parameters(read_spec(path)), indent=2) + "\n"
     if target:
         write_file(target, text)

@@ -15,7 +15,7 @@ from hpctl.clusters.commands.context import (
     add_cluster_options,
     add_groups_option,
     nodes_argument,
-    read_known_nodes,
+    read_local_cluster_state,
     require_fleet,
     resolve_cluster_context,
 )
@@ -24,7 +24,14 @@ from hpctl.clusters.fleet import NOT_FOUND, UNKNOWN, NodeRow
 from hpctl.clusters.node_lookup import find_group, resolve_nodes
 from hpctl.clusters.progress import FAILURE, NodeProgress
 from hpctl.toolkit import output
-from hpctl.toolkit.declared_view import Column, ItemLines, Layout, RowTable, TextLine, state_column
+from hpctl.toolkit.declared_view import (
+    Column,
+    ItemLines,
+    Layout,
+    RowTable,
+    TextLine,
+    make_state_column,
+)
 from hpctl.toolkit.output import ExitCode
 from hpctl.toolkit.tables import BAD, DIM, WARN, color_word, join_texts, style_text
 
@@ -48,19 +55,19 @@ def _format_jobs(row: NodeRow) -> str:
 
 
 NODE_COLUMNS = (
-    state_column("NODE", "node"),
-    state_column("INSTANCE", "instance_id"),
-    state_column("NAME", "instance_name", wide=True, when="has_instance_names"),
-    state_column("LOGICAL ID", "logical_id", wide=True),
-    state_column("IP", "ip", wide=True),
-    state_column("GROUP", "group", wide=True),
-    state_column("ZONE", "zone", wide=True, when="details"),
-    state_column("IMAGE", "image", wide=True, when="details"),
-    state_column("STATUS", "status"),
+    make_state_column("NODE", "node"),
+    make_state_column("INSTANCE", "instance_id"),
+    make_state_column("NAME", "instance_name", wide=True, when="has_instance_names"),
+    make_state_column("LOGICAL ID", "logical_id", wide=True),
+    make_state_column("IP", "ip", wide=True),
+    make_state_column("GROUP", "group", wide=True),
+    make_state_column("ZONE", "zone", wide=True, when="details"),
+    make_state_column("IMAGE", "image", wide=True, when="details"),
+    make_state_column("STATUS", "status"),
     # The one column whose words run long: states are a base and any number of flags.
     Column("SLURM", _render_slurm_state, fold=True, when="has_slurm_states"),
-    state_column("JOBS", _format_jobs, when="has_slurm_states"),
-    state_column("HEALTH", "health", when="has_health"),
+    make_state_column("JOBS", _format_jobs, when="has_slurm_states"),
+    make_state_column("HEALTH", "health", when="has_health"),
 )
 
 
@@ -170,7 +177,7 @@ def instances(
     """
     here = resolve_cluster_context(**where)
     fleet = require_fleet(here, details=details)
-    answer = read_known_nodes(here, live=False)
+    answer = read_local_cluster_state(here, live=False)
     rows = answer.join(fleet.rows, here)
     for group in groups:
         find_group(fleet.description, group)
@@ -194,7 +201,7 @@ def instances(
     output.show_view("cluster-nodes", view, as_json)
     blind = here.slurm and answer.slurm is None
     unread = any(row.unread for row in view.nodes)
-    output.exit_with(ExitCode.CANNOT_TELL if blind or unread else ExitCode.FINE)
+    output.exit_with_code(ExitCode.CANNOT_TELL if blind or unread else ExitCode.FINE)
 
 
 def _list_remarks(row: NodeRow) -> list[tuple[str, str]]:

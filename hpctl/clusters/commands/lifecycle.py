@@ -19,20 +19,20 @@ from hpctl.toolkit import output as toolkit_output
 from hpctl.toolkit.arguments import ExistingPathType, aws_options
 from hpctl.toolkit.declared_view import (
     BlankLine,
-    ForEach,
     ItemLines,
     JsonOnly,
     Layout,
+    RepeatedParts,
     RowTable,
     TextLine,
 )
 from hpctl.toolkit.errors import HpctlError, Unavailable
 from hpctl.toolkit.lazy_commands import LazyGroup
-from hpctl.toolkit.output import DRY_RUN, ExitCode, exit_with, json_option
+from hpctl.toolkit.output import DRY_RUN, ExitCode, exit_with_code, json_option
 from hpctl.toolkit.tables import BAD, GOOD
 
 if TYPE_CHECKING:
-    from hpctl.clusters.bundle import Bundle, S3Prefix
+    from hpctl.clusters.bundle import LifecycleBundle, S3Prefix
     from hpctl.clusters.bundle_checks import BundleProblem, StepState, Trial
     from hpctl.clusters.bundle_wheels import WheelTarget
 
@@ -176,10 +176,10 @@ def bundle(
             "several sources of Python packages are given: use only one of --wheels, --installed "
             "and --wheelhouse"
         )
-    target = _parse_target(python_version, machine, python)
+    target = _parse_wheel_target(python_version, machine, python)
     directory = directory.absolute()
-    bundles.check_bundle_directory(directory)
-    with _make_temporary_folder(directory) as room:
+    bundles.require_replaceable_bundle_directory(directory)
+    with _open_bundle_build_directory(directory) as room:
         made = room / "bundle"
         made.mkdir()
         house = wheelhouse
@@ -202,10 +202,10 @@ def bundle(
             bundles.replace_bundle(made, directory)
     view = _make_bundle_view(directory, signed, found, target, note)
     toolkit_output.show_view("lifecycle-bundle", view, as_json)
-    exit_with(ExitCode.PROBLEM if found else ExitCode.FINE)
+    exit_with_code(ExitCode.PROBLEM if found else ExitCode.FINE)
 
 
-def _parse_target(version: str | None, machine: str, packed: Path | None) -> WheelTarget:
+def _parse_wheel_target(version: str | None, machine: str, packed: Path | None) -> WheelTarget:
     from hpctl.clusters import bundle_wheels
 
     inside = bundle_wheels.find_packed_python_version(packed) if packed else ""
@@ -218,7 +218,7 @@ def _parse_target(version: str | None, machine: str, packed: Path | None) -> Whe
 
 
 @contextmanager
-def _make_temporary_folder(target_file: Path) -> Iterator[Path]:
+def _open_bundle_build_directory(target_file: Path) -> Iterator[Path]:
     """Where a bundle is made, on the same file system: it moves to its place whole or not at all.
 
     Raises HpctlError where that cannot be written.
@@ -249,7 +249,11 @@ def _write_group_roles(made: Path, spec_file: Path | None) -> str:
 
 
 def _make_bundle_view(
-    output: Path, signed: Bundle, found: tuple[BundleProblem, ...], target: WheelTarget, note: str
+    output: Path,
+    signed: LifecycleBundle,
+    found: tuple[BundleProblem, ...],
+    target: WheelTarget,
+    note: str,
 ) -> BundleView:
     notes = [note] if note else []
     if not signed.wheels:
@@ -363,7 +367,7 @@ def push(
         pruned=deletes and not dry_run,
     )
     toolkit_output.show_view("lifecycle-push", view, as_json)
-    exit_with(ExitCode.FINE)
+    exit_with_code(ExitCode.FINE)
 
 
 def _list_executed_steps(trial: Trial) -> list[StepState]:
@@ -371,7 +375,7 @@ def _list_executed_steps(trial: Trial) -> list[StepState]:
     return [step for step in steps if step.state not in ("not_applicable", "off")]
 
 
-def _list_untried_steps(trial: Trial) -> str:
+def _describe_untried_steps(trial: Trial) -> str:
     """Return the steps that need what a directory lacks and a node has."""
     steps = trial.run.steps if trial.run else ()
     left = [step.step for step in steps if " below /" in step.why]
@@ -390,14 +394,14 @@ class TestView(Struct, frozen=True):
 
     layout: ClassVar[Layout] = (
         *PROBLEMS,
-        ForEach(
+        RepeatedParts(
             "trials",
             (
                 TextLine(
                     "{role}: {last}", style=lambda trial: BAD if trial.code else "", unbroken=True
                 ),
                 RowTable(_list_executed_steps),
-                TextLine(_list_untried_steps),
+                TextLine(_describe_untried_steps),
                 BlankLine(),
             ),
         ),
@@ -441,17 +445,17 @@ def test(directory: Path, mode: str, no_slurm: bool, as_json: bool) -> None:
         with tempfile.TemporaryDirectory(prefix="hpctl-lifecycle-") as room:
             trials = tuple(
                 bundle_trial.run_bundle_as_role(directory, role, mode, Path(room) / role)
-                for role in bundle_trial.list_roles(directory)
+                for role in bundle_trial.list_bundle_roles(directory)
             )
         if not no_slurm and all(trial.code == 0 for trial in trials):
-            slurm = _test_with_slurm(directory)
+            slurm = _test_bundle_in_sandbox(directory)
     passed = not found and all(trial.code == 0 for trial in trials) and "failed" not in slurm
     view = TestView(read.digest, mode, found, trials, slurm, passed)
     toolkit_output.show_view("lifecycle-test", view, as_json)
-    exit_with(ExitCode.FINE if passed else ExitCode.PROBLEM)
+    exit_with_code(ExitCode.FINE if passed else ExitCode.PROBLEM)
 
 
-def _test_with_slurm(directory: Path) -> str:
+def _test_bundle_in_sandbox(directory: Path) -> str:
     """Boot a sandbox of one node from the bundle: what became of it, in words."""
     try:
         trial = import_module("hpctl.sandbox.lifecycle_trial")
@@ -480,4 +484,4 @@ def show(root: Path, as_json: bool) -> None:
             "read HyperPod's log of lifecycle scripts: /var/log/provision/provisioning.log",
         )
     toolkit_output.show_view("lifecycle-show", run, as_json)
-    exit_with(ExitCode.PROBLEM if run.state == "failed" else ExitCode.FINE)
+    exit_with_code(ExitCode.PROBLEM if run.state == "failed" else ExitCode.FINE)

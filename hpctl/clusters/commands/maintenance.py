@@ -16,12 +16,12 @@ from msgspec.structs import replace
 from hpctl.clusters import health_verdict, maintenance, maintenance_following, maintenance_orders
 from hpctl.clusters.commands.context import (
     ClusterContext,
-    KnownNodes,
+    LocalClusterState,
     add_cluster_options,
     add_groups_option,
     cluster_argument,
     nodes_argument,
-    read_known_nodes,
+    read_local_cluster_state,
     require_fleet,
     resolve_cluster_context,
 )
@@ -46,7 +46,7 @@ from hpctl.toolkit.declared_view import (
     Layout,
     RowTable,
     TextLine,
-    state_column,
+    make_state_column,
 )
 from hpctl.toolkit.errors import HpctlError
 from hpctl.toolkit.lazy_commands import INTERRUPTED
@@ -84,9 +84,9 @@ class CheckedNode(Struct, frozen=True):
 
     columns: ClassVar[Columns] = (
         Column("NODE", "node"),
-        state_column("INSTANCE", "instance_id"),
+        make_state_column("INSTANCE", "instance_id"),
         Column("RESULT", "result", style=_RESULTS),
-        state_column("NEW INSTANCE", "new_instance_id"),
+        make_state_column("NEW INSTANCE", "new_instance_id"),
         Column("WHY", "message", fold=True),
     )
 
@@ -158,7 +158,7 @@ def software_update(
     The root volumes are replaced and the lifecycle scripts run again; jobs are not waited for.
     Exit code: 0 done, 1 failed or rolled back, 3 not done in time, 130 interrupted.
     """
-    here, fleet = _read_fleet(name or cluster, where)
+    here, fleet = _read_in_service_fleet(name or cluster, where)
     every = _select_groups(fleet, groups)
     if release and not groups:
         raise click.UsageError(
@@ -174,7 +174,7 @@ def software_update(
             interval_s=interval_s,
             alarms=alarms,
         )
-        request = maintenance_orders.make_software_request(here.cluster, update)
+        request = maintenance_orders.make_software_update_request(here.cluster, update)
     except ValueError as error:
         raise click.UsageError(
             f"the value of --batch or --rollback-batch is not valid: {error}"
@@ -185,12 +185,12 @@ def software_update(
         view, rows, f"update the software of {len(rows)} node(s) of {', '.join(every)}"
     )
     if batch:
-        output.echo(output.fold_text(f"hpctl: {maintenance_orders.NO_BATCHES}"), err=True)
+        output.echo(output.wrap_text(f"hpctl: {maintenance_orders.NO_BATCHES}"), err=True)
     if dry_run:
         return _show_view(view, as_json)
     confirm_or_exit("update the software?", yes)
     aws, cluster_name = here.aws, here.cluster
-    maintenance_orders.send_order(
+    maintenance_orders.send_maintenance_order(
         aws, "update_cluster_software", request,
         lambda: maintenance_orders.is_software_updating(aws, cluster_name), time.sleep,
     )  # fmt: skip
@@ -201,7 +201,7 @@ def software_update(
     view = (
         _follow_maintenance(view, following.software())
         if wait
-        else _join_slurm(view, outcome="ordered")
+        else _update_maintenance_view(view, outcome="ordered")
     )
     return _show_view(view, as_json)
 
@@ -231,7 +231,7 @@ def health_check(
         raise click.UsageError(
             "the command names no nodes: write NODES, or their groups with --group"
         )
-    here, fleet = _read_fleet(where.pop("cluster"), where)
+    here, fleet = _read_in_service_fleet(where.pop("cluster"), where)
     _select_groups(fleet, groups)
     named = resolve_nodes(fleet.rows, names)
     # A node that is named beside its group is one node.
@@ -250,7 +250,7 @@ def health_check(
         return _show_view(view, as_json)
     confirm_or_exit("start the checks?", yes)
     aws, cluster_name, ordered = here.aws, here.cluster, output.now()
-    maintenance_orders.send_order(
+    maintenance_orders.send_maintenance_order(
         aws, "start_cluster_health_check", request,
         lambda: maintenance_orders.is_health_check_running(aws, cluster_name), time.sleep,
     )  # fmt: skip
@@ -259,18 +259,21 @@ def health_check(
         aws, cluster_name, every, time.monotonic, time.sleep, every_s, timeout_s
     )
     if not wait:
-        return _show_view(_join_slurm(view, outcome="ordered"), as_json)
+        return _show_view(_update_maintenance_view(view, outcome="ordered"), as_json)
     view = _follow_maintenance(view, following.health())
     if view.outcome != "interrupted":
         after = require_fleet(here)
-        became = compare_nodes(rows, after.rows)
-        view = _join_slurm(
-            view, nodes=tuple(_read_check_result(aws, after, node, ordered) for node in became)
+        became = compare_nodes_after_check(rows, after.rows)
+        view = _update_maintenance_view(
+            view,
+            nodes=tuple(_read_health_check_result(aws, after, node, ordered) for node in became),
         )
     return _show_view(view, as_json)
 
 
-def compare_nodes(before: Sequence[NodeRow], after: Sequence[NodeRow]) -> tuple[CheckedNode, ...]:
+def compare_nodes_after_check(
+    before: Sequence[NodeRow], after: Sequence[NodeRow]
+) -> tuple[CheckedNode, ...]:
     """Return what became of each node, by comparison: no call of the API tells a result."""
     results = []
     for old in before:
@@ -294,7 +297,9 @@ def compare_nodes(before: Sequence[NodeRow], after: Sequence[NodeRow]) -> tuple[
     return tuple(results)
 
 
-def _read_check_result(aws: Aws, fleet: Fleet, node: CheckedNode, since: datetime) -> CheckedNode:
+def _read_health_check_result(
+    aws: Aws, fleet: Fleet, node: CheckedNode, since: datetime
+) -> CheckedNode:
     """Return the node with what its own log says."""
     answer = fleet.description
     arn, name = str(answer["ClusterArn"]), str(answer.get("ClusterName", ""))
@@ -303,7 +308,9 @@ def _read_check_result(aws: Aws, fleet: Fleet, node: CheckedNode, since: datetim
     return replace(node, result=result, message=node.message or line)
 
 
-def _read_fleet(cluster: str | None, where: Mapping[str, Any]) -> tuple[ClusterContext, Fleet]:
+def _read_in_service_fleet(
+    cluster: str | None, where: Mapping[str, Any]
+) -> tuple[ClusterContext, Fleet]:
     here = resolve_cluster_context(cluster, **where)
     fleet = require_fleet(here)
     status = str(fleet.description["ClusterStatus"])
@@ -328,7 +335,7 @@ def _select_groups(fleet: Fleet, named: Sequence[str]) -> tuple[str, ...]:
 def _make_maintenance_view(
     here: ClusterContext, operation: str, request: Mapping[str, Any], rows: Sequence[NodeRow]
 ) -> MaintenanceView:
-    answer = read_known_nodes(here) if here.slurm else KnownNodes()
+    answer = read_local_cluster_state(here) if here.slurm else LocalClusterState()
     jobs: tuple[int, ...] | None = None
     if answer.slurm is not None:
         joined = answer.join(tuple(rows), here)
@@ -338,7 +345,7 @@ def _make_maintenance_view(
     )
 
 
-def _join_slurm(view: MaintenanceView, **changed: Any) -> MaintenanceView:
+def _update_maintenance_view(view: MaintenanceView, **changed: Any) -> MaintenanceView:
     return replace(view, as_of=output.now(), **changed)
 
 
@@ -369,9 +376,9 @@ def _follow_maintenance(
                 output.echo(f"{output.now():%Y-%m-%dT%H:%M:%SZ} {line}", err=True)
             before = lines
     except KeyboardInterrupt:
-        return _join_slurm(view, outcome="interrupted", groups=last.groups)
+        return _update_maintenance_view(view, outcome="interrupted", groups=last.groups)
     outcome = "failed" if last.failed else "done"
-    return _join_slurm(view, outcome=outcome, failed=last.failed, groups=last.groups)
+    return _update_maintenance_view(view, outcome=outcome, failed=last.failed, groups=last.groups)
 
 
 def _show_view(view: MaintenanceView, as_json: bool) -> None:
@@ -379,7 +386,7 @@ def _show_view(view: MaintenanceView, as_json: bool) -> None:
     if view.outcome == "interrupted":
         raise click.exceptions.Exit(INTERRUPTED)
     bad = view.outcome == "failed" or any(node.result != "passed" for node in view.nodes)
-    output.exit_with(ExitCode.PROBLEM if bad else ExitCode.FINE)
+    output.exit_with_code(ExitCode.PROBLEM if bad else ExitCode.FINE)
 
 
 def format_progress_lines(work: MaintenanceProgress) -> list[str]:

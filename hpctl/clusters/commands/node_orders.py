@@ -19,10 +19,10 @@ from msgspec import Struct
 from hpctl.clusters.commands.change_view import PHASES, RemovalView
 from hpctl.clusters.commands.context import (
     ClusterContext,
-    KnownNodes,
+    LocalClusterState,
     add_cluster_options,
-    complete_node,
-    read_known_nodes,
+    complete_node_name,
+    read_local_cluster_state,
     require_fleet,
     resolve_cluster_context,
 )
@@ -34,7 +34,7 @@ from hpctl.clusters.commands.waiting import (
     yes_option,
 )
 from hpctl.clusters.node_lookup import resolve_nodes
-from hpctl.clusters.node_order_plan import NodeOrderPlan, OrderTarget, plan_order
+from hpctl.clusters.node_order_plan import NodeOrderPlan, OrderTarget, build_node_order_plan
 from hpctl.clusters.order_terms import NodeAction, OrderOptions
 from hpctl.engine.request_client import (
     ANSWER_S,
@@ -42,7 +42,7 @@ from hpctl.engine.request_client import (
     ask_daemon,
     describe_job_fate,
     find_invoking_user,
-    report_and_exit,
+    print_answers_and_exit,
 )
 from hpctl.engine.requests import NOW
 from hpctl.toolkit import output
@@ -50,10 +50,10 @@ from hpctl.toolkit.arguments import NODES, now_option
 from hpctl.toolkit.declared_view import (
     Column,
     Columns,
-    ForEach,
     ItemLines,
     JsonOnly,
     Layout,
+    RepeatedParts,
     RowTable,
     TextLine,
 )
@@ -61,9 +61,9 @@ from hpctl.toolkit.errors import HpctlError, Unavailable
 from hpctl.toolkit.lazy_commands import INTERRUPTED
 from hpctl.toolkit.output import DRY_RUN, ExitCode
 from hpctl.toolkit.tables import BAD, DIM, GOOD, WARN, style_text
-from hpctl.toolkit.view_copy import copy_view
+from hpctl.toolkit.view_copy import build_view_from_source
 from hpctl.vocabulary.identity import NodeName
-from hpctl.vocabulary.policy import Mode
+from hpctl.vocabulary.policy import OperatingMode
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -85,14 +85,14 @@ removal_now_option = click.option(
 )
 
 
-def plan_node_order(
-    fleet: Fleet, picks: Sequence[RemovalCandidate], answer: KnownNodes
+def plan_node_removal(
+    fleet: Fleet, picks: Sequence[RemovalCandidate], answer: LocalClusterState
 ) -> NodeOrderPlan:
     """Return the order that removes these nodes. Raises HpctlError where one of them may not go."""
 
-    alive = answer.world is not None and answer.world.daemon_alive
+    alive = answer.world is not None and answer.world.is_daemon_alive
     rows = [pick.row for pick in picks]
-    order = plan_order(
+    order = build_node_order_plan(
         NodeAction.DELETE,
         fleet.description,
         rows,
@@ -107,7 +107,7 @@ def plan_node_order(
     return order
 
 
-def require_slurm_view(here: ClusterContext, answer: KnownNodes, now: bool) -> None:
+def require_slurm_view(here: ClusterContext, answer: LocalClusterState, now: bool) -> None:
     """Require Slurm's view, so that no node is removed blindly. Raises Unavailable, HpctlError."""
     if answer.slurm is not None:
         return
@@ -136,7 +136,7 @@ def delete_drained_nodes(
     `floor`: the groups that keep so many instances, even if others remove some meanwhile.
     """
     options = OrderOptions(now, waiting.wait, min(5.0, waiting.every_s), waiting.timeout_s, floor)
-    return execute_order(_start_order_run(here, order, options))
+    return execute_order(_make_order_execution(here, order, options))
 
 
 class OrderFollower(Protocol):
@@ -174,13 +174,13 @@ def execute_order(run: OrderFollower) -> tuple[dict[str, OrderNodeProgress], boo
 def _treat_signals_as_interrupt(*numbers: signal.Signals) -> Iterator[None]:
     """Treat these signals as Ctrl-C, except those that are set to be ignored (nohup)."""
 
-    def raise_ended(_number: int, _frame: FrameType | None) -> None:
+    def raise_keyboard_interrupt(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
     before = {n: signal.getsignal(n) for n in numbers}
     taken = {n: old for n, old in before.items() if old is not signal.SIG_IGN}
     for number in taken:
-        signal.signal(number, raise_ended)
+        signal.signal(number, raise_keyboard_interrupt)
     try:
         yield
     finally:
@@ -194,7 +194,7 @@ def _print_progress(looks: Iterator[tuple[OrderNodeProgress, ...]]) -> None:
     for look in looks:
         fresh = [one for one in look if answer.get(one.instance_id) != one]
         answer |= {one.instance_id: one for one in fresh}
-        lines = [_format_line(one) for one in fresh]
+        lines = [_format_node_progress(one) for one in fresh]
         if not lines and time.monotonic() - spoke > HEARTBEAT_S:
             lines = [f"still waiting for {sum(not one.has_ended for one in look)} node(s)"]
         for text in lines:
@@ -207,11 +207,13 @@ def make_removal_views(
 ) -> tuple[RemovalView, ...]:
     """Return nodes picked, with what became of them where they were ordered away."""
     return tuple(
-        copy_view(
+        build_view_from_source(
             RemovalView,
             pick.row,
             why=pick.why,
-            **_describe_result((done or {}).get(pick.row.instance_id or pick.row.logical_id)),
+            **_select_progress_fields(
+                (done or {}).get(pick.row.instance_id or pick.row.logical_id)
+            ),
         )
         for pick in picks
     )
@@ -236,7 +238,7 @@ def summarize_removals(done: dict[str, OrderNodeProgress], interrupted: bool) ->
     return "", ""
 
 
-def _format_line(one: OrderNodeProgress) -> str:
+def _format_node_progress(one: OrderNodeProgress) -> str:
     """Return one node on its way, in one line."""
     text = f"{one.node}: {PHASES[one.phase]}"
     if one.jobs:
@@ -256,7 +258,7 @@ _STYLES = {
 }
 
 
-def _render_result(node: OrderedNode) -> Text:
+def _render_node_result(node: OrderedNode) -> Text:
     text = style_text(PHASES[node.phase], _STYLES.get(node.phase, ""))
     why = node.text or node.code
     if why:
@@ -292,7 +294,7 @@ class OrderedNode(Struct, frozen=True):
             empty="-",
             when=lambda view: any(node.new_instance_id for node in view.nodes),
         ),
-        Column("RESULT", _render_result, fold=True),
+        Column("RESULT", _render_node_result, fold=True),
     )
     json_only: ClassVar[JsonOnly] = (
         "group",
@@ -355,7 +357,7 @@ class OrderPlanView(NodeOrderView, frozen=True):
     """An order that is not carried out yet: each node, what runs there, what is against it."""
 
     layout: ClassVar[Layout] = (
-        ForEach(
+        RepeatedParts(
             "planned_nodes",
             (
                 TextLine(
@@ -412,7 +414,7 @@ class OrderResultView(NodeOrderView, frozen=True):
 
     layout: ClassVar[Layout] = (
         RowTable("nodes"),
-        ForEach(
+        RepeatedParts(
             "nodes",
             (
                 TextLine(
@@ -471,15 +473,15 @@ class OrderResultView(NodeOrderView, frozen=True):
     @property
     def deleted_hostlist(self) -> str:
         """Return the nodes that are deleted and still drained, as a hostlist."""
-        return self._list_drained if self.verb == NodeAction.DELETE else ""
+        return self._drained_hostlist if self.verb == NodeAction.DELETE else ""
 
     @property
     def returning_hostlist(self) -> str:
         """Return the nodes that are to come back and still drained, as a hostlist."""
-        return "" if self.verb == NodeAction.DELETE else self._list_drained
+        return "" if self.verb == NodeAction.DELETE else self._drained_hostlist
 
     @property
-    def _list_drained(self) -> str:
+    def _drained_hostlist(self) -> str:
         return ",".join(n.node for n in self.nodes if n.left_drained and n.phase != "failed")
 
 
@@ -513,21 +515,21 @@ def make_order_view(
 
 def _make_ordered_node(target: OrderTarget, one: OrderNodeProgress | None) -> OrderedNode:
     jobs = sorted(target.jobs, key=lambda job: job.id)
-    return copy_view(
+    return build_view_from_source(
         OrderedNode,
         target.row,
         node=target.row.display_name,
         instance_id=target.instance,
-        jobs=tuple(copy_view(JobOnNode, job, nodes=len(job.nodes)) for job in jobs),
+        jobs=tuple(build_view_from_source(JobOnNode, job, nodes=len(job.nodes)) for job in jobs),
         refusal=target.refusal,
         warning=target.warning,
         under_way=target.under_way,
         new_instance_id=one.new_instance_id if one else "",
-        **_describe_result(one),
+        **_select_progress_fields(one),
     )
 
 
-def _describe_result(one: OrderNodeProgress | None) -> dict[str, str]:
+def _select_progress_fields(one: OrderNodeProgress | None) -> dict[str, str]:
     """Return what became of a node, in the words of both views; nothing where it was not
     ordered."""
     args = ("phase", "text", "code", "fix", "left_drained")
@@ -541,7 +543,7 @@ order_options = combine_options(
         type=NODES,
         nargs=-1,
         required=True,
-        shell_complete=complete_node,
+        shell_complete=complete_node_name,
     ),
     now_option,
     add_wait_option(
@@ -575,7 +577,7 @@ def replace(**options: Any) -> None:
     Exit code: 0 all are back (or ordered), 1 refused or failed, 3 in doubt or late, 130
     interrupted.
     """
-    _run_order(NodeAction.REPLACE, **options)
+    _run_node_order_command(NodeAction.REPLACE, **options)
 
 
 @click.command()
@@ -589,7 +591,7 @@ def reboot(**options: Any) -> None:
     Exit code: 0 all are back (or ordered), 1 refused or failed, 3 in doubt or late, 130
     interrupted.
     """
-    _run_order(NodeAction.REBOOT, **options)
+    _run_node_order_command(NodeAction.REBOOT, **options)
 
 
 @click.command("delete-nodes")
@@ -600,10 +602,10 @@ def delete_nodes(**options: Any) -> None:
     NODE is any name of a node, or a hostlist. To delete a cluster: hpctl cluster delete.
     Exit code: 0 all are gone, 1 refused or failed, 3 in doubt or not gone in time, 130 interrupted.
     """
-    _run_order(NodeAction.DELETE, direct=True, **options)
+    _run_node_order_command(NodeAction.DELETE, direct=True, **options)
 
 
-def _run_order(
+def _run_node_order_command(
     verb: NodeAction, *, names: tuple[str, ...], now: bool, wait: bool, yes: bool, dry_run: bool,
     direct: bool, timeout_s: float | None, every_s: float, as_json: bool, **where: Any,
 ) -> None:  # fmt: skip
@@ -622,14 +624,14 @@ def _run_order(
     )
     if dry_run or order.is_refused:
         output.show_view("cluster-order", planned, as_json)
-        output.exit_with(ExitCode.PROBLEM if order.is_refused else ExitCode.FINE)
+        output.exit_with_code(ExitCode.PROBLEM if order.is_refused else ExitCode.FINE)
         return
-    output.draw_on_stderr(output.draw_declared, planned)
+    output.draw_on_stderr(output.draw_declared_view, planned)
     confirm_or_exit(f"{verb} {len(order.targets)} node(s)?", yes)
     options = OrderOptions(now, wait, every_s, timeout_s or 0.0)
     run: OrderFollower | None = None
     if not by_daemon:
-        run = _start_order_run(here, order, options)
+        run = _make_order_execution(here, order, options)
     else:
         run = _submit_to_daemon(here, order, options, as_json=as_json)
     if run is None:
@@ -647,15 +649,15 @@ def _run_order(
     output.show_view("cluster-order", view, as_json)
     if interrupted:
         raise click.exceptions.Exit(INTERRUPTED)
-    output.exit_with(_choose_exit_code(view, wait=wait))
+    output.exit_with_code(_choose_exit_code(view, wait=wait))
 
 
 def _plan_order(
     here: ClusterContext, verb: NodeAction, names: tuple[str, ...], *, now: bool
-) -> tuple[KnownNodes, NodeOrderPlan]:
+) -> tuple[LocalClusterState, NodeOrderPlan]:
     """Look at everything once. Raises where what runs there cannot be known."""
     fleet = require_fleet(here)
-    answer = read_known_nodes(here)
+    answer = read_local_cluster_state(here)
     if answer.slurm is None and here.slurm:
         raise Unavailable(
             "cannot see which jobs run on the nodes, so nothing was changed: Slurm does not "
@@ -669,17 +671,19 @@ def _plan_order(
             "run this on the cluster's head node; --now changes the nodes even if jobs run on them",
         )
     rows = resolve_nodes(answer.join(fleet.rows, here), names)
-    alive = answer.world is not None and answer.world.daemon_alive
+    alive = answer.world is not None and answer.world.is_daemon_alive
     by = find_invoking_user()
-    return answer, plan_order(verb, fleet.description, rows, answer.slurm, by=by, daemon=alive)
+    return answer, build_node_order_plan(
+        verb, fleet.description, rows, answer.slurm, by=by, daemon=alive
+    )
 
 
-def _decide_daemon_execution(answer: KnownNodes, order: NodeOrderPlan) -> tuple[bool, str]:
+def _decide_daemon_execution(answer: LocalClusterState, order: NodeOrderPlan) -> tuple[bool, str]:
     """Return whether hpctl's daemon is to do it, and if not, why; no reason where there is none."""
     world = answer.world
-    if world is None or world.daemon is None or not world.daemon_alive:
+    if world is None or world.daemon is None or not world.is_daemon_alive:
         return False, ""
-    if world.daemon.mode != Mode.OWN:
+    if world.daemon.mode != OperatingMode.OWN:
         return False, f"it runs in mode {world.daemon.mode}, and replaces nothing"
     if any(t.before is None or t.before.drained or t.under_way for t in order.targets):
         return False, "it does not touch nodes that others have drained, or that Slurm lacks"
@@ -703,7 +707,7 @@ def _submit_to_daemon(
     verb = order.verb + NOW if options.now else order.verb
     view = ask_daemon(settings, verb, targets, wait_s=ANSWER_S if options.wait else 0.0)
     if not options.wait or not all(request.answered for request in view.requests):
-        report_and_exit(view, as_json, waited=options.wait)
+        print_answers_and_exit(view, as_json, waited=options.wait)
         return None
     refusals = {NodeName(r.target): r.answer or "refused" for r in view.requests if not r.ok}
     reader = WorldReader(settings, recent=True)
@@ -716,7 +720,7 @@ def _submit_to_daemon(
     )
 
 
-def _start_order_run(
+def _make_order_execution(
     here: ClusterContext, order: NodeOrderPlan, options: OrderOptions
 ) -> OrderExecution:
     from hpctl.clusters.order_loop import OrderExecution

@@ -14,20 +14,20 @@ from hpctl.clusters.commands.change_view import (
     RemovalsPrompt,
     RemovalView,
     exit_with_outcome,
-    select_followed_fields,
+    select_progress_fields,
 )
 from hpctl.clusters.commands.context import (
     ClusterContext,
     add_cluster_options,
-    complete_group,
-    read_known_nodes,
+    complete_group_name,
+    read_local_cluster_state,
     require_fleet,
     resolve_cluster_context,
 )
 from hpctl.clusters.commands.node_orders import (
     delete_drained_nodes,
     make_removal_views,
-    plan_node_order,
+    plan_node_removal,
     removal_now_option,
     require_slurm_view,
     summarize_removals,
@@ -41,8 +41,8 @@ from hpctl.clusters.commands.waiting import (
     yes_option,
 )
 from hpctl.clusters.node_lookup import find_group, resolve_nodes
-from hpctl.clusters.node_order_plan import pick_named_nodes, pick_nodes
-from hpctl.clusters.progress import judge_service
+from hpctl.clusters.node_order_plan import make_named_removal_candidates, pick_nodes_to_remove
+from hpctl.clusters.progress import build_service_wait_condition
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import GROUP, NODES
 
@@ -88,10 +88,10 @@ class _GroupScaling(Struct):
 
     def down(self, count: int | None, names: str | None) -> None:
         """Fewer, by name."""
-        answer = read_known_nodes(self.here)
+        answer = read_local_cluster_state(self.here)
         picks = self.picks(answer.join(self.fleet.rows, self.here), count, names)
         going = make_removal_views(picks)
-        order = plan_node_order(self.fleet, picks, answer)
+        order = plan_node_removal(self.fleet, picks, answer)
         if self.dry_run:
             return self.tell("dry_run", removals=going)
         require_slurm_view(self.here, answer, self.now)
@@ -113,8 +113,8 @@ class _GroupScaling(Struct):
 
         if names is None:
             assert count is not None
-            return pick_nodes(rows, self.group, self.target, count)
-        chosen = pick_named_nodes(resolve_nodes(rows, [names]), self.group)
+            return pick_nodes_to_remove(rows, self.group, self.target, count)
+        chosen = make_named_removal_candidates(resolve_nodes(rows, [names]), self.group)
         left = self.target - len(chosen)
         if count not in (None, left):
             raise click.UsageError(
@@ -127,7 +127,7 @@ class _GroupScaling(Struct):
         """Show on standard error what goes and what runs there, and ask."""
         if self.yes or not going:
             return
-        output.draw_on_stderr(output.draw_declared, RemovalsPrompt(going))
+        output.draw_on_stderr(output.draw_declared_view, RemovalsPrompt(going))
         jobs = set(chain.from_iterable(one.jobs for one in going))
         about = f"; {len(jobs)} job(s) {'END' if self.now else 'are waited for'}" if jobs else ""
         confirm_or_exit(f"Remove these {len(going)} node(s), with their volumes{about}?", self.yes)
@@ -138,10 +138,10 @@ class _GroupScaling(Struct):
         last = None
         if self.waiting.wait:
             # Of this group alone: others may be scaled by others meanwhile.
-            judge = judge_service({self.group: count}, self.waiting.patience_s)
+            judge = build_service_wait_condition({self.group: count}, self.waiting.patience_s)
             last = follow_cluster(self.here.aws, self.here.cluster, judge, self.waiting)
         fields = {
-            **select_followed_fields(last),
+            **select_progress_fields(last),
             "removals": going,
             "pick_up": f"hpctl cluster wait {self.name}",
         }
@@ -155,7 +155,7 @@ class _GroupScaling(Struct):
 
 
 @click.command()
-@click.argument("group", type=GROUP, shell_complete=complete_group)
+@click.argument("group", type=GROUP, shell_complete=complete_group_name)
 @click.argument("count", metavar="[N]", type=click.IntRange(0, 6758), required=False)
 @click.option(
     "--nodes",

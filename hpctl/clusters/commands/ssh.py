@@ -12,7 +12,7 @@ import click
 from hpctl.clusters.commands.context import (
     ClusterContext,
     add_cluster_options,
-    complete_node,
+    complete_node_name,
     require_fleet,
     resolve_cluster_context,
 )
@@ -28,7 +28,7 @@ DOCUMENT = "AWS-StartNonInteractiveCommand"
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
-@click.argument("node", type=NODES, shell_complete=complete_node)
+@click.argument("node", type=NODES, shell_complete=complete_node_name)
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @click.option("--print", "show", is_flag=True, help="Print the command; run nothing.")
 @add_cluster_options
@@ -41,8 +41,8 @@ def ssh(node: str, command: tuple[str, ...], show: bool, **where: Any) -> None:
     options = {key: where[key] for key in ("profile", "region", "endpoint_url")}
     here = resolve_cluster_context(**where)
     fleet = require_fleet(here)
-    row = resolve_node(_find_node_rows(fleet.rows, here), node)
-    args = build_session_command(
+    row = resolve_node(_add_instance_names(fleet.rows, here), node)
+    args = build_ssm_session_command(
         make_ssm_target(str(fleet.description["ClusterArn"]), row),
         region=here.aws.region,
         profile=options["profile"] or (here.config.cluster.profile if here.config else None),
@@ -51,7 +51,7 @@ def ssh(node: str, command: tuple[str, ...], show: bool, **where: Any) -> None:
     if show:
         output.echo(shlex.join(args))
         return
-    _require_programs()
+    _require_session_programs()
     # The session owns the terminal from here on: its signals, its exit code.
     os.execvp(args[0], args)  # noqa: S606 -- a list of words, and no shell
 
@@ -66,7 +66,7 @@ def make_ssm_target(arn: str, row: NodeRow) -> str:
     return f"sagemaker-cluster:{arn.rpartition('/')[2]}_{row.group}-{row.instance_id}"
 
 
-def build_session_command(
+def build_ssm_session_command(
     to: str, *, region: str, profile: str | None = None, command: Sequence[str] = ()
 ) -> list[str]:
     """`aws ssm start-session` as a list of words."""
@@ -79,13 +79,13 @@ def build_session_command(
     return args
 
 
-def _find_node_rows(rows: tuple[NodeRow, ...], here: ClusterContext) -> tuple[NodeRow, ...]:
+def _add_instance_names(rows: tuple[NodeRow, ...], here: ClusterContext) -> tuple[NodeRow, ...]:
     from hpctl.clusters.fleet_joining import join_instance_names
 
     return rows if here.resource_config is None else join_instance_names(rows, here.resource_config)
 
 
-def _require_programs() -> None:
+def _require_session_programs() -> None:
     """Raise with what to install where something is missing."""
     missing = [name for name in ("aws", PLUGIN) if shutil.which(name) is None]
     if missing:

@@ -20,8 +20,14 @@ import click
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from hpctl.clusters.storage import Link, WantedLink, find_existing_link, list_links, wait_for_link
-from hpctl.clusters.storage import create_link as make
+from hpctl.clusters.storage import (
+    Link,
+    WantedLink,
+    find_existing_link,
+    list_data_repository_links,
+    watch_data_repository_link,
+)
+from hpctl.clusters.storage import create_data_repository_link as make
 from hpctl.engine.aws_account import open_aws
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import (
@@ -152,15 +158,17 @@ def link(
         return
     known, made = make(aws, wanted)
     if waits:
-        known = _follow_link(wait_for_link(aws, known, timeout_s=timeout_s), quiet=as_json)
+        known = _report_link_states(
+            watch_data_repository_link(aws, known, timeout_s=timeout_s), quiet=as_json
+        )
     output.show_view("storage-link", LinkView(known, made), as_json)
     if known.lifecycle in ("FAILED", "MISCONFIGURED"):
-        output.exit_with(output.ExitCode.PROBLEM)
+        output.exit_with_code(output.ExitCode.PROBLEM)
     if waits and not known.is_settled:
-        output.exit_with(output.ExitCode.CANNOT_TELL)
+        output.exit_with_code(output.ExitCode.CANNOT_TELL)
 
 
-def _follow_link(looks: Iterator[Link], *, quiet: bool) -> Link:
+def _report_link_states(looks: Iterator[Link], *, quiet: bool) -> Link:
     """Return the last look; each new state is printed on standard error."""
     shown, known = "", None
     for known in looks:
@@ -219,10 +227,10 @@ def ls(file_system: str | None, as_json: bool, **account: str | None) -> None:
 
     Of one file system, or of all in the region. Exit code 1 where one of them does not serve.
     """
-    found = list_links(open_aws(**account), file_system)
+    found = list_data_repository_links(open_aws(**account), file_system)
     output.show_view("storage-ls", LinksView(found, file_system or ""), as_json)
     if any(one.lifecycle in ("FAILED", "MISCONFIGURED") for one in found):
-        output.exit_with(output.ExitCode.PROBLEM)
+        output.exit_with_code(output.ExitCode.PROBLEM)
 
 
 @storage.command()
@@ -235,13 +243,13 @@ def preload(path: Path, dry_run: bool, as_json: bool) -> None:
     PATH is a file or a directory of a mounted FSx for Lustre file system. Interrupted, what was
     asked for continues; called again, it loads what is left.
     """
-    looks = preload_files(path, LfsProgram())
+    looks = preload_files(path, LustreLfsProgram())
     last = next(looks) if dry_run else show_preload_progress(looks, quiet=as_json)
     output.show_view("storage-preload", last, as_json)
     if dry_run and not as_json:
         output.echo(output.DRY_RUN)
     if last.failed:
-        output.exit_with(output.ExitCode.PROBLEM)
+        output.exit_with_code(output.ExitCode.PROBLEM)
 
 
 BATCH: Final = 200
@@ -299,7 +307,7 @@ class Preload(Struct, frozen=True):
         return self.loaded + len(self.failed) >= self.released and not self.under_way
 
 
-class LfsProgram(Struct):
+class LustreLfsProgram(Struct):
     """The `lfs` program. Raises HpctlError where there is none."""
 
     program: str = field(default_factory=lambda: shutil.which("lfs") or "")
@@ -313,7 +321,7 @@ class LfsProgram(Struct):
                 "installed",
             )
 
-    def find_released(self, files: Sequence[str]) -> set[str]:
+    def find_released_files(self, files: Sequence[str]) -> set[str]:
         """Return those of the files whose contents are in S3 alone. Raises HpctlError.
 
         One that is deleted meanwhile, by a user here or in S3, is none of them.
@@ -324,11 +332,11 @@ class LfsProgram(Struct):
             if done.returncode != 0:
                 left = [name for name in batch if os.path.lexists(name)]
                 if len(left) < len(batch):
-                    found |= self.find_released(left)
+                    found |= self.find_released_files(left)
                     continue
                 raise HpctlError(
                     f"the command lfs hsm_state failed: {_format_error(done)}",
-                    _format_hint(_format_error(done)),
+                    _choose_lfs_error_hint(_format_error(done)),
                 )
             found |= _parse_released_files(batch, done.stdout)
         return found
@@ -371,7 +379,7 @@ class LfsProgram(Struct):
 
 def preload_files(
     path: Path,
-    lfs: LfsProgram,
+    lfs: LustreLfsProgram,
     *,
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
@@ -383,7 +391,7 @@ def preload_files(
     Interrupted, what was asked for continues, and a second call finds what is left.
     """
     files = list(_walk_files(path))
-    todo = sorted(lfs.find_released(files))
+    todo = sorted(lfs.find_released_files(files))
     state = Preload(str(path), len(files), len(todo))
     yield state
     under_way: list[str] = []
@@ -394,7 +402,7 @@ def preload_files(
             refused = lfs.restore(batch)
             under_way += [name for name in batch if name not in refused]
             state = replace(state, failed=(*state.failed, *refused.items())[:100])
-        still = lfs.find_released(under_way)
+        still = lfs.find_released_files(under_way)
         arrived = [name for name in under_way if name not in still]
         if arrived:
             moved = clock()
@@ -492,7 +500,7 @@ def _format_error(done: subprocess.CompletedProcess[str]) -> str:
     return lines[-1] if lines else f"exit status {done.returncode}"
 
 
-def _format_hint(shown: str) -> str:
+def _choose_lfs_error_hint(shown: str) -> str:
     if "ermission denied" in shown or "not permitted" in shown:
         return "run it as root: only root may ask for a restore"
     if "Inappropriate ioctl" in shown or "not supported" in shown:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from hpctl.clusters.spec import ClusterSpec, SpecError
-    from hpctl.clusters.validate import CheckedFinding
+    from hpctl.clusters.validate import FindingWithCheck
     from hpctl.vocabulary.ports import Aws
 
 
@@ -124,24 +124,24 @@ def validate(
     try:
         spec = read_spec(file)
     except SpecError as error:
-        view = _report_unreadable(file, error, offline)
+        view = _make_unreadable_spec_view(file, error, offline)
         if error.rest is not None:
             try:
                 aws = None if offline else open_aws(**where)
                 view = _merge_rule_problems(
-                    view, _check_spec(file, error.rest, aws, scripts, only), error
+                    view, _validate_spec_file(file, error.rest, aws, scripts, only), error
                 )
             except HpctlError as why:
                 # The file's own problems are known whatever AWS says.
                 output.echo(f"hpctl: nothing else was checked: {why}", err=True)
     else:
         aws = None if offline else open_aws(**where)
-        view = _check_spec(file, spec, aws, scripts, only)
+        view = _validate_spec_file(file, spec, aws, scripts, only)
     # By hand: verdicts that follow one another share a reason and a fix.
     output.show_view(
         "cluster-validate", view, as_json, lambda out, v: draw_verdicts(out, v, verbose)
     )
-    output.exit_with(choose_validate_exit(view, strict))
+    output.exit_with_code(choose_validate_exit(view, strict))
 
 
 def validate_or_exit(file: str, spec: ClusterSpec, aws: Aws) -> None:
@@ -150,7 +150,7 @@ def validate_or_exit(file: str, spec: ClusterSpec, aws: Aws) -> None:
     Raises HpctlError where a check fails. Warnings and unknown results are only printed.
     """
 
-    view = _check_spec(file, spec, aws, None, ())
+    view = _validate_spec_file(file, spec, aws, None, ())
     if view.counts["OK"] < len(view.verdicts):
         output.draw_on_stderr(lambda out, v: draw_verdicts(out, v, verbose=False), view)
     failed = view.counts["FAIL"]
@@ -170,23 +170,29 @@ def choose_validate_exit(view: ValidateView, strict: bool) -> ExitCode:
     return ExitCode.CANNOT_TELL if view.counts["UNKNOWN"] else ExitCode.FINE
 
 
-def make_verdict_views(verdicts: Sequence[CheckedFinding], text: str) -> tuple[VerdictView, ...]:
+def make_verdict_views(verdicts: Sequence[FindingWithCheck], text: str) -> tuple[VerdictView, ...]:
     """Verdicts with their places in the file whose text this is."""
-    from hpctl.clusters.validate.wanted import SpecLines, format_place
+    from hpctl.clusters.validate.wanted import SpecLineFinder, format_spec_key_path
 
-    lines = SpecLines(text)
+    lines = SpecLineFinder(text)
     return tuple(
         VerdictView(
-            v.family, v.check, v.level, format_place(v.place), lines.of(v.place), v.what, v.fix
+            v.family,
+            v.check,
+            v.level,
+            format_spec_key_path(v.place),
+            lines.of(v.place),
+            v.what,
+            v.fix,
         )
         for v in verdicts
     )
 
 
-def _check_spec(
+def _validate_spec_file(
     file: str, spec: ClusterSpec, aws: Aws | None, scripts: str | None, only: tuple[str, ...]
 ) -> ValidateView:
-    from hpctl.clusters.service_model import open_model
+    from hpctl.clusters.service_model import open_service_model
     from hpctl.clusters.validate import validate_spec as checks
 
     folder = scripts or (DEFAULT_SCRIPTS if Path(DEFAULT_SCRIPTS).is_dir() else None)
@@ -195,7 +201,7 @@ def _check_spec(
         verdicts = checks(
             aws,
             spec,
-            model=open_model(),
+            model=open_service_model(),
             directory=Path(folder) if folder else None,
             only=only,
             report=lambda part, done, of: status.update(f"asking AWS: {done} of {of} ({part})"),
@@ -204,9 +210,9 @@ def _check_spec(
     return ValidateView(file, spec.name, aws is None, _count_results(views), views)
 
 
-def _report_unreadable(file: str, error: SpecError, offline: bool) -> ValidateView:
+def _make_unreadable_spec_view(file: str, error: SpecError, offline: bool) -> ValidateView:
     """Return the problems of a file that cannot be read whole."""
-    views = tuple(_make_problem(text, error.hint) for text in error.problems)
+    views = tuple(_make_schema_problem_view(text, error.hint) for text in error.problems)
     return ValidateView(file, "", offline, _count_results(views), views)
 
 
@@ -244,15 +250,15 @@ def _merge_rule_problems(wrong: ValidateView, rest: ValidateView, error: SpecErr
 
 def _overlaps_unread_place(place: str, unread: Sequence[str]) -> bool:
     """Return whether a place is one of these, is in one of them, or holds one."""
-    return any(_is_within(place, other) or _is_within(other, place) for other in unread)
+    return any(_is_place_within(place, other) or _is_place_within(other, place) for other in unread)
 
 
-def _is_within(place: str, other: str) -> bool:
+def _is_place_within(place: str, other: str) -> bool:
     """Return whether a place is another or in it."""
     return f"{place}.".startswith(f"{other}.")
 
 
-def _make_problem(text: str, fix: str) -> VerdictView:
+def _make_schema_problem_view(text: str, fix: str) -> VerdictView:
     found = _PROBLEM.fullmatch(text)
     place, line, what = found.groups() if found else ("", None, text)
     return VerdictView("spec", "schema", "FAIL", place, int(line) if line else None, what, fix)

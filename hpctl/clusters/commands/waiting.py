@@ -18,8 +18,8 @@ from msgspec.structs import replace
 from hpctl.clusters import progress
 from hpctl.clusters.commands.change_view import (
     exit_with_outcome,
-    select_followed_fields,
-    show_progress,
+    open_progress_screen,
+    select_progress_fields,
 )
 from hpctl.clusters.commands.context import (
     add_cluster_options,
@@ -31,7 +31,7 @@ from hpctl.clusters.progress import DELETED
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import DurationType
 from hpctl.toolkit.errors import ResourceNotFound
-from hpctl.toolkit.interrupts import is_ctrl_c_answer
+from hpctl.toolkit.interrupts import is_ctrl_c_abort
 from hpctl.toolkit.lazy_commands import INTERRUPTED
 from hpctl.toolkit.output import ExitCode
 
@@ -71,12 +71,12 @@ dry_run_option = click.option(
 def combine_options(*options: Callable[[F], F]) -> Callable[[F], F]:
     """Return these options, in this order."""
 
-    def with_options(command: F) -> F:
+    def apply_options(command: F) -> F:
         for option in reversed(options):
             command = option(command)
         return command
 
-    return with_options
+    return apply_options
 
 
 def add_wait_option(text: str, name: str = "wait", *, show: bool = True) -> Callable[[F], F]:
@@ -103,7 +103,7 @@ def add_wait_options(command: F) -> F:
     """`--timeout`, `--patience`, `--every`: the command gets them as `waiting`."""
 
     @functools.wraps(command)
-    def with_waiting(
+    def run_with_wait_options(
         timeout_s: float, patience_s: float, every_s: float, wait: bool = True, **others: Any
     ) -> Any:
         try:
@@ -113,7 +113,7 @@ def add_wait_options(command: F) -> F:
                 "hpctl: interrupted. What was ordered continues: follow it with the same command or"
                 " `hpctl cluster wait`."
             )
-            output.echo(output.fold_text(text), err=True)
+            output.echo(output.wrap_text(text), err=True)
             raise click.exceptions.Exit(INTERRUPTED) from None
 
     patience = "How long to wait for failed nodes when only these are missing."
@@ -121,12 +121,12 @@ def add_wait_options(command: F) -> F:
         add_duration_option("timeout", "3h", GIVE_UP),
         add_duration_option("patience", "15min", patience),
         add_duration_option("every", "10s", "How often to look."),
-    )(with_waiting)  # type: ignore[return-value]
+    )(run_with_wait_options)  # type: ignore[return-value]
 
 
 def confirm_or_exit(question: str, yes: bool) -> None:
     """Ask on standard error. Leaves with exit code 1 unless the answer is yes, 130 for Ctrl-C."""
-    asked = output.fold_text(question, len(" [y/N]: "))
+    asked = output.wrap_text(question, len(" [y/N]: "))
     if not yes and not ask_confirmation(lambda: output.confirm(asked)):
         exit_unconfirmed()
 
@@ -136,7 +136,7 @@ def ask_confirmation(ask: Callable[[], bool]) -> bool:
     try:
         return ask()
     except click.Abort as abort:
-        if is_ctrl_c_answer(abort):
+        if is_ctrl_c_abort(abort):
             raise
         output.echo(err=True)
         return False
@@ -144,8 +144,8 @@ def ask_confirmation(ask: Callable[[], bool]) -> bool:
 
 def exit_unconfirmed() -> None:
     """Leave: nothing was confirmed."""
-    output.echo(output.fold_text(output.NOT_CONFIRMED), err=True)
-    output.exit_with(ExitCode.PROBLEM)
+    output.echo(output.wrap_text(output.NOT_CONFIRMED), err=True)
+    output.exit_with_code(ExitCode.PROBLEM)
 
 
 def follow_cluster(aws: Aws, cluster: str, until: Until, waiting: WaitOptions) -> ClusterProgress:
@@ -166,7 +166,7 @@ def follow_cluster(aws: Aws, cluster: str, until: Until, waiting: WaitOptions) -
     )
     last: ClusterProgress | None = None
     try:
-        with show_progress() as screen:
+        with open_progress_screen() as screen:
             for last in looks:
                 screen.show(last)
     except KeyboardInterrupt:
@@ -206,7 +206,11 @@ def wait(
         )
         raise make_missing_cluster_error(here.aws, here.cluster, absent)
     going = deleted or first.status == "Deleting"
-    judge = progress.judge_deletion if going else progress.judge_service(None, waiting.patience_s)
+    judge = (
+        progress.evaluate_deletion_progress
+        if going
+        else progress.build_service_wait_condition(None, waiting.patience_s)
+    )
     last = follow_cluster(here.aws, here.cluster, judge, waiting)
     last = replace(last, arn=last.arn or first.arn)
     short = here.cluster.rpartition("/")[2]
@@ -220,6 +224,6 @@ def wait(
             ),
         )
         last = replace(last, why="; ".join(filter(None, (str(gone), gone.hint))))
-    fields = select_followed_fields(last)
+    fields = select_progress_fields(last)
     fields["pick_up"] = f"hpctl cluster wait {here.cluster}" + " --deleted" * going
     exit_with_outcome("wait", last.cluster or short, as_json, **fields)

@@ -34,7 +34,7 @@ from hpctl.clusters.spec.field_types import (
     TagKey,
     TagValue,
     TrainingPlanArn,
-    make_bounds,
+    make_integer_bounds,
 )
 from hpctl.toolkit.bounds import parse_timestamp
 from hpctl.toolkit.yaml_files import Reads
@@ -64,7 +64,7 @@ class Ebs(ApiSection, frozen=True):
 
     API_NAMES: ClassVar[Mapping[str, str]] = {"volume_size_in_gb": "VolumeSizeInGB"}
 
-    volume_size_in_gb: Annotated[int, make_bounds(1, 16384)] | None = None
+    volume_size_in_gb: Annotated[int, make_integer_bounds(1, 16384)] | None = None
     """Size of the second volume in GB. The root volume's cannot be chosen."""
     volume_kms_key_id: KmsKeyId | None = None
     """The key that encrypts it."""
@@ -114,7 +114,7 @@ class BatchSize(ApiSection, frozen=True):
 
     type: Literal["INSTANCE_COUNT", "CAPACITY_PERCENTAGE"]
     """Whether `value` counts instances or per cent of the group."""
-    value: Annotated[int, make_bounds(1, 6758)]
+    value: Annotated[int, make_integer_bounds(1, 6758)]
     """How many, or how many per cent."""
 
 
@@ -139,7 +139,7 @@ class Deployment(ApiSection, frozen=True):
 
     rolling_update_policy: RollingUpdate | None = None
     """In batches; all at once where it is left out."""
-    wait_interval_in_seconds: Annotated[int, make_bounds(0, 3600)] | None = None
+    wait_interval_in_seconds: Annotated[int, make_integer_bounds(0, 3600)] | None = None
     """How long is waited after a batch."""
     auto_rollback_configuration: (
         Annotated[tuple[Alarm, ...], Meta(min_length=1, max_length=10)] | None
@@ -156,7 +156,7 @@ class ScheduledUpdate(ApiSection, frozen=True):
     """How."""
 
 
-def _parse_time(value: Any) -> Any:
+def _parse_request_timestamp(value: Any) -> Any:
     """A request's JSON may have a time in seconds since 1970. Raises ValueError."""
     if type(value) not in (int, float):
         return value
@@ -169,7 +169,7 @@ def _parse_time(value: Any) -> Any:
 class PatchSchedule(ApiSection, frozen=True):
     """When the next patch comes."""
 
-    READS: ClassVar[Reads] = {"next_patch_date": _parse_time}
+    READS: ClassVar[Reads] = {"next_patch_date": _parse_request_timestamp}
 
     next_patch_date: Annotated[datetime, Meta(tz=True)] | None = None
     """Moves the next patch to this date and time. The service sets it when a patch is found."""
@@ -178,7 +178,7 @@ class PatchSchedule(ApiSection, frozen=True):
 class Drain(ApiSection, frozen=True):
     """How an instance is emptied before it is patched."""
 
-    drain_timeout_in_seconds: Annotated[int, make_bounds(0, 5400)] | None = None
+    drain_timeout_in_seconds: Annotated[int, make_integer_bounds(0, 5400)] | None = None
     """How long; 3600 where nothing is said."""
     on_drain_timeout: Literal["Force", "Skip"] | None = None
     """What happens then: `Force` patches, `Skip` (the default) does not."""
@@ -193,7 +193,7 @@ class AutoPatch(ApiSection, frozen=True):
     """When the next one comes."""
     deployment_config: Deployment | None = None
     """How, where it comes in batches."""
-    idle_wait_window_in_seconds: Annotated[int, make_bounds(3600, 2_160_000)] | None = None
+    idle_wait_window_in_seconds: Annotated[int, make_integer_bounds(3600, 2_160_000)] | None = None
     """How long is waited for idle instances; 86400 where nothing is said."""
     drain_policy: Drain | None = None
     """For `DrainFirst` alone."""
@@ -224,7 +224,7 @@ class GroupSpec(SpecSection, frozen=True, kw_only=True):
     """What runs on a node at birth; left out, the AMI alone sets Slurm up."""
     execution_role: RoleArn
     """The role that the instances have."""
-    threads_per_core: Annotated[int, make_bounds(1, 2)] | None = None
+    threads_per_core: Annotated[int, make_integer_bounds(1, 2)] | None = None
     """1 turns multithreading off, 2 on."""
     storage: Annotated[tuple[Storage, ...], Meta(max_length=4)] = ()
     """Volumes and file systems."""
@@ -273,7 +273,7 @@ class TieredStorage(ApiSection, frozen=True):
 
     mode: Literal["Enable", "Disable"]
     """Whether it is there."""
-    instance_memory_allocation_percentage: Annotated[int, make_bounds(0, 100)] | None = None
+    instance_memory_allocation_percentage: Annotated[int, make_integer_bounds(0, 100)] | None = None
     """Per cent of each instance's memory that it may have."""
 
 
@@ -282,7 +282,7 @@ class AccountingDatabase(ApiSection, frozen=True, kw_only=True):
 
     endpoint: DatabaseHost
     """Its host."""
-    port: Annotated[int, make_bounds(1, 65535)] | None = None
+    port: Annotated[int, make_integer_bounds(1, 65535)] | None = None
     """Its port; 3306 where nothing is said."""
     name: DatabaseName | None = None
     """Its schema; `slurm_acct_db_<cluster id>` where nothing is said."""
@@ -339,7 +339,9 @@ class Settings(SpecSection, frozen=True):
 
     mode: Literal["observe", "assist", "own"] = "observe"
     """What hpctl's daemon may do: look, drain and requeue, or replace nodes as well."""
-    spares: Mapping[GroupName, Annotated[int, make_bounds(0, 6758)]] = field(default_factory=dict)
+    spares: Mapping[GroupName, Annotated[int, make_integer_bounds(0, 6758)]] = field(
+        default_factory=dict
+    )
     """How many idle healthy nodes are kept back in each group for the victims of a fault."""
 
 

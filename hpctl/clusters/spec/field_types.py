@@ -135,12 +135,12 @@ TagKey = Annotated[str, TextPattern(r"[\w\s.:/=+\-@]*", "a tag's key", 128, 1)]
 TagValue = Annotated[str, TextPattern(r"[\w\s.:/=+\-@]*", "a tag's value", 256)]
 
 
-def make_bounds(least: int, most: int) -> Meta:
+def make_integer_bounds(least: int, most: int) -> Meta:
     """Return the bounds of a whole number, both included."""
     return Meta(ge=least, le=most)
 
 
-InstanceCount = Annotated[int, make_bounds(0, 6758)]
+InstanceCount = Annotated[int, make_integer_bounds(0, 6758)]
 Raw = Mapping[str, Any]
 """Merged into the request unchanged: the API's own words."""
 
@@ -168,11 +168,13 @@ class ApiSection(SpecSection, frozen=True):
         """Return this section in the API's words, without what the file does not say."""
         values = {theirs: getattr(self, ours) for ours, theirs in self.api_names().items()}
         return {
-            theirs: _convert_to_api(value) for theirs, value in values.items() if value is not None
+            theirs: _convert_to_api_value(value)
+            for theirs, value in values.items()
+            if value is not None
         }
 
 
-def _convert_to_api(value: Any) -> Any:
+def _convert_to_api_value(value: Any) -> Any:
     if isinstance(value, ApiSection):
         return value.request()
-    return tuple(map(_convert_to_api, value)) if isinstance(value, tuple) else value
+    return tuple(map(_convert_to_api_value, value)) if isinstance(value, tuple) else value

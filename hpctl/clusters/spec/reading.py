@@ -15,7 +15,7 @@ from msgspec import Struct
 from hpctl.clusters.spec.cluster import AutoPatch, ClusterSpec, Ebs, GroupSpec, Storage
 from hpctl.clusters.spec.field_types import API_PARTITION
 from hpctl.toolkit import yaml_files
-from hpctl.toolkit.errors import FileProblems
+from hpctl.toolkit.errors import InvalidFileError
 from hpctl.toolkit.yaml_files import Place, suggest_word
 
 
@@ -38,24 +38,24 @@ def find_broken_rules(spec: ClusterSpec) -> Iterator[BrokenRule]:
         if group.name in seen:
             yield BrokenRule((*here, "name"), f"another group has the name {group.name!r} already")
         seen.add(group.name)
-        yield from _check_types(group, here)
-        yield from _check_counts(spec, group, here)
-        yield from _check_role(spec, group, here)
+        yield from _check_instance_types(group, here)
+        yield from _check_node_counts(spec, group, here)
+        yield from _check_group_role(spec, group, here)
         yield from _check_network(spec, group, here)
         yield from _check_lifecycle(group, here)
         yield from _check_storage(group.storage, (*here, "storage"))
         if group.auto_patch:
             yield from _check_auto_patch(group.auto_patch, (*here, "auto_patch"))
-    yield from _check_roles(spec)
-    yield from _check_style(spec)
-    yield from _check_continuous(spec)
-    yield from _check_settings(spec)
+    yield from _check_cluster_roles(spec)
+    yield from _check_slurm_config_style(spec)
+    yield from _check_provisioning_mode(spec)
+    yield from _check_hpctl_settings(spec)
     for key in spec.tags:
         if key.lower().startswith("aws:") or not key:
             yield BrokenRule(("tags", key), "is no key of yours: aws: is reserved")
 
 
-def _check_types(group: GroupSpec, here: Place) -> Iterator[BrokenRule]:
+def _check_instance_types(group: GroupSpec, here: Place) -> Iterator[BrokenRule]:
     if group.instance_type and group.instance_types:
         yield BrokenRule((*here, "instance_types"), "say instance_type or instance_types, not both")
     elif not group.types:
@@ -64,7 +64,7 @@ def _check_types(group: GroupSpec, here: Place) -> Iterator[BrokenRule]:
         yield BrokenRule((*here, "instance_types"), "names a type twice")
 
 
-def _check_counts(spec: ClusterSpec, group: GroupSpec, here: Place) -> Iterator[BrokenRule]:
+def _check_node_counts(spec: ClusterSpec, group: GroupSpec, here: Place) -> Iterator[BrokenRule]:
     least, most = group.min_count, group.max_count
     if least is not None and least > group.count:
         yield BrokenRule((*here, "min_count"), f"is {least}, over count, which is {group.count}")
@@ -77,7 +77,7 @@ def _check_counts(spec: ClusterSpec, group: GroupSpec, here: Place) -> Iterator[
         yield BrokenRule((*here, "capacity"), "a training plan holds no spot capacity")
 
 
-def _check_role(spec: ClusterSpec, group: GroupSpec, here: Place) -> Iterator[BrokenRule]:
+def _check_group_role(spec: ClusterSpec, group: GroupSpec, here: Place) -> Iterator[BrokenRule]:
     """In the API's style each group has a role; in the file's all have, or the file has them."""
     if group.role is None:
         if spec.slurm_config == "api" or any(g.role for g in spec.groups):
@@ -94,7 +94,7 @@ def _check_role(spec: ClusterSpec, group: GroupSpec, here: Place) -> Iterator[Br
         yield BrokenRule((*here, "partition"), f"is for role compute alone, not for {group.role}")
 
 
-def _check_roles(spec: ClusterSpec) -> Iterator[BrokenRule]:
+def _check_cluster_roles(spec: ClusterSpec) -> Iterator[BrokenRule]:
     roles = [(index, group) for index, group in enumerate(spec.groups)]
     controllers = [(i, g) for i, g in roles if g.role == "controller"]
     logins = [i for i, g in roles if g.role == "login"]
@@ -182,7 +182,7 @@ def _check_auto_patch(patch: AutoPatch, place: Place) -> Iterator[BrokenRule]:
         yield BrokenRule((*place, "idle_wait_window_in_seconds"), "is not for DrainFirst")
 
 
-def _check_style(spec: ClusterSpec) -> Iterator[BrokenRule]:
+def _check_slurm_config_style(spec: ClusterSpec) -> Iterator[BrokenRule]:
     if spec.slurm_config == "api":
         if spec.provisioning_parameters:
             text = "needs slurm_config: provisioning_parameters; the two cannot be mixed"
@@ -193,7 +193,7 @@ def _check_style(spec: ClusterSpec) -> Iterator[BrokenRule]:
             yield BrokenRule((key,), "needs slurm_config: api")
 
 
-def _check_continuous(spec: ClusterSpec) -> Iterator[BrokenRule]:
+def _check_provisioning_mode(spec: ClusterSpec) -> Iterator[BrokenRule]:
     if spec.slurm_config != "api":
         return
     if spec.node_provisioning_mode == "Continuous":
@@ -205,7 +205,7 @@ def _check_continuous(spec: ClusterSpec) -> Iterator[BrokenRule]:
         yield BrokenRule(("accounting_database",), text, absent=True)
 
 
-def _check_settings(spec: ClusterSpec) -> Iterator[BrokenRule]:
+def _check_hpctl_settings(spec: ClusterSpec) -> Iterator[BrokenRule]:
     groups: Mapping[str, GroupSpec] = {group.name: group for group in spec.groups}
     for name, spares in spec.hpctl.spares.items():
         place = ("hpctl", "spares", name)
@@ -227,7 +227,7 @@ _DEEPEST = 8
 """Sections inside each other, so many rounds take out whatever is wrong."""
 
 
-class SpecError(FileProblems):
+class SpecError(InvalidFileError):
     """A cluster file with problems: all of them, each with its place.
 
     `rest` is the file without what is wrong in it, where so much can be read; `unread` are the
@@ -246,12 +246,12 @@ def read_spec(path: str | Path) -> ClusterSpec:
 
 def parse_spec(text: str, path: str = DEFAULT_PATH) -> ClusterSpec:
     """Return the spec of a YAML text; `path` names it in errors. Raises SpecError."""
-    data = yaml_files.load_mapping(text, path, SpecError)
+    data = yaml_files.load_yaml_mapping(text, path, SpecError)
     spec, found = yaml_files.build_struct(ClusterSpec, data)
     unread: set[Place] = set()
     rest = spec
     if spec is None:
-        rest, unread = _build_readable_spec(data, found)
+        rest, unread = _build_partial_spec(data, found)
     rules = [one for one in find_broken_rules(rest) if spec or not one.absent] if rest else []
     if found or rules:
         unread |= {rule.place for rule in rules}
@@ -282,7 +282,7 @@ def check_spec(spec: ClusterSpec, path: str) -> ClusterSpec:
     return spec
 
 
-def _build_readable_spec(
+def _build_partial_spec(
     data: Mapping[Any, Any], found: Sequence[tuple[Place, str]]
 ) -> tuple[ClusterSpec | None, set[Place]]:
     """Return the file without what is wrong in it, so that the rules can be asked about the rest;
@@ -294,19 +294,19 @@ def _build_readable_spec(
     for _ in range(_DEEPEST):
         for place, text in found:
             unread.add(place)
-            _remove_place(rest, list(place[:-1] if text == yaml_files.REQUIRED else place))
+            _remove_spec_key(rest, list(place[:-1] if text == yaml_files.REQUIRED else place))
         if not isinstance(rest.get("instance_groups"), list):
             return None, unread
         rest.setdefault("name", "x")
         for index, group in enumerate(rest["instance_groups"]):
-            _fill_placeholders(group, index)
+            _fill_group_placeholders(group, index)
         spec, found = yaml_files.build_struct(ClusterSpec, rest)
         if spec is not None:
             return spec, unread
     return None, unread
 
 
-def _fill_placeholders(group: dict[str, Any], index: int) -> None:
+def _fill_group_placeholders(group: dict[str, Any], index: int) -> None:
     group.setdefault("name", f"x-{index}")
     group.setdefault("execution_role", "arn:aws:iam::111122223333:role/x")
     if "count" not in group:
@@ -315,7 +315,7 @@ def _fill_placeholders(group: dict[str, Any], index: int) -> None:
         group.pop("max_count", None)
 
 
-def _remove_place(rest: dict[Any, Any], place: list[Any]) -> None:
+def _remove_spec_key(rest: dict[Any, Any], place: list[Any]) -> None:
     """Take a place out: the deepest key that names it, but a group stays where it is."""
     data: Any = rest
     keys: list[tuple[dict[Any, Any], Any]] = []

@@ -34,7 +34,7 @@ def format_schema() -> str:
 def make_json_schema() -> dict[str, Any]:
     """Return the schema. The rules between keys are not in it: `cluster validate` has them."""
     parts: dict[str, Any] = {}
-    body = _make_section(ClusterSpec, parts)
+    body = _make_section_schema(ClusterSpec, parts)
     head = {"$schema": DRAFT, "title": "hpctl's cluster.yaml"}
     return {**head, "$defs": dict(sorted(parts.items())), **body}
 
@@ -53,7 +53,7 @@ def read_field_docs(kind: type[SpecSection]) -> Mapping[str, str]:
     return found
 
 
-def _make_section(kind: type[SpecSection], parts: dict[str, Any]) -> dict[str, Any]:
+def _make_section_schema(kind: type[SpecSection], parts: dict[str, Any]) -> dict[str, Any]:
     docs, properties, required = read_field_docs(kind), {}, []
     for field in msgspec.structs.fields(kind):
         entry = _make_value_schema(field.type, parts)
@@ -86,7 +86,7 @@ def _make_value_schema(kind: Any, parts: dict[str, Any]) -> dict[str, Any]:
         inner = [one for one in get_args(kind) if one is not type(None)]
         return {"anyOf": [*(_make_value_schema(one, parts) for one in inner), {"type": "null"}]}
     base, *meta = get_args(kind) if get_origin(kind) is Annotated else (kind,)
-    found = _make_bare_schema(base, parts)
+    found = _make_base_type_schema(base, parts)
     for one in meta:
         found |= (
             _make_pattern_schema(one)
@@ -96,7 +96,7 @@ def _make_value_schema(kind: Any, parts: dict[str, Any]) -> dict[str, Any]:
     return dict(sorted(found.items()))
 
 
-def _make_bare_schema(kind: Any, parts: dict[str, Any]) -> dict[str, Any]:
+def _make_base_type_schema(kind: Any, parts: dict[str, Any]) -> dict[str, Any]:
     origin, inner = get_origin(kind), get_args(kind)
     if origin is Literal:
         choice = {"enum": list(inner)} if inner[1:] else {"const": inner[0]}
@@ -109,7 +109,7 @@ def _make_bare_schema(kind: Any, parts: dict[str, Any]) -> dict[str, Any]:
         return dict(_PLAIN[kind])
     if kind.__name__ not in parts:
         parts[kind.__name__] = {}
-        parts[kind.__name__] = _make_section(kind, parts)
+        parts[kind.__name__] = _make_section_schema(kind, parts)
     return {"$ref": f"#/$defs/{kind.__name__}"}
 
 

@@ -18,14 +18,14 @@ from hpctl.clusters.spec import ClusterSpec
 from hpctl.clusters.validate import capacity, living, network, role, scripts, spec_rules, storage
 from hpctl.clusters.validate.facts import CheckFamily, ServiceModel, SpecFacts
 from hpctl.clusters.validate.wanted import (
-    CheckedFinding,
     CheckLevel,
-    WantedCluster,
-    build_wanted_cluster,
+    FindingWithCheck,
+    RequestedCluster,
+    build_requested_cluster,
 )
 from hpctl.vocabulary.ports import Aws
 
-__all__ = ["FAMILIES", "CheckLevel", "CheckedFinding", "validate_spec"]
+__all__ = ["FAMILIES", "CheckLevel", "FindingWithCheck", "validate_spec"]
 
 FAMILIES: tuple[CheckFamily, ...] = (
     spec_rules.FAMILY,
@@ -41,14 +41,14 @@ FAMILIES: tuple[CheckFamily, ...] = (
 )
 """In the order in which they are shown."""
 
-GATHERS: Mapping[str, Callable[[Aws, WantedCluster], Any]] = {
-    "network": network.gather_facts,
-    "storage": storage.gather_facts,
+GATHERS: Mapping[str, Callable[[Aws, RequestedCluster], Any]] = {
+    "network": network.gather_network_facts,
+    "storage": storage.gather_file_system_facts,
     "bucket": scripts.gather_bucket_facts,
-    "role": role.gather_facts,
+    "role": role.gather_execution_role_facts,
     "quota": capacity.gather_quotas,
-    "capacity": capacity.gather_facts,
-    "living": living.gather_facts,
+    "capacity": capacity.gather_capacity_facts,
+    "living": living.gather_existing_cluster_facts,
 }
 """Who fills which part of the facts. `scripts` is read from disk, `model` from the SDK."""
 
@@ -67,7 +67,7 @@ def validate_spec(  # noqa: PLR0913 -- each source of facts may be missing indep
     directory: Path | None = None,
     only: Collection[str] = (),
     report: Report = lambda _name, _done, _all: None,
-) -> tuple[CheckedFinding, ...]:
+) -> tuple[FindingWithCheck, ...]:
     """What every check says of a spec, in the families' order.
 
     Without `aws` only what needs no credentials is checked, without `model` or the
@@ -77,19 +77,19 @@ def validate_spec(  # noqa: PLR0913 -- each source of facts may be missing indep
     """
     chosen = [f for f in FAMILIES if (not only or f.name in only) and (aws or f.offline)]
     needs = set(chain.from_iterable(family.needs for family in chosen))
-    wants = build_wanted_cluster(spec)
+    wants = build_requested_cluster(spec)
     facts = SpecFacts(region=aws.region if aws else "")
     if model and "model" in needs:
-        facts = replace(facts, model=spec_rules.gather_facts(model, wants.request))
+        facts = replace(facts, model=spec_rules.gather_service_model_facts(model, wants.request))
     if directory and "scripts" in needs:
-        facts = replace(facts, scripts=scripts.gather_facts(directory))
+        facts = replace(facts, scripts=scripts.gather_script_facts(directory))
     if aws:
-        facts = _gather_facts(aws, wants, facts, sorted(needs & GATHERS.keys()), report)
+        facts = _gather_spec_facts(aws, wants, facts, sorted(needs & GATHERS.keys()), report)
     return tuple(chain.from_iterable(family.verdicts(wants, facts) for family in chosen))
 
 
-def _gather_facts(
-    aws: Aws, wants: WantedCluster, facts: SpecFacts, parts: Sequence[str], report: Report
+def _gather_spec_facts(
+    aws: Aws, wants: RequestedCluster, facts: SpecFacts, parts: Sequence[str], report: Report
 ) -> SpecFacts:
     found = {}
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="validate") as pool:

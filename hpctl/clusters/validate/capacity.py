@@ -9,25 +9,25 @@ from typing import Any
 from hpctl.clusters.validate.facts import (
     CapacityFacts,
     CheckFamily,
-    Ec2Listing,
+    Ec2ListOperation,
     Listed,
     QuotaFacts,
     SpecFacts,
-    ask_service,
+    call_existing_resource,
     list_ec2_entries,
     read_list_entries,
 )
 from hpctl.clusters.validate.wanted import (
     FailedCall,
     Place,
+    RequestedCluster,
+    RequestedInstanceGroup,
     SpecFinding,
-    WantedCluster,
-    WantedGroup,
-    default_to_ok,
-    make_failure,
-    make_ok,
-    make_unknown,
-    make_warning,
+    list_findings_or_ok,
+    make_failure_finding,
+    make_ok_finding,
+    make_unknown_finding,
+    make_warning_finding,
 )
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.ports import Aws, ServiceClient
@@ -36,32 +36,34 @@ CAPACITY = CheckFamily("capacity", "Training plans and zones.", ("capacity", "ne
 QUOTAS = CheckFamily("quotas", "Service quotas of the account.", ("quota",))
 
 
-def gather_facts(aws: Aws, wanted: WantedCluster) -> CapacityFacts:
+def gather_capacity_facts(aws: Aws, wanted: RequestedCluster) -> CapacityFacts:
     """A call for each plan and one for all types."""
     sagemaker = aws.service("sagemaker")
     arns = sorted({group.training_plan for group in wanted.groups if group.training_plan})
     plans = {
-        arn: ask_service(
+        arn: call_existing_resource(
             sagemaker.read, "describe_training_plan", TrainingPlanName=arn.rpartition("/")[2]
         )
         for arn in arns
     }
     return CapacityFacts(
-        plans, _read_zones(aws, wanted), _read_images(aws, wanted), datetime.now(UTC)
+        plans, _read_offered_zones(aws, wanted), _read_images(aws, wanted), datetime.now(UTC)
     )
 
 
-def _read_images(aws: Aws, wanted: WantedCluster) -> Listed:
+def _read_images(aws: Aws, wanted: RequestedCluster) -> Listed:
     named = {str(group.raw.get("ImageId") or "default") for group in wanted.groups} - {"default"}
     if not named:
         return {}
     ec2 = aws.service("ec2")
     return list_ec2_entries(
-        ec2, Ec2Listing("describe_images", "Images", "ImageId", "image-id"), sorted(named)
+        ec2, Ec2ListOperation("describe_images", "Images", "ImageId", "image-id"), sorted(named)
     )
 
 
-def _read_zones(aws: Aws, wanted: WantedCluster) -> Mapping[str, frozenset[str]] | FailedCall:
+def _read_offered_zones(
+    aws: Aws, wanted: RequestedCluster
+) -> Mapping[str, frozenset[str]] | FailedCall:
     """EC2 offers `p5.48xlarge` where SageMaker says `ml.p5.48xlarge`."""
     kinds = chain.from_iterable(group.types for group in wanted.groups)
     types = sorted({kind.removeprefix("ml.") for kind in kinds})
@@ -93,7 +95,7 @@ Plan = Mapping[str, Any]
 
 
 @CAPACITY.check("plan")
-def check_plan_usable(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_plan_usable(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """The training plan is there, for HyperPod, and not over."""
     for group in wanted.groups:
         if not group.training_plan:
@@ -101,22 +103,22 @@ def check_plan_usable(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecF
         place = group.at("TrainingPlanArn")
         plan = facts.capacity.plans.get(group.training_plan)
         if isinstance(plan, FailedCall):
-            yield make_unknown(place, plan)
+            yield make_unknown_finding(place, plan)
         elif plan is None:
-            yield make_failure(
+            yield make_failure_finding(
                 place,
                 f"there is no training plan {group.training_plan}",
                 "`aws sagemaker list-training-plans` lists yours",
             )
         else:
             found = _check_plan(group, plan, facts)
-            yield from default_to_ok(
+            yield from list_findings_or_ok(
                 found, f"{group.name}: plan {_format_plan(plan)} is Active", place
             )
 
 
 @CAPACITY.check("plan-fits")
-def check_plan_capacity(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_plan_capacity(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """The plan has the group's type, and instances left for it."""
     needed: Counter[str] = Counter()
     for group in wanted.groups:
@@ -125,8 +127,8 @@ def check_plan_capacity(wanted: WantedCluster, facts: SpecFacts) -> Iterator[Spe
         place = group.at("TrainingPlanArn")
         types = {str(r.get("InstanceType")) for r in plan.get("ReservedCapacitySummaries") or ()}
         if types and not types & set(group.types):
-            yield make_failure(
-                group.types_place,
+            yield make_failure_finding(
+                group.instance_type_place,
                 f"{group.name} is of {', '.join(group.types)}; plan {_format_plan(plan)} has "
                 f"{', '.join(sorted(types))}",
                 "use the plan's type, or another plan",
@@ -135,18 +137,18 @@ def check_plan_capacity(wanted: WantedCluster, facts: SpecFacts) -> Iterator[Spe
         free = plan.get("AvailableInstanceCount")
         new = needed[group.training_plan]
         if free is not None and new > free:
-            yield make_failure(
+            yield make_failure_finding(
                 place,
                 f"plan {_format_plan(plan)} has {free} instances left, and the file wants"
                 f" {new} new ones",
                 "lower the count, or extend the plan",
             )
         else:
-            yield make_ok(f"{group.name}: plan {_format_plan(plan)} has room", place)
+            yield make_ok_finding(f"{group.name}: plan {_format_plan(plan)} has room", place)
 
 
 @CAPACITY.check("plan-zone")
-def check_plan_zone(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_plan_zone(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """The group's subnets are in the zone of the plan's capacity.
 
     Else the service says `insufficient capacity`.
@@ -163,25 +165,25 @@ def check_plan_zone(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFin
         shown = ", ".join(sorted(names or ids))
         have = ", ".join(sorted(name for name, _ in zones))
         if not agreeing:
-            yield make_failure(
+            yield make_failure_finding(
                 place,
                 f"{group.name} has subnets in {have}, and plan {_format_plan(plan)} is in {shown}: "
                 "the service would call it insufficient capacity",
                 f"name a subnet in {shown}",
             )
         elif len(agreeing) < len(zones):
-            yield make_warning(
+            yield make_warning_finding(
                 place,
                 f"{group.name} has subnets in {have}, and plan {_format_plan(plan)} only in"
                 f" {shown}",
                 f"name only subnets in {shown} for {group.name}",
             )
         else:
-            yield make_ok(f"{group.name} is in the plan's zone, {shown}", place)
+            yield make_ok_finding(f"{group.name} is in the plan's zone, {shown}", place)
 
 
 @CAPACITY.check("image")
-def check_images(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_custom_images(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """An AMI of your own is there."""
     found = facts.capacity.images
     for group in wanted.groups:
@@ -190,25 +192,27 @@ def check_images(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFindin
         if image == "default":
             continue
         if isinstance(found, FailedCall):
-            yield make_unknown(place, found)
+            yield make_unknown_finding(place, found)
         elif image not in found:
-            yield make_failure(
+            yield make_failure_finding(
                 place,
                 f"there is no AMI {image} in {facts.region} that you may use",
                 "check the id and --region; an AMI is of one region",
             )
         elif found[image].get("State") != "available":
-            yield make_failure(place, f"{image} is {found[image].get('State')}", "wait for it")
+            yield make_failure_finding(
+                place, f"{image} is {found[image].get('State')}", "wait for it"
+            )
         else:
-            yield make_ok(f"{group.name}: {image} is there", place)
+            yield make_ok_finding(f"{group.name}: {image} is there", place)
 
 
 @CAPACITY.check("offered")
-def check_offers(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_zone_offerings(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """EC2 offers the type in the zone of the group's subnets."""
     zones = facts.capacity.zones
     if isinstance(zones, FailedCall):
-        yield make_unknown(("InstanceGroups",), zones)
+        yield make_unknown_finding(("InstanceGroups",), zones)
         return
     for group in wanted.groups:
         here = {name for name, _ in facts.network.zones(group.network.subnets)}
@@ -217,13 +221,13 @@ def check_offers(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFindin
         for kind in group.types:
             there = zones.get(kind, frozenset())
             if here & there:
-                yield make_ok(
+                yield make_ok_finding(
                     f"{kind} is offered in {', '.join(sorted(here & there))}", group.place
                 )
                 continue
             offer = ", ".join(sorted(there))
-            yield make_warning(
-                group.types_place,
+            yield make_warning_finding(
+                group.instance_type_place,
                 f"{group.name} has subnets in {', '.join(sorted(here))}, and EC2 offers {kind} in "
                 f"{offer or f'no zone of {facts.region}'}",
                 "name subnets in one of them; capacity that AWS reserved for you may be elsewhere"
@@ -232,35 +236,41 @@ def check_offers(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFindin
             )
 
 
-def _check_plan(group: WantedGroup, plan: Plan, facts: SpecFacts) -> Iterator[SpecFinding]:
+def _check_plan(
+    group: RequestedInstanceGroup, plan: Plan, facts: SpecFacts
+) -> Iterator[SpecFinding]:
     place = group.at("TrainingPlanArn")
     status, name = str(plan.get("Status", "")), _format_plan(plan)
     if TARGET not in (plan.get("TargetResources") or (TARGET,)):
         targets = ", ".join(plan["TargetResources"])
-        yield make_failure(place, f"plan {name} is for {targets}", "buy one for HyperPod clusters")
+        yield make_failure_finding(
+            place, f"plan {name} is for {targets}", "buy one for HyperPod clusters"
+        )
     if status in ("Expired", "Failed"):
         why = plan.get("StatusMessage")
-        yield make_failure(
+        yield make_failure_finding(
             place, f"plan {name} is {status}{f': {why}' if why else ''}", "name another"
         )
     elif status in ("Pending", "Scheduled"):
         start = plan.get("StartTime")
         begins = f" and begins {start:%Y-%m-%d %H:%M} UTC" if start else ""
-        yield make_warning(
+        yield make_warning_finding(
             place,
             f"plan {name} is {status}{begins}: until then {group.name} gets no instances",
             "wait for it, or begin with count 0",
         )
     end = plan.get("EndTime")
     if status == "Active" and end is not None and end - facts.capacity.now < SOON:
-        yield make_warning(
+        yield make_warning_finding(
             place,
             f"plan {name} ends {end:%Y-%m-%d %H:%M} UTC, and takes {group.name}'s instances along",
             "extend it, or use another plan",
         )
 
 
-def _find_plans(wanted: WantedCluster, facts: SpecFacts) -> Iterator[tuple[WantedGroup, Plan]]:
+def _find_plans(
+    wanted: RequestedCluster, facts: SpecFacts
+) -> Iterator[tuple[RequestedInstanceGroup, Plan]]:
     for group in wanted.groups:
         plan = facts.capacity.plans.get(group.training_plan)
         if plan is not None and not isinstance(plan, FailedCall):
@@ -280,16 +290,16 @@ IN_ALL = "Total number of instances allowed across SageMaker HyperPod clusters"
 EBS_SIZE = "Maximum size of EBS volume in GB for a SageMaker HyperPod cluster instance"
 
 
-def name_usage_quota(kind: str, *, spot: bool) -> str:
+def format_usage_quota_name(kind: str, *, spot: bool) -> str:
     """The name of the quota for an instance type, as Service Quotas has it."""
     return f"{kind} for cluster {'spot instance ' if spot else ''}usage"
 
 
-def gather_quotas(aws: Aws, wanted: WantedCluster) -> QuotaFacts:
+def gather_quotas(aws: Aws, wanted: RequestedCluster) -> QuotaFacts:
     """The quotas that matter (some pages out of many), and a call for each other cluster."""
     names = {PER_CLUSTER, IN_ALL, EBS_SIZE}
     for group in wanted.groups:
-        names.update(name_usage_quota(kind, spot=group.spot) for kind in group.types)
+        names.update(format_usage_quota_name(kind, spot=group.spot) for kind in group.types)
     return QuotaFacts(
         _read_quota_limits(aws.service("service-quotas"), names),
         _count_other_clusters(aws, wanted.name),
@@ -305,7 +315,7 @@ def _read_quota_limits(quotas: ServiceClient, names: Set[str]) -> Mapping[str, f
     for operation in ("list_service_quotas", "list_aws_default_service_quotas"):
         if names <= limits.keys():
             break
-        found = ask_service(_read_named_quotas, quotas, operation, names - limits.keys())
+        found = call_existing_resource(_read_named_quotas, quotas, operation, names - limits.keys())
         if isinstance(found, FailedCall):
             return found
         limits |= found or {}
@@ -334,13 +344,13 @@ def _count_other_clusters(aws: Aws, name: str) -> Mapping[str, int] | FailedCall
                 total[str(group.get("InstanceType", ""))] += int(group.get("CurrentCount") or 0)
         return total
 
-    answer = ask_service(count_instances)
+    answer = call_existing_resource(count_instances)
     return {} if answer is None else answer
 
 
 def _read_groups(sagemaker: ServiceClient, cluster: str) -> tuple[Any, ...]:
     """A cluster's groups; none where it went away meanwhile."""
-    found = ask_service(sagemaker.read, "describe_cluster", ClusterName=cluster)
+    found = call_existing_resource(sagemaker.read, "describe_cluster", ClusterName=cluster)
     if found is None or isinstance(found, FailedCall):
         return ()
     return tuple(found.get("InstanceGroups") or ())
@@ -350,11 +360,11 @@ GROUPS: Place = ("InstanceGroups",)
 
 
 @QUOTAS.check("types")
-def check_type_quotas(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_type_quotas(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """`<type> for cluster usage` covers what is wanted of each type."""
     limits, elsewhere = facts.quota.limits, facts.quota.elsewhere
     if isinstance(limits, FailedCall):
-        yield make_unknown(GROUPS, limits)
+        yield make_unknown_finding(GROUPS, limits)
         return
     counts: Counter[tuple[str, bool]] = Counter()
     places: dict[tuple[str, bool], Place] = {}
@@ -364,29 +374,29 @@ def check_type_quotas(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecF
             continue
         key = group.types[0], group.spot
         counts[key] += group.count
-        places.setdefault(key, group.types_place)
+        places.setdefault(key, group.instance_type_place)
     if isinstance(elsewhere, FailedCall):
-        yield make_unknown(GROUPS, elsewhere)
+        yield make_unknown_finding(GROUPS, elsewhere)
     for (kind, spot), count in counts.items():
-        name = name_usage_quota(kind, spot=spot)
+        name = format_usage_quota_name(kind, spot=spot)
         others = 0 if isinstance(elsewhere, FailedCall) or spot else elsewhere.get(kind, 0)
-        yield _judge_quota(name, limits.get(name), count, others, places[kind, spot])
+        yield _check_quota_limit(name, limits.get(name), count, others, places[kind, spot])
 
 
 @QUOTAS.check("instances")
-def check_total_quotas(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_total_quotas(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """The quotas of instances in a cluster, and in all, cover it."""
     limits, elsewhere = facts.quota.limits, facts.quota.elsewhere
     if isinstance(limits, FailedCall):
         return
     count = sum(group.count for group in wanted.groups)
     others = 0 if isinstance(elsewhere, FailedCall) else sum(elsewhere.values())
-    yield _judge_quota(PER_CLUSTER, limits.get(PER_CLUSTER), count, 0, GROUPS)
-    yield _judge_quota(IN_ALL, limits.get(IN_ALL), count, others, GROUPS)
+    yield _check_quota_limit(PER_CLUSTER, limits.get(PER_CLUSTER), count, 0, GROUPS)
+    yield _check_quota_limit(IN_ALL, limits.get(IN_ALL), count, others, GROUPS)
 
 
 @QUOTAS.check("volumes")
-def check_volumes(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_volume_size_quota(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """No EBS volume is larger than the quota."""
     limits = facts.quota.limits
     if isinstance(limits, FailedCall) or EBS_SIZE not in limits:
@@ -396,23 +406,23 @@ def check_volumes(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFindi
             size = config.get("EbsVolumeConfig", {}).get("VolumeSizeInGB")
             if size is not None:
                 place = group.at("InstanceStorageConfigs", at, "EbsVolumeConfig", "VolumeSizeInGB")
-                yield _judge_quota(EBS_SIZE, limits[EBS_SIZE], int(size), 0, place)
+                yield _check_quota_limit(EBS_SIZE, limits[EBS_SIZE], int(size), 0, place)
 
 
-def _judge_quota(
+def _check_quota_limit(
     name: str, limit: float | None, count: int, others: int, place: Place
 ) -> SpecFinding:
     beside = f" beside {others} in other clusters" if others else ""
     if limit is None:
-        return make_warning(
+        return make_warning_finding(
             place,
             f"there is no quota {name!r}: the type may not be offered in this region",
             "check the type and the region",
         )
     if count + others > limit:
-        return make_failure(
+        return make_failure_finding(
             place,
             f"the quota {name!r} is {limit:g}, and the file wants {count}{beside}",
             "ask for more in the Service Quotas console (it takes days), or want less",
         )
-    return make_ok(f"{name}: {count}{beside} of {limit:g}", place)
+    return make_ok_finding(f"{name}: {count}{beside} of {limit:g}", place)

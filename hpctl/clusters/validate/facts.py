@@ -12,12 +12,12 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 from msgspec import Struct, field
 
 from hpctl.clusters.validate.wanted import (
-    CheckedFinding,
     FailedCall,
+    FindingWithCheck,
     Place,
+    RequestedCluster,
+    RequestedInstanceGroup,
     SpecFinding,
-    WantedCluster,
-    WantedGroup,
 )
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import CallRefused, ResourceNotFound, Unavailable
@@ -241,16 +241,16 @@ class SpecFacts(Struct, frozen=True):
     capacity: CapacityFacts = field(default_factory=CapacityFacts)
     living: ExistingClusterFacts = field(default_factory=ExistingClusterFacts)
 
-    def new_nodes(self, group: WantedGroup) -> int:
+    def new_nodes(self, group: RequestedInstanceGroup) -> int:
         """How many instances of a group are not there yet."""
         return max(0, group.count - self.living.count(group.name))
 
-    def has_efa(self, group: WantedGroup) -> bool:
+    def has_efa(self, group: RequestedInstanceGroup) -> bool:
         """Whether the nodes of a group train over EFA."""
         return any(self.network.efa(kind) for kind in group.types)
 
 
-Judge = Callable[[WantedCluster, SpecFacts], Iterable[SpecFinding]]
+Judge = Callable[[RequestedCluster, SpecFacts], Iterable[SpecFinding]]
 
 
 class SpecCheck(Struct, frozen=True):
@@ -284,11 +284,11 @@ class CheckFamily(Struct, frozen=True):
         """Whether no credentials are needed."""
         return not set(self.needs) - {"model", "scripts"}
 
-    def verdicts(self, wanted: WantedCluster, facts: SpecFacts) -> Iterator[CheckedFinding]:
+    def verdicts(self, wanted: RequestedCluster, facts: SpecFacts) -> Iterator[FindingWithCheck]:
         """What every check says, in the order of the checks."""
         for check in self.checks:
             for found in check.judge(wanted, facts):
-                yield CheckedFinding(
+                yield FindingWithCheck(
                     self.name, check.id, found.level, found.place, found.what, found.fix
                 )
 
@@ -297,7 +297,7 @@ P = ParamSpec("P")
 Answer = TypeVar("Answer")
 
 
-def ask_service(
+def call_existing_resource(
     call: Callable[P, Answer], *args: P.args, **kwargs: P.kwargs
 ) -> Answer | FailedCall | None:
     """Return the answer; None where the subject does not exist; Unanswered where it is unknown."""
@@ -313,7 +313,7 @@ def read_list_entries(
     service: ServiceClient, operation: str, key: str, **request: Any
 ) -> list[Any] | FailedCall:
     """Every entry of a list; none where what it is about is not there."""
-    found = ask_service(lambda: list(service.pages(operation, key, **request)))
+    found = call_existing_resource(lambda: list(service.pages(operation, key, **request)))
     return [] if found is None else found
 
 
@@ -322,7 +322,7 @@ def find_security_groups(ec2: ServiceClient, ids: Iterable[str]) -> Listed:
     return list_ec2_entries(ec2, _SECURITY_GROUPS, list(ids))
 
 
-class Ec2Listing(Struct, frozen=True):
+class Ec2ListOperation(Struct, frozen=True):
     """How EC2 lists things of one kind by their ids."""
 
     operation: str
@@ -333,10 +333,12 @@ class Ec2Listing(Struct, frozen=True):
     filter_name: str
 
 
-_SECURITY_GROUPS = Ec2Listing("describe_security_groups", "SecurityGroups", "GroupId", "group-id")
+_SECURITY_GROUPS = Ec2ListOperation(
+    "describe_security_groups", "SecurityGroups", "GroupId", "group-id"
+)
 
 
-def list_ec2_entries(ec2: ServiceClient, of: Ec2Listing, ids: list[str]) -> Listed:
+def list_ec2_entries(ec2: ServiceClient, of: Ec2ListOperation, ids: list[str]) -> Listed:
     """Entries by a filter. EC2 refuses a list of ids that has one unknown; a filter it does not."""
     if not ids:
         return {}

@@ -2,28 +2,35 @@
 
 from collections.abc import Iterator
 
-from hpctl.clusters.validate.facts import CheckFamily, ExistingClusterFacts, SpecFacts, ask_service
+from hpctl.clusters.validate.facts import (
+    CheckFamily,
+    ExistingClusterFacts,
+    SpecFacts,
+    call_existing_resource,
+)
 from hpctl.clusters.validate.wanted import (
     FailedCall,
+    RequestedCluster,
     SpecFinding,
-    WantedCluster,
-    make_failure,
-    make_ok,
-    make_unknown,
-    make_warning,
+    make_failure_finding,
+    make_ok_finding,
+    make_unknown_finding,
+    make_warning_finding,
 )
 from hpctl.vocabulary.ports import Aws
 
 FAMILY = CheckFamily("cluster", "The cluster's name and what it stands for already.", ("living",))
 
 
-def gather_facts(aws: Aws, wanted: WantedCluster) -> ExistingClusterFacts:
+def gather_existing_cluster_facts(aws: Aws, wanted: RequestedCluster) -> ExistingClusterFacts:
     """One call, two with a database."""
     sagemaker = aws.service("sagemaker")
     arn = wanted.secret
     return ExistingClusterFacts(
-        cluster=ask_service(sagemaker.read, "describe_cluster", ClusterName=wanted.name),
-        secret=ask_service(aws.service("secretsmanager").read, "describe_secret", SecretId=arn)
+        cluster=call_existing_resource(sagemaker.read, "describe_cluster", ClusterName=wanted.name),
+        secret=call_existing_resource(
+            aws.service("secretsmanager").read, "describe_secret", SecretId=arn
+        )
         if arn
         else None,
     )
@@ -34,56 +41,56 @@ NAME = ("ClusterName",)
 
 
 @FAMILY.check("name")
-def check_name(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_cluster_name(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """The name is free, or names a cluster that can be updated."""
     living = facts.living.cluster
     if isinstance(living, FailedCall):
-        yield make_unknown(NAME, living)
+        yield make_unknown_finding(NAME, living)
         return
     if living is None:
-        yield make_ok(f"the name {wanted.name} is free", NAME)
+        yield make_ok_finding(f"the name {wanted.name} is free", NAME)
         return
     status = str(living.get("ClusterStatus", ""))
     if "Eks" in living.get("Orchestrator", {}):
-        yield make_failure(
+        yield make_failure_finding(
             NAME,
             f"{wanted.name} is a cluster of Amazon EKS in {facts.region}",
             "choose another name: hpctl is for clusters with Slurm",
         )
     elif status == "Deleting":
-        yield make_failure(
+        yield make_failure_finding(
             NAME,
             f"a cluster {wanted.name} is being deleted",
             f"wait for it (`hpctl cluster wait {wanted.name}`) or choose another name",
         )
     elif status == "Failed":
         why = living.get("FailureMessage")
-        yield make_warning(
+        yield make_warning_finding(
             NAME,
             f"cluster {wanted.name} is there and has failed{f': {why}' if why else ''}",
             "fix the cause and update it, or delete it first",
         )
     elif status in BUSY:
-        yield make_warning(
+        yield make_warning_finding(
             NAME,
             f"cluster {wanted.name} is {status}: the service refuses updates meanwhile",
             f"wait for it: `hpctl cluster wait {wanted.name}`",
         )
     else:
-        yield make_ok(
+        yield make_ok_finding(
             f"{wanted.name} is a living cluster ({status}): the file is held against it", NAME
         )
 
 
 @FAMILY.check("fixed")
-def check_fixed_values(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_immutable_fields(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """What the service cannot change is as the living cluster has it."""
     living = facts.living.cluster
     if living is None or isinstance(living, FailedCall):
         return
     had, wants = living.get("VpcConfig"), wanted.request.get("VpcConfig")
-    if _read_network(had) != _read_network(wants):
-        yield make_failure(
+    if _parse_vpc_config(had) != _parse_vpc_config(wants):
+        yield make_failure_finding(
             ("VpcConfig",),
             f"the network differs from that of the living cluster {wanted.name}, which the service "
             "cannot change",
@@ -91,24 +98,24 @@ def check_fixed_values(wanted: WantedCluster, facts: SpecFacts) -> Iterator[Spec
         )
     mode, wish = living.get("NodeProvisioningMode"), wanted.request.get("NodeProvisioningMode")
     if mode and mode != wish:
-        yield make_failure(
+        yield make_failure_finding(
             ("NodeProvisioningMode",),
             f"the living cluster {wanted.name} has node_provisioning_mode {mode}, which cannot be "
             "given up again",
             "write what it has, or make a new cluster",
         )
     elif wish and mode != wish and facts.living.legacy:
-        yield make_failure(
+        yield make_failure_finding(
             ("NodeProvisioningMode",),
             f"{wish} needs groups with roles in the API, which the living cluster {wanted.name} "
             "has not yet",
             "leave node_provisioning_mode out, migrate with `hpctl cluster update`, then add it",
         )
-    roles = {str(g["InstanceGroupName"]): _read_role(g) for g in facts.living.groups}
+    roles = {str(g["InstanceGroupName"]): _get_slurm_role(g) for g in facts.living.groups}
     for group in wanted.groups:
         had_role = roles.get(group.name)
         if had_role and wanted.by_api and had_role != group.role:
-            yield make_failure(
+            yield make_failure_finding(
                 group.at("SlurmConfig", "NodeType"),
                 f"{group.name} has role {had_role.lower()} in the living cluster, which the "
                 "service cannot change",
@@ -117,35 +124,35 @@ def check_fixed_values(wanted: WantedCluster, facts: SpecFacts) -> Iterator[Spec
 
 
 @FAMILY.check("accounting-secret")
-def check_secret(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_accounting_secret(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """The accounting database's secret is there."""
     if not wanted.secret:
         return
     place = wanted.secret_place
     found = facts.living.secret
     if isinstance(found, FailedCall):
-        yield make_unknown(place, found)
+        yield make_unknown_finding(place, found)
     elif found is None:
-        yield make_failure(
+        yield make_failure_finding(
             place,
             f"there is no secret {wanted.secret}",
             "make it in AWS Secrets Manager, with the database user's username and password",
         )
     elif found.get("DeletedDate"):
-        yield make_failure(
+        yield make_failure_finding(
             place,
             f"the secret {found.get('Name')} is scheduled for deletion",
             "restore it (aws secretsmanager restore-secret) or name another one",
         )
     else:
-        yield make_ok(f"the secret {found.get('Name')} is there", place)
+        yield make_ok_finding(f"the secret {found.get('Name')} is there", place)
 
 
-def _read_network(config: object) -> tuple[frozenset[str], frozenset[str]]:
+def _parse_vpc_config(config: object) -> tuple[frozenset[str], frozenset[str]]:
     if not isinstance(config, dict):
         return frozenset(), frozenset()
     return frozenset(config.get("Subnets", ())), frozenset(config.get("SecurityGroupIds", ()))
 
 
-def _read_role(group: object) -> str:
+def _get_slurm_role(group: object) -> str:
     return str(group.get("SlurmConfig", {}).get("NodeType", "")) if isinstance(group, dict) else ""

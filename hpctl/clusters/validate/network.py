@@ -10,11 +10,11 @@ from msgspec import Struct
 
 from hpctl.clusters.validate.facts import (
     CheckFamily,
-    Ec2Listing,
+    Ec2ListOperation,
     Listed,
     NetworkFacts,
     SpecFacts,
-    ask_service,
+    call_existing_resource,
     find_security_groups,
     list_ec2_entries,
 )
@@ -22,21 +22,21 @@ from hpctl.clusters.validate.wanted import (
     FailedCall,
     GroupNetwork,
     Place,
+    RequestedCluster,
+    RequestedInstanceGroup,
     SpecFinding,
-    WantedCluster,
-    WantedGroup,
-    default_to_ok,
-    make_failure,
-    make_ok,
-    make_unknown,
-    make_warning,
+    list_findings_or_ok,
+    make_failure_finding,
+    make_ok_finding,
+    make_unknown_finding,
+    make_warning_finding,
 )
 from hpctl.vocabulary.ports import Aws, ServiceClient
 
 FAMILY = CheckFamily("network", "Subnets, routes and names.", ("network", "living"))
 
 
-def gather_facts(aws: Aws, wanted: WantedCluster) -> NetworkFacts:
+def gather_network_facts(aws: Aws, wanted: RequestedCluster) -> NetworkFacts:
     """A handful of calls, whatever the number of groups."""
     networks = {group.network for group in wanted.groups}
     types = sorted(set(chain.from_iterable(group.types for group in wanted.groups)))
@@ -46,31 +46,35 @@ def gather_facts(aws: Aws, wanted: WantedCluster) -> NetworkFacts:
         return NetworkFacts()
     ec2 = aws.service("ec2")
     found = list_ec2_entries(
-        ec2, Ec2Listing("describe_subnets", "Subnets", "SubnetId", "subnet-id"), subnets
+        ec2, Ec2ListOperation("describe_subnets", "Subnets", "SubnetId", "subnet-id"), subnets
     )
     vpcs = [] if isinstance(found, FailedCall) else sorted({s["VpcId"] for s in found.values()})
     return NetworkFacts(
         subnets=found,
         security_groups=find_security_groups(ec2, groups),
         route_tables=list_ec2_entries(
-            ec2, Ec2Listing("describe_route_tables", "RouteTables", "RouteTableId", "vpc-id"), vpcs
+            ec2,
+            Ec2ListOperation("describe_route_tables", "RouteTables", "RouteTableId", "vpc-id"),
+            vpcs,
         ),
         endpoints=list_ec2_entries(
             ec2,
-            Ec2Listing("describe_vpc_endpoints", "VpcEndpoints", "VpcEndpointId", "vpc-id"),
+            Ec2ListOperation("describe_vpc_endpoints", "VpcEndpoints", "VpcEndpointId", "vpc-id"),
             vpcs,
         ),
-        dns={vpc: _read_dns(ec2, vpc) for vpc in vpcs},
-        types=_read_types(ec2, types),
+        dns={vpc: _read_vpc_dns_settings(ec2, vpc) for vpc in vpcs},
+        types=_describe_instance_types(ec2, types),
     )
 
 
-def _read_types(ec2: ServiceClient, types: list[str]) -> Listed:
+def _describe_instance_types(ec2: ServiceClient, types: list[str]) -> Listed:
     """SageMaker's `ml.p5.48xlarge` is EC2's `p5.48xlarge`."""
     names = [kind.removeprefix("ml.") for kind in types]
     found = list_ec2_entries(
         ec2,
-        Ec2Listing("describe_instance_types", "InstanceTypes", "InstanceType", "instance-type"),
+        Ec2ListOperation(
+            "describe_instance_types", "InstanceTypes", "InstanceType", "instance-type"
+        ),
         names,
     )
     if isinstance(found, FailedCall):
@@ -78,7 +82,7 @@ def _read_types(ec2: ServiceClient, types: list[str]) -> Listed:
     return {f"ml.{name}": entry for name, entry in found.items()}
 
 
-def _read_dns(ec2: ServiceClient, vpc: str) -> bool | FailedCall:
+def _read_vpc_dns_settings(ec2: ServiceClient, vpc: str) -> bool | FailedCall:
     def read_dns_settings() -> bool:
         return all(
             ec2.read("describe_vpc_attribute", VpcId=vpc, Attribute=name)[key]["Value"]
@@ -88,13 +92,15 @@ def _read_dns(ec2: ServiceClient, vpc: str) -> bool | FailedCall:
             )
         )
 
-    answer = ask_service(read_dns_settings)
+    answer = call_existing_resource(read_dns_settings)
     return answer if isinstance(answer, FailedCall) else bool(answer)
 
 
-def group_by_network(wanted: WantedCluster) -> dict[GroupNetwork, list[WantedGroup]]:
+def map_networks_to_groups(
+    wanted: RequestedCluster,
+) -> dict[GroupNetwork, list[RequestedInstanceGroup]]:
     """Each network of the customer's with its groups. Groups in SageMaker's own are left out."""
-    found: dict[GroupNetwork, list[WantedGroup]] = defaultdict(list)
+    found: dict[GroupNetwork, list[RequestedInstanceGroup]] = defaultdict(list)
     for group in wanted.groups:
         if group.network.subnets or group.network.security_groups:
             found[group.network].append(group)
@@ -102,13 +108,15 @@ def group_by_network(wanted: WantedCluster) -> dict[GroupNetwork, list[WantedGro
 
 
 @FAMILY.check("subnets-exist")
-def check_subnets_exist(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_subnets_exist(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """Every subnet is there."""
-    ids = {network: network.subnets for network in group_by_network(wanted)}
-    yield from check_all_exist("subnet", "Subnets", facts.network.subnets, ids, facts.region)
+    ids = {network: network.subnets for network in map_networks_to_groups(wanted)}
+    yield from check_network_ids_exist(
+        "subnet", "Subnets", facts.network.subnets, ids, facts.region
+    )
 
 
-def check_all_exist(
+def check_network_ids_exist(
     kind: str,
     field: str,
     found: Mapping[str, Any] | FailedCall,
@@ -117,16 +125,16 @@ def check_all_exist(
 ) -> Iterator[SpecFinding]:
     """Whether everything of a `kind` that networks name in `field` was found."""
     if isinstance(found, FailedCall):
-        yield make_unknown(("VpcConfig", field), found)
+        yield make_unknown_finding(("VpcConfig", field), found)
         return
     named: dict[str, GroupNetwork] = {}
     for network, ones in ids.items():
         named |= dict.fromkeys(ones, network)
     if not named:
         return
-    yield from default_to_ok(
+    yield from list_findings_or_ok(
         (
-            make_failure(
+            make_failure_finding(
                 (*network.place, field, ids[network].index(one)),
                 f"there is no {kind} {one} in {region}",
                 "check the id and --region",
@@ -139,7 +147,7 @@ def check_all_exist(
 
 
 @FAMILY.check("one-vpc")
-def check_single_vpc(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_single_vpc(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """All subnets and security groups are of one VPC."""
     network = facts.network
     subnets, groups = network.subnets, network.security_groups
@@ -152,70 +160,71 @@ def check_single_vpc(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFi
         by_vpc[str(entry["VpcId"])].add(str(entry["GroupId"]))
     if len(by_vpc) > 1:
         text = "; ".join(f"{vpc} has {', '.join(sorted(ids))}" for vpc, ids in by_vpc.items())
-        yield make_failure(
+        yield make_failure_finding(
             ("VpcConfig",),
             f"the network is spread over {len(by_vpc)} VPCs: {text}",
             "name subnets and security groups of one VPC: nodes of different ones cannot meet",
         )
     elif by_vpc:
-        yield make_ok(f"everything is in {next(iter(by_vpc))}")
+        yield make_ok_finding(f"everything is in {next(iter(by_vpc))}")
 
 
 @FAMILY.check("one-zone")
-def check_single_zone(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_single_zone(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """The subnets of a group are in one availability zone.
 
     EFA traffic does not leave it.
     """
-    for network, groups in group_by_network(wanted).items():
+    for network, groups in map_networks_to_groups(wanted).items():
         zones = sorted(name for name, _ in facts.network.zones(network.subnets))
         names = ", ".join(group.name for group in groups)
         if len(zones) > 1:
-            yield make_warning(
+            yield make_warning_finding(
                 (*network.place, "Subnets"),
                 f"the subnets of {names} are in {len(zones)} zones ({', '.join(zones)}): "
                 "the service takes one of them, and you cannot say which",
                 "name subnets of one zone; give other zones to other groups",
             )
         elif zones:
-            yield make_ok(f"{names}: {zones[0]}", (*network.place, "Subnets"))
+            yield make_ok_finding(f"{names}: {zones[0]}", (*network.place, "Subnets"))
 
 
 @FAMILY.check("room")
-def check_addresses(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_free_ip_addresses(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """The subnets have addresses for the new nodes and their cards."""
     subnets = facts.network.subnets
     if isinstance(subnets, FailedCall):
         return
-    for network, groups in group_by_network(wanted).items():
+    for network, groups in map_networks_to_groups(wanted).items():
         known = [subnets[s] for s in network.subnets if s in subnets]
         if not known:
             continue
         free = sum(int(subnet["AvailableIpAddressCount"]) for subnet in known)
         nodes = sum(facts.new_nodes(group) for group in groups)
         cards = sum(
-            facts.new_nodes(group) * _count_addresses(group, facts.network) for group in groups
+            facts.new_nodes(group) * _count_node_ip_addresses(group, facts.network)
+            for group in groups
         )
-        yield _judge_addresses(network, groups, free, nodes, cards)
+        yield _judge_free_ip_addresses(network, groups, free, nodes, cards)
 
 
-def _judge_addresses(
-    network: GroupNetwork, groups: list[WantedGroup], free: int, nodes: int, cards: int
+def _judge_free_ip_addresses(
+    network: GroupNetwork, groups: list[RequestedInstanceGroup], free: int, nodes: int, cards: int
 ) -> SpecFinding:
     place = (*network.place, "Subnets")
     names = ", ".join(group.name for group in groups)
     have = f"the subnets of {names} have {free} free addresses"
     fix = "name larger subnets: the size of one cannot be changed later"
     if free < nodes:
-        return make_failure(place, f"{have}, and {nodes} new nodes need one each", fix)
+        return make_failure_finding(place, f"{have}, and {nodes} new nodes need one each", fix)
     if free < cards:
-        return make_warning(
+        return make_warning_finding(
             place, f"{have}: enough for {nodes} new nodes, but not for all their {cards} cards", fix
         )
-    return make_ok(f"{names}: {free} free addresses for {nodes} new nodes", place)
+    return make_ok_finding(f"{names}: {free} free addresses for {nodes} new nodes", place)
 
 
-def _count_addresses(group: WantedGroup, facts: NetworkFacts) -> int:
+def _count_node_ip_addresses(group: RequestedInstanceGroup, facts: NetworkFacts) -> int:
     """What a node of a group takes: one for each network card (HyperPod: 32 for a P5)."""
     if group.raw.get("NetworkInterface", {}).get("InterfaceType") == "efa-only":
         return 1
@@ -230,37 +239,37 @@ SERVICES: Mapping[str, str] = {
 
 
 @FAMILY.check("ways-out")
-def check_endpoints(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_aws_service_routes(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """The nodes reach S3 and SageMaker: by NAT or VPC endpoints."""
     network = facts.network
     if isinstance(network.subnets, FailedCall):
         return
     for part in (network.route_tables, network.endpoints):
         if isinstance(part, FailedCall):
-            yield make_unknown(("VpcConfig", "Subnets"), part)
+            yield make_unknown_finding(("VpcConfig", "Subnets"), part)
             return
-    for subnet, place in sorted(_find_places(wanted).items()):
+    for subnet, place in sorted(_locate_requested_subnets(wanted).items()):
         if subnet in network.subnets:
-            yield from default_to_ok(
-                _find_lacking_services(subnet, place, network, facts.region),
+            yield from list_findings_or_ok(
+                _find_unreachable_services(subnet, place, network, facts.region),
                 f"{subnet} has a way to S3 and SageMaker",
                 place,
             )
 
 
 @FAMILY.check("names")
-def check_dns_resolution(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_dns_resolution(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """The VPC resolves the names of file systems."""
     mounts = list(chain.from_iterable(group.file_systems for group in wanted.groups))
     if not mounts:
         return
     for vpc, on in facts.network.dns.items():
         if isinstance(on, FailedCall):
-            yield make_unknown(("VpcConfig",), on)
+            yield make_unknown_finding(("VpcConfig",), on)
         elif on:
-            yield make_ok(f"{vpc} resolves names")
+            yield make_ok_finding(f"{vpc} resolves names")
         else:
-            yield make_failure(
+            yield make_failure_finding(
                 ("VpcConfig",),
                 f"{vpc} has DNS resolution or DNS hostnames turned off, so nodes do not find "
                 f"{mounts[0].dns_name}",
@@ -268,7 +277,7 @@ def check_dns_resolution(wanted: WantedCluster, facts: SpecFacts) -> Iterator[Sp
             )
 
 
-def _find_places(wanted: WantedCluster) -> dict[str, Place]:
+def _locate_requested_subnets(wanted: RequestedCluster) -> dict[str, Place]:
     places: dict[str, Place] = {}
     for group in wanted.groups:
         for at, subnet in enumerate(group.network.subnets):
@@ -276,7 +285,7 @@ def _find_places(wanted: WantedCluster) -> dict[str, Place]:
     return places
 
 
-def _find_lacking_services(
+def _find_unreachable_services(
     subnet: str, place: Place, network: NetworkFacts, region: str
 ) -> Iterator[SpecFinding]:
     table = _find_route_table(subnet, network)
@@ -299,7 +308,7 @@ def _find_lacking_services(
         else "it has no default route"
     )
     harm = "; ".join(f"without {name}, {SERVICES[name]}" for name in without)
-    yield make_warning(
+    yield make_warning_finding(
         place,
         f"{subnet} has no way to {' and '.join(without)}: {why}; {harm}",
         "use a private subnet with a NAT gateway, or add VPC endpoints for "
@@ -349,7 +358,7 @@ ALL = "-1"
 """EC2's word for every protocol."""
 
 
-class RulePeers(Struct, frozen=True):
+class SecurityGroupRulePeers(Struct, frozen=True):
     """Who is at the other end: the security groups that they carry, and their networks."""
 
     groups: Collection[str]
@@ -357,7 +366,7 @@ class RulePeers(Struct, frozen=True):
 
 
 def allows_all_traffic(
-    permissions: Iterable[Permission], peers: RulePeers, *, by_group: bool = False
+    permissions: Iterable[Permission], peers: SecurityGroupRulePeers, *, by_group: bool = False
 ) -> bool:
     """Whether some rule lets all traffic of these peers through.
 
@@ -366,19 +375,20 @@ def allows_all_traffic(
     EFA": all traffic to and from the security group itself).
     """
     return any(
-        rule["IpProtocol"] == ALL and _covers_peers(rule, peers, by_group=by_group)
+        rule["IpProtocol"] == ALL and _is_rule_for_all_peers(rule, peers, by_group=by_group)
         for rule in permissions
     )
 
 
 def has_open_ports(
-    permissions: Iterable[Permission], protocol: str, wanted: range, peers: RulePeers
+    permissions: Iterable[Permission], protocol: str, wanted: range, peers: SecurityGroupRulePeers
 ) -> bool:
     """Whether every one of these ports is open to these peers, by one rule or several."""
     open_spans = sorted(
         span
         for rule in permissions
-        if _covers_peers(rule, peers, by_group=False) and (span := _find_ports(rule, protocol))
+        if _is_rule_for_all_peers(rule, peers, by_group=False)
+        and (span := _get_rule_port_range(rule, protocol))
     )
     reached = wanted.start
     for first, last in open_spans:
@@ -387,7 +397,7 @@ def has_open_ports(
     return reached >= wanted.stop
 
 
-def _find_ports(rule: Permission, protocol: str) -> tuple[int, int] | None:
+def _get_rule_port_range(rule: Permission, protocol: str) -> tuple[int, int] | None:
     """The ports that a rule opens, both ends included."""
     if rule["IpProtocol"] == ALL:
         return 0, 65535
@@ -397,7 +407,9 @@ def _find_ports(rule: Permission, protocol: str) -> tuple[int, int] | None:
     return int(rule.get("FromPort", 0)), int(rule.get("ToPort", 65535))
 
 
-def _covers_peers(rule: Permission, peers: RulePeers, *, by_group: bool) -> bool:
+def _is_rule_for_all_peers(
+    rule: Permission, peers: SecurityGroupRulePeers, *, by_group: bool
+) -> bool:
     """Whether a rule is for all of these peers: for a group they carry, or for their networks."""
     if any(pair.get("GroupId") in peers.groups for pair in rule.get("UserIdGroupPairs") or ()):
         return True
@@ -406,10 +418,10 @@ def _covers_peers(rule: Permission, peers: RulePeers, *, by_group: bool) -> bool
     cidrs = [one["CidrIp"] for one in rule.get("IpRanges") or ()]
     cidrs += [one["CidrIpv6"] for one in rule.get("Ipv6Ranges") or ()]
     blocks = [ipaddress.ip_network(cidr, strict=False) for cidr in cidrs]
-    return all(_is_inside_any(cidr, blocks) for cidr in peers.cidrs)
+    return all(_is_cidr_inside_any_block(cidr, blocks) for cidr in peers.cidrs)
 
 
-def _is_inside_any(cidr: str, blocks: Sequence[Any]) -> bool:
+def _is_cidr_inside_any_block(cidr: str, blocks: Sequence[Any]) -> bool:
     inner = ipaddress.ip_network(cidr, strict=False)
     return any(_is_within_network(inner, block) for block in blocks)
 
@@ -425,40 +437,48 @@ Entries = Mapping[str, Mapping[str, Any]]
 
 
 @GROUPS.check("groups-exist")
-def check_groups_exist(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_security_groups_exist(
+    wanted: RequestedCluster, facts: SpecFacts
+) -> Iterator[SpecFinding]:
     """Every security group is there."""
-    ids = {network: network.security_groups for network in group_by_network(wanted)}
+    ids = {network: network.security_groups for network in map_networks_to_groups(wanted)}
     found = facts.network.security_groups
-    yield from check_all_exist("security group", "SecurityGroupIds", found, ids, facts.region)
+    yield from check_network_ids_exist(
+        "security group", "SecurityGroupIds", found, ids, facts.region
+    )
 
 
 @GROUPS.check("themselves")
-def check_mutual_access(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_traffic_within_network(
+    wanted: RequestedCluster, facts: SpecFacts
+) -> Iterator[SpecFinding]:
     """Nodes of one network reach each other both ways; with EFA by a rule for all traffic that
     names the security group itself.
     """
     found = facts.network.security_groups
     if isinstance(found, FailedCall):
         return
-    for network, groups in group_by_network(wanted).items():
-        entries = _find_entries(network, found)
+    for network, groups in map_networks_to_groups(wanted).items():
+        entries = _select_security_groups(network, found)
         if not entries:
             continue
         efa = [group.name for group in groups if facts.has_efa(group)]
-        peers = RulePeers(set(entries), facts.network.cidrs(network.subnets))
+        peers = SecurityGroupRulePeers(set(entries), facts.network.cidrs(network.subnets))
         if not efa and not peers.cidrs:
             # Subnets that are unknown: whether a rule for addresses covers them is open.
             continue
         names = ", ".join(group.name for group in groups)
-        yield from default_to_ok(
-            _check_both_directions(network, entries, peers, efa),
+        yield from list_findings_or_ok(
+            _check_ingress_and_egress(network, entries, peers, efa),
             f"{names}: {', '.join(entries)} allow each other both ways",
             (*network.place, "SecurityGroupIds"),
         )
 
 
 @GROUPS.check("each-other")
-def check_groups_reach_each_other(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_traffic_between_networks(
+    wanted: RequestedCluster, facts: SpecFacts
+) -> Iterator[SpecFinding]:
     """Groups in different networks reach each other.
 
     Head nodes and workers must.
@@ -466,34 +486,36 @@ def check_groups_reach_each_other(wanted: WantedCluster, facts: SpecFacts) -> It
     found = facts.network.security_groups
     if isinstance(found, FailedCall):
         return
-    by_network = group_by_network(wanted)
+    by_network = map_networks_to_groups(wanted)
     for here, there in permutations(by_network, 2):
         if set(here.security_groups) == set(there.security_groups):
             continue
-        ours, theirs = _find_entries(here, found), _find_entries(there, found)
+        ours, theirs = _select_security_groups(here, found), _select_security_groups(there, found)
         if not ours or not theirs:
             continue
-        them = RulePeers(set(theirs), facts.network.cidrs(there.subnets))
-        us = RulePeers(set(ours), facts.network.cidrs(here.subnets))
+        them = SecurityGroupRulePeers(set(theirs), facts.network.cidrs(there.subnets))
+        us = SecurityGroupRulePeers(set(ours), facts.network.cidrs(here.subnets))
         if not them.cidrs or not us.cidrs:
             continue
         closed = [
             way
             for way, entries, peers in (("in", ours, them), ("out", theirs, us))
-            if not _allows_tcp(entries, INGRESS if way == "in" else EGRESS, peers)
+            if not _has_all_tcp_ports_open(entries, INGRESS if way == "in" else EGRESS, peers)
         ]
-        yield _judge_access(by_network[here], by_network[there], here, there, closed)
+        yield _judge_traffic_between_networks(
+            by_network[here], by_network[there], here, there, closed
+        )
 
 
-def _check_both_directions(
-    network: GroupNetwork, entries: Entries, peers: RulePeers, efa: Sequence[str]
+def _check_ingress_and_egress(
+    network: GroupNetwork, entries: Entries, peers: SecurityGroupRulePeers, efa: Sequence[str]
 ) -> Iterator[SpecFinding]:
     place = (*network.place, "SecurityGroupIds")
     ids = ", ".join(entries)
     for key, way, word in ((INGRESS, "in", "inbound"), (EGRESS, "out", "outbound")):
-        permissions = _list_permissions(entries, key)
+        permissions = _list_security_group_rules(entries, key)
         if efa and not allows_all_traffic(permissions, peers, by_group=True):
-            yield make_failure(
+            yield make_failure_finding(
                 place,
                 f"{ids}: no {word} rule lets all traffic of the security group itself {way}; EFA "
                 f"({', '.join(efa)}) needs one that names the group, a block of addresses will "
@@ -501,8 +523,8 @@ def _check_both_directions(
                 f"add an {word} rule: all traffic, {'from' if way == 'in' else 'to'} the security "
                 "group itself",
             )
-        elif not efa and not _allows_tcp(entries, key, peers):
-            yield make_failure(
+        elif not efa and not _has_all_tcp_ports_open(entries, key, peers):
+            yield make_failure_finding(
                 place,
                 f"{ids}: no {word} rule lets the nodes' own traffic {way}; slurmctld, slurmd and "
                 "srun talk on ports of their choice",
@@ -511,9 +533,9 @@ def _check_both_directions(
             )
 
 
-def _judge_access(
-    ours: list[WantedGroup],
-    theirs: list[WantedGroup],
+def _judge_traffic_between_networks(
+    ours: list[RequestedInstanceGroup],
+    theirs: list[RequestedInstanceGroup],
     here: GroupNetwork,
     there: GroupNetwork,
     closed: list[str],
@@ -522,14 +544,14 @@ def _judge_access(
     them = ", ".join(group.name for group in theirs)
     place = (*here.place, "SecurityGroupIds")
     if not closed:
-        return make_ok(f"{them} reach {us}", place)
+        return make_ok_finding(f"{them} reach {us}", place)
     sides = " and ".join(
         f"{', '.join(here.security_groups)} do not let them in"
         if way == "in"
         else f"{', '.join(there.security_groups)} do not let them out"
         for way in closed
     )
-    return make_failure(
+    return make_failure_finding(
         place,
         f"{them} cannot reach {us}: {sides}",
         "allow all TCP between the security groups of the two, inbound on one and outbound on "
@@ -537,13 +559,13 @@ def _judge_access(
     )
 
 
-def _allows_tcp(entries: Entries, key: str, peers: RulePeers) -> bool:
-    return has_open_ports(_list_permissions(entries, key), "tcp", ALL_TCP, peers)
+def _has_all_tcp_ports_open(entries: Entries, key: str, peers: SecurityGroupRulePeers) -> bool:
+    return has_open_ports(_list_security_group_rules(entries, key), "tcp", ALL_TCP, peers)
 
 
-def _list_permissions(entries: Entries, key: str) -> list[Mapping[str, Any]]:
+def _list_security_group_rules(entries: Entries, key: str) -> list[Mapping[str, Any]]:
     return list(chain.from_iterable(entry.get(key) or () for entry in entries.values()))
 
 
-def _find_entries(network: GroupNetwork, found: Entries) -> dict[str, Mapping[str, Any]]:
+def _select_security_groups(network: GroupNetwork, found: Entries) -> dict[str, Mapping[str, Any]]:
     return {g: found[g] for g in network.security_groups if g in found}

@@ -14,18 +14,18 @@ from hpctl.clusters.validate.facts import (
     ExecutionRole,
     SimulationResult,
     SpecFacts,
-    ask_service,
+    call_existing_resource,
 )
 from hpctl.clusters.validate.scripts import parse_s3_uri
 from hpctl.clusters.validate.wanted import (
     FailedCall,
     Place,
+    RequestedCluster,
     SpecFinding,
-    WantedCluster,
-    default_to_ok,
-    make_failure,
-    make_ok,
-    make_unknown,
+    list_findings_or_ok,
+    make_failure_finding,
+    make_ok_finding,
+    make_unknown_finding,
 )
 from hpctl.vocabulary.ports import Aws, ServiceClient
 
@@ -36,21 +36,21 @@ class RoleNotFound(FailedCall, frozen=True):
     """The role itself is not there."""
 
 
-def gather_facts(aws: Aws, wanted: WantedCluster) -> dict[str, ExecutionRole]:
+def gather_execution_role_facts(aws: Aws, wanted: RequestedCluster) -> dict[str, ExecutionRole]:
     """Two calls or more a role."""
     iam = aws.service("iam")
     arns = {group.execution_role for group in wanted.groups if group.execution_role}
-    return {arn: _read_role(iam, wanted, arn, aws.region) for arn in sorted(arns)}
+    return {arn: _read_execution_role(iam, wanted, arn, aws.region) for arn in sorted(arns)}
 
 
 def simulate_policy(
-    iam: ServiceClient, role: str, statements: tuple[iam_policies.Statement, ...]
+    iam: ServiceClient, role: str, statements: tuple[iam_policies.PolicyStatement, ...]
 ) -> SimulationResult | FailedCall:
     """What a principal is not allowed of these statements, and what depends on the request."""
     refused: dict[str, str] = {}
     unsure: dict[str, str] = {}
     for statement in statements:
-        answer = ask_service(_read_results, iam, role, statement)
+        answer = call_existing_resource(_simulate_statement, iam, role, statement)
         if answer is None:
             # Silence about a role that is not there is no permission.
             return RoleNotFound(f"there is no role {role}", "check the account and the name")
@@ -66,7 +66,9 @@ def simulate_policy(
     return SimulationResult(refused, unsure)
 
 
-def _read_results(iam: ServiceClient, role: str, statement: iam_policies.Statement) -> list[Any]:
+def _simulate_statement(
+    iam: ServiceClient, role: str, statement: iam_policies.PolicyStatement
+) -> list[Any]:
     account = role.split(":")[4]
     known = {"aws:PrincipalAccount": account, "aws:ResourceAccount": account}
     for keys in statement.condition.values():
@@ -80,36 +82,42 @@ def _read_results(iam: ServiceClient, role: str, statement: iam_policies.Stateme
         "EvaluationResults",
         PolicySourceArn=role,
         ActionNames=list(statement.actions),
-        ResourceArns=[_make_example_resource(arn) for arn in statement.resources],
+        ResourceArns=[_replace_arn_wildcard(arn) for arn in statement.resources],
         ContextEntries=context,
     )
     return list(found)
 
 
-def _make_example_resource(arn: str) -> str:
+def _replace_arn_wildcard(arn: str) -> str:
     """A resource that a pattern is about: what may do everything may do this."""
     return arn if arn == "*" else arn.replace("*", "hpctl-example")
 
 
-def _read_role(iam: ServiceClient, wanted: WantedCluster, arn: str, region: str) -> ExecutionRole:
+def _read_execution_role(
+    iam: ServiceClient, wanted: RequestedCluster, arn: str, region: str
+) -> ExecutionRole:
     name = arn.rpartition("/")[2]
-    entry = ask_service(_read_entry, iam, name)
+    entry = call_existing_resource(_read_iam_role, iam, name)
     if entry is None or isinstance(entry, FailedCall):
         return ExecutionRole(entry)
-    return ExecutionRole(entry, simulate_policy(iam, arn, list_statements(wanted, arn, region)))
+    return ExecutionRole(
+        entry, simulate_policy(iam, arn, list_required_iam_statements(wanted, arn, region))
+    )
 
 
-def _read_entry(iam: ServiceClient, name: str) -> Mapping[str, Any]:
+def _read_iam_role(iam: ServiceClient, name: str) -> Mapping[str, Any]:
     found: Mapping[str, Any] = iam.read("get_role", RoleName=name)["Role"]
     return found
 
 
-def list_statements(
-    wanted: WantedCluster, arn: str, region: str
-) -> tuple[iam_policies.Statement, ...]:
+def list_required_iam_statements(
+    wanted: RequestedCluster, arn: str, region: str
+) -> tuple[iam_policies.PolicyStatement, ...]:
     """What the nodes of the groups that have this role do."""
     groups = [group for group in wanted.groups if group.execution_role == arn]
-    to = iam_policies.make_scope(cluster=wanted.name, account=arn.split(":")[4], region=region)
+    to = iam_policies.make_policy_scope(
+        cluster=wanted.name, account=arn.split(":")[4], region=region
+    )
     statements = []
     for one in iam_policies.list_execution_role_statements(to):
         if one.sid.startswith("Lifecycle"):
@@ -132,8 +140,8 @@ def list_statements(
         keys = ("/".join(filter(None, (bucket, prefix, name))) for name in names)
         scripts = sorted(f"arn:{to.partition}:s3:::{key}" for key in keys)
         statements += [
-            iam_policies.Statement("Scripts", ("s3:GetObject",), tuple(scripts)),
-            iam_policies.Statement(
+            iam_policies.PolicyStatement("Scripts", ("s3:GetObject",), tuple(scripts)),
+            iam_policies.PolicyStatement(
                 "Prefix", ("s3:ListBucket",), (f"arn:{to.partition}:s3:::{bucket}",)
             ),
         ]
@@ -144,53 +152,53 @@ FIX = "`hpctl cluster iam policy execution-role` prints the policy"
 
 
 @FAMILY.check("role")
-def check_role_exists(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_role_exists(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """The execution role is there."""
-    for arn, place, role in _find_roles(wanted, facts):
+    for arn, place, role in _list_execution_roles(wanted, facts):
         if isinstance(role.entry, FailedCall):
-            yield make_unknown(place, role.entry)
+            yield make_unknown_finding(place, role.entry)
         elif role.entry is None:
-            yield make_failure(
+            yield make_failure_finding(
                 place,
                 f"there is no role {arn}",
                 f"make it; {FIX}, and with --trust whom it must trust",
             )
         elif role.entry.get("Arn") != arn:
-            yield make_failure(
+            yield make_failure_finding(
                 place,
                 f"the role's ARN is {role.entry.get('Arn')}, not {arn}",
                 "write the ARN as IAM has it, path and account included",
             )
         else:
-            yield make_ok(f"{arn} is there", place)
+            yield make_ok_finding(f"{arn} is there", place)
 
 
 @FAMILY.check("trust")
-def check_trust(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_trust_policy(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """sagemaker.amazonaws.com may take it on."""
-    for arn, place, role in _find_roles(wanted, facts):
+    for arn, place, role in _list_execution_roles(wanted, facts):
         if role.entry is None or isinstance(role.entry, FailedCall):
             continue
         policy = role.entry.get("AssumeRolePolicyDocument") or {}
         policy = json.loads(policy) if isinstance(policy, str) else policy
-        yield from default_to_ok(
-            [] if _trusts_service(policy) else [_report_untrusted(arn, place)],
+        yield from list_findings_or_ok(
+            [] if _is_service_trusted(policy) else [_make_trust_failure(arn, place)],
             f"{arn} trusts {SERVICE}",
             place,
         )
 
 
 @FAMILY.check("allowed")
-def check_permissions(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_role_permissions(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """It allows what HyperPod's agents and the lifecycle scripts do on a node
     (iam:SimulatePrincipalPolicy).
     """
-    for arn, place, role in _find_roles(wanted, facts):
+    for arn, place, role in _list_execution_roles(wanted, facts):
         if role.entry is None or isinstance(role.entry, FailedCall):
             continue
         if isinstance(role.simulated, FailedCall):
             fix = role.simulated.fix or f"allow iam:SimulatePrincipalPolicy on it; {FIX}"
-            yield make_unknown(
+            yield make_unknown_finding(
                 place,
                 FailedCall(f"whether {arn} allows what a node does ({role.simulated.why})", fix),
             )
@@ -198,10 +206,10 @@ def check_permissions(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecF
         denied, unsure = role.simulated.denied, role.simulated.unsure
         if denied:
             text = ", ".join(f"{name} on {on}" for name, on in sorted(denied.items()))
-            yield make_failure(place, f"{arn} does not allow {text}", f"allow it; {FIX}")
+            yield make_failure_finding(place, f"{arn} does not allow {text}", f"allow it; {FIX}")
         if unsure:
             text = ", ".join(f"{name} depends on {keys}" for name, keys in sorted(unsure.items()))
-            yield make_unknown(
+            yield make_unknown_finding(
                 place,
                 FailedCall(
                     f"{arn} has conditions on what only a node's own request has: {text}",
@@ -209,18 +217,18 @@ def check_permissions(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecF
                 ),
             )
         if not denied and not unsure:
-            yield make_ok(f"{arn} allows what a node does", place)
+            yield make_ok_finding(f"{arn} allows what a node does", place)
 
 
-def _report_untrusted(arn: str, place: Place) -> SpecFinding:
-    return make_failure(
+def _make_trust_failure(arn: str, place: Place) -> SpecFinding:
+    return make_failure_finding(
         place,
         f"{arn} does not let {SERVICE} take it on",
         "`hpctl cluster iam policy execution-role --trust` prints the trust policy",
     )
 
 
-def _trusts_service(policy: Mapping[str, Any]) -> bool:
+def _is_service_trusted(policy: Mapping[str, Any]) -> bool:
     return any(
         one.get("Effect") == "Allow"
         and "sts:AssumeRole" in _to_list(one.get("Action"))
@@ -235,8 +243,8 @@ def _to_list(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
-def _find_roles(
-    wanted: WantedCluster, facts: SpecFacts
+def _list_execution_roles(
+    wanted: RequestedCluster, facts: SpecFacts
 ) -> Iterator[tuple[str, Place, ExecutionRole]]:
     """Each role once, with the place that names it first."""
     places: dict[str, Place] = {}

@@ -8,20 +8,20 @@ from hpctl.clusters.maintenance_orders import NO_BATCHES
 from hpctl.clusters.validate.facts import CheckFamily, ModelFacts, ServiceModel, SpecFacts
 from hpctl.clusters.validate.wanted import (
     Place,
+    RequestedCluster,
+    RequestedInstanceGroup,
     SpecFinding,
-    WantedCluster,
-    WantedGroup,
-    default_to_ok,
-    make_failure,
-    make_ok,
-    make_warning,
+    list_findings_or_ok,
+    make_failure_finding,
+    make_ok_finding,
+    make_warning_finding,
 )
 from hpctl.toolkit.yaml_files import suggest_word
 
 FAMILY = CheckFamily("spec", "The file itself.", ("model",))
 
 
-def gather_facts(model: ServiceModel, request: Mapping[str, Any]) -> ModelFacts:
+def gather_service_model_facts(model: ServiceModel, request: Mapping[str, Any]) -> ModelFacts:
     """Loading the model takes about a third of a second."""
     return ModelFacts(model.instance_types(), tuple(model.problems(request)))
 
@@ -32,14 +32,14 @@ _TYPE_KEYS = ("InstanceType", "InstanceTypes")
 
 
 @FAMILY.check("service-model")
-def check_model(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_service_model_fields(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """The service's model knows every field and value."""
     if not facts.model.types:
         return
-    others = [p for p in facts.model.problems if not _is_type(p[0])]
-    yield from default_to_ok(
+    others = [p for p in facts.model.problems if not _is_instance_type_field(p[0])]
+    yield from list_findings_or_ok(
         (
-            make_failure(
+            make_failure_finding(
                 place, what, "see docs/cluster.md; what is newer than boto3 needs a newer boto3"
             )
             for place, what in others
@@ -49,57 +49,57 @@ def check_model(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding
 
 
 @FAMILY.check("instance-types")
-def check_types(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_instance_types(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """The service's model knows every instance type."""
     known = facts.model.types
     if not known:
         return
-    named: dict[str, WantedGroup] = {}
+    named: dict[str, RequestedInstanceGroup] = {}
     for group in reversed(wanted.groups):
         named |= dict.fromkeys(group.types, group)
     strange = [kind for kind in named if kind not in known]
     for kind in strange:
-        yield make_failure(
-            named[kind].types_place,
+        yield make_failure_finding(
+            named[kind].instance_type_place,
             f"the service's model has no instance type {kind!r}{suggest_word(kind, sorted(known))}",
             "fix the name; a type that is newer than boto3 needs a newer boto3",
         )
     if named and not strange:
-        yield make_ok(f"{len(named)} instance type{'s' * (len(named) > 1)} known")
+        yield make_ok_finding(f"{len(named)} instance type{'s' * (len(named) > 1)} known")
 
 
 @FAMILY.check("head-types")
-def check_head_types(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_head_node_types(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """Controller and login types are neither wasted nor small."""
     for group in wanted.groups:
         if group.role not in ("Controller", "Login"):
             continue
-        place, role = group.types_place, group.role.lower()
+        place, role = group.instance_type_place, group.role.lower()
         for kind in group.types:
             if _ACCELERATED.match(kind):
-                yield make_warning(
+                yield make_warning_finding(
                     place,
                     f"{group.name} has role {role} and type {kind}: its accelerators would idle",
                     "use a general purpose type such as ml.m5.4xlarge",
                 )
             elif _SMALL.fullmatch(kind) and group.role == "Controller":
-                yield make_warning(
+                yield make_warning_finding(
                     place,
                     f"{group.name} has role {role} and type {kind}: slurmctld, slurmdbd, their "
                     "database and hpctl's daemon share it",
                     "use ml.m5.xlarge or larger",
                 )
             else:
-                yield make_ok(f"{group.name}: {kind}", place)
+                yield make_ok_finding(f"{group.name}: {kind}", place)
 
 
 @FAMILY.check("spot-heads")
-def check_spot_heads(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_spot_head_nodes(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """Head nodes are not on spot capacity."""
     for group in wanted.groups:
         place = group.at("CapacityRequirements")
         if group.spot and group.role in ("Controller", "Login"):
-            yield make_failure(
+            yield make_failure_finding(
                 place,
                 f"{group.name} has role {group.role.lower()}, and spot instances are taken away",
                 "leave capacity out, or write on_demand",
@@ -107,7 +107,7 @@ def check_spot_heads(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFi
 
 
 @FAMILY.check("override")
-def check_overrides(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_vpc_overrides(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """Groups have own subnets only where the cluster has some.
 
     HyperPod guide.
@@ -116,7 +116,7 @@ def check_overrides(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFin
         return
     for group in wanted.groups:
         if "OverrideVpcConfig" in group.raw:
-            yield make_failure(
+            yield make_failure_finding(
                 group.at("OverrideVpcConfig", "Subnets"),
                 f"{group.name} has a separate network, and the cluster has none",
                 "name subnets and security groups under vpc as well",
@@ -124,7 +124,7 @@ def check_overrides(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFin
 
 
 @FAMILY.check("deep-checks")
-def check_deep_health_checks(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_deep_health_checks(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """Deep health checks are asked of accelerated types.
 
     They alone have them.
@@ -132,7 +132,7 @@ def check_deep_health_checks(wanted: WantedCluster, facts: SpecFacts) -> Iterato
     for group in wanted.groups:
         plain = [kind for kind in group.types if not _ACCELERATED.match(kind)]
         if group.raw.get("OnStartDeepHealthChecks") and plain:
-            yield make_warning(
+            yield make_warning_finding(
                 group.at("OnStartDeepHealthChecks"),
                 f"{group.name} asks for deep health checks, and {', '.join(plain)} has none",
                 "leave deep_health_checks out",
@@ -140,11 +140,13 @@ def check_deep_health_checks(wanted: WantedCluster, facts: SpecFacts) -> Iterato
 
 
 @FAMILY.check("one-view")
-def check_same_mounts(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_head_node_mounts(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """Head nodes mount what compute nodes mount."""
     mounts = {}
     for group in wanted.groups:
-        by_path = {fs.mount_path or _find_default(fs.kind): fs for fs in group.file_systems}
+        by_path = {
+            fs.mount_path or _get_default_mount_path(fs.kind): fs for fs in group.file_systems
+        }
         mounts[group.name] = by_path
     for head in wanted.groups:
         if head.role not in ("Controller", "Login"):
@@ -152,7 +154,7 @@ def check_same_mounts(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecF
         for group in wanted.groups:
             lacking = set(mounts[group.name]) - set(mounts[head.name])
             if group.role == "Compute" and lacking:
-                yield make_warning(
+                yield make_warning_finding(
                     head.at("InstanceStorageConfigs"),
                     f"{group.name} mounts {', '.join(sorted(lacking))}, and {head.name} "
                     f"({head.role.lower()}) does not: scripts, logs and homes are not where jobs "
@@ -162,11 +164,11 @@ def check_same_mounts(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecF
 
 
 @FAMILY.check("someone-fixes")
-def check_node_replacement(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_node_replacement(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """The service or hpctl replaces broken nodes."""
     place: Place = ("NodeRecovery",)
     if wanted.request.get("NodeRecovery") == "None" and wanted.mode in ("observe", "assist"):
-        yield make_warning(
+        yield make_warning_finding(
             place,
             f"node_recovery is None and hpctl's mode is {wanted.mode}: nothing replaces a "
             "broken node",
@@ -175,7 +177,7 @@ def check_node_replacement(wanted: WantedCluster, facts: SpecFacts) -> Iterator[
 
 
 @FAMILY.check("hpctl-installed")
-def check_hpctl_installed(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_hpctl_installed(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """Lifecycle scripts install hpctl where its mode is assist or own.
 
     The service's AMI has no hpctl.
@@ -185,7 +187,7 @@ def check_hpctl_installed(wanted: WantedCluster, facts: SpecFacts) -> Iterator[S
     lacking = [group for group in wanted.groups if not group.lifecycle]
     if lacking:
         names = ", ".join(group.name for group in lacking)
-        yield make_warning(
+        yield make_warning_finding(
             lacking[0].at("LifeCycleConfig"),
             f"hpctl's mode is {wanted.mode}, and nothing installs hpctl on the nodes of {names}: "
             "they have no lifecycle scripts",
@@ -195,12 +197,12 @@ def check_hpctl_installed(wanted: WantedCluster, facts: SpecFacts) -> Iterator[S
 
 
 @FAMILY.check("rolling")
-def check_rolling(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_rolling_updates(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """No group's updates rest on rolling batches, which are EKS's."""
     for group in wanted.groups:
         for key in ("ScheduledUpdateConfig", "AutoPatchConfig"):
             if group.raw.get(key, {}).get("DeploymentConfig", {}).get("RollingUpdatePolicy"):
-                yield make_warning(
+                yield make_warning_finding(
                     group.at(key, "DeploymentConfig", "RollingUpdatePolicy"),
                     f"{group.name}: {NO_BATCHES}",
                     "leave rolling_update_policy out, or update group by group with "
@@ -209,7 +211,7 @@ def check_rolling(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFindi
 
 
 @FAMILY.check("eks-only")
-def check_eks_only(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_eks_only_features(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """Nothing is asked that works for clusters of EKS alone.
 
     HyperPod guide: managed tiered checkpointing is a feature of EKS clusters; the API reference
@@ -217,14 +219,14 @@ def check_eks_only(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFind
     """
     tiers = wanted.request.get("TieredStorageConfig") or {}
     if tiers.get("Mode") == "Enable":
-        yield make_warning(
+        yield make_warning_finding(
             ("TieredStorageConfig",),
             "managed tiered checkpointing is for clusters of EKS: Slurm's jobs have none of it",
             "leave tiered_storage out",
         )
     for group in wanted.groups:
         if group.raw.get("AutoPatchConfig"):
-            yield make_warning(
+            yield make_warning_finding(
                 group.at("AutoPatchConfig"),
                 f"{group.name} asks for automatic patches, which AWS documents for EKS alone",
                 "leave auto_patch out; `hpctl cluster software-update` brings the newest AMI",
@@ -232,13 +234,13 @@ def check_eks_only(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFind
 
 
 @FAMILY.check("set-up")
-def check_slurm_setup(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_slurm_setup(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """Check that Slurm is set up: by the API, or by an on_create script."""
     if wanted.by_api:
         return
     for group in wanted.groups:
         if "OnCreate" not in group.lifecycle:
-            yield make_failure(
+            yield make_failure_finding(
                 group.at("LifeCycleConfig"),
                 f"{group.name} has no on_create script, and slurm_config is "
                 "provisioning_parameters: nothing would set Slurm up",
@@ -246,9 +248,9 @@ def check_slurm_setup(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecF
             )
 
 
-def _find_default(kind: str) -> str:
+def _get_default_mount_path(kind: str) -> str:
     return "/fsx" if kind == "LUSTRE" else "/home"
 
 
-def _is_type(place: Place) -> bool:
+def _is_instance_type_field(place: Place) -> bool:
     return any(part in _TYPE_KEYS for part in place)

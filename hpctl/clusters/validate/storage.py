@@ -6,7 +6,7 @@ from typing import Any
 
 from hpctl.clusters.validate.facts import (
     CheckFamily,
-    Ec2Listing,
+    Ec2ListOperation,
     FileSystemFacts,
     SpecFacts,
     find_security_groups,
@@ -14,31 +14,33 @@ from hpctl.clusters.validate.facts import (
     list_ec2_entries,
     read_list_entries,
 )
-from hpctl.clusters.validate.network import RulePeers, has_open_ports
+from hpctl.clusters.validate.network import SecurityGroupRulePeers, has_open_ports
 from hpctl.clusters.validate.wanted import (
     FailedCall,
     MountedFileSystem,
+    RequestedCluster,
+    RequestedInstanceGroup,
     SpecFinding,
-    WantedCluster,
-    WantedGroup,
-    make_failure,
-    make_ok,
-    make_unknown,
-    make_warning,
+    make_failure_finding,
+    make_ok_finding,
+    make_unknown_finding,
+    make_warning_finding,
 )
 from hpctl.vocabulary.ports import Aws
 
 FAMILY = CheckFamily("storage", "FSx file systems.", ("storage", "network"))
 
 
-def gather_facts(aws: Aws, wanted: WantedCluster) -> dict[str, FileSystemFacts | FailedCall | None]:
+def gather_file_system_facts(
+    aws: Aws, wanted: RequestedCluster
+) -> dict[str, FileSystemFacts | FailedCall | None]:
     """A few calls a file system."""
     file_systems = chain.from_iterable(group.file_systems for group in wanted.groups)
     ids = {file_system.id for file_system in file_systems if file_system.id}
-    return {file_system: _read_file_systems(aws, file_system) for file_system in sorted(ids)}
+    return {file_system: _read_file_system_facts(aws, file_system) for file_system in sorted(ids)}
 
 
-def _read_file_systems(aws: Aws, file_system: str) -> FileSystemFacts | FailedCall | None:
+def _read_file_system_facts(aws: Aws, file_system: str) -> FileSystemFacts | FailedCall | None:
     fsx, ec2 = aws.service("fsx"), aws.service("ec2")
 
     if file_system.startswith("fc"):
@@ -56,12 +58,12 @@ def _read_file_systems(aws: Aws, file_system: str) -> FileSystemFacts | FailedCa
     entry: Mapping[str, Any] = found[0]
     subnets = list_ec2_entries(
         ec2,
-        Ec2Listing("describe_subnets", "Subnets", "SubnetId", "subnet-id"),
+        Ec2ListOperation("describe_subnets", "Subnets", "SubnetId", "subnet-id"),
         list(entry.get("SubnetIds") or ()),
     )
     interfaces = list_ec2_entries(
         ec2,
-        Ec2Listing(
+        Ec2ListOperation(
             "describe_network_interfaces",
             "NetworkInterfaces",
             "NetworkInterfaceId",
@@ -87,41 +89,43 @@ PORTS = {
 }
 """What a file system must let its clients in on."""
 
-Mounted = tuple[MountedFileSystem, WantedGroup, FileSystemFacts]
+Mounted = tuple[MountedFileSystem, RequestedInstanceGroup, FileSystemFacts]
 
 
 @FAMILY.check("file-system")
-def check_file_systems_exist(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_file_systems_exist(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """Every file system is there and AVAILABLE."""
-    for fs, _ in _find_mounts(wanted):
+    for fs, _ in _list_unique_mounts(wanted):
         place = (*fs.place, "DnsName")
         found = facts.storage.get(fs.id)
         if isinstance(found, FailedCall):
-            yield make_unknown(place, found)
+            yield make_unknown_finding(place, found)
         elif found is None:
-            yield make_failure(
+            yield make_failure_finding(
                 place,
                 f"there is no file system {fs.id or fs.dns_name} in {facts.region}",
                 "check the DNS name and --region",
             )
         elif found.entry.get("Lifecycle") not in ("AVAILABLE", "UPDATING"):
-            yield make_failure(
+            yield make_failure_finding(
                 place,
                 f"{fs.id} is {found.entry.get('Lifecycle')}: nodes cannot mount it",
                 "wait until it is AVAILABLE",
             )
         else:
-            yield make_ok(f"{fs.id} is {found.entry['Lifecycle']}", place)
+            yield make_ok_finding(f"{fs.id} is {found.entry['Lifecycle']}", place)
 
 
 @FAMILY.check("as-declared")
-def check_declared_values(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_file_system_attributes(
+    wanted: RequestedCluster, facts: SpecFacts
+) -> Iterator[SpecFinding]:
     """Its kind, DNS name and mount name are as the file says."""
-    for fs, _, guarded in _find_existing_mounts(wanted, facts):
+    for fs, _, guarded in _list_existing_mounts(wanted, facts):
         entry = guarded.entry
         kind = entry.get("FileSystemType") or entry.get("FileCacheType")
         if kind != fs.kind:
-            yield make_failure(
+            yield make_failure_finding(
                 fs.place,
                 f"{fs.id} is FSx for {kind}, and the file mounts it as {fs.kind}",
                 "name it under fsx_lustre or fsx_openzfs, whichever it is",
@@ -130,55 +134,57 @@ def check_declared_values(wanted: WantedCluster, facts: SpecFacts) -> Iterator[S
         dns = str(entry.get("DNSName") or fs.dns_name)
         mount = str(entry.get("LustreConfiguration", {}).get("MountName") or fs.mount_name)
         if dns.lower() != fs.dns_name.lower():
-            yield make_failure(
+            yield make_failure_finding(
                 (*fs.place, "DnsName"),
                 f"{fs.id} has the DNS name {dns}, not {fs.dns_name}",
                 f"write {dns}",
             )
         if mount != fs.mount_name:
-            yield make_failure(
+            yield make_failure_finding(
                 (*fs.place, "MountName"),
                 f"{fs.id} has the mount name {mount}, not {fs.mount_name}",
                 f"write {mount}",
             )
         if dns.lower() == fs.dns_name.lower() and mount == fs.mount_name:
-            yield make_ok(f"{fs.id} is as the file says", fs.place)
+            yield make_ok_finding(f"{fs.id} is as the file says", fs.place)
 
 
 @FAMILY.check("same-vpc")
-def check_same_vpc(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_file_system_vpc(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """It is in the nodes' VPC."""
-    for fs, group, guarded in _find_existing_mounts(wanted, facts):
+    for fs, group, guarded in _list_existing_mounts(wanted, facts):
         vpcs, own = facts.network.vpcs(group.network.subnets), str(guarded.entry.get("VpcId"))
         if not group.network.subnets:
-            yield make_failure(
+            yield make_failure_finding(
                 fs.place,
                 f"{group.name} has no subnets, so its nodes are in a VPC of the service and "
                 f"cannot reach {fs.id} in {own}",
                 f"name subnets and security groups of {own} under vpc",
             )
         elif vpcs and own not in vpcs:
-            yield make_failure(
+            yield make_failure_finding(
                 fs.place,
                 f"{fs.id} is in {own}, {group.name} in {', '.join(sorted(vpcs))}",
                 "mount a file system of the nodes' own VPC",
             )
         elif vpcs:
-            yield make_ok(f"{fs.id} is in the nodes' VPC", fs.place)
+            yield make_ok_finding(f"{fs.id} is in the nodes' VPC", fs.place)
 
 
 @FAMILY.check("same-zone")
-def check_same_zone(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_file_system_zone(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """It is in the nodes' availability zone."""
-    for fs, group, guarded in _find_existing_mounts(wanted, facts):
+    for fs, group, guarded in _list_existing_mounts(wanted, facts):
         zones = {zone for zone, _ in facts.network.zones(group.network.subnets)}
         if isinstance(guarded.subnets, FailedCall) or not guarded.subnets or not zones:
             continue
         own = {str(subnet["AvailabilityZone"]) for subnet in guarded.subnets.values()}
         if own & zones:
-            yield make_ok(f"{fs.id} is in {', '.join(sorted(own))}, as {group.name} is", fs.place)
+            yield make_ok_finding(
+                f"{fs.id} is in {', '.join(sorted(own))}, as {group.name} is", fs.place
+            )
             continue
-        yield make_warning(
+        yield make_warning_finding(
             fs.place,
             f"{fs.id} is in {', '.join(sorted(own))}, {group.name} in {', '.join(sorted(zones))}: "
             "every byte between them is slower and is charged for",
@@ -187,78 +193,86 @@ def check_same_zone(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFin
 
 
 @FAMILY.check("ports")
-def check_open_ports(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_file_system_ports(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """Its security groups let the nodes in: tcp 988 and 1018-1023 for Lustre; tcp and udp 111, 2049
     and 20001-20003 for OpenZFS.
     """
     groups = facts.network.security_groups
-    for fs, group, guarded in _find_existing_mounts(wanted, facts):
+    for fs, group, guarded in _list_existing_mounts(wanted, facts):
         guards = guarded.security_groups
         for part in (guards, groups):
             if isinstance(part, FailedCall):
-                yield make_unknown(fs.place, part)
+                yield make_unknown_finding(fs.place, part)
                 break
         if isinstance(guards, FailedCall) or isinstance(groups, FailedCall) or not guards:
             continue
         theirs = [groups[g] for g in group.network.security_groups if g in groups]
-        nodes = RulePeers(group.network.security_groups, facts.network.cidrs(group.network.subnets))
-        servers = RulePeers(set(guards), _list_cidrs(guarded))
+        nodes = SecurityGroupRulePeers(
+            group.network.security_groups, facts.network.cidrs(group.network.subnets)
+        )
+        servers = SecurityGroupRulePeers(set(guards), _list_file_system_cidrs(guarded))
         if not nodes.cidrs or not servers.cidrs:
             # Subnets that are unknown: whether a rule for addresses covers them is open.
             continue
-        shut_in = _find_shut_ports(fs.kind, _list_rules(guards.values(), "IpPermissions"), nodes)
+        shut_in = _format_closed_ports(
+            fs.kind, _list_security_group_rules(guards.values(), "IpPermissions"), nodes
+        )
         shut_out = (
-            _find_shut_ports(fs.kind, _list_rules(theirs, "IpPermissionsEgress"), servers)
+            _format_closed_ports(
+                fs.kind, _list_security_group_rules(theirs, "IpPermissionsEgress"), servers
+            )
             if theirs
             else ""
         )
-        yield _judge_ports(fs, group, guards, shut_in, shut_out)
+        yield _judge_file_system_ports(fs, group, guards, shut_in, shut_out)
 
 
-def _judge_ports(
-    fs: MountedFileSystem, group: WantedGroup, guards: Any, shut_in: str, shut_out: str
+def _judge_file_system_ports(
+    fs: MountedFileSystem, group: RequestedInstanceGroup, guards: Any, shut_in: str, shut_out: str
 ) -> SpecFinding:
     own = ", ".join(group.network.security_groups)
     if shut_in:
-        return make_failure(
+        return make_failure_finding(
             fs.place,
             f"{', '.join(guards)} of {fs.id} do not let {group.name} in on {shut_in}",
             f"add inbound rules for {shut_in} from {own}",
         )
     if shut_out:
-        return make_failure(
+        return make_failure_finding(
             fs.place,
             f"{own} do not let {group.name} out to {fs.id} on {shut_out}",
             f"add outbound rules for {shut_out} to {', '.join(guards)}",
         )
-    return make_ok(f"{fs.id} lets {group.name} in", fs.place)
+    return make_ok_finding(f"{fs.id} lets {group.name} in", fs.place)
 
 
-def _find_shut_ports(kind: str, permissions: list[Any], peers: RulePeers) -> str:
+def _format_closed_ports(kind: str, permissions: list[Any], peers: SecurityGroupRulePeers) -> str:
     """The ports that are closed to these peers, as people write them."""
     closed = [
-        f"{protocol} {_format_ports(wanted)}"
+        f"{protocol} {_format_port_range(wanted)}"
         for protocol, wanted in PORTS[kind]
         if not has_open_ports(permissions, protocol, wanted, peers)
     ]
     return ", ".join(closed)
 
 
-def _format_ports(wanted: range) -> str:
+def _format_port_range(wanted: range) -> str:
     return str(wanted.start) if len(wanted) == 1 else f"{wanted.start}-{wanted.stop - 1}"
 
 
-def _list_rules(entries: Any, key: str) -> list[Any]:
+def _list_security_group_rules(entries: Any, key: str) -> list[Any]:
     return list(chain.from_iterable(entry.get(key) or () for entry in entries))
 
 
-def _list_cidrs(guarded: FileSystemFacts) -> tuple[str, ...]:
+def _list_file_system_cidrs(guarded: FileSystemFacts) -> tuple[str, ...]:
     if isinstance(guarded.subnets, FailedCall):
         return ()
     return list_cidr_blocks(guarded.subnets.values())
 
 
-def _find_mounts(wanted: WantedCluster) -> Iterator[tuple[MountedFileSystem, WantedGroup]]:
+def _list_unique_mounts(
+    wanted: RequestedCluster,
+) -> Iterator[tuple[MountedFileSystem, RequestedInstanceGroup]]:
     """Each file system once for each network that it is mounted in: its first group's place."""
     met = set()
     for group in wanted.groups:
@@ -269,8 +283,8 @@ def _find_mounts(wanted: WantedCluster) -> Iterator[tuple[MountedFileSystem, Wan
                 yield fs, group
 
 
-def _find_existing_mounts(wanted: WantedCluster, facts: SpecFacts) -> Iterator[Mounted]:
-    for fs, group in _find_mounts(wanted):
+def _list_existing_mounts(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[Mounted]:
+    for fs, group in _list_unique_mounts(wanted):
         found = facts.storage.get(fs.id)
         if isinstance(found, FileSystemFacts):
             yield fs, group, found

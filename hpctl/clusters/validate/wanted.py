@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from hpctl.clusters.request import CLUSTER, GROUP, make_create_request
 from hpctl.clusters.spec import ClusterSpec
 from hpctl.toolkit.compat import StrEnum
-from hpctl.toolkit.yaml_files import find_line
+from hpctl.toolkit.yaml_files import find_place_line
 
 _FILE_SYSTEM = re.compile(r"(f[sc]i?-[0-9a-f]{8,})")
 
@@ -51,7 +51,7 @@ class MountedFileSystem(Struct, frozen=True):
         return found[1] if found else ""
 
 
-class WantedGroup(Struct, frozen=True):
+class RequestedInstanceGroup(Struct, frozen=True):
     """One instance group. `role` is SlurmConfig's word, empty where nothing says it."""
 
     place: Place
@@ -104,17 +104,17 @@ class WantedGroup(Struct, frozen=True):
         return (*self.place, *more)
 
     @property
-    def types_place(self) -> Place:
+    def instance_type_place(self) -> Place:
         """Where its type is named, or its types are."""
         flexible = ("InstanceRequirements", "InstanceTypes")
         return self.at(*(flexible if flexible[0] in self.raw else ("InstanceType",)))
 
 
-class WantedCluster(Struct, frozen=True):
+class RequestedCluster(Struct, frozen=True):
     """A cluster as it is to be."""
 
     name: str
-    groups: tuple[WantedGroup, ...]
+    groups: tuple[RequestedInstanceGroup, ...]
     request: Mapping[str, Any]
     mode: str = ""
     """What hpctl's daemon is to do: `observe`, `assist` or `own`."""
@@ -128,11 +128,11 @@ class WantedCluster(Struct, frozen=True):
         return any("SlurmConfig" in group.raw for group in self.groups)
 
 
-def build_wanted_cluster(spec: ClusterSpec) -> WantedCluster:
+def build_requested_cluster(spec: ClusterSpec) -> RequestedCluster:
     """A cluster's file: its request, and what it says beside that."""
-    wanted = read_request(make_create_request(spec))
+    wanted = parse_cluster_request(make_create_request(spec))
     roles = {group.name: (group.role or "").capitalize() for group in spec.groups}
-    mounts = tuple(_read_script_mounts(spec))
+    mounts = tuple(_list_lifecycle_script_mounts(spec))
     groups = tuple(
         replace(
             group,
@@ -141,11 +141,11 @@ def build_wanted_cluster(spec: ClusterSpec) -> WantedCluster:
         )
         for group in wanted.groups
     )
-    secret, place = _find_secret(spec)
+    secret, place = _find_database_secret(spec)
     return replace(wanted, groups=groups, mode=spec.hpctl.mode, secret=secret, secret_place=place)
 
 
-def _find_secret(spec: ClusterSpec) -> tuple[str, Place]:
+def _find_database_secret(spec: ClusterSpec) -> tuple[str, Place]:
     """The controller reads it when it is born, whichever way Slurm is configured."""
     if spec.accounting_database:
         return spec.accounting_database.secret_arn, ("accounting_database", "secret_arn")
@@ -156,40 +156,42 @@ def _find_secret(spec: ClusterSpec) -> tuple[str, Place]:
     return "", ()
 
 
-def read_request(request: Mapping[str, Any]) -> WantedCluster:
+def parse_cluster_request(request: Mapping[str, Any]) -> RequestedCluster:
     """Read a CreateCluster request, which need not be one that the service takes."""
-    vpc = _read_network(request.get("VpcConfig"), ("VpcConfig",))
+    vpc = _parse_vpc_config(request.get("VpcConfig"), ("VpcConfig",))
     groups = tuple(
-        _read_group(raw, ("InstanceGroups", at), vpc)
+        _parse_instance_group(raw, ("InstanceGroups", at), vpc)
         for at, raw in enumerate(request.get("InstanceGroups") or ())
     )
-    return WantedCluster(str(request.get("ClusterName", "")), groups, request)
+    return RequestedCluster(str(request.get("ClusterName", "")), groups, request)
 
 
-def _read_group(raw: Mapping[str, Any], place: Place, vpc: GroupNetwork) -> WantedGroup:
+def _parse_instance_group(
+    raw: Mapping[str, Any], place: Place, vpc: GroupNetwork
+) -> RequestedInstanceGroup:
     override = raw.get("OverrideVpcConfig")
     types = raw.get("InstanceRequirements", {}).get("InstanceTypes") or ()
     if "InstanceType" in raw:
         types = (raw["InstanceType"], *types)
-    return WantedGroup(
+    return RequestedInstanceGroup(
         place=place,
         name=str(raw.get("InstanceGroupName", "")),
         types=tuple(map(str, types)),
         count=int(raw.get("InstanceCount") or 0),
         role=str(raw.get("SlurmConfig", {}).get("NodeType", "")),
-        network=_read_network(override, (*place, "OverrideVpcConfig")) if override else vpc,
-        file_systems=tuple(_read_file_systems(raw.get("InstanceStorageConfigs") or (), place)),
+        network=_parse_vpc_config(override, (*place, "OverrideVpcConfig")) if override else vpc,
+        file_systems=tuple(_parse_file_systems(raw.get("InstanceStorageConfigs") or (), place)),
         raw=raw,
     )
 
 
-def _read_network(config: Mapping[str, Sequence[str]] | None, place: Place) -> GroupNetwork:
+def _parse_vpc_config(config: Mapping[str, Sequence[str]] | None, place: Place) -> GroupNetwork:
     config = config or {}
     subnets, groups = config.get("Subnets") or (), config.get("SecurityGroupIds") or ()
     return GroupNetwork(place, tuple(subnets), tuple(groups))
 
 
-def _read_file_systems(
+def _parse_file_systems(
     configs: Sequence[Mapping[str, Any]], place: Place
 ) -> Iterator[MountedFileSystem]:
     for at, config in enumerate(configs):
@@ -205,7 +207,7 @@ def _read_file_systems(
                 )
 
 
-def _read_script_mounts(spec: ClusterSpec) -> Iterator[MountedFileSystem]:
+def _list_lifecycle_script_mounts(spec: ClusterSpec) -> Iterator[MountedFileSystem]:
     """What the lifecycle scripts mount on every node: the places are the file's own."""
     answer = spec.provisioning_parameters
     place = "provisioning_parameters"
@@ -242,7 +244,7 @@ class SpecFinding(Struct, frozen=True):
     fix: str = ""
 
 
-class CheckedFinding(Struct, frozen=True):
+class FindingWithCheck(Struct, frozen=True):
     """A finding with the check that made it."""
 
     family: str
@@ -253,27 +255,27 @@ class CheckedFinding(Struct, frozen=True):
     fix: str = ""
 
 
-def make_ok(what: str, place: Place = ()) -> SpecFinding:
+def make_ok_finding(what: str, place: Place = ()) -> SpecFinding:
     """Looked at, and as it should be."""
     return SpecFinding(CheckLevel.OK, place, what)
 
 
-def make_warning(place: Place, what: str, fix: str) -> SpecFinding:
+def make_warning_finding(place: Place, what: str, fix: str) -> SpecFinding:
     """Works, or may work, but not as its author thinks."""
     return SpecFinding(CheckLevel.WARN, place, what, fix)
 
 
-def make_failure(place: Place, what: str, fix: str) -> SpecFinding:
+def make_failure_finding(place: Place, what: str, fix: str) -> SpecFinding:
     """The service refuses it, or the cluster comes up broken."""
     return SpecFinding(CheckLevel.FAIL, place, what, fix)
 
 
-def make_unknown(place: Place, unanswered: FailedCall) -> SpecFinding:
+def make_unknown_finding(place: Place, unanswered: FailedCall) -> SpecFinding:
     """A call failed."""
     return SpecFinding(CheckLevel.UNKNOWN, place, f"cannot tell: {unanswered.why}", unanswered.fix)
 
 
-def default_to_ok(
+def list_findings_or_ok(
     found: Iterable[SpecFinding], content: str, place: Place = ()
 ) -> Iterator[SpecFinding]:
     """Each finding, or OK with `content` where there is none."""
@@ -282,7 +284,7 @@ def default_to_ok(
         nothing = False
         yield one
     if nothing:
-        yield make_ok(content, place)
+        yield make_ok_finding(content, place)
 
 
 class FailedCall(Struct, frozen=True):
@@ -316,7 +318,7 @@ _ENDS = {"capacity", "partition"}
 """Keys below which the file has nothing."""
 
 
-def locate_in_file(place: Place) -> tuple[str | int, ...]:
+def map_place_to_spec_keys(place: Place) -> tuple[str | int, ...]:
     """The keys in the file: `("instance_groups", 1, "subnets", 0)`."""
     found: list[str | int] = []
     for part in place:
@@ -329,12 +331,12 @@ def locate_in_file(place: Place) -> tuple[str | int, ...]:
     return tuple(found)
 
 
-def format_place(place: Place) -> str:
+def format_spec_key_path(place: Place) -> str:
     """The place in dots: `instance_groups.1.subnets.0`."""
-    return ".".join(map(str, locate_in_file(place)))
+    return ".".join(map(str, map_place_to_spec_keys(place)))
 
 
-class SpecLines:
+class SpecLineFinder:
     """The lines of a file that could be read."""
 
     def __init__(self, text: str) -> None:
@@ -342,7 +344,7 @@ class SpecLines:
 
     def of(self, place: Place) -> int | None:
         """The line of the place, or of the nearest that there is above it."""
-        return find_line(self._root, locate_in_file(place))
+        return find_place_line(self._root, map_place_to_spec_keys(place))
 
 
 def _to_snake_case(word: str) -> str:

@@ -2,16 +2,16 @@
 
 from itertools import pairwise
 
-from hpctl.detection.check import Judged, Limits, make_failure
-from hpctl.detection.checks.efa_reading import ASKED, count_failures
-from hpctl.detection.rdma_counters import CounterReading, CounterTrace, count_rise
+from hpctl.detection.check import Judged, Limits, make_fail_observation
+from hpctl.detection.checks.efa_reading import ASKED, count_failed_admin_commands
+from hpctl.detection.rdma_counters import CounterReading, CounterTrace, compute_counter_rise
 
 # Whether the EFA devices answer the driver's admin commands.
 #
 # After a command without an answer the driver gives up the device's admin queue: only a reset of
 # the device restores it. Commands that fail are evidence against the NIC only where neither an
-# application nor the reading of counters explains them (`count_failures`), and where they continue:
-# what a process that ends was refused (modify, destroy) is counted nowhere else.
+# application nor the reading of counters explains them (`count_failed_admin_commands`), and where
+# they continue: what a process that ends was refused (modify, destroy) is counted nowhere else.
 
 
 def judge_efa_commands(seen: CounterTrace, before: CounterTrace | None, limits: Limits) -> Judged:
@@ -20,26 +20,29 @@ def judge_efa_commands(seen: CounterTrace, before: CounterTrace | None, limits: 
     for device, reading in seen.now.devices.items():
         earlier = [s.devices[device] for s in past if device in s.devices]
         lost = max(
-            (count_rise(reading, then, "no_completion_cmds") or 0 for then in earlier), default=0
+            (compute_counter_rise(reading, then, "no_completion_cmds") or 0 for then in earlier),
+            default=0,
         )
         if lost >= limits["no_completion"]:
-            yield make_failure(
+            yield make_fail_observation(
                 "no_completion",
                 device,
                 f"{lost} admin commands never completed",
-                _format_counter(reading),
+                _format_command_counters(reading),
             )
-        failed = max((count_failures(reading, then)[0] for then in earlier), default=0)
-        goes_on = sum(count_failures(b, a)[0] > 0 for a, b in pairwise([*earlier, reading]))
+        failed = max((count_failed_admin_commands(reading, then)[0] for then in earlier), default=0)
+        goes_on = sum(
+            count_failed_admin_commands(b, a)[0] > 0 for a, b in pairwise([*earlier, reading])
+        )
         if failed >= limits["failed"] and goes_on >= limits["failed_intervals"]:
-            yield make_failure(
+            yield make_fail_observation(
                 "failed",
                 device,
                 f"{failed} admin commands failed that no application's call explains",
-                _format_counter(reading),
+                _format_command_counters(reading),
             )
 
 
-def _format_counter(reading: CounterReading) -> str:
+def _format_command_counters(reading: CounterReading) -> str:
     names = ("submitted_cmds", "completed_cmds", "no_completion_cmds", "cmds_err", *ASKED)
     return " ".join(f"{n}={reading.values[n]}" for n in names if reading.values.get(n))

@@ -11,11 +11,11 @@ from hpctl.detection.check import (
     DeviceAbsentError,
     Judged,
     Limits,
-    make_failure,
-    make_warning,
+    make_fail_observation,
+    make_warn_observation,
 )
-from hpctl.detection.instance_shapes import find_shape
-from hpctl.detection.rdma import count_efa_functions, list_rdma_devices
+from hpctl.detection.instance_shapes import find_instance_hardware
+from hpctl.detection.rdma import count_efa_pci_functions, list_rdma_devices
 
 # Whether all EFA devices are present: on the bus, with a driver, as many as there should be.
 #
@@ -56,7 +56,7 @@ def count_efa_devices(machine: CheckedMachine) -> EfaDeviceSample:
     except DeviceAbsentError:
         names = ()
     seen = _get_seen_devices(machine.root)
-    on_bus = count_efa_functions(machine)
+    on_bus = count_efa_pci_functions(machine)
     sample = _add_expected_count(machine, EfaDeviceSample(names, on_bus, None, ""), len(seen.names))
     if not names and not on_bus and not sample.wanted:
         raise DeviceAbsentError("no EFA device")
@@ -73,7 +73,7 @@ def _add_expected_count(
     configured = machine.expected.efa_devices
     if configured is not None:
         return replace(sample, wanted=configured, by="the agent's settings")
-    usual = find_shape(machine.expected.instance_type).efa_devices
+    usual = find_instance_hardware(machine.expected.instance_type).efa_devices
     if usual is not None and (sample.names or sample.on_bus or most):
         return replace(sample, wanted=usual, by=machine.expected.instance_type)
     return replace(sample, wanted=most or None, by="earlier in this run of the agent")
@@ -87,10 +87,14 @@ def judge_efa_devices(
     on_bus = "" if bus is None else f", {bus} on the PCI bus"
     if seen.wanted is not None and found < seen.wanted:
         gone = f"; gone: {', '.join(seen.gone[:MOST_NAMES])}" if seen.gone else ""
-        yield make_failure(
+        yield make_fail_observation(
             "fewer", "", f"{found} of {seen.wanted} EFA devices ({seen.by}){on_bus}{gone}"
         )
     elif seen.wanted is not None and found > seen.wanted:
-        yield make_warning("more", "", f"{found} EFA devices, {seen.wanted} expected ({seen.by})")
+        yield make_warn_observation(
+            "more", "", f"{found} EFA devices, {seen.wanted} expected ({seen.by})"
+        )
     elif bus is not None and bus > found:
-        yield make_warning("unbound", "", f"{bus - found} of {bus} EFA devices have no driver")
+        yield make_warn_observation(
+            "unbound", "", f"{bus - found} of {bus} EFA devices have no driver"
+        )

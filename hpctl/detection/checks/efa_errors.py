@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
-from hpctl.detection.check import Judged, Limits, Observation, make_warning
-from hpctl.detection.checks.efa_reading import count_failures
-from hpctl.detection.counter_rules import find_worst_device, list_counter_rules
+from hpctl.detection.check import Judged, Limits, Observation, make_warn_observation
+from hpctl.detection.checks.efa_reading import count_failed_admin_commands
+from hpctl.detection.counter_rules import find_devices_over_limit, list_counter_rules
 from hpctl.detection.rdma_counters import CounterTrace
 
 # Errors that EFA devices count: only a warning, because a job or a remote node can cause them.
@@ -21,9 +21,9 @@ RULES = list_counter_rules("efa.errors")
 def judge_efa_errors(seen: CounterTrace, before: CounterTrace | None, limits: Limits) -> Judged:
     """Return one observation a counter, naming its worst device; refusals and dead counters for
     each device."""
-    yield from _judge_devices(seen, limits)
+    yield from _judge_device_counters(seen, limits)
     for rule in RULES:
-        over = find_worst_device(seen, rule, limits)
+        over = find_devices_over_limit(seen, rule, limits)
         if over:
             worst = max(over, key=lambda device: over[device][0])
             grown, age = over[worst]
@@ -32,19 +32,23 @@ def judge_efa_errors(seen: CounterTrace, before: CounterTrace | None, limits: Li
             yield Observation(rule.code, "", rule.verdict, detail)
 
 
-def _judge_devices(seen: CounterTrace, limits: Limits) -> Judged:
+def _judge_device_counters(seen: CounterTrace, limits: Limits) -> Judged:
     for device, reading in seen.now.devices.items():
         if reading.failed:
             name, why = next(iter(reading.failed.items()))
-            yield make_warning(
+            yield make_warn_observation(
                 "unreadable",
                 device,
                 f"{len(reading.failed)} counters cannot be read: {name}: {why}",
             )
         earlier = (then.devices.get(device) for then in seen.past)
-        refused = max((count_failures(reading, then)[1] for then in earlier), default=0)
+        refused = max(
+            (count_failed_admin_commands(reading, then)[1] for then in earlier), default=0
+        )
         if refused >= limits["refused"]:
-            yield make_warning("refused", device, f"refused {refused} calls of applications")
+            yield make_warn_observation(
+                "refused", device, f"refused {refused} calls of applications"
+            )
 
 
 def measure_efa_errors(seen: CounterTrace, before: CounterTrace | None) -> Mapping[str, float]:

@@ -1,6 +1,6 @@
 """Check `efa.keepalive`: every EFA device sends its keep-alives."""
 
-from hpctl.detection.check import Judged, Limits, make_failure, make_warning
+from hpctl.detection.check import Judged, Limits, make_fail_observation, make_warn_observation
 from hpctl.detection.rdma_counters import CounterTrace
 
 # Whether the EFA devices still send their keep-alives: one that stopped indicates a dead device.
@@ -23,8 +23,10 @@ def judge_efa_keepalive(seen: CounterTrace, before: CounterTrace | None, limits:
         if rise == 0 and seen.now.devices[device].values[COUNTER] > 0
     ]
     if len(still) > 1 and len(still) == len(grown):
-        yield make_warning("stalled_all", "", f"no keep-alive from any of {len(still)} devices")
+        yield make_warn_observation(
+            "stalled_all", "", f"no keep-alive from any of {len(still)} devices"
+        )
         return
     for device in still:
         count = seen.now.devices[device].values[COUNTER]
-        yield make_failure("stalled", device, f"no keep-alive after number {count}")
+        yield make_fail_observation("stalled", device, f"no keep-alive after number {count}")

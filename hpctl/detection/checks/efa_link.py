@@ -1,6 +1,6 @@
 """Check `efa.link`: every EFA port is active."""
 
-from hpctl.detection.check import CheckedMachine, Judged, Limits, make_failure
+from hpctl.detection.check import CheckedMachine, Judged, Limits, make_fail_observation
 from hpctl.detection.rdma import RdmaPort, list_efa_devices, list_rdma_ports
 
 # Whether every EFA port is active.
@@ -21,6 +21,6 @@ def judge_efa_links(
     """Return each port that is not active."""
     for port in seen:
         if not port.active:
-            yield make_failure(
+            yield make_fail_observation(
                 "down", port.name, f"port is {port.state}, link {port.phys_state or '?'}"
             )

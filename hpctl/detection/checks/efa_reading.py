@@ -13,7 +13,7 @@ from hpctl.detection.rdma_counters import (
     CounterSweep,
     CounterTrace,
     SweepHistory,
-    count_rise,
+    compute_counter_rise,
 )
 
 # One sweep over the counters of all EFA devices, shared by every check that looks at them.
@@ -63,7 +63,9 @@ FILES: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def count_failures(now: CounterReading, then: CounterReading | None) -> tuple[int, int]:
+def count_failed_admin_commands(
+    now: CounterReading, then: CounterReading | None
+) -> tuple[int, int]:
     """Return the admin commands that failed in between: unexplained ones, and refused ones.
 
     `cmds_err` also counts what a device correctly refuses to an application (too many memory
@@ -72,14 +74,14 @@ def count_failures(now: CounterReading, then: CounterReading | None) -> tuple[in
     driver asks for all, whatever the device supports), by the agent or any exporter: where a
     reading failed, the result is unknown.
     """
-    errors = count_rise(now, then, "cmds_err")
+    errors = compute_counter_rise(now, then, "cmds_err")
     if errors is None or then is None or now.failed or now.troubles != then.troubles:
         return 0, 0
-    asked = sum(count_rise(now, then, name) or 0 for name in ASKED)
+    asked = sum(compute_counter_rise(now, then, name) or 0 for name in ASKED)
     return max(0, errors - asked), min(errors, asked)
 
 
-class EfaCounters:
+class EfaCounterReader:
     """The EFA devices below one root. Not for several threads at once."""
 
     def __init__(self) -> None:
@@ -102,7 +104,7 @@ class EfaCounters:
 
     def _read_sweep(self, machine: CheckedMachine, now: float) -> CounterSweep:
         found = list_efa_devices(machine)
-        self._files.keep_only([device.folder for device in found])
+        self._files.close_other_folders([device.folder for device in found])
         # A NIC whose admin queue is dead answers late: the next sweep reads the others.
         start = next((i for i, d in enumerate(found) if d.name == self._first), 0)
         self._first = ""
@@ -118,11 +120,11 @@ class EfaCounters:
 
 
 @lru_cache(maxsize=4)
-def _open_counters(root: Path) -> EfaCounters:
-    return EfaCounters()
+def _get_counter_reader(root: Path) -> EfaCounterReader:
+    return EfaCounterReader()
 
 
-def read_trace(machine: CheckedMachine) -> CounterTrace:
+def read_efa_counter_trace(machine: CheckedMachine) -> CounterTrace:
     """Return the counters of this machine's EFA devices. Raises DeviceAbsentError,
     UnknownResultError."""
-    return _open_counters(machine.root).trace(machine)
+    return _get_counter_reader(machine.root).trace(machine)

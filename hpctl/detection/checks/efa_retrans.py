@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from hpctl.detection.check import Judged, Limits, make_warning
+from hpctl.detection.check import Judged, Limits, make_warn_observation
 from hpctl.detection.rdma_counters import CounterTrace
 
 # How much of what a node sends over EFA it has to send again.
@@ -33,7 +33,7 @@ def judge_efa_retransmits(
     """Return the devices that send too much again."""
     for device, (again, sent) in sorted(count_retransmits(seen, before).items()):
         if sent >= LEAST_PACKETS and again > limits["ratio"] * sent:
-            yield make_warning("ratio", device, f"{again} of {sent} packets sent again")
+            yield make_warn_observation("ratio", device, f"{again} of {sent} packets sent again")
 
 
 def measure_efa_retransmits(seen: CounterTrace, before: CounterTrace | None) -> Mapping[str, float]:

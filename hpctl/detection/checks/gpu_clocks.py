@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from statistics import median
 
-from hpctl.detection.check import Judged, Limits, is_busy, make_warning
+from hpctl.detection.check import Judged, Limits, is_gpu_busy, make_warn_observation
 from hpctl.detection.nvml.snapshot import GpuState, NvmlSnapshot
 
 # A busy GPU whose SM clock is well below that of the node's other, equally busy GPUs.
@@ -25,7 +25,7 @@ def judge_gpu_clocks(seen: NvmlSnapshot, before: NvmlSnapshot | None, limits: Li
             continue
         usual = median(peers)
         if gpu.sm_clock_mhz < usual * limits["of_median"]:
-            yield make_warning(
+            yield make_warn_observation(
                 "slow",
                 gpu.device,
                 f"{gpu.sm_clock_mhz} MHz; {len(peers)} GPUs as busy run at {usual:.0f} MHz",
@@ -37,7 +37,7 @@ def measure_gpu_clocks(seen: NvmlSnapshot, before: NvmlSnapshot | None) -> Mappi
     clocks = [
         gpu.sm_clock_mhz
         for gpu in seen.gpus
-        if gpu.sm_clock_mhz is not None and is_busy(gpu, BUSY_PERCENT)
+        if gpu.sm_clock_mhz is not None and is_gpu_busy(gpu, BUSY_PERCENT)
     ]
     return {_GAUGE: float(min(clocks))} if clocks else {}
 

@@ -9,8 +9,8 @@ from hpctl.detection.check import (
     Limits,
     UnknownResultError,
     list_gpus,
-    make_failure,
-    make_warning,
+    make_fail_observation,
+    make_warn_observation,
 )
 from hpctl.detection.machine import list_pci_gpus
 
@@ -46,10 +46,12 @@ def judge_gpu_count(seen: GpuCountSample, before: GpuCountSample | None, limits:
     many."""
     pci, nvml, expected = len(seen.pci), seen.nvml, seen.expected
     if expected is not None and pci < expected:
-        yield make_failure("pci", "", f"{pci} GPUs on the PCI bus, {expected} expected")
+        yield make_fail_observation("pci", "", f"{pci} GPUs on the PCI bus, {expected} expected")
     elif nvml is not None and len(nvml) < max(pci, expected or 0):
         missing = ", ".join(sorted(set(seen.pci) - set(nvml))) if nvml else "all"
         detail = f"NVML lists {len(nvml)} of {max(pci, expected or 0)} GPUs; missing: {missing}"
-        yield make_failure("nvml", "", detail)
+        yield make_fail_observation("nvml", "", detail)
     elif expected is not None and pci > expected:
-        yield make_warning("more", "", f"{pci} GPUs on the PCI bus, only {expected} expected")
+        yield make_warn_observation(
+            "more", "", f"{pci} GPUs on the PCI bus, only {expected} expected"
+        )

@@ -17,18 +17,18 @@ from hpctl.detection.check import (
     Judged,
     Limits,
     UnknownResultError,
-    describe_error,
+    describe_nvml_error,
     get_gpu_sweep,
-    get_latest_sweep,
-    make_failure,
-    make_warning,
+    get_latest_nvml_sweep,
+    make_fail_observation,
+    make_warn_observation,
 )
 from hpctl.detection.checks.gpu_count import count_gpus, judge_gpu_count
 from hpctl.detection.checks.gpu_hung import judge_nvml_hang, measure_nvml_delay
 from hpctl.detection.checks.gpu_lost import judge_lost_gpus, read_lost_gpus
 from hpctl.detection.checks.gpu_recovery import judge_recovery_action
 from hpctl.detection.checks.gpu_xid import judge_xid_events
-from hpctl.detection.driver_files import read_library_version
+from hpctl.detection.driver_files import read_nvml_library_version
 from hpctl.detection.machine import list_pci_gpus
 from hpctl.detection.nvml.snapshot import NvmlError
 
@@ -64,7 +64,7 @@ def read_gpu_driver(machine: CheckedMachine) -> GpuDriverSample:
     gpus, no_driver = len(list_pci_gpus(machine.root)), ""
     error: NvmlError | None = None
     try:
-        swept = get_latest_sweep(machine)
+        swept = get_latest_nvml_sweep(machine)
         error, gpus = swept.error, max(gpus, len(swept.gpus))
     except DeviceAbsentError as absent:
         no_driver = str(absent)
@@ -74,11 +74,11 @@ def read_gpu_driver(machine: CheckedMachine) -> GpuDriverSample:
         # NVML's child is not ready: the files may still show it.
         pass
     if error is not None and error.code in (DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND):
-        no_driver, error = describe_error(error), None
+        no_driver, error = describe_nvml_error(error), None
     module = _read_module_version(machine)
     if not gpus and error is None and (no_driver or not module):
         raise DeviceAbsentError(no_driver or "no NVIDIA GPU")
-    return GpuDriverSample(gpus, error, no_driver, module, read_library_version(machine.root))
+    return GpuDriverSample(gpus, error, no_driver, module, read_nvml_library_version(machine.root))
 
 
 def judge_gpu_driver(
@@ -88,15 +88,15 @@ def judge_gpu_driver(
     error = seen.error
     if error is not None and error.code == LIB_RM_VERSION_MISMATCH:
         versions = f"module {seen.module or 'unknown'}, library {seen.library or 'unknown'}"
-        yield make_failure("mismatch", "", f"{describe_error(error)}: {versions}")
+        yield make_fail_observation("mismatch", "", f"{describe_nvml_error(error)}: {versions}")
     elif error is not None and error.code not in _OTHERS_CHECKS:
-        yield make_warning("error", "", describe_error(error))
+        yield make_warn_observation("error", "", describe_nvml_error(error))
     elif seen.no_driver and seen.gpus:
         detail = f"{seen.gpus} GPUs on the PCI bus and no driver: {seen.no_driver}"
-        yield make_warning("missing", "", detail)
+        yield make_warn_observation("missing", "", detail)
     elif seen.module and seen.library and seen.module != seen.library:
         detail = f"module {seen.module} is loaded, the library on disk is {seen.library}"
-        yield make_warning("upgraded", "", detail)
+        yield make_warn_observation("upgraded", "", detail)
 
 
 def _read_module_version(machine: CheckedMachine) -> str:

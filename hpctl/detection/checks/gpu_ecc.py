@@ -3,9 +3,9 @@
 from hpctl.detection.check import (
     Judged,
     Limits,
-    count_growth,
-    make_failure,
-    make_warning,
+    compute_counter_growth,
+    make_fail_observation,
+    make_warn_observation,
     pair_gpu_states,
 )
 from hpctl.detection.nvml.snapshot import GpuState, NvmlSnapshot
@@ -35,21 +35,21 @@ def judge_gpu_ecc(seen: NvmlSnapshot, before: NvmlSnapshot | None, limits: Limit
     `before`."""
     for gpu in seen.gpus:
         if gpu.ecc.sram_threshold_exceeded:
-            yield make_failure(
+            yield make_fail_observation(
                 "sram-threshold", gpu.device, "the SRAM error count passed its threshold"
             )
     for gpu, was in pair_gpu_states(seen, before):
-        more = count_growth(gpu.ecc.volatile_uncorrected, was.ecc.volatile_uncorrected)
+        more = compute_counter_growth(gpu.ecc.volatile_uncorrected, was.ecc.volatile_uncorrected)
         if more < limits["uncorrectable"]:
             continue
         detail = f"{more} more uncorrectable errors"
-        if before is not None and _is_contained(gpu, seen, before.at):
-            yield make_warning("contained", gpu.device, f"{detail}, contained")
+        if before is not None and _is_ecc_error_contained(gpu, seen, before.at):
+            yield make_warn_observation("contained", gpu.device, f"{detail}, contained")
         else:
-            yield make_failure("uncorrectable", gpu.device, detail)
+            yield make_fail_observation("uncorrectable", gpu.device, detail)
 
 
-def _is_contained(gpu: GpuState, seen: NvmlSnapshot, since: float) -> bool:
+def _is_ecc_error_contained(gpu: GpuState, seen: NvmlSnapshot, since: float) -> bool:
     if gpu.recovery_action is not None:
         return gpu.recovery_action == 0
     return any(

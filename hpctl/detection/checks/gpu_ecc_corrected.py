@@ -1,6 +1,12 @@
 """Check `gpu.ecc.corrected`: a storm of corrected memory errors that continues."""
 
-from hpctl.detection.check import Judged, Limits, count_growth, make_warning, pair_gpu_states
+from hpctl.detection.check import (
+    Judged,
+    Limits,
+    compute_counter_growth,
+    make_warn_observation,
+    pair_gpu_states,
+)
 from hpctl.detection.nvml.snapshot import NvmlSnapshot
 
 # A storm of corrected memory errors: while it lasts, calls into the driver may stall.
@@ -16,6 +22,10 @@ def judge_corrected_ecc_errors(
     if elapsed <= 0:
         return
     for gpu, was in pair_gpu_states(seen, before):
-        rate = count_growth(gpu.ecc.volatile_corrected, was.ecc.volatile_corrected) / elapsed
+        rate = (
+            compute_counter_growth(gpu.ecc.volatile_corrected, was.ecc.volatile_corrected) / elapsed
+        )
         if rate > limits["per_second"]:
-            yield make_warning("storm", gpu.device, f"{rate:.0f} corrected errors a second")
+            yield make_warn_observation(
+                "storm", gpu.device, f"{rate:.0f} corrected errors a second"
+            )

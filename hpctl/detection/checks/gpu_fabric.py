@@ -6,8 +6,8 @@ from hpctl.detection.check import (
     Judged,
     Limits,
     get_gpu_sweep,
-    make_failure,
-    make_warning,
+    make_fail_observation,
+    make_warn_observation,
 )
 from hpctl.detection.nvml.snapshot import GpuState, NvlinkFabric, NvmlSnapshot
 
@@ -54,7 +54,7 @@ _RACK_SCALE = ("NVIDIA GB200", "NVIDIA GB300")
 def read_gpu_fabric(machine: CheckedMachine) -> NvmlSnapshot:
     """Return the newest sweep. Raises DeviceAbsentError where no GPU belongs to a fabric."""
     seen = get_gpu_sweep(machine)
-    if all(_read_fabric(gpu) is None for gpu in seen.gpus):
+    if all(_get_nvlink_fabric(gpu) is None for gpu in seen.gpus):
         raise DeviceAbsentError("no GPU belongs to an NVSwitch fabric")
     return seen
 
@@ -62,34 +62,36 @@ def read_gpu_fabric(machine: CheckedMachine) -> NvmlSnapshot:
 def judge_gpu_fabric(seen: NvmlSnapshot, before: NvmlSnapshot | None, limits: Limits) -> Judged:
     """Return what is wrong with each GPU's registration; `mixed` where only some of them have
     it."""
-    members = [(gpu, fabric) for gpu in seen.gpus if (fabric := _read_fabric(gpu)) is not None]
-    registered = [_is_ready(fabric) for _, fabric in members]
+    members = [
+        (gpu, fabric) for gpu in seen.gpus if (fabric := _get_nvlink_fabric(gpu)) is not None
+    ]
+    registered = [_is_fabric_registered(fabric) for _, fabric in members]
     mixed = any(registered) and not all(registered)
     for gpu, fabric in members:
         if fabric.state != _COMPLETED:
             state = _STATES.get(fabric.state, str(fabric.state))
             code = "mixed" if mixed else "not-completed"
-            yield make_failure(code, gpu.device, f"fabric registration {state}")
+            yield make_fail_observation(code, gpu.device, f"fabric registration {state}")
         elif fabric.status != _SUCCESS:
             code = "mixed" if mixed else "status"
             detail = f"fabric registration ended with NVML error {fabric.status}"
-            yield make_failure(code, gpu.device, detail)
+            yield make_fail_observation(code, gpu.device, detail)
         else:
-            yield from _judge_health(gpu, fabric)
+            yield from _judge_fabric_health(gpu, fabric)
 
 
-def _read_fabric(gpu: GpuState) -> NvlinkFabric | None:
+def _get_nvlink_fabric(gpu: GpuState) -> NvlinkFabric | None:
     fabric = gpu.fabric
     return None if fabric is None or gpu.mig or fabric.state == _NOT_SUPPORTED else fabric
 
 
-def _is_ready(fabric: NvlinkFabric) -> bool:
+def _is_fabric_registered(fabric: NvlinkFabric) -> bool:
     return fabric.state == _COMPLETED and fabric.status == _SUCCESS
 
 
-def _judge_health(gpu: GpuState, fabric: NvlinkFabric) -> Judged:
-    if not fabric.cluster_uuid.strip("0-") and _is_rack_scale(gpu):
-        yield make_warning("no-cluster", gpu.device, "the fabric's cluster id is 0")
+def _judge_fabric_health(gpu: GpuState, fabric: NvlinkFabric) -> Judged:
+    if not fabric.cluster_uuid.strip("0-") and _is_rack_scale_gpu(gpu):
+        yield make_warn_observation("no-cluster", gpu.device, "the fabric's cluster id is 0")
     mask = fabric.health_mask
     if mask is None:
         return
@@ -98,8 +100,8 @@ def _judge_health(gpu: GpuState, fabric: NvlinkFabric) -> Judged:
     if configuration > _CONFIGURATION_NONE:
         wrong.append(f"incorrect configuration {configuration}")
     if wrong:
-        yield make_warning("health", gpu.device, ", ".join(wrong), f"mask {mask:#x}")
+        yield make_warn_observation("health", gpu.device, ", ".join(wrong), f"mask {mask:#x}")
 
 
-def _is_rack_scale(gpu: GpuState) -> bool:
+def _is_rack_scale_gpu(gpu: GpuState) -> bool:
     return gpu.name.startswith(_RACK_SCALE)

@@ -17,7 +17,9 @@ from hpctl.detection.nvml.snapshot import NvmlSnapshot
 # and one old number reported three times would count as three.
 
 
-def judge_nothing(seen: NvmlSnapshot, before: NvmlSnapshot | None, limits: Limits) -> Judged:
+def report_no_observations(
+    seen: NvmlSnapshot, before: NvmlSnapshot | None, limits: Limits
+) -> Judged:
     """Return nothing: one node's numbers mean nothing without its peers'."""
     return ()
 
@@ -31,7 +33,7 @@ def measure_gpu_gauges(seen: NvmlSnapshot, before: NvmlSnapshot | None) -> Mappi
     gauges = {
         **measure_gpu_clocks(seen, before),
         **measure_gpu_throttling(seen, before),
-        **gpu_pcie.gauges_pcie(seen, before),
+        **gpu_pcie.measure_pcie_replays(seen, before),
         **measure_gpu_settings(seen, before),
     }
     used = [gpu.utilization for gpu in seen.gpus if gpu.utilization is not None]

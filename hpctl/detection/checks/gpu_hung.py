@@ -7,32 +7,34 @@ from hpctl.detection.check import (
     DriverHungError,
     Judged,
     Limits,
-    get_latest_sweep,
-    make_failure,
+    get_latest_nvml_sweep,
+    make_fail_observation,
 )
 
 # A call into the driver that does not return is a fault of the node, not of the agent.
 
 
-class GpuHungSample(Struct, frozen=True):
+class NvmlDelaySample(Struct, frozen=True):
     """The time for which an answer has been overdue, in seconds; 0 when the driver answers."""
 
     overdue_s: float = 0.0
     call: str = ""
 
 
-def measure_nvml_delay(machine: CheckedMachine) -> GpuHungSample:
+def measure_nvml_delay(machine: CheckedMachine) -> NvmlDelaySample:
     """Return whether the NVML child answers. Raises DeviceAbsentError, and UnknownResultError while
     it starts."""
     try:
-        get_latest_sweep(machine)
+        get_latest_nvml_sweep(machine)
     except DriverHungError as hung:
-        return GpuHungSample(hung.overdue_s, hung.call)
-    return GpuHungSample()
+        return NvmlDelaySample(hung.overdue_s, hung.call)
+    return NvmlDelaySample()
 
 
-def judge_nvml_hang(seen: GpuHungSample, before: GpuHungSample | None, limits: Limits) -> Judged:
+def judge_nvml_hang(
+    seen: NvmlDelaySample, before: NvmlDelaySample | None, limits: Limits
+) -> Judged:
     """Return an observation once the limit is reached."""
     if seen.overdue_s >= limits["overdue_s"]:
         what = seen.call or "NVML"
-        yield make_failure("hung", "", f"the driver has not answered {what}", what)
+        yield make_fail_observation("hung", "", f"the driver has not answered {what}", what)

@@ -2,14 +2,14 @@
 
 from hpctl.detection.check import CheckFunctions, get_gpu_sweep
 from hpctl.detection.checks.gpu_fabric import judge_gpu_fabric, read_gpu_fabric
-from hpctl.detection.checks.gpu_nvlink import gather_nvlink, judge_nvlink
-from hpctl.detection.checks.gpu_nvlink_errors import gather_nvlink_errors, judge_nvlink_errors
-from hpctl.detection.checks.gpu_pcie import gauges_pcie, judge_pcie
+from hpctl.detection.checks.gpu_nvlink import judge_nvlink_states, read_nvlink_sweep
+from hpctl.detection.checks.gpu_nvlink_errors import judge_nvlink_errors, read_nvlink_error_sweep
+from hpctl.detection.checks.gpu_pcie import judge_pcie_links, measure_pcie_replays
 
 CHECKS = {
     "gpu.fabric": CheckFunctions(read_gpu_fabric, judge_gpu_fabric),
-    "gpu.nvlink": CheckFunctions(gather_nvlink, judge_nvlink),
-    "gpu.nvlink.errors": CheckFunctions(gather_nvlink_errors, judge_nvlink_errors),
-    "gpu.pcie": CheckFunctions(get_gpu_sweep, judge_pcie, gauges_pcie),
+    "gpu.nvlink": CheckFunctions(read_nvlink_sweep, judge_nvlink_states),
+    "gpu.nvlink.errors": CheckFunctions(read_nvlink_error_sweep, judge_nvlink_errors),
+    "gpu.pcie": CheckFunctions(get_gpu_sweep, judge_pcie_links, measure_pcie_replays),
 }
 """What the runner calls, by the check's name."""

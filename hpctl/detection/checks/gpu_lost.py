@@ -8,10 +8,10 @@ from hpctl.detection.check import (
     Judged,
     Limits,
     Observation,
-    describe_error,
-    get_latest_sweep,
-    make_failure,
-    make_warning,
+    describe_nvml_error,
+    get_latest_nvml_sweep,
+    make_fail_observation,
+    make_warn_observation,
 )
 from hpctl.detection.nvml.snapshot import NvmlError, NvmlSnapshot
 
@@ -26,30 +26,32 @@ _LOST_CODES = {GPU_IS_LOST: "lost", RESET_REQUIRED: "reset-required"}
 def read_lost_gpus(machine: CheckedMachine) -> NvmlSnapshot:
     """Return the newest sweep, also one that failed as a whole. Raises DeviceAbsentError where
     there are no GPUs."""
-    seen = get_latest_sweep(machine)
+    seen = get_latest_nvml_sweep(machine)
     if not seen.gpus and (seen.error is None or seen.error.code not in _LOST_CODES):
-        raise DeviceAbsentError(describe_error(seen.error) if seen.error else "NVML lists no GPU")
+        raise DeviceAbsentError(
+            describe_nvml_error(seen.error) if seen.error else "NVML lists no GPU"
+        )
     return seen
 
 
 def judge_lost_gpus(seen: NvmlSnapshot, before: NvmlSnapshot | None, limits: Limits) -> Judged:
     """Return one observation for each GPU (or NVML itself) that answers with an error."""
     if seen.error is not None and seen.error.code in _LOST_CODES:
-        yield _judge_error(seen.error, "")
+        yield _judge_nvml_error(seen.error, "")
     for gpu in seen.gpus:
         if gpu.error is not None:
-            yield _judge_error(gpu.error, gpu.device)
+            yield _judge_nvml_error(gpu.error, gpu.device)
     newest_at: dict[str, float] = {}
     for event in seen.events:
         if event.kind == _UNAVAILABLE:
             newest_at[event.pci] = event.at
     for pci, at in newest_at.items():
         if seen.at - at <= limits["event_s"]:
-            yield make_failure("unavailable", pci, "NVML event: GPU unavailable")
+            yield make_fail_observation("unavailable", pci, "NVML event: GPU unavailable")
 
 
-def _judge_error(error: NvmlError, device: str) -> Observation:
+def _judge_nvml_error(error: NvmlError, device: str) -> Observation:
     code = _LOST_CODES.get(error.code)
     if code is None:
-        return make_warning("error", device, describe_error(error))
-    return make_failure(code, device, describe_error(error))
+        return make_warn_observation("error", device, describe_nvml_error(error))
+    return make_fail_observation(code, device, describe_nvml_error(error))

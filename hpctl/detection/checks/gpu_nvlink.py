@@ -6,7 +6,7 @@ from hpctl.detection.check import (
     Judged,
     Limits,
     get_gpu_sweep,
-    make_failure,
+    make_fail_observation,
 )
 from hpctl.detection.nvml.snapshot import GpuState, NvmlSnapshot
 
@@ -30,7 +30,7 @@ _LINKS = {
 }
 
 
-def gather_nvlink(machine: CheckedMachine) -> NvmlSnapshot:
+def read_nvlink_sweep(machine: CheckedMachine) -> NvmlSnapshot:
     """Return the newest sweep. Raises DeviceAbsentError where no GPU has an NVLink."""
     seen = get_gpu_sweep(machine)
     if not any(gpu.nvlinks for gpu in seen.gpus):
@@ -38,29 +38,29 @@ def gather_nvlink(machine: CheckedMachine) -> NvmlSnapshot:
     return seen
 
 
-def judge_nvlink(seen: NvmlSnapshot, before: NvmlSnapshot | None, limits: Limits) -> Judged:
+def judge_nvlink_states(seen: NvmlSnapshot, before: NvmlSnapshot | None, limits: Limits) -> Judged:
     """Return the GPUs with fewer links up than they should have."""
     most: dict[str, int] = {}
     for gpu in seen.gpus:
-        most[gpu.name] = max(most.get(gpu.name, 0), len(_active_links(gpu)))
+        most[gpu.name] = max(most.get(gpu.name, 0), len(_list_active_links(gpu)))
     in_use = any(most.values())
     for gpu in seen.gpus:
         if gpu.error is not None or gpu.mig or all(link.active is None for link in gpu.nvlinks):
             continue
-        up = _active_links(gpu)
-        expected = max(most[gpu.name], _of_model(gpu.name) if in_use else 0)
+        up = _list_active_links(gpu)
+        expected = max(most[gpu.name], _get_model_link_count(gpu.name) if in_use else 0)
         if len(up) < expected:
             down = sorted({link.link for link in gpu.nvlinks} - up)
-            yield make_failure(
+            yield make_fail_observation(
                 "down",
                 gpu.device,
                 f"{len(up)} of {expected} NVLinks up; down: {', '.join(map(str, down))}",
             )
 
 
-def _active_links(gpu: GpuState) -> set[int]:
+def _list_active_links(gpu: GpuState) -> set[int]:
     return {link.link for link in gpu.nvlinks if link.active}
 
 
-def _of_model(name: str) -> int:
+def _get_model_link_count(name: str) -> int:
     return next((count for start, count in _LINKS.items() if name.startswith(start)), 0)

@@ -5,9 +5,9 @@ from hpctl.detection.check import (
     DeviceAbsentError,
     Judged,
     Limits,
-    count_growth,
+    compute_counter_growth,
     get_gpu_sweep,
-    make_warning,
+    make_warn_observation,
     pair_gpu_states,
 )
 from hpctl.detection.nvml.snapshot import GpuState, NvLink, NvmlSnapshot
@@ -15,7 +15,7 @@ from hpctl.detection.nvml.snapshot import GpuState, NvLink, NvmlSnapshot
 # NVLinks that are up but faulty: recoveries since the last run, and bit error rates.
 
 
-def gather_nvlink_errors(machine: CheckedMachine) -> NvmlSnapshot:
+def read_nvlink_error_sweep(machine: CheckedMachine) -> NvmlSnapshot:
     """Return the newest sweep. Raises DeviceAbsentError where no GPU has an NVLink."""
     seen = get_gpu_sweep(machine)
     if not any(gpu.nvlinks for gpu in seen.gpus):
@@ -28,35 +28,39 @@ def judge_nvlink_errors(seen: NvmlSnapshot, before: NvmlSnapshot | None, limits:
     for gpu, was in pair_gpu_states(seen, before):
         earlier = {link.link: link for link in was.nvlinks}
         both = [(link, earlier[link.link]) for link in gpu.nvlinks if link.link in earlier]
-        again = {now.link: count_growth(now.recoveries, then.recoveries) for now, then in both}
+        again = {
+            now.link: compute_counter_growth(now.recoveries, then.recoveries) for now, then in both
+        }
         failed = {
-            now.link: count_growth(now.recoveries_failed, then.recoveries_failed)
+            now.link: compute_counter_growth(now.recoveries_failed, then.recoveries_failed)
             for now, then in both
         }
-        yield from _judge_counts("recovery", gpu, again, limits["recoveries"])
-        yield from _judge_counts("recovery-failed", gpu, failed, limits["recoveries"])
+        yield from _judge_recovery_counts("recovery", gpu, again, limits["recoveries"])
+        yield from _judge_recovery_counts("recovery-failed", gpu, failed, limits["recoveries"])
     for gpu in seen.gpus:
-        yield from _bit_errors(gpu, limits)
+        yield from _judge_bit_error_rates(gpu, limits)
 
 
-def _judge_counts(code: str, gpu: GpuState, counts: dict[int, int], limit: float) -> Judged:
+def _judge_recovery_counts(
+    code: str, gpu: GpuState, counts: dict[int, int], limit: float
+) -> Judged:
     bad = {link: count for link, count in counts.items() if count > limit}
     if bad:
         shown = ", ".join(f"link {link}: {count}" for link, count in sorted(bad.items()))
-        yield make_warning(code, gpu.device, shown)
+        yield make_warn_observation(code, gpu.device, shown)
 
 
-def _bit_errors(gpu: GpuState, limits: Limits) -> Judged:
+def _judge_bit_error_rates(gpu: GpuState, limits: Limits) -> Judged:
     """Return only the worse code: `ber-high` beyond the high limit, else `ber` beyond the low
     one."""
-    rates = {link.link: _error_rate(link) for link in gpu.nvlinks}
+    rates = {link.link: _get_bit_error_rate(link) for link in gpu.nvlinks}
     for code, limit in (("ber-high", limits["ber_high"]), ("ber", limits["ber"])):
         bad = {link: rate for link, rate in rates.items() if rate > limit}
         if bad:
             shown = ", ".join(f"link {link}: {rate:.0e}" for link, rate in sorted(bad.items()))
-            yield make_warning(code, gpu.device, shown)
+            yield make_warn_observation(code, gpu.device, shown)
             return
 
 
-def _error_rate(link: NvLink) -> float:
+def _get_bit_error_rate(link: NvLink) -> float:
     return max(link.effective_ber or 0.0, link.symbol_ber or 0.0)

@@ -7,9 +7,9 @@ from hpctl.detection.check import (
     Judged,
     Limits,
     Observation,
-    count_growth,
-    is_busy,
-    make_warning,
+    compute_counter_growth,
+    is_gpu_busy,
+    make_warn_observation,
     pair_gpu_states,
 )
 from hpctl.detection.nvml.snapshot import GpuState, NvmlSnapshot
@@ -31,12 +31,12 @@ _LANE_GBPS = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
 _GAUGE = "gpu.pcie_replays_per_minute"
 
 
-def judge_pcie(seen: NvmlSnapshot, before: NvmlSnapshot | None, limits: Limits) -> Judged:
+def judge_pcie_links(seen: NvmlSnapshot, before: NvmlSnapshot | None, limits: Limits) -> Judged:
     """Judge width, generation and replays of each GPU."""
-    narrow = [gpu for gpu in seen.gpus if _is_narrow(gpu, limits)]
-    slow = [gpu for gpu in seen.gpus if _is_slow(gpu, limits)]
-    others_wide = any(_full_width(gpu) for gpu in seen.gpus)
-    others_fast = any(_full_speed(gpu) for gpu in seen.gpus)
+    narrow = [gpu for gpu in seen.gpus if _is_link_narrow(gpu, limits)]
+    slow = [gpu for gpu in seen.gpus if _is_link_slow(gpu, limits)]
+    others_wide = any(_is_link_full_width(gpu) for gpu in seen.gpus)
+    others_fast = any(_is_link_full_speed(gpu) for gpu in seen.gpus)
     for gpu in narrow:
         yield Observation(
             "width" if others_wide else "width-all",
@@ -51,56 +51,56 @@ def judge_pcie(seen: NvmlSnapshot, before: NvmlSnapshot | None, limits: Limits) 
             DeviceVerdict.FAIL if others_fast else DeviceVerdict.WARN,
             f"PCIe {gpu.pcie.generation} under load, can do {gpu.pcie.generation_max}",
         )
-    yield from _judge_replays(seen, before, limits)
+    yield from _judge_pcie_replays(seen, before, limits)
 
 
-def gauges_pcie(seen: NvmlSnapshot, before: NvmlSnapshot | None) -> Mapping[str, float]:
+def measure_pcie_replays(seen: NvmlSnapshot, before: NvmlSnapshot | None) -> Mapping[str, float]:
     """Return `gpu.pcie_replays_per_minute` of the GPU with the most."""
-    rates = [rate for _, rate in _replay_rates(seen, before)]
+    rates = [rate for _, rate in _compute_replay_rates(seen, before)]
     return {_GAUGE: max(rates)} if rates else {}
 
 
-def _is_narrow(gpu: GpuState, limits: Limits) -> bool:
+def _is_link_narrow(gpu: GpuState, limits: Limits) -> bool:
     pcie = gpu.pcie
     if not pcie.width or not pcie.width_max or pcie.width >= pcie.width_max:
         return False
-    return (pcie.generation_max or 0) < _DYNAMIC_WIDTH or is_busy(gpu, limits["busy_percent"])
+    return (pcie.generation_max or 0) < _DYNAMIC_WIDTH or is_gpu_busy(gpu, limits["busy_percent"])
 
 
-def _is_slow(gpu: GpuState, limits: Limits) -> bool:
+def _is_link_slow(gpu: GpuState, limits: Limits) -> bool:
     pcie = gpu.pcie
     if not pcie.generation or not pcie.generation_max:
         return False
-    return pcie.generation < pcie.generation_max and is_busy(gpu, limits["busy_percent"])
+    return pcie.generation < pcie.generation_max and is_gpu_busy(gpu, limits["busy_percent"])
 
 
-def _full_width(gpu: GpuState) -> bool:
+def _is_link_full_width(gpu: GpuState) -> bool:
     return bool(gpu.pcie.width) and gpu.pcie.width == gpu.pcie.width_max
 
 
-def _full_speed(gpu: GpuState) -> bool:
+def _is_link_full_speed(gpu: GpuState) -> bool:
     return bool(gpu.pcie.generation) and gpu.pcie.generation == gpu.pcie.generation_max
 
 
-def _judge_replays(
+def _judge_pcie_replays(
     seen: NvmlSnapshot, before: NvmlSnapshot | None, limits: Limits
 ) -> Iterator[Observation]:
-    rates = list(_replay_rates(seen, before))
+    rates = list(_compute_replay_rates(seen, before))
     for gpu, rate in rates:
-        allowed = _allowed_rate(gpu, limits)
+        allowed = _compute_allowed_replay_rate(gpu, limits)
         if allowed is not None and rate > allowed:
             detail = f"{rate:.1f} replays a minute; the link's speed allows {allowed:.1f}"
-            yield make_warning("replays", gpu.device, detail)
+            yield make_warn_observation("replays", gpu.device, detail)
         peers = [other for peer, other in rates if peer is not gpu]
         if len(peers) < limits["peers"] or rate < limits["replays_floor"]:
             continue
         usual = median(peers)
         if rate > usual * limits["times_median"]:
             detail = f"{rate:.1f} replays a minute; the other GPUs {usual:.1f}"
-            yield make_warning("replays-peers", gpu.device, detail)
+            yield make_warn_observation("replays-peers", gpu.device, detail)
 
 
-def _replay_rates(
+def _compute_replay_rates(
     seen: NvmlSnapshot, before: NvmlSnapshot | None
 ) -> Iterator[tuple[GpuState, float]]:
     """Yield the replays a minute of each GPU that counts them."""
@@ -109,10 +109,10 @@ def _replay_rates(
         return
     for gpu, was in pair_gpu_states(seen, before):
         if gpu.pcie.replays is not None and was.pcie.replays is not None:
-            yield gpu, 60.0 * count_growth(gpu.pcie.replays, was.pcie.replays) / elapsed
+            yield gpu, 60.0 * compute_counter_growth(gpu.pcie.replays, was.pcie.replays) / elapsed
 
 
-def _allowed_rate(gpu: GpuState, limits: Limits) -> float | None:
+def _compute_allowed_replay_rate(gpu: GpuState, limits: Limits) -> float | None:
     """Yield the replays a minute that a link within the bit error rate of the standard may
     show."""
     speed = _LANE_GBPS.get(gpu.pcie.generation or 0)

@@ -19,7 +19,7 @@ from hpctl.detection.check import (
     Judged,
     Limits,
     get_gpu_sweep,
-    make_warning,
+    make_warn_observation,
 )
 from hpctl.detection.slurm_jobs import ProcessJobFinder, is_slurmstepd
 
@@ -29,7 +29,7 @@ _SERVICES = frozenset({"nv-hostengine", "dcgm-exporter", "nvidia-persiste", "nvi
 _SHOWN = 4
 
 
-class GpuHolder(Struct, frozen=True):
+class GpuProcessUsage(Struct, frozen=True):
     """A process on a GPU, its memory there in MiB, and its command's name."""
 
     device: str
@@ -42,10 +42,10 @@ class GpuProcessSample(Struct, frozen=True):
     """Whether a Slurm job is on the node, and which processes hold GPU memory, without services."""
 
     has_job: bool
-    holders: tuple[GpuHolder, ...]
+    holders: tuple[GpuProcessUsage, ...]
 
 
-def gather(machine: CheckedMachine) -> GpuProcessSample:
+def list_gpu_processes(machine: CheckedMachine) -> GpuProcessSample:
     """Return the processes. Raises DeviceAbsentError where NVML does not list processes."""
     seen = get_gpu_sweep(machine)
     if all(gpu.processes is None for gpu in seen.gpus):
@@ -55,27 +55,31 @@ def gather(machine: CheckedMachine) -> GpuProcessSample:
         for process in gpu.processes or ():
             if process.used_bytes is None:
                 continue
-            name = _read_name(machine, process.pid)
+            name = _read_process_name(machine, process.pid)
             if name and name not in _SERVICES:
-                found.append(GpuHolder(gpu.device, process.pid, process.used_bytes / _MIB, name))
+                found.append(
+                    GpuProcessUsage(gpu.device, process.pid, process.used_bytes / _MIB, name)
+                )
     holders = tuple(found)
-    return GpuProcessSample(_has_job(machine, holders), holders)
+    return GpuProcessSample(_is_job_on_node(machine, holders), holders)
 
 
-def judge(seen: GpuProcessSample, before: GpuProcessSample | None, limits: Limits) -> Judged:
+def judge_stray_processes(
+    seen: GpuProcessSample, before: GpuProcessSample | None, limits: Limits
+) -> Judged:
     """Return one observation for each GPU with a stray process, on a node without a job."""
     if seen.has_job:
         return
-    stray: dict[str, list[GpuHolder]] = {}
+    stray: dict[str, list[GpuProcessUsage]] = {}
     for holder in seen.holders:
         if holder.mib > limits["used_mib"]:
             stray.setdefault(holder.device, []).append(holder)
     for device, holders in stray.items():
         shown = ", ".join(f"{h.name}[{h.pid}] {h.mib:.0f} MiB" for h in holders[:_SHOWN])
-        yield make_warning("stray", device, f"no Slurm job here, but: {shown}")
+        yield make_warn_observation("stray", device, f"no Slurm job here, but: {shown}")
 
 
-def _read_name(machine: CheckedMachine, pid: int) -> str:
+def _read_process_name(machine: CheckedMachine, pid: int) -> str:
     """Return a process's name; empty for one that has ended since the sweep."""
     try:
         return machine.path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
@@ -83,7 +87,7 @@ def _read_name(machine: CheckedMachine, pid: int) -> str:
         return ""
 
 
-def _has_job(machine: CheckedMachine, holders: Iterable[GpuHolder]) -> bool:
+def _is_job_on_node(machine: CheckedMachine, holders: Iterable[GpuProcessUsage]) -> bool:
     """Return whether a job is on the node, as far as it matters here: false where no process holds
     memory.
 
@@ -92,10 +96,12 @@ def _has_job(machine: CheckedMachine, holders: Iterable[GpuHolder]) -> bool:
     """
     pids = {holder.pid for holder in holders}
     jobs = ProcessJobFinder(machine.path("/proc"))
-    return any(_is_of_job(jobs, pid) for pid in pids) or (bool(pids) and _step_runs(machine))
+    return any(_is_job_process(jobs, pid) for pid in pids) or (
+        bool(pids) and _is_step_running(machine)
+    )
 
 
-def _is_of_job(jobs: ProcessJobFinder, pid: int) -> bool:
+def _is_job_process(jobs: ProcessJobFinder, pid: int) -> bool:
     try:
         return bool(jobs.holder(pid))
     except (OSError, ValueError, IndexError):
@@ -103,9 +109,9 @@ def _is_of_job(jobs: ProcessJobFinder, pid: int) -> bool:
         return False
 
 
-def _step_runs(machine: CheckedMachine) -> bool:
+def _is_step_running(machine: CheckedMachine) -> bool:
     return any(is_slurmstepd(process) for process in machine.path("/proc").glob("[0-9]*"))
 
 
-CHECKS = {"gpu.processes": CheckFunctions(gather, judge)}
+CHECKS = {"gpu.processes": CheckFunctions(list_gpu_processes, judge_stray_processes)}
 """What the runner calls, by the check's name."""

@@ -1,6 +1,6 @@
 """Check `gpu.recovery`: the driver's own recovery action for a GPU: reset, reboot, drain."""
 
-from hpctl.detection.check import Judged, Limits, make_failure
+from hpctl.detection.check import Judged, Limits, make_fail_observation
 from hpctl.detection.nvml.snapshot import NvmlSnapshot
 
 # The driver's own recovery action for each GPU (NVML field 230): the first authority.
@@ -32,4 +32,4 @@ def judge_recovery_action(
         if action is None or action == _NONE:
             continue
         code, phrase = _ACTIONS.get(action, ("unknown", f"recovery action {action}"))
-        yield make_failure(code, gpu.device, f"the driver asks: {phrase}")
+        yield make_fail_observation(code, gpu.device, f"the driver asks: {phrase}")

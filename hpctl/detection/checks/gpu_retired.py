@@ -1,6 +1,6 @@
 """Check `gpu.retired`: retired memory pages (GPUs before Ampere)."""
 
-from hpctl.detection.check import Judged, Limits, make_failure, make_warning
+from hpctl.detection.check import Judged, Limits, make_fail_observation, make_warn_observation
 from hpctl.detection.nvml.snapshot import NvmlSnapshot
 
 # Retired memory pages: what GPUs before Ampere have in place of row remapping.
@@ -12,6 +12,8 @@ def judge_retired_pages(seen: NvmlSnapshot, before: NvmlSnapshot | None, limits:
         ecc = gpu.ecc
         pages = (ecc.retired_sbe or 0) + (ecc.retired_dbe or 0)
         if ecc.retired_pending:
-            yield make_warning("pending", gpu.device, f"a page waits for a reset; {pages} retired")
+            yield make_warn_observation(
+                "pending", gpu.device, f"a page waits for a reset; {pages} retired"
+            )
         if pages >= limits["pages"]:
-            yield make_failure("pages", gpu.device, f"{pages} pages retired")
+            yield make_fail_observation("pages", gpu.device, f"{pages} pages retired")

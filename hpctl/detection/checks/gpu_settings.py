@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 
-from hpctl.detection.check import Judged, Limits, make_failure, make_warning
+from hpctl.detection.check import Judged, Limits, make_fail_observation, make_warn_observation
 from hpctl.detection.nvml.snapshot import NvmlSnapshot
 
 # How the GPUs are set up: InfoROM, VBIOS, persistence mode and application clocks.
@@ -40,13 +40,15 @@ def judge_gpu_settings(seen: NvmlSnapshot, before: NvmlSnapshot | None, limits: 
         usual[name] = max(times, usual.get(name, 0))
     for gpu in seen.gpus:
         if gpu.inforom_corrupt:
-            yield make_failure("inforom", gpu.device, "the InfoROM's checksum is wrong")
+            yield make_fail_observation("inforom", gpu.device, "the InfoROM's checksum is wrong")
         if gpu.vbios and versions[gpu.name, gpu.vbios] < usual[gpu.name]:
-            yield make_warning("vbios", gpu.device, f"VBIOS {gpu.vbios}, unlike the node's others")
+            yield make_warn_observation(
+                "vbios", gpu.device, f"VBIOS {gpu.vbios}, unlike the node's others"
+            )
         if gpu.persistence is False:
-            yield make_warning("persistence", gpu.device, "persistence mode is off")
+            yield make_warn_observation("persistence", gpu.device, "persistence mode is off")
         now, default = gpu.sm_clock_application_mhz, gpu.sm_clock_default_mhz
         if now is not None and default is not None and now < default:
-            yield make_warning(
+            yield make_warn_observation(
                 "clocks", gpu.device, f"application clock {now} MHz, {default} by default"
             )

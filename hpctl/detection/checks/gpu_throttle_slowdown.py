@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping
 from hpctl.detection.check import (
     Judged,
     Limits,
-    count_growth,
-    is_busy,
-    make_warning,
+    compute_counter_growth,
+    is_gpu_busy,
+    make_warn_observation,
     pair_gpu_states,
 )
 from hpctl.detection.checks.gpu_clocks import BUSY_PERCENT
@@ -34,7 +34,7 @@ def judge_gpu_throttling(seen: NvmlSnapshot, before: NvmlSnapshot | None, limits
         for name, share in shares.items():
             limit = limits.get(f"{name}_share")
             if limit is not None and share > limit:
-                yield make_warning(
+                yield make_warn_observation(
                     name.replace("_", "-"),
                     gpu.device,
                     f"clocks held down for {share:.1%} of {window_s:.0f} s",
@@ -58,11 +58,11 @@ def _compute_throttle_shares(
     if window_s <= 0:
         return
     for gpu, was in pair_gpu_states(seen, before):
-        if not (is_busy(gpu, busy_percent) and is_busy(was, busy_percent)):
+        if not (is_gpu_busy(gpu, busy_percent) and is_gpu_busy(was, busy_percent)):
             continue
         then = _read_throttle_counters(was.throttle)
         shares = {
-            name: count_growth(count, then[name]) / (window_s * 1e9)
+            name: compute_counter_growth(count, then[name]) / (window_s * 1e9)
             for name, count in _read_throttle_counters(gpu.throttle).items()
         }
         yield gpu, window_s, {n: share for n, share in shares.items() if share <= _POSSIBLE}

@@ -2,9 +2,9 @@
 
 from itertools import chain
 
-from hpctl.detection.check import Judged, Limits, make_failure
+from hpctl.detection.check import Judged, Limits, make_fail_observation
 from hpctl.detection.nvml.snapshot import NvmlSnapshot
-from hpctl.faults.table import list_check_rows
+from hpctl.faults.table import list_check_fault_rows
 
 # Xids that NVML's events name: the second source next to the kernel's log.
 #
@@ -14,7 +14,9 @@ from hpctl.faults.table import list_check_rows
 _XID = 0x8
 
 
-CERTAIN = frozenset(map(int, chain.from_iterable(row.codes for row in list_check_rows("gpu.xid"))))
+CERTAIN = frozenset(
+    map(int, chain.from_iterable(row.codes for row in list_check_fault_rows("gpu.xid")))
+)
 """The Xids that act by their number."""
 
 
@@ -24,4 +26,4 @@ def judge_xid_events(seen: NvmlSnapshot, before: NvmlSnapshot | None, limits: Li
     for event in seen.events:
         new = since is None or event.at > since
         if new and event.kind == _XID and event.data in CERTAIN:
-            yield make_failure(str(event.data), event.pci, "NVML event")
+            yield make_fail_observation(str(event.data), event.pci, "NVML event")

@@ -13,7 +13,7 @@ from hpctl.detection.check import (
     Judged,
     Limits,
     UnknownResultError,
-    make_warning,
+    make_warn_observation,
 )
 from hpctl.detection.checks.host_nvme_smart import is_nvme_access_denied
 from hpctl.detection.probe import ProbeResult, ProbeRunner
@@ -61,51 +61,53 @@ _EBS_WORDS = ("the volume's IOPS", "the volume's throughput", "the instance's IO
 _probes = ProbeRunner(DEADLINE_S)
 
 
-class AllowanceSample(Struct, frozen=True):
+class Ec2AllowanceSample(Struct, frozen=True):
     """Counters by device and by what was exceeded: packets of the network, microseconds of EBS."""
 
     network: tuple[tuple[str, str, int], ...]
     ebs: tuple[tuple[str, str, int], ...]
 
 
-def read_allowance_counters(machine: CheckedMachine) -> AllowanceSample:
+def read_allowance_counters(machine: CheckedMachine) -> Ec2AllowanceSample:
     """Ask each ENA device and each EBS volume. Raises DeviceAbsentError, UnknownResultError."""
     cards = [
-        name for name in _list_interfaces(machine, NET) if _read_driver(machine, name) == "ena"
+        name
+        for name in _list_sysfs_entries(machine, NET)
+        if _read_interface_driver(machine, name) == "ena"
     ]
     volumes = [
-        name for name in _list_interfaces(machine, NVME)
+        name for name in _list_sysfs_entries(machine, NVME)
         if machine.text(f"{NVME}/{name}/model") == EBS_MODEL
     ]  # fmt: skip
     if not cards and not volumes:
         raise DeviceAbsentError("neither ENA nor EBS")
-    network = _ask_ethtool({name: ("ethtool", "-S", name) for name in cards})
-    ebs = _ask_ethtool({name: (*_LOG, f"/dev/{name}") for name in volumes})
+    network = _run_device_probes({name: ("ethtool", "-S", name) for name in cards})
+    ebs = _run_device_probes({name: (*_LOG, f"/dev/{name}") for name in volumes})
     if not network and not ebs:
         raise DeviceAbsentError("neither ethtool nor nvme-cli tells, or CAP_SYS_ADMIN is missing")
     exceeded, throttled = [], []
     for name, answer in network.items():
-        exceeded += [(name, what, count) for what, count in parse_allowances(answer.out)]
+        exceeded += [(name, what, count) for what, count in parse_ethtool_allowances(answer.out)]
     for name, answer in ebs.items():
-        throttled += [(name, what, count) for what, count in read_ebs_statistics(answer.out)]
-    return AllowanceSample(tuple(exceeded), tuple(throttled))
+        throttled += [(name, what, count) for what, count in parse_ebs_statistics(answer.out)]
+    return Ec2AllowanceSample(tuple(exceeded), tuple(throttled))
 
 
-def _list_interfaces(machine: CheckedMachine, folder: str) -> list[str]:
+def _list_sysfs_entries(machine: CheckedMachine, folder: str) -> list[str]:
     try:
         return sorted(place.name for place in machine.path(folder).iterdir())[:MOST]
     except OSError:
         return []
 
 
-def _read_driver(machine: CheckedMachine, name: str) -> str:
+def _read_interface_driver(machine: CheckedMachine, name: str) -> str:
     try:
         return machine.path(f"{NET}/{name}/device/driver").resolve().name
     except OSError:
         return ""
 
 
-def _ask_ethtool(questions: dict[str, tuple[str, ...]]) -> dict[str, ProbeResult]:
+def _run_device_probes(questions: dict[str, tuple[str, ...]]) -> dict[str, ProbeResult]:
     """Return the answers of the devices that answered. Raises UnknownResultError where none did in
     time."""
     if not questions:
@@ -124,12 +126,12 @@ def _ask_ethtool(questions: dict[str, tuple[str, ...]]) -> dict[str, ProbeResult
     }
 
 
-def parse_allowances(text: str) -> list[tuple[str, int]]:
+def parse_ethtool_allowances(text: str) -> list[tuple[str, int]]:
     """Return `bw_in_allowance_exceeded: 12` of `ethtool -S` as `bw_in` and 12."""
     return [(name, int(count)) for name, count in _COUNTER.findall(text)]
 
 
-def read_ebs_statistics(text: str) -> list[tuple[str, int]]:
+def parse_ebs_statistics(text: str) -> list[tuple[str, int]]:
     """Return the log page in nvme-cli's hex dump (`0000: 10 b5 ... "..."`); empty for another
     text."""
     data = bytes.fromhex("".join(_ROW.findall(text)))
@@ -139,8 +141,8 @@ def read_ebs_statistics(text: str) -> list[tuple[str, int]]:
     return list(zip(_EBS_WORDS, numbers[6:], strict=True)) if magic == _MAGIC else []
 
 
-def judge_allowances(
-    seen: AllowanceSample, before: AllowanceSample | None, limits: Limits
+def judge_exceeded_allowances(
+    seen: Ec2AllowanceSample, before: Ec2AllowanceSample | None, limits: Limits
 ) -> Judged:
     """Return counters that grew since the last run, by their share of the time or traffic."""
     if before is None:
@@ -154,4 +156,4 @@ def judge_allowances(
             grew = count - earlier.get((name, what), count)
             if grew >= floor:
                 detail = f"{what}: {grew} {unit} since the last look"
-                yield make_warning(_CODES.get(what, code), name, detail)
+                yield make_warn_observation(_CODES.get(what, code), name, detail)

@@ -11,8 +11,8 @@ from hpctl.detection.check import (
     Judged,
     Limits,
     UnknownResultError,
-    make_failure,
-    make_warning,
+    make_fail_observation,
+    make_warn_observation,
 )
 from hpctl.detection.probe import ProbeResult, ProbeRunner
 
@@ -116,8 +116,10 @@ def judge_clock_offset(seen: ClockReading, before: ClockReading | None, limits: 
     """Return `skewed` beyond what slewing corrects, `offset` when large, `unsynchronised`."""
     detail = f"{seen.offset_s:.3f} s off"
     if seen.offset_s > limits["skewed_s"]:
-        yield make_failure("skewed", "", detail)
+        yield make_fail_observation("skewed", "", detail)
     elif seen.offset_s > limits["offset_s"]:
-        yield make_warning("offset", "", detail)
+        yield make_warn_observation("offset", "", detail)
     if not seen.kept:
-        yield make_warning("unsynchronised", "", "no time service keeps the clock (STA_UNSYNC)")
+        yield make_warn_observation(
+            "unsynchronised", "", "no time service keeps the clock (STA_UNSYNC)"
+        )

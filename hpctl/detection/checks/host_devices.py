@@ -12,10 +12,10 @@ from hpctl.detection.check import (
     DeviceAbsentError,
     Judged,
     Limits,
-    make_failure,
-    make_warning,
+    make_fail_observation,
+    make_warn_observation,
 )
-from hpctl.detection.instance_shapes import find_shape
+from hpctl.detection.instance_shapes import find_instance_hardware
 
 # The instance's own NVMe disks and its network cards: as many as expected, and as before.
 #
@@ -39,7 +39,7 @@ _NETWORK = "0x02"
 """PCI class of network controllers."""
 
 
-class HostDeviceSample(Struct, frozen=True):
+class PciDeviceSample(Struct, frozen=True):
     """PCI addresses now, those of network cards that have disappeared since the agent began, and
     how many disks the instance type has."""
 
@@ -50,11 +50,11 @@ class HostDeviceSample(Struct, frozen=True):
 
 
 @lru_cache(maxsize=4)
-def _get_seen_devices(root: Path) -> set[str]:
+def _get_seen_network_cards(root: Path) -> set[str]:
     return set()
 
 
-def list_pci_devices(machine: CheckedMachine) -> HostDeviceSample:
+def list_pci_devices(machine: CheckedMachine) -> PciDeviceSample:
     """List every PCI function. Raises DeviceAbsentError where there is none of either."""
     disks, cards = [], []
     for folder in sorted(machine.path(PCI).glob("*")):
@@ -68,17 +68,17 @@ def list_pci_devices(machine: CheckedMachine) -> HostDeviceSample:
             disks.append(folder.name)
         elif kind.startswith(_NETWORK) and (vendor == MELLANOX or device in _ENA):
             cards.append(folder.name)
-    seen = _get_seen_devices(machine.root)
+    seen = _get_seen_network_cards(machine.root)
     gone = tuple(sorted(seen - set(cards)))
     seen.update(cards)
-    expected = find_shape(machine.expected.instance_type).nvme_disks
+    expected = find_instance_hardware(machine.expected.instance_type).nvme_disks
     if not disks and not cards and not gone:
         raise DeviceAbsentError("no network card, and no disk of an instance")
-    return HostDeviceSample(tuple(disks), tuple(cards), gone, expected)
+    return PciDeviceSample(tuple(disks), tuple(cards), gone, expected)
 
 
 def judge_pci_devices(
-    seen: HostDeviceSample, before: HostDeviceSample | None, limits: Limits
+    seen: PciDeviceSample, before: PciDeviceSample | None, limits: Limits
 ) -> Judged:
     """Return too few disks, and network cards that have disappeared.
 
@@ -86,6 +86,6 @@ def judge_pci_devices(
     """
     if seen.expected_disks is not None and 0 < len(seen.disks) < seen.expected_disks:
         detail = f"{len(seen.disks)} of {seen.expected_disks} instance-storage disks on the bus"
-        yield make_failure("nvme", "", detail)
+        yield make_fail_observation("nvme", "", detail)
     for card in seen.gone:
-        yield make_warning("network", card, "the network card was there and is gone")
+        yield make_warn_observation("network", card, "the network card was there and is gone")

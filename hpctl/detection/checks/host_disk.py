@@ -10,8 +10,8 @@ from hpctl.detection.check import (
     Judged,
     Limits,
     UnknownResultError,
-    make_failure,
-    make_warning,
+    make_fail_observation,
+    make_warn_observation,
 )
 from hpctl.detection.procs import ProcessScanner
 
@@ -67,15 +67,15 @@ _scan = ProcessScanner()
 
 def read_disk_space(machine: CheckedMachine) -> DiskSpaceSample:
     """Call statvfs for each. All are local, so that none can hang. Raises UnknownResultError."""
-    disks = tuple(_list_disks(machine))
+    disks = tuple(_measure_disk_spaces(machine))
     if not disks:
         raise UnknownResultError("no file system can be looked at")
     crowded = any(d.scratch and max(d.used_pct, d.inodes_pct) > 50 for d in disks)
-    jobs = _scan.a_step_runs(machine) if crowded else None
+    jobs = _scan.is_step_running(machine) if crowded else None
     return DiskSpaceSample(disks, jobs)
 
 
-def _list_disks(machine: CheckedMachine) -> Iterator[DiskSpace]:
+def _measure_disk_spaces(machine: CheckedMachine) -> Iterator[DiskSpace]:
     known: set[int] = set()
     for point in (*SYSTEM, *SCRATCH):
         path = machine.path(point)
@@ -111,13 +111,15 @@ def judge_disk_space(
         what = f"{disk.used_pct:.0f} % used, {disk.free / _GIB:.1f} GiB free"
         if disk.scratch and (full or inodes):
             more = f", {disk.inodes_pct:.0f} % of inodes; no job runs"
-            yield make_failure("leftovers", disk.point, what + more)
+            yield make_fail_observation("leftovers", disk.point, what + more)
         elif full:
-            yield make_failure("full", disk.point, what)
+            yield make_fail_observation("full", disk.point, what)
         elif inodes:
-            yield make_failure("inodes", disk.point, f"{disk.inodes_pct:.0f} % of inodes used")
-        elif _is_limit_reached(disk, limits["filling_pct"], limits["roomy_gib"]):
-            yield make_warning("filling", disk.point, what)
+            yield make_fail_observation(
+                "inodes", disk.point, f"{disk.inodes_pct:.0f} % of inodes used"
+            )
+        elif _is_usage_above_limit(disk, limits["filling_pct"], limits["roomy_gib"]):
+            yield make_warn_observation("filling", disk.point, what)
 
 
 def _is_disk_full(disk: DiskSpace, limits: Limits) -> bool:
@@ -127,8 +129,8 @@ def _is_disk_full(disk: DiskSpace, limits: Limits) -> bool:
     /dev/shm is memory: what is left there does not count as much space.
     """
     bare = disk.free < limits["least_mib"] * 2**20 and disk.size >= 20 * limits["least_mib"] * 2**20
-    return bare or _is_limit_reached(disk, limits["full_pct"], limits["roomy_gib"])
+    return bare or _is_usage_above_limit(disk, limits["full_pct"], limits["roomy_gib"])
 
 
-def _is_limit_reached(disk: DiskSpace, percent: float, roomy_gib: float) -> bool:
+def _is_usage_above_limit(disk: DiskSpace, percent: float, roomy_gib: float) -> bool:
     return disk.used_pct >= percent and (disk.point == SHM or disk.free < roomy_gib * _GIB)

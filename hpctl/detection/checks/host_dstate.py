@@ -12,8 +12,8 @@ from hpctl.detection.check import (
     Judged,
     Limits,
     UnknownResultError,
-    get_latest_sweep,
-    make_failure,
+    get_latest_nvml_sweep,
+    make_fail_observation,
 )
 from hpctl.detection.procs import ProcessScanner, ProcTask, list_threads
 
@@ -102,7 +102,7 @@ def list_stuck_tasks(machine: CheckedMachine) -> tuple[StuckTask, ...]:
 
 
 def _list_sleeping_tasks(machine: CheckedMachine) -> Iterator[ProcTask]:
-    on_gpus = _list_gpu_processes(machine)
+    on_gpus = _list_gpu_pids(machine)
     for task in SCAN.tasks(machine):
         if task.state == "D":
             yield task
@@ -110,10 +110,10 @@ def _list_sleeping_tasks(machine: CheckedMachine) -> Iterator[ProcTask]:
             yield from (t for t in list_threads(machine, task, MOST_THREADS) if t.state == "D")
 
 
-def _list_gpu_processes(machine: CheckedMachine) -> frozenset[int]:
+def _list_gpu_pids(machine: CheckedMachine) -> frozenset[int]:
     """Return the processes that NVML saw last; none where it hangs, which `gpu.hung` reports."""
     try:
-        seen = get_latest_sweep(machine)
+        seen = get_latest_nvml_sweep(machine)
     except (DeviceAbsentError, UnknownResultError):
         return frozenset()
     processes = chain.from_iterable(gpu.processes or () for gpu in seen.gpus)
@@ -161,4 +161,4 @@ def judge_stuck_tasks(
         if name and name not in reported:
             reported.add(name)
             detail = f"{stuck.comm} ({stuck.pid}) has not run for {stuck.asleep_s:.0f} s"
-            yield make_failure(name, "", detail, " < ".join(stuck.where.splitlines()))
+            yield make_fail_observation(name, "", detail, " < ".join(stuck.where.splitlines()))

@@ -8,7 +8,7 @@ from hpctl.detection.check import (
     Judged,
     Limits,
     UnknownResultError,
-    make_failure,
+    make_fail_observation,
 )
 
 # Uncorrected memory errors, as the kernel's EDAC drivers have counted them since boot.
@@ -56,4 +56,4 @@ def judge_edac_errors(
     for counts in seen:
         if counts.uncorrected >= limits["uncorrected"]:
             detail = f"{counts.uncorrected} uncorrected memory errors since boot"
-            yield make_failure("ue", counts.controller, detail)
+            yield make_fail_observation("ue", counts.controller, detail)

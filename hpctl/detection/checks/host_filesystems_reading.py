@@ -18,7 +18,7 @@ LOCAL = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs"})
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
-class MountedFilesystem(Struct, frozen=True):
+class MountInfoEntry(Struct, frozen=True):
     """One mount. `options` are this mount's own, `super_options` those of the file system.
 
     A service that systemd gives a read-only view has `ro` in the first and not in the second; a
@@ -33,7 +33,7 @@ class MountedFilesystem(Struct, frozen=True):
     super_options: frozenset[str]
 
 
-def read_mounts(machine: CheckedMachine) -> tuple[MountedFilesystem, ...]:
+def read_mounts(machine: CheckedMachine) -> tuple[MountInfoEntry, ...]:
     """Return all mounts in this process's namespace, in the kernel's order. Raises
     UnknownResultError, DeviceAbsentError."""
     found = []
@@ -45,7 +45,7 @@ def read_mounts(machine: CheckedMachine) -> tuple[MountedFilesystem, ...]:
         except ValueError:
             continue
         found.append(
-            MountedFilesystem(
+            MountInfoEntry(
                 _unescape_octal(columns[4]),
                 columns[2],
                 kind,
@@ -57,12 +57,12 @@ def read_mounts(machine: CheckedMachine) -> tuple[MountedFilesystem, ...]:
     return tuple(found)
 
 
-def list_file_systems(
-    found: tuple[MountedFilesystem, ...], kinds: frozenset[str], most: int
-) -> tuple[MountedFilesystem, ...]:
+def select_mounts_by_type(
+    found: tuple[MountInfoEntry, ...], kinds: frozenset[str], most: int
+) -> tuple[MountInfoEntry, ...]:
     """Return one mount for each file system of those kinds, without bind mounts and hidden ones."""
     on_top = {mount.point: mount for mount in found}
-    chosen: dict[str, MountedFilesystem] = {}
+    chosen: dict[str, MountInfoEntry] = {}
     for mount in on_top.values():
         if mount.kind in kinds:
             chosen.setdefault(mount.device, mount)

@@ -12,11 +12,11 @@ from hpctl.detection.check import (
     Judged,
     Limits,
     UnknownResultError,
-    make_failure,
-    make_warning,
+    make_fail_observation,
+    make_warn_observation,
 )
 from hpctl.detection.checks.host_edac import EdacCounts, judge_edac_errors, read_edac_counts
-from hpctl.detection.instance_shapes import find_shape
+from hpctl.detection.instance_shapes import find_instance_hardware
 from hpctl.detection.procs import ProcessScanner
 
 # Main memory: too little, almost none left, left in use, frequent corrected errors.
@@ -55,7 +55,7 @@ def read_memory(machine: CheckedMachine) -> MemorySample:
     found = {name: int(kib) / 1024 for name, kib in _LINE.findall(machine.text("/proc/meminfo"))}
     if len(found) < 2:
         raise UnknownResultError("/proc/meminfo lacks MemTotal or MemAvailable")
-    nominal = find_shape(machine.expected.instance_type).memory_gib
+    nominal = find_instance_hardware(machine.expected.instance_type).memory_gib
     try:
         errors = read_edac_counts(machine)
     except (DeviceAbsentError, UnknownResultError):
@@ -69,7 +69,7 @@ def read_memory(machine: CheckedMachine) -> MemorySample:
     )
     if seen.used_pct < _LOOK_PCT:
         return seen
-    return replace(seen, jobs=_scan.a_step_runs(machine))
+    return replace(seen, jobs=_scan.is_step_running(machine))
 
 
 def judge_memory_use(seen: MemorySample, before: MemorySample | None, limits: Limits) -> Judged:
@@ -79,11 +79,11 @@ def judge_memory_use(seen: MemorySample, before: MemorySample | None, limits: Li
         percent = 100 * seen.total_mib / seen.nominal_mib
         if percent < limits["short_pct"]:
             detail = f"{seen.total_mib / 1024:.0f} of {seen.nominal_mib / 1024:.0f} GiB"
-            yield make_failure("short", "", detail)
+            yield make_fail_observation("short", "", detail)
     if seen.available_mib < limits["low_mib"]:
-        yield make_warning("low", "", f"{seen.available_mib:.0f} MiB available")
+        yield make_warn_observation("low", "", f"{seen.available_mib:.0f} MiB available")
     if seen.jobs is False and seen.used_pct >= limits["idle_pct"]:
-        yield make_warning(
+        yield make_warn_observation(
             "leftovers", "", f"{seen.used_pct:.0f} % of memory is in use, and no job runs"
         )
     if before is None or seen.at <= before.at:
@@ -93,7 +93,7 @@ def judge_memory_use(seen: MemorySample, before: MemorySample | None, limits: Li
     for counts in seen.errors:
         rate = (counts.corrected - earlier.get(counts.controller, counts.corrected)) / minutes
         if rate >= limits["corrected_per_min"]:
-            yield make_warning(
+            yield make_warn_observation(
                 "ce-rate", counts.controller, f"{rate:.0f} corrected memory errors a minute"
             )
 

@@ -11,13 +11,13 @@ from hpctl.detection.check import (
     Judged,
     Limits,
     UnknownResultError,
-    make_failure,
+    make_fail_observation,
 )
 from hpctl.detection.checks.host_filesystems_reading import (
     NETWORK,
-    MountedFilesystem,
-    list_file_systems,
+    MountInfoEntry,
     read_mounts,
+    select_mounts_by_type,
 )
 from hpctl.detection.checks.host_readonly import DEADLINE_S, MOST, WAIT_S
 from hpctl.detection.probe import ProbePending, ProbeResult, ProbeRunner
@@ -48,7 +48,7 @@ BROKEN = (
 )
 
 
-class MountAnswer(Struct, frozen=True):
+class MountProbeResult(Struct, frozen=True):
     """One file system: how long it has been silent (0 when it answered), or its error."""
 
     point: str
@@ -63,10 +63,10 @@ PROBES = ProbeRunner(DEADLINE_S)
 TURNS = cycle((STATFS, STAT_ROOT))
 
 
-def probe_network_mounts(machine: CheckedMachine) -> tuple[MountAnswer, ...]:
+def probe_network_mounts(machine: CheckedMachine) -> tuple[MountProbeResult, ...]:
     """Ask each network file system, in children. Raises DeviceAbsentError where none is mounted."""
     chosen = {
-        mount.point: mount for mount in list_file_systems(read_mounts(machine), NETWORK, MOST)
+        mount.point: mount for mount in select_mounts_by_type(read_mounts(machine), NETWORK, MOST)
     }
     PROBES.forget(frozenset(chosen))
     if not chosen:
@@ -76,38 +76,40 @@ def probe_network_mounts(machine: CheckedMachine) -> tuple[MountAnswer, ...]:
 
 def probe_mounts(
     machine: CheckedMachine,
-    chosen: Mapping[str, MountedFilesystem],
+    chosen: Mapping[str, MountInfoEntry],
     command: Sequence[str],
     probes: ProbeRunner,
-) -> tuple[MountAnswer, ...]:
+) -> tuple[MountProbeResult, ...]:
     """Ask all of them the same question. Those that have not answered yet get no new one."""
     questions = {point: (*command, str(machine.path(point))) for point in chosen}
     try:
         answers = probes.ask(questions, probes.wait_s(WAIT_S))
     except DeviceAbsentError as error:
         raise UnknownResultError(str(error)) from error
-    return tuple(_read_answer(mount, answers[point]) for point, mount in chosen.items())
+    return tuple(_make_mount_probe_result(mount, answers[point]) for point, mount in chosen.items())
 
 
-def _read_answer(mount: MountedFilesystem, answer: ProbeResult | ProbePending) -> MountAnswer:
+def _make_mount_probe_result(
+    mount: MountInfoEntry, answer: ProbeResult | ProbePending
+) -> MountProbeResult:
     if isinstance(answer, ProbePending):
-        return MountAnswer(mount.point, mount.kind, silent_s=answer.age_s)
-    return MountAnswer(mount.point, mount.kind, error=_find_error(answer))
+        return MountProbeResult(mount.point, mount.kind, silent_s=answer.age_s)
+    return MountProbeResult(mount.point, mount.kind, error=_find_mount_error(answer))
 
 
-def _find_error(answer: ProbeResult) -> str:
+def _find_mount_error(answer: ProbeResult) -> str:
     return next((word for word in BROKEN if answer.exit_code and word in answer.err), "")
 
 
 def judge_network_mounts(
-    seen: tuple[MountAnswer, ...], before: tuple[MountAnswer, ...] | None, limits: Limits
+    seen: tuple[MountProbeResult, ...], before: tuple[MountProbeResult, ...] | None, limits: Limits
 ) -> Judged:
     """Return `hangs` for silence of `silent_s` and longer, `error` for a server that has
     disappeared."""
     for asked in seen:
         if asked.error:
-            yield make_failure("error", asked.point, f"{asked.kind}: {asked.error}")
+            yield make_fail_observation("error", asked.point, f"{asked.kind}: {asked.error}")
         elif asked.silent_s >= limits["silent_s"]:
-            yield make_failure(
+            yield make_fail_observation(
                 "hangs", asked.point, f"{asked.kind}: no answer to stat for {asked.silent_s:.0f} s"
             )

@@ -9,8 +9,8 @@ from hpctl.detection.check import (
     DeviceAbsentError,
     Judged,
     Limits,
-    make_failure,
-    make_warning,
+    make_fail_observation,
+    make_warn_observation,
 )
 
 # NVMe controllers as the kernel sees them: their state, and their own temperature alarm.
@@ -38,29 +38,32 @@ def read_nvme_controllers(machine: CheckedMachine) -> tuple[NvmeController, ...]
     """
     folder = machine.path(NVME)
     try:
-        places = sorted(place for place in folder.iterdir() if _read_word(place / "state"))
+        places = sorted(place for place in folder.iterdir() if _read_sysfs_value(place / "state"))
     except OSError as error:
         raise DeviceAbsentError(f"no {NVME}") from error
     found = tuple(
         NvmeController(
-            place.name, _read_word(place / "model"), state, state == "live" and _has_alarm(place)
+            place.name,
+            _read_sysfs_value(place / "model"),
+            state,
+            state == "live" and _has_temperature_alarm(place),
         )
         for place in places
-        if _read_word(place / "transport") in ("pcie", "")
-        and (state := _read_word(place / "state"))
+        if _read_sysfs_value(place / "transport") in ("pcie", "")
+        and (state := _read_sysfs_value(place / "state"))
     )
     if not found:
         raise DeviceAbsentError("no NVMe controller")
     return found
 
 
-def _has_alarm(place: Path) -> bool:
+def _has_temperature_alarm(place: Path) -> bool:
     """Return whether the alarm is on. Reading it costs the device a command, and only some have the
     file."""
-    return any(_read_word(path) == "1" for path in place.glob("hwmon*/temp1_alarm"))
+    return any(_read_sysfs_value(path) == "1" for path in place.glob("hwmon*/temp1_alarm"))
 
 
-def _read_word(path: Path) -> str:
+def _read_sysfs_value(path: Path) -> str:
     try:
         return path.read_text(errors="replace").strip()
     except OSError:
@@ -74,8 +77,8 @@ def judge_nvme_controllers(
     for one in seen:
         detail = f"{one.model}: {one.state}".removeprefix(": ")
         if one.state in _DEAD:
-            yield make_failure("dead", one.name, detail)
+            yield make_fail_observation("dead", one.name, detail)
         elif one.state != "live":
-            yield make_warning("not-live", one.name, detail)
+            yield make_warn_observation("not-live", one.name, detail)
         elif one.hot:
-            yield make_warning("hot", one.name, f"{one.model}: over its threshold")
+            yield make_warn_observation("hot", one.name, f"{one.model}: over its threshold")

@@ -10,8 +10,8 @@ from hpctl.detection.check import (
     Judged,
     Limits,
     UnknownResultError,
-    make_failure,
-    make_warning,
+    make_fail_observation,
+    make_warn_observation,
 )
 from hpctl.detection.checks.host_nvme import NVME
 from hpctl.detection.probe import ProbeResult, ProbeRunner
@@ -108,6 +108,6 @@ def judge_smart_health(
         warnings = "; ".join(text for bit, text in WORDS.items() if disk.warning & bit)
         raw = f"critical_warning={disk.warning:#04x}"
         if disk.warning & (_SPARE | _WORN | _READ_ONLY | _BACKUP | _PMR):
-            yield make_failure("failing", disk.name, warnings, raw)
+            yield make_fail_observation("failing", disk.name, warnings, raw)
         elif disk.warning & _HEAT:
-            yield make_warning("hot", disk.name, warnings, raw)
+            yield make_warn_observation("hot", disk.name, warnings, raw)

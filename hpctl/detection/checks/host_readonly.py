@@ -10,14 +10,14 @@ from hpctl.detection.check import (
     Judged,
     Limits,
     UnknownResultError,
-    make_failure,
-    make_warning,
+    make_fail_observation,
+    make_warn_observation,
 )
 from hpctl.detection.checks.host_filesystems_reading import (
     LOCAL,
-    MountedFilesystem,
-    list_file_systems,
+    MountInfoEntry,
     read_mounts,
+    select_mounts_by_type,
 )
 from hpctl.detection.probe import ProbePending, ProbeResult, ProbeRunner
 
@@ -63,7 +63,7 @@ _READ_ONLY = "Read-only file system"
 _ERROR = "Input/output error"
 
 
-class WatchedDisk(Struct, frozen=True):
+class DiskWriteState(Struct, frozen=True):
     """A local file system: `wanted` is whether it should be writable, `sign` the evidence against
     it."""
 
@@ -76,7 +76,7 @@ class WatchedDisk(Struct, frozen=True):
 class ReadonlySample(Struct, frozen=True):
     """All local file systems, what the write ended with ("" is well) and how long it has taken."""
 
-    disks: tuple[WatchedDisk, ...]
+    disks: tuple[DiskWriteState, ...]
     write_error: str = ""
     write_point: str = ""
     write_s: float = 0.0
@@ -89,7 +89,7 @@ def probe_writable_mounts(machine: CheckedMachine) -> ReadonlySample:
     """Read the mounts, ask them, write one byte. Raises DeviceAbsentError without a local file
     system."""
     found = read_mounts(machine)
-    local = list_file_systems(found, LOCAL, MOST)
+    local = select_mounts_by_type(found, LOCAL, MOST)
     if not local:
         raise DeviceAbsentError("no local file system is mounted")
     state = machine.path(STATE)
@@ -101,19 +101,19 @@ def probe_writable_mounts(machine: CheckedMachine) -> ReadonlySample:
     except DeviceAbsentError as error:
         raise UnknownResultError(str(error)) from error
     written = answers.get("write")
-    holder = _find_mount(found)
+    holder = _find_state_folder_mount(found)
     return ReadonlySample(
         judge_disk_states(machine, local, answers["stat"]),
         # A view that is read-only only for this service is no evidence about the disk.
-        "" if "ro" in holder.options else _write_error(written),
+        "" if "ro" in holder.options else _find_write_error(written),
         holder.point,
         written.age_s if isinstance(written, ProbePending) else 0.0,
     )
 
 
 def judge_disk_states(
-    machine: CheckedMachine, local: Iterable[MountedFilesystem], answer: ProbeResult | ProbePending
-) -> tuple[WatchedDisk, ...]:
+    machine: CheckedMachine, local: Iterable[MountInfoEntry], answer: ProbeResult | ProbePending
+) -> tuple[DiskWriteState, ...]:
     """Return each file system with the sign that it is out of service, if there is one."""
     declared = _read_fstab(machine)
     errors = answer.err.splitlines() if isinstance(answer, ProbeResult) else []
@@ -127,11 +127,11 @@ def judge_disk_states(
         sign = _ERROR if broken else "".join(taken_out[:1])
         if not sign and wanted and "ro" in mount.super_options:
             sign = "ro"
-        found.append(WatchedDisk(mount.point, mount.kind, wanted, sign))
+        found.append(DiskWriteState(mount.point, mount.kind, wanted, sign))
     return tuple(found)
 
 
-def _find_mount(found: Iterable[MountedFilesystem]) -> MountedFilesystem:
+def _find_state_folder_mount(found: Iterable[MountInfoEntry]) -> MountInfoEntry:
     """Return the mount that the agent's folder is on."""
     above = [m for m in found if m.point == STATE or STATE.startswith(m.point.rstrip("/") + "/")]
     if not above:
@@ -139,7 +139,7 @@ def _find_mount(found: Iterable[MountedFilesystem]) -> MountedFilesystem:
     return max(reversed(above), key=lambda mount: len(mount.point))
 
 
-def _write_error(answer: ProbeResult | ProbePending | None) -> str:
+def _find_write_error(answer: ProbeResult | ProbePending | None) -> str:
     if not isinstance(answer, ProbeResult) or not answer.exit_code:
         return ""
     return next((word for word in (_READ_ONLY, _ERROR) if word in answer.err), "")
@@ -162,7 +162,7 @@ def judge_readonly_mounts(
     if seen.write_error:
         signs.setdefault(seen.write_point, f"writing one byte: {seen.write_error}")
     for point, sign in signs.items():
-        yield make_failure("readonly", point, sign)
+        yield make_fail_observation("readonly", point, sign)
     if seen.write_s >= limits["write_s"]:
         detail = f"one byte has not been written for {seen.write_s:.0f} s"
-        yield make_warning("write-hangs", seen.write_point, detail)
+        yield make_warn_observation("write-hangs", seen.write_point, detail)

@@ -14,7 +14,7 @@ from hpctl.detection.check import (
     Judged,
     Limits,
     UnknownResultError,
-    make_failure,
+    make_fail_observation,
 )
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def fetch_spot_notice(machine: CheckedMachine) -> SpotNotice:
     place = urlsplit(machine.expected.metadata_url)
     connection = HTTPConnection(place.hostname or "", place.port or 80, timeout=TIMEOUT_S)
     try:
-        status, body = _fetch_notice(connection)
+        status, body = _request_instance_action(connection)
     except (OSError, HTTPException) as error:
         MetadataSessionToken.value = ""
         raise UnknownResultError(f"the metadata service does not answer: {error}") from error
@@ -79,7 +79,7 @@ def fetch_spot_notice(machine: CheckedMachine) -> SpotNotice:
     return _parse_notice(body)
 
 
-def _fetch_notice(connection: HTTPConnection) -> tuple[int, str]:
+def _request_instance_action(connection: HTTPConnection) -> tuple[int, str]:
     """Return the answer, with a fresh token where the kept one is no longer valid."""
     for _ in range(2):
         if not MetadataSessionToken.value:
@@ -115,6 +115,6 @@ def judge_spot_notice(seen: SpotNotice, before: SpotNotice | None, limits: Limit
     """Return `interruption` for any action on the instance: its jobs end in all cases."""
     if seen.action:
         when = f" at {seen.at}" if seen.at else ""
-        yield make_failure(
+        yield make_fail_observation(
             "interruption", "", f"EC2 will {seen.action} the instance{when}", seen.raw
         )

@@ -8,7 +8,7 @@ from hpctl.detection.check import (
     Limits,
     Observation,
     UnknownResultError,
-    make_warning,
+    make_warn_observation,
 )
 from hpctl.detection.procs import ProcessScanner
 from hpctl.vocabulary.model import DeviceVerdict
@@ -16,7 +16,7 @@ from hpctl.vocabulary.model import DeviceVerdict
 # Zombies, and the use of the machine's limits of tasks and of open files.
 
 
-class ZombieSample(Struct, frozen=True):
+class ProcessCountSample(Struct, frozen=True):
     """Counts now, and the kernel's limits."""
 
     zombies: int
@@ -29,7 +29,7 @@ class ZombieSample(Struct, frozen=True):
 SCAN = ProcessScanner()
 
 
-def count_zombie_processes(machine: CheckedMachine) -> ZombieSample:
+def count_processes_and_files(machine: CheckedMachine) -> ProcessCountSample:
     """Count zombies, tasks and open files. Raises UnknownResultError, DeviceAbsentError."""
     try:
         tasks = int(machine.text("/proc/loadavg").split()[3].partition("/")[2])
@@ -39,13 +39,15 @@ def count_zombie_processes(machine: CheckedMachine) -> ZombieSample:
     except (ValueError, IndexError) as error:
         raise UnknownResultError(f"/proc is not as it should be: {error}") from error
     zombies = sum(task.state == "Z" for task in SCAN.tasks(machine))
-    return ZombieSample(zombies, tasks, most, files, files_max)
+    return ProcessCountSample(zombies, tasks, most, files, files_max)
 
 
-def judge_process_counts(seen: ZombieSample, before: ZombieSample | None, limits: Limits) -> Judged:
+def judge_process_counts(
+    seen: ProcessCountSample, before: ProcessCountSample | None, limits: Limits
+) -> Judged:
     """Return `zombies`; `tasks` and `files`, each a WARN first and a FAIL when nearly used up."""
     if seen.zombies >= limits["zombies"]:
-        yield make_warning("zombies", "", f"{seen.zombies} zombies")
+        yield make_warn_observation("zombies", "", f"{seen.zombies} zombies")
     counted = (("tasks", seen.tasks, seen.tasks_max), ("files", seen.files, seen.files_max))
     for code, used, most in counted:
         percent = 100 * used / max(most, 1)

@@ -63,7 +63,7 @@ OTHERS: Mapping[bytes, float] = {b"HYPERPOD_HANG_RULES=": 1.0}
 """Other tools that handle hangs of a job, by variables in its environment."""
 
 
-class ActiveProcess(Struct, frozen=True):
+class JobProcessSample(Struct, frozen=True):
     """One process of a job. Counters since its start: `cpu` of it and `children` of those that it
     has waited for, in ticks; `io` in bytes; `switches` of its main thread."""
 
@@ -89,7 +89,7 @@ class JobActivitySample(Struct, frozen=True):
     processes were not examined."""
 
     at: float
-    processes: Mapping[tuple[int, int], ActiveProcess]
+    processes: Mapping[tuple[int, int], JobProcessSample]
     traffic: int = 0
     gpus: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     crowded: frozenset[str] = frozenset()
@@ -105,17 +105,17 @@ _signs: dict[str, float] = {}
 _runs = 0
 
 
-def forget_processes() -> None:
+def clear_process_cache() -> None:
     """Forget which processes are whose: a process id may be reused."""
     _strangers.clear()
     _crowd.clear()
 
 
-def forget_samples() -> None:
+def clear_sample_history() -> None:
     """Forget all that earlier samples showed, as a start of the agent does."""
     global _runs
     _runs = 0
-    forget_processes()
+    clear_process_cache()
     _holders.clear()
     _signs.clear()
 
@@ -125,7 +125,7 @@ def sample_job_processes(machine: CheckedMachine) -> JobActivitySample:
     global _runs
     proc, now = str(machine.path("/proc")), machine.monotonic()
     if _runs % _REFRESH == 0:
-        forget_processes()
+        clear_process_cache()
     _runs += 1
     try:
         pids = sorted(int(name) for name in os.listdir(proc) if name.isdecimal())
@@ -134,25 +134,25 @@ def sample_job_processes(machine: CheckedMachine) -> JobActivitySample:
     _strangers.intersection_update(pids)
     for pid in _crowd.keys() - set(pids):
         del _crowd[pid]
-    jobs, found = ProcessJobFinder(machine.path("/proc")), dict[tuple[int, int], ActiveProcess]()
+    jobs, found = ProcessJobFinder(machine.path("/proc")), dict[tuple[int, int], JobProcessSample]()
     count = Counter[str]()
     for pid in pids:
         if pid not in _strangers and pid not in _crowd:
             with suppress(OSError, ValueError, IndexError):  # it has ended
-                _read_process(proc, pid, jobs, found, count)
+                _sample_process(proc, pid, jobs, found, count)
     for gone in _holders.keys() - found.keys():
         del _holders[gone]
     crowded = frozenset(_crowd.values())
     return JobActivitySample(
-        now, found, _read_traffic(machine), _assign_gpus(machine, found), crowded
+        now, found, _count_traffic_bytes(machine), _measure_job_gpus(machine, found), crowded
     )
 
 
-def _read_process(
+def _sample_process(
     proc: str,
     pid: int,
     jobs: ProcessJobFinder,
-    found: dict[tuple[int, int], ActiveProcess],
+    found: dict[tuple[int, int], JobProcessSample],
     count: Counter[str],
 ) -> None:
     fields = read_stat_fields(f"{proc}/{pid}/stat")
@@ -178,12 +178,12 @@ def _read_process(
     io = switches = 0
     futex = False
     if cpu * 10 >= _TICKS:
-        io = sum(_read_counters(f"{proc}/{pid}/io", (b"rchar", b"wchar")))
+        io = sum(_read_proc_counters(f"{proc}/{pid}/io", (b"rchar", b"wchar")))
     if cpu >= RANK_S * _TICKS:
         if other < 0:
             # Read while the process computes: one that hangs in a driver may hold the lock of its
             # memory forever.
-            environ = b"\0" + _read_bytes(f"{proc}/{pid}/environ", 1 << 16)
+            environ = b"\0" + _read_file_start(f"{proc}/{pid}/environ", 1 << 16)
             if _HELPER in environ:
                 _strangers.add(pid)
                 return
@@ -191,12 +191,12 @@ def _read_process(
                 (who for name, who in OTHERS.items() if b"\0" + name in environ), default=0.0
             )
             _holders[key] = (job, other)
-        switches = sum(_read_counters(f"{proc}/{pid}/status", (b"voluntary_ctxt_switches",)))
-        futex = rest[0] == "S" and b"futex" in _read_bytes(f"{proc}/{pid}/wchan")
+        switches = sum(_read_proc_counters(f"{proc}/{pid}/status", (b"voluntary_ctxt_switches",)))
+        futex = rest[0] == "S" and b"futex" in _read_file_start(f"{proc}/{pid}/wchan")
     count[job] += 1
     faults = int(rest[7]) + int(rest[9])
     children = int(rest[13]) + int(rest[14])
-    found[key] = ActiveProcess(
+    found[key] = JobProcessSample(
         job, rest[0], cpu, children, faults, io, switches, futex, max(other, 0.0)
     )
 
@@ -207,12 +207,12 @@ def _is_shell(exe: str) -> bool:
     return False
 
 
-def _read_counters(path: str, names: tuple[bytes, ...]) -> list[int]:
-    lines = (line.partition(b":") for line in _read_bytes(path).splitlines())
+def _read_proc_counters(path: str, names: tuple[bytes, ...]) -> list[int]:
+    lines = (line.partition(b":") for line in _read_file_start(path).splitlines())
     return [int(value) for name, _, value in lines if name in names]
 
 
-def _read_bytes(path: str, most: int = 4096) -> bytes:
+def _read_file_start(path: str, most: int = 4096) -> bytes:
     """Return the beginning of a file; empty where it cannot be read."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -226,15 +226,15 @@ def _read_bytes(path: str, most: int = 4096) -> bytes:
         os.close(file)
 
 
-def _read_traffic(machine: CheckedMachine) -> int:
+def _count_traffic_bytes(machine: CheckedMachine) -> int:
     """Return the bytes over real network cards, RDMA ports and disks since the boot."""
     total = 0
-    for line in _read_bytes(str(machine.path("/proc/net/dev")), 1 << 16).splitlines()[2:]:
+    for line in _read_file_start(str(machine.path("/proc/net/dev")), 1 << 16).splitlines()[2:]:
         name, _, rest = line.decode("ascii", "replace").partition(":")
         numbers = rest.split()
         if len(numbers) >= 9 and not name.strip().startswith(_VIRTUAL):
             total += int(numbers[0]) + int(numbers[8])
-    for line in _read_bytes(str(machine.path("/proc/diskstats")), 1 << 16).splitlines():
+    for line in _read_file_start(str(machine.path("/proc/diskstats")), 1 << 16).splitlines():
         fields = line.decode("ascii", "replace").split()
         if len(fields) > 9 and fields[2].startswith(_DISKS):
             total += 512 * (int(fields[5]) + int(fields[9]))
@@ -243,14 +243,14 @@ def _read_traffic(machine: CheckedMachine) -> int:
         for name in os.listdir(ports)[:64]:
             folder = f"{ports}/{name}/ports/1"
             efa = [f"hw_counters/{c}_bytes" for c in ("tx", "rx", "rdma_read", "rdma_write")]
-            total += sum(int(_read_bytes(f"{folder}/{c}") or 0) for c in efa)
+            total += sum(int(_read_file_start(f"{folder}/{c}") or 0) for c in efa)
             counters = ("counters/port_xmit_data", "counters/port_rcv_data")
-            total += 4 * sum(int(_read_bytes(f"{folder}/{c}") or 0) for c in counters)
+            total += 4 * sum(int(_read_file_start(f"{folder}/{c}") or 0) for c in counters)
     return total
 
 
-def _assign_gpus(
-    machine: CheckedMachine, found: Mapping[tuple[int, int], ActiveProcess]
+def _measure_job_gpus(
+    machine: CheckedMachine, found: Mapping[tuple[int, int], JobProcessSample]
 ) -> Mapping[str, tuple[float, float]]:
     """Return the GPUs that each job's processes are on; all of them where the driver names no
     process."""
@@ -272,7 +272,7 @@ def _assign_gpus(
     return means
 
 
-def judge_nothing(
+def report_no_observations(
     seen: JobActivitySample, before: JobActivitySample | None, limits: Limits
 ) -> Judged:
     """Return nothing: only all nodes of a job together show whether it hangs."""
@@ -296,7 +296,7 @@ def measure_job_activity(
         its = counts.get(process.job)
         if its is None:
             continue
-        what = classify_process(process, before.processes.get(key), seconds)
+        what = classify_process_activity(process, before.processes.get(key), seconds)
         if process.rank:
             its[what] = its.get(what, 0.0) + 1
             its["ranks"] = its.get("ranks", 0.0) + 1
@@ -309,10 +309,10 @@ def measure_job_activity(
         counts[job]["traffic"] = AGAIN if _signs.get(job) == before.at else ONCE
     _signs.clear()
     _signs.update(dict.fromkeys(moved, seen.at))
-    return _select_gauges(counts, seen, len(jobs))
+    return _select_job_gauges(counts, seen, len(jobs))
 
 
-def _select_gauges(
+def _select_job_gauges(
     counts: Mapping[str, Mapping[str, float]], seen: JobActivitySample, jobs: int
 ) -> Mapping[str, float]:
     """Return the numbers that fit into a report. Of a job that works, no other number of its
@@ -332,7 +332,9 @@ def _select_gauges(
     return found
 
 
-def classify_process(now: ActiveProcess, before: ActiveProcess | None, seconds: float) -> str:
+def classify_process_activity(
+    now: JobProcessSample, before: JobProcessSample | None, seconds: float
+) -> str:
     """Return what a process did since the run before."""
     if before is None:
         return "working" if now.cpu >= CPU * _TICKS else "asleep"
@@ -354,5 +356,9 @@ def classify_process(now: ActiveProcess, before: ActiveProcess | None, seconds: 
     return "waiting" if now.futex else "asleep"
 
 
-CHECKS = {"job.activity": CheckFunctions(sample_job_processes, judge_nothing, measure_job_activity)}
+CHECKS = {
+    "job.activity": CheckFunctions(
+        sample_job_processes, report_no_observations, measure_job_activity
+    )
+}
 """What the runner calls, by the check's name."""

@@ -7,11 +7,11 @@ from hpctl.detection.check import (
     DeviceAbsentError,
     Judged,
     Limits,
-    make_failure,
-    make_warning,
+    make_fail_observation,
+    make_warn_observation,
 )
 from hpctl.detection.checks.neuron_reading import PCI_ID, list_neuron_devices
-from hpctl.detection.instance_shapes import find_shape
+from hpctl.detection.instance_shapes import find_instance_hardware
 from hpctl.detection.rdma import count_amazon_pci_functions
 
 # Whether all Neuron devices are present: as many as configured, or as the type has.
@@ -31,7 +31,7 @@ def count_neuron_devices(machine: CheckedMachine) -> NeuronDeviceSample:
     found, bus = tuple(list_neuron_devices(machine)), count_amazon_pci_functions(machine, PCI_ID)
     wanted = machine.expected.neuron_devices
     if wanted is None:
-        wanted = find_shape(machine.expected.instance_type).neuron_devices
+        wanted = find_instance_hardware(machine.expected.instance_type).neuron_devices
     if not found and not bus and not wanted:
         raise DeviceAbsentError("no Neuron device")
     return NeuronDeviceSample(found, bus, wanted)
@@ -45,8 +45,10 @@ def judge_neuron_devices(
     found = len(seen.names)
     on_bus = "" if seen.on_bus is None else f", {seen.on_bus} on the PCI bus"
     if seen.wanted is not None and found < seen.wanted:
-        yield make_failure("fewer", "", f"{found} of {seen.wanted} Neuron devices{on_bus}")
+        yield make_fail_observation("fewer", "", f"{found} of {seen.wanted} Neuron devices{on_bus}")
     elif seen.wanted is not None and found > seen.wanted:
-        yield make_warning("more", "", f"{found} Neuron devices, {seen.wanted} expected")
+        yield make_warn_observation("more", "", f"{found} Neuron devices, {seen.wanted} expected")
     elif seen.on_bus is not None and seen.on_bus > found:
-        yield make_warning("unbound", "", f"{found} Neuron devices{on_bus}: no driver for the rest")
+        yield make_warn_observation(
+            "unbound", "", f"{found} Neuron devices{on_bus}: no driver for the rest"
+        )

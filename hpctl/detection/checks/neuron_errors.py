@@ -4,7 +4,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from hpctl.detection.check import CheckedMachine, Judged, Limits, Observation
-from hpctl.detection.checks.neuron_reading import NeuronDevice, NeuronErrorCounters
+from hpctl.detection.checks.neuron_reading import NeuronDevice, NeuronErrorReader
 from hpctl.detection.counter_rules import list_counter_rules
 
 # Uncorrectable memory errors of Neuron devices.
@@ -17,14 +17,14 @@ RULES = list_counter_rules("neuron.errors")
 
 
 @lru_cache(maxsize=4)
-def _open_counters(root: Path) -> NeuronErrorCounters:
-    return NeuronErrorCounters()
+def _get_error_reader(root: Path) -> NeuronErrorReader:
+    return NeuronErrorReader()
 
 
 def read_neuron_errors(machine: CheckedMachine) -> tuple[NeuronDevice, ...]:
     """Read the error counters. Raises DeviceAbsentError where there is no Neuron device,
     UnknownResultError."""
-    return _open_counters(machine.root).read(machine)
+    return _get_error_reader(machine.root).read(machine)
 
 
 def judge_neuron_errors(

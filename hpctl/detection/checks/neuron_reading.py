@@ -58,7 +58,7 @@ def list_neuron_devices(machine: CheckedMachine) -> dict[str, str]:
     return {}
 
 
-class NeuronErrorCounters:
+class NeuronErrorReader:
     """The places of each device's error counters, found once. Not for several threads at once."""
 
     def __init__(self) -> None:
@@ -71,10 +71,10 @@ class NeuronErrorCounters:
         if not folders:
             raise DeviceAbsentError("no Neuron device")
         return tuple(
-            NeuronDevice(name, self._read_device(folder)) for name, folder in folders.items()
+            NeuronDevice(name, self._read_device_errors(folder)) for name, folder in folders.items()
         )
 
-    def _read_device(self, folder: str) -> dict[str, int]:
+    def _read_device_errors(self, folder: str) -> dict[str, int]:
         found = self._found.get(folder) or find_counter_files(folder)
         errors = {}
         for name, path in found.items():
@@ -92,11 +92,11 @@ class NeuronErrorCounters:
 
 def find_counter_files(folder: str) -> Mapping[str, str]:
     """Return the files of COUNTERS below a device, wherever this driver's release keeps them."""
-    found = _list_counters(f"{folder}/{OLD_FOLDER}")
-    return found or _walk_folders(folder)
+    found = _list_counter_files(f"{folder}/{OLD_FOLDER}")
+    return found or _search_counter_files(folder)
 
 
-def _walk_folders(folder: str) -> dict[str, str]:
+def _search_counter_files(folder: str) -> dict[str, str]:
     """Walk breadth first, so that a device's own counter comes before one of its cores."""
     found: dict[str, str] = {}
     waiting = [(folder, 0)]
@@ -104,13 +104,13 @@ def _walk_folders(folder: str) -> dict[str, str]:
     while waiting and looked < MOST_FOLDERS:
         here, depth = waiting.pop(0)
         looked += 1
-        found = {**_list_counters(here), **found}
+        found = {**_list_counter_files(here), **found}
         if depth < MOST_DEPTH:
             waiting += [(below, depth + 1) for below in list_subfolders(here)]
     return found
 
 
-def _list_counters(folder: str) -> dict[str, str]:
+def _list_counter_files(folder: str) -> dict[str, str]:
     """Return the counters in a folder. A counter is a file, or a folder with its number in
     `total`."""
     found = {}

@@ -6,7 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from hpctl.detection.check import CheckedMachine, Judged, Limits, Observation
-from hpctl.detection.counter_rules import find_worst_device, list_counter_rules
+from hpctl.detection.counter_rules import find_devices_over_limit, list_counter_rules
 from hpctl.detection.rdma import RdmaDevice, list_infiniband_devices
 from hpctl.detection.rdma_counters import (
     CounterFileReader,
@@ -40,7 +40,7 @@ def _list_counter_files(below: str) -> dict[str, Sequence[str]]:
     return files
 
 
-class RdmaPortCounters:
+class RdmaCounterReader:
     """The ports and network interfaces of all devices below one root. Not for several threads."""
 
     def __init__(self) -> None:
@@ -53,15 +53,15 @@ class RdmaPortCounters:
         now = machine.monotonic()
         found = list_infiniband_devices(machine)
         seen = {
-            **_read_folders(self._ports, found, _PORTS),
-            **_read_folders(self._interfaces, found, _INTERFACES),
+            **_read_counter_folders(self._ports, found, _PORTS),
+            **_read_counter_folders(self._interfaces, found, _INTERFACES),
         }
         past = self._history.past(now)
         self._history.add(CounterSweep(now, seen))
         return CounterTrace(CounterSweep(now, seen), past)
 
 
-def _read_folders(
+def _read_counter_folders(
     files: CounterFileReader, found: Iterable[RdmaDevice], below: str
 ) -> dict[str, CounterReading]:
     """Return the readings of each folder in `below`: ports as `mlx5_0`, `mlx5_0/2`, else by
@@ -75,26 +75,26 @@ def _read_folders(
         for name in names:
             port = device.name if name == "1" else f"{device.name}/{name}"
             folders[port if below == _PORTS else name] = f"{device.folder}/{below}/{name}"
-    files.keep_only(list(folders.values()))
+    files.close_other_folders(list(folders.values()))
     read = {name: files.read(folder) for name, folder in folders.items()}
     return {name: reading for name, reading in read.items() if reading is not None}
 
 
 @lru_cache(maxsize=4)
-def _open_counters(root: Path) -> RdmaPortCounters:
-    return RdmaPortCounters()
+def _get_counter_reader(root: Path) -> RdmaCounterReader:
+    return RdmaCounterReader()
 
 
 def read_rdma_errors(machine: CheckedMachine) -> CounterTrace:
     """Read the counters. Raises DeviceAbsentError where there is no InfiniBand or RoCE device,
     UnknownResultError."""
-    return _open_counters(machine.root).trace(machine)
+    return _get_counter_reader(machine.root).trace(machine)
 
 
 def judge_rdma_errors(seen: CounterTrace, before: CounterTrace | None, limits: Limits) -> Judged:
     """Return one observation for each rule and port, with the window that shows most."""
     for rule in RULES:
-        for port, (grown, age) in find_worst_device(seen, rule, limits).items():
+        for port, (grown, age) in find_devices_over_limit(seen, rule, limits).items():
             detail = f"{rule.name} +{grown} in {age:.0f} s"
             yield Observation(rule.code, port, rule.verdict, detail)
 

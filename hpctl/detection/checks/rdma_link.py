@@ -6,7 +6,13 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from hpctl.detection.check import CheckedMachine, DeviceAbsentError, Judged, Limits, make_failure
+from hpctl.detection.check import (
+    CheckedMachine,
+    DeviceAbsentError,
+    Judged,
+    Limits,
+    make_fail_observation,
+)
 from hpctl.detection.rdma import RdmaPort, list_infiniband_devices, list_rdma_ports
 
 # Whether InfiniBand and RoCE ports that worked still do, at the same rate.
@@ -69,10 +75,10 @@ def judge_rdma_links(seen: RdmaLinkSample, before: RdmaLinkSample | None, limits
     fastest = dict(seen.fastest)
     for port in seen.ports:
         if port.active and 0 < port.gbps < (best := fastest.get(port.name, 0.0)):
-            yield make_failure("slow", port.name, f"{port.gbps:g} of {best:g} Gb/s")
+            yield make_fail_observation("slow", port.name, f"{port.gbps:g} of {best:g} Gb/s")
         if not port.active and port.name in seen.were_active:
-            yield make_failure(
+            yield make_fail_observation(
                 "down", port.name, f"port is {port.state}, link {port.phys_state or '?'}"
             )
     for device in seen.gone:
-        yield make_failure("gone", device, "the device was there and is gone")
+        yield make_fail_observation("gone", device, "the device was there and is gone")

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from hpctl.detection.kmsg import KernelRecord
 from hpctl.faults.decode import find_fault_row
-from hpctl.faults.table import KERNEL_CHECKS, FaultRow, list_check_rows
+from hpctl.faults.table import KERNEL_CHECKS, FaultRow, list_check_fault_rows
 from hpctl.vocabulary.model import DeviceVerdict, Finding
 
 ENDED = "ok:"
@@ -44,16 +44,16 @@ _NUMBERED = ("kernel.xid", "kernel.sxid")
 """Checks whose row depends on more than the number: see `hpctl.faults.decode`."""
 
 
-def _group_rows_by_code() -> dict[tuple[str, str], FaultRow]:
+def _index_fault_rows() -> dict[tuple[str, str], FaultRow]:
     """Return the rows of the kernel's checks by check and code."""
     index: dict[tuple[str, str], FaultRow] = {}
     for spec in KERNEL_CHECKS:
-        for row in list_check_rows(spec.name):
+        for row in list_check_fault_rows(spec.name):
             index |= {(row.check, code): row for code in row.codes}
     return index
 
 
-_ROWS = _group_rows_by_code()
+_ROWS = _index_fault_rows()
 
 
 class KernelLine(Struct, frozen=True):
@@ -80,7 +80,7 @@ def has_process_name(text: str) -> bool:
     return _OF_A_PROCESS.match(text) is not None
 
 
-def make_line(
+def make_kernel_line(
     check: str, code: str, record: KernelRecord, device: str = "", pid: str | None = None
 ) -> KernelLine:
     """Return the line of a record: its time and its text, cut to what a report carries."""

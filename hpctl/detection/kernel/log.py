@@ -20,14 +20,19 @@ from msgspec.structs import replace
 
 from hpctl.detection.findings import merge_findings
 from hpctl.detection.kernel.line import HEAD_CHARS, KernelLine, has_process_name, judge_kernel_line
-from hpctl.detection.kernel.link_detection import LinkErrorDuration
+from hpctl.detection.kernel.link_detection import LinkErrorTracker
 from hpctl.detection.kernel.out_of_memory import parse_oom_kill
-from hpctl.detection.kernel.patterns import KernelLinePatterns
+from hpctl.detection.kernel.patterns import KernelLineMatcher
 from hpctl.detection.kernel.processor_errors import parse_processor_error
-from hpctl.detection.kernel.split_messages import LONGEST_PART, PART_HEAD, MessageJoiner
-from hpctl.detection.kernel.traces import TRACE_CHECKS, add_driver_name, has_trace, is_end_of_trace
-from hpctl.detection.kernel.unknown_driver_lines import DRIVER_HEADS, parse_driver_line
-from hpctl.detection.kernel.xid import parse_numbered_error
+from hpctl.detection.kernel.split_messages import LONGEST_PART, PART_HEAD, KernelMessageJoiner
+from hpctl.detection.kernel.traces import (
+    TRACE_CHECKS,
+    add_driver_name,
+    has_kernel_trace,
+    is_end_of_trace,
+)
+from hpctl.detection.kernel.unknown_driver_lines import DRIVER_HEADS, parse_unknown_driver_line
+from hpctl.detection.kernel.xid import parse_xid_or_sxid
 from hpctl.detection.kmsg import KERNEL_FACILITY, KernelRecord
 from hpctl.faults.health import Key, make_finding_key
 from hpctl.faults.table import KERNEL_CHECKS
@@ -44,8 +49,8 @@ Found = dict[tuple[Key, DeviceVerdict], Finding]
 _PROCESS_CHECK = "kernel.process"
 """Its lines begin with the name of a process, and are matched against no other check."""
 _READ_BY_CODE: Mapping[str, Gather] = {
-    "kernel.xid": parse_numbered_error,
-    "kernel.sxid": parse_numbered_error,
+    "kernel.xid": parse_xid_or_sxid,
+    "kernel.sxid": parse_xid_or_sxid,
     "kernel.memory": parse_processor_error,
     "kernel.oom": parse_oom_kill,
 }
@@ -53,45 +58,45 @@ _READ_BY_CODE: Mapping[str, Gather] = {
 _CHECKS = tuple(spec for spec in KERNEL_CHECKS if spec.name != _PROCESS_CHECK)
 
 
-def _list_readers(checks: tuple[str, ...]) -> tuple[Gather, ...]:
+def _list_line_parsers(checks: tuple[str, ...]) -> tuple[Gather, ...]:
     """Return what reads the lines of these checks, in the order in which it is asked."""
     by_code = dict.fromkeys(_READ_BY_CODE[check] for check in checks if check in _READ_BY_CODE)
-    return (*by_code, KernelLinePatterns(checks).gather)
+    return (*by_code, KernelLineMatcher(checks).gather)
 
 
-def _group_readers_by_prefix() -> dict[str, tuple[Gather, ...]]:
+def _group_line_parsers_by_prefix() -> dict[str, tuple[Gather, ...]]:
     checks: dict[str, tuple[str, ...]] = {}
     for spec in _CHECKS:
         for head in spec.heads if spec.name not in TRACE_CHECKS else ():
             checks[head] = (*checks.get(head, ()), spec.name)
-    readers = {names: _list_readers(names) for names in set(checks.values())}
+    readers = {names: _list_line_parsers(names) for names in set(checks.values())}
     table = {head: readers[names] for head, names in checks.items()}
     for head in DRIVER_HEADS:
-        table[head] = (*table.get(head, ()), parse_driver_line)
+        table[head] = (*table.get(head, ()), parse_unknown_driver_line)
     return table
 
 
-def _group_readers_by_word() -> dict[str, tuple[Gather, ...]]:
+def _group_line_parsers_by_word() -> dict[str, tuple[Gather, ...]]:
     table: dict[str, tuple[Gather, ...]] = {}
     for spec in _CHECKS:
         for word in spec.words:
-            table[word] = _list_readers((spec.name,))
+            table[word] = _list_line_parsers((spec.name,))
     return table
 
 
-_BY_HEAD = _group_readers_by_prefix()
-_BY_WORD = _group_readers_by_word()
+_BY_HEAD = _group_line_parsers_by_prefix()
+_BY_WORD = _group_line_parsers_by_word()
 _AER, _BUS, _APEI, _QUEUE, _KILLER, _NCCL, _PAGES, _NRT, _SWIOTLB, _AMD_VI = chain.from_iterable(
     spec.words for spec in KERNEL_CHECKS
 )
-_PROCESS = (KernelLinePatterns([_PROCESS_CHECK]).gather,)
-_TRACED = KernelLinePatterns(TRACE_CHECKS)
+_PROCESS = (KernelLineMatcher([_PROCESS_CHECK]).gather,)
+_TRACED = KernelLineMatcher(TRACE_CHECKS)
 _TROUBLE = frozenset(
     chain.from_iterable(spec.heads for spec in _CHECKS if spec.name in TRACE_CHECKS)
 )
 
 
-class _EqualLines(Struct):
+class _RepeatedLines(Struct):
     """Equal lines of one batch: the first of them, the time of the last, and how many."""
 
     first: KernelRecord
@@ -105,8 +110,8 @@ class KernelLineJudge:
     def __init__(self, job_of: JobOf) -> None:
         self._job_of = job_of
         self._trouble: KernelLine | None = None
-        self._joiner = MessageJoiner()
-        self._complaints = LinkErrorDuration()
+        self._joiner = KernelMessageJoiner()
+        self._complaints = LinkErrorTracker()
 
     def findings(
         self, records: Iterable[KernelRecord], *, accept_user: bool = False
@@ -116,7 +121,7 @@ class KernelLineJudge:
         OK marks a line that ends the condition of an earlier one. `accept_user` accepts lines that
         the kernel did not write, for tests on the real device.
         """
-        equal: dict[str, _EqualLines] = {}
+        equal: dict[str, _RepeatedLines] = {}
         found: Found = {}
         for record in records:
             if record.facility != KERNEL_FACILITY and not accept_user:
@@ -130,7 +135,7 @@ class KernelLineJudge:
                 record = self._joiner.join(record)
                 text = record.text
             if self._trouble is not None:
-                self._follow_trace(record, found)
+                self._find_driver_in_trace(record, found)
             if head in _TROUBLE:
                 self._judge_lockup(record, found)
             # Written in full: a storm runs through this line, and a loop over the words costs more.
@@ -149,34 +154,36 @@ class KernelLineJudge:
             ):
                 known = equal.get(text)
                 if known is None:
-                    equal[text] = _EqualLines(record, record.at)
+                    equal[text] = _RepeatedLines(record, record.at)
                 else:
                     known.count += 1
                     known.last = max(known.last, record.at)
         for lines in equal.values():
-            self._read_lines(lines, found)
+            self._parse_repeated_lines(lines, found)
         return list(found.values())
 
-    def _read_lines(self, lines: _EqualLines, found: Found) -> None:
+    def _parse_repeated_lines(self, lines: _RepeatedLines, found: Found) -> None:
         text = lines.first.text
         if has_process_name(text):
-            self._try_readers(_PROCESS, lines, found)
+            self._try_line_parsers(_PROCESS, lines, found)
             return
         for word, readers in _BY_WORD.items():
-            if word in text and self._try_readers(readers, lines, found):
+            if word in text and self._try_line_parsers(readers, lines, found):
                 return
-        self._try_readers(_BY_HEAD.get(text[:HEAD_CHARS], ()), lines, found)
+        self._try_line_parsers(_BY_HEAD.get(text[:HEAD_CHARS], ()), lines, found)
 
-    def _try_readers(self, readers: Iterable[Gather], lines: _EqualLines, found: Found) -> bool:
+    def _try_line_parsers(
+        self, readers: Iterable[Gather], lines: _RepeatedLines, found: Found
+    ) -> bool:
         """Keep the result of the first reader that recognizes the lines."""
         for gather in readers:
             line = gather(lines.first)
             if line is None:
                 continue
-            finding = judge_kernel_line(self._complaints.judge_duration(line, lines.last))
+            finding = judge_kernel_line(self._complaints.mark_stuck_driver(line, lines.last))
             if lines.count > 1:
                 finding = replace(finding, last=lines.last, count=finding.count * lines.count)
-            self._add_line(finding, line.pid, found)
+            self._add_finding(finding, line.pid, found)
             return True
         return False
 
@@ -186,10 +193,10 @@ class KernelLineJudge:
             return
         line = _TRACED.gather(record)
         if line is not None:
-            self._add_line(judge_kernel_line(line), line.pid, found)
-            self._trouble = line if has_trace(line) else None
+            self._add_finding(judge_kernel_line(line), line.pid, found)
+            self._trouble = line if has_kernel_trace(line) else None
 
-    def _follow_trace(self, record: KernelRecord, found: Found) -> None:
+    def _find_driver_in_trace(self, record: KernelRecord, found: Found) -> None:
         trouble = self._trouble
         if trouble is None:
             return
@@ -197,9 +204,9 @@ class KernelLineJudge:
             self._trouble = None
         elif (line := add_driver_name(trouble, record)) is not None:
             self._trouble = None
-            self._add_line(judge_kernel_line(line), line.pid, found)
+            self._add_finding(judge_kernel_line(line), line.pid, found)
 
-    def _add_line(self, finding: Finding, pid: int | None, found: Found) -> None:
+    def _add_finding(self, finding: Finding, pid: int | None, found: Found) -> None:
         if pid is not None and not finding.job:
             job = self._job_of(pid, finding.first)
             finding = replace(finding, job=job) if job else finding

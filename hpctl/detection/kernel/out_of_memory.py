@@ -18,7 +18,7 @@ import re
 
 from msgspec.structs import replace
 
-from hpctl.detection.kernel.line import KernelLine, make_line
+from hpctl.detection.kernel.line import KernelLine, make_kernel_line
 from hpctl.detection.kmsg import KernelRecord
 from hpctl.detection.slurm_jobs import parse_cgroup_job_id
 
@@ -63,9 +63,9 @@ def parse_oom_kill(record: KernelRecord) -> KernelLine | None:
     if any(text.count(mark) > 1 for mark in _MARKS):
         # The owner of that process is ambiguous: neither a daemon nor a job is named.
         memcg = match["constraint"] == "MEMCG"
-        return make_line(OOM_CHECK, "cgroup" if memcg else "node", record, pid=match["pid"])
+        return make_kernel_line(OOM_CHECK, "cgroup" if memcg else "node", record, pid=match["pid"])
     job = parse_cgroup_job_id(match["cgroup"])
-    found = make_line(OOM_CHECK, _choose_oom_code(match, job), record, pid=match["pid"])
+    found = make_kernel_line(OOM_CHECK, _choose_oom_code(match, job), record, pid=match["pid"])
     return replace(found, job=job, detail=match["task"] if found.code == "daemon" else "")
 
 

@@ -12,10 +12,10 @@ from itertools import chain, groupby
 
 from msgspec import Struct
 
-from hpctl.detection.kernel.line import ENDED, KernelLine, make_line
-from hpctl.detection.kernel.xid import normalize_address
+from hpctl.detection.kernel.line import ENDED, KernelLine, make_kernel_line
+from hpctl.detection.kernel.xid import normalize_pci_address
 from hpctl.detection.kmsg import KernelRecord
-from hpctl.faults.table import FaultRow, expand_pattern_fragments, list_check_rows
+from hpctl.faults.table import FaultRow, expand_pattern_fragments, list_check_fault_rows
 
 _GROUP = re.compile(r"\(\?P<(\w+)>")
 _LEAD = re.compile(r"\{[a-z_]+\}")
@@ -38,13 +38,13 @@ class _RowPattern(Struct, frozen=True):
     groups: tuple[_NamedGroup, ...]
 
 
-class KernelLinePatterns:
+class KernelLineMatcher:
     """A reader of the lines of some checks by the patterns of their rows."""
 
     def __init__(self, checks: Iterable[str]) -> None:
         self._alternatives: dict[str, _RowPattern] = {}
         patterns: list[tuple[FaultRow, str]] = []
-        for row in chain.from_iterable(map(list_check_rows, checks)):
+        for row in chain.from_iterable(map(list_check_fault_rows, checks)):
             patterns += [(row, pattern) for pattern in row.line]
         parts = [
             self._join_patterns(lead, tuple(alike))
@@ -81,11 +81,11 @@ class KernelLinePatterns:
             return None
         # The group around a pattern is closed after those within it.
         found = self._alternatives[str(match.lastgroup)]
-        said = dict(_list_values(match, found.groups))
-        code = found.row.code or _find_code(said)
+        said = dict(_list_group_values(match, found.groups))
+        code = found.row.code or _find_code_group(said)
         ended = ENDED if "ended" in said else ""
-        return make_line(
-            found.row.check, f"{ended}{code}", record, _find_device(said), said.get("pid")
+        return make_kernel_line(
+            found.row.check, f"{ended}{code}", record, _find_matched_device(said), said.get("pid")
         )
 
 
@@ -95,7 +95,9 @@ def _find_literal_prefix(pattern: str) -> str:
     return found[0] if found else ""
 
 
-def _list_values(match: re.Match[str], groups: Iterable[_NamedGroup]) -> Iterator[tuple[str, str]]:
+def _list_group_values(
+    match: re.Match[str], groups: Iterable[_NamedGroup]
+) -> Iterator[tuple[str, str]]:
     """Yield the values of the line by the names of the row's groups."""
     for group in groups:
         value = match[group.name]
@@ -103,16 +105,16 @@ def _list_values(match: re.Match[str], groups: Iterable[_NamedGroup]) -> Iterato
             yield group.means, value
 
 
-def _find_device(said: dict[str, str]) -> str:
+def _find_matched_device(said: dict[str, str]) -> str:
     for name in _DEVICES:
         if name in said:
             value = said[name]
             if name == "pci":
-                return normalize_address(value)
+                return normalize_pci_address(value)
             return f"{name}{value}" if name in _NUMBERED else value
     return ""
 
 
-def _find_code(said: dict[str, str]) -> str:
+def _find_code_group(said: dict[str, str]) -> str:
     """Return the name of the group that is a code: in rows that cover every code."""
     return next(name for name in said if name not in (*_DEVICES, "pid", "ended"))

@@ -38,7 +38,7 @@ _MIDDLE = re.compile(rf"NVRM: (?:{_IDS}(?: {_INSTALLED})?|{_INSTALLED})")
 _LAST = "NVRM: fallen off the bus"
 
 
-class MessageJoiner:
+class KernelMessageJoiner:
     """Join the parts of a message as they come. It holds the text of one message at most."""
 
     def __init__(self) -> None:

@@ -11,7 +11,7 @@ from datetime import timedelta
 
 from msgspec.structs import replace
 
-from hpctl.detection.kernel.line import KernelLine, make_line
+from hpctl.detection.kernel.line import KernelLine, make_kernel_line
 from hpctl.detection.kmsg import KernelRecord
 
 TRACE_CHECKS = ("kernel.lockup", "kernel.crash")
@@ -30,7 +30,7 @@ _FRAME = re.compile(
 )
 
 
-def has_trace(trouble: KernelLine) -> bool:
+def has_kernel_trace(trouble: KernelLine) -> bool:
     """Return whether the kernel prints registers after this line."""
     return trouble.code in _HAS_TRACE
 
@@ -45,5 +45,5 @@ def add_driver_name(trouble: KernelLine, record: KernelRecord) -> KernelLine | N
     match = _FRAME.match(record.text)
     if match is None:
         return None
-    found = make_line(trouble.check, "driver", record, trouble.device)
+    found = make_kernel_line(trouble.check, "driver", record, trouble.device)
     return replace(found, detail=match["module"] or match["poll"], pid=trouble.pid)

@@ -7,7 +7,7 @@ import re
 
 from msgspec.structs import replace
 
-from hpctl.detection.kernel.line import HEAD_CHARS, KernelLine, make_line
+from hpctl.detection.kernel.line import HEAD_CHARS, KernelLine, make_kernel_line
 from hpctl.detection.kmsg import KernelRecord
 from hpctl.faults.table import BENIGN_LINES, DRIVERS
 
@@ -92,7 +92,7 @@ _GPU_ADDRESS = re.compile(
 _BENIGN = tuple(row.begins for row in BENIGN_LINES)
 
 
-def parse_driver_line(record: KernelRecord) -> KernelLine | None:
+def parse_unknown_driver_line(record: KernelRecord) -> KernelLine | None:
     """Read a line that no other family recognizes: which driver prints it, and of which GPU."""
     text = record.text
     if not (text.startswith(_ALWAYS) or _is_error_line(text.lower())):
@@ -100,7 +100,7 @@ def parse_driver_line(record: KernelRecord) -> KernelLine | None:
     if _ORDINARY.match(text) is not None or _GPU_NUMBER.sub("NVRM: ", text, 1).startswith(_BENIGN):
         return None
     address = _GPU_ADDRESS.match(text)
-    found = make_line(DRIVER_CHECK, "unknown", record, address[1].lower() if address else "")
+    found = make_kernel_line(DRIVER_CHECK, "unknown", record, address[1].lower() if address else "")
     return replace(found, detail=_DRIVER_OF.get(text[:HEAD_CHARS], ""))
 
 

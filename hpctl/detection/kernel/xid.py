@@ -16,8 +16,8 @@ import re
 
 from msgspec.structs import replace
 
-from hpctl.detection.kernel.line import KernelLine, make_line
-from hpctl.detection.kernel.xid74 import name_nvlink_error
+from hpctl.detection.kernel.line import KernelLine, make_kernel_line
+from hpctl.detection.kernel.xid74 import classify_nvlink_error
 from hpctl.detection.kmsg import KernelRecord
 from hpctl.faults.decode import strip_process_name
 
@@ -89,22 +89,22 @@ _ACTION_SYNONYMS = {
 _SXID_COMPANION = ("Data {", "Severity ")
 
 
-def parse_numbered_error(record: KernelRecord) -> KernelLine | None:
+def parse_xid_or_sxid(record: KernelRecord) -> KernelLine | None:
     """Return the error of a GPU or NVSwitch that a line numbers; None for all other lines."""
     text = record.text
     match = _XID.match(text)
     if match is not None:
         code, rest = str(int(match["code"])), match["rest"]
-        found = make_line(
-            CHECK_XID, code, record, normalize_address(match["pci"]), _find_pid(code, rest)
+        found = make_kernel_line(
+            CHECK_XID, code, record, normalize_pci_address(match["pci"]), _find_pid(code, rest)
         )
-        return replace(found, detail=_describe_xid(code, rest), count=_count_errors(rest))
+        return replace(found, detail=_describe_xid(code, rest), count=_count_repeated_errors(rest))
     match = _SXID.match(text)
     if match is not None and not match["rest"].startswith(_SXID_COMPANION):
         rest = match["rest"]
-        device, pid = normalize_address(match["pci"]), _find_pid(match["code"], rest)
-        found = make_line(CHECK_SXID, match["code"], record, device, pid)
-        return replace(found, detail=_describe_sxid(rest), count=_count_errors(rest))
+        device, pid = normalize_pci_address(match["pci"]), _find_pid(match["code"], rest)
+        found = make_kernel_line(CHECK_SXID, match["code"], record, device, pid)
+        return replace(found, detail=_describe_sxid(rest), count=_count_repeated_errors(rest))
     return None
 
 
@@ -118,13 +118,13 @@ def _find_pid(code: str, rest: str) -> str | None:
     return None if match is None else match["pid"]
 
 
-def _count_errors(rest: str) -> int:
+def _count_repeated_errors(rest: str) -> int:
     """Return how many errors the line represents, with those that the driver skipped."""
     skipped = _SKIPPED.search(rest)
     return 1 + (int(skipped["skipped"]) if skipped else 0)
 
 
-def normalize_address(pci: str) -> str:
+def normalize_pci_address(pci: str) -> str:
     """Return a PCI address as sysfs spells it: `0000:c1:00.0`."""
     domain, _, rest = ("0000:" * (pci.count(":") < 2) + pci.lower()).partition(":")
     address = f"{int(domain, 16):04x}:{rest}"
@@ -151,7 +151,7 @@ def _describe_xid(code: str, text: str) -> str:
         return ""
     rest = strip_process_name(text)
     if code == NVLINK_ERROR and (match := _NVLINK.search(rest)) is not None:
-        kind = name_nvlink_error([int(word, 16) for word in match["registers"].split(",")])
+        kind = classify_nvlink_error([int(word, 16) for word in match["registers"].split(",")])
         return f"link={int(match['link'])} {kind}"
     match = _NVLINK5.search(rest)
     if match is not None:

@@ -149,7 +149,7 @@ class GpuReader:
                 raise
             # Earlier links and processes do not describe a GPU that is lost now.
             self._seldom = {}
-            found["error"] = failed.as_error()
+            found["error"] = failed.to_error_fields()
         often_ecc, seldom_ecc = found.pop("ecc", {}), self._seldom.get("ecc", {})
         often_remap, banks = found.pop("remap", {}), self._seldom.get("remap", {})
         return {
@@ -166,10 +166,10 @@ def _read_frequent_values(device: NvmlDevice, found: Fields) -> None:
     values = dict(zip(OFTEN, device.fields(OFTEN), strict=True))
     found["recovery_action"] = values[RECOVERY_ACTION]
     found["memory_temperature_c"] = values[MEMORY_TEMPERATURE]
-    found["throttle"] = _name_field_values(THROTTLE, values)
-    found["remap"] = _name_field_values(REMAP, values)
+    found["throttle"] = _map_names_to_values(THROTTLE, values)
+    found["remap"] = _map_names_to_values(REMAP, values)
     found["pcie"] = {
-        **_name_field_values(REPLAY, values),
+        **_map_names_to_values(REPLAY, values),
         "generation": device.ask("nvmlDeviceGetCurrPcieLinkGeneration"),
         "generation_max": device.ask("nvmlDeviceGetMaxPcieLinkGeneration"),
         "width": device.ask("nvmlDeviceGetCurrPcieLinkWidth"),
@@ -205,10 +205,10 @@ def _read_infrequent_values(device: NvmlDevice) -> Fields:
         "remap": {} if banks is None else {"banks_low": banks.low, "banks_none": banks.none},
         "ecc": {
             "sram_threshold_exceeded": None if sram is None else bool(sram.bThresholdExceeded),
-            **_name_field_values(RETIRED, dict(zip(RETIRED.values(), pages, strict=True))),
+            **_map_names_to_values(RETIRED, dict(zip(RETIRED.values(), pages, strict=True))),
         },
         "mig": None if mig is None else bool(mig[0]),
-        "nvlinks": _read_links(device, count),
+        "nvlinks": _read_nvlinks(device, count),
         "fabric": _read_fabric(device),
         "processes": None
         if processes is None
@@ -216,7 +216,7 @@ def _read_infrequent_values(device: NvmlDevice) -> Fields:
     }
 
 
-def _read_links(device: NvmlDevice, count: int | None) -> list[Fields]:
+def _read_nvlinks(device: NvmlDevice, count: int | None) -> list[Fields]:
     """Return the links of the device: as many as it counts, else until one is missing."""
     links: list[Fields] = []
     for link in range(MOST_LINKS if count is None else count):
@@ -231,8 +231,10 @@ def _read_links(device: NvmlDevice, count: int | None) -> list[Fields]:
         values = dict(zip(A_LINK, answers[first : first + len(A_LINK)], strict=True))
         recoveries = values[LINK_RECOVERIES_5]
         one["recoveries"] = values[LINK_RECOVERIES] if recoveries is None else recoveries
-        one.update(_name_field_values(LINK, values))
-        one.update({name: _decode_rate(values[field]) for name, field in LINK_BER.items()})
+        one.update(_map_names_to_values(LINK, values))
+        one.update(
+            {name: _decode_bit_error_rate(values[field]) for name, field in LINK_BER.items()}
+        )
     return links
 
 
@@ -254,7 +256,7 @@ def _read_fabric(device: NvmlDevice) -> Fields | None:
     }
 
 
-def _name_field_values(names: dict[str, int], values: dict[int, Any]) -> Fields:
+def _map_names_to_values(names: dict[str, int], values: dict[int, Any]) -> Fields:
     found = {}
     for name, number in names.items():
         value = values[number]
@@ -262,7 +264,7 @@ def _name_field_values(names: dict[str, int], values: dict[int, Any]) -> Fields:
     return found
 
 
-def _decode_rate(raw: int | None) -> float | None:
+def _decode_bit_error_rate(raw: int | None) -> float | None:
     """Return the bit error rate of a field: mantissa in the bits 8 to 11, negative exponent of ten
     in 0 to 7."""
     return None if raw is None else (raw >> 8 & 0xF) * 10.0 ** -(raw & 0xFF)
@@ -439,7 +441,7 @@ def run_nvml_session(
 
 def _send_error(agent: AgentPipe, failed: NvmlCallError) -> None:
     now = time.monotonic()
-    agent.send("sweep", snapshot={"at": now, "error": failed.as_error()}, done=now)
+    agent.send("sweep", snapshot={"at": now, "error": failed.to_error_fields()}, done=now)
 
 
 def trim_heap(nvml: Any) -> None:

@@ -30,7 +30,7 @@ import msgspec
 from msgspec.structs import replace
 
 from hpctl.detection.check import DeviceAbsentError, DriverHungError, UnknownResultError
-from hpctl.detection.driver_files import find_library
+from hpctl.detection.driver_files import find_nvml_library
 from hpctl.detection.machine import list_pci_gpus
 from hpctl.detection.nvml.driver import (
     DRIVER_NOT_LOADED,
@@ -81,7 +81,7 @@ class ChildClosedError(Exception):
     """The error of a child that sent its last message, or an invalid one; the text names which."""
 
 
-class NvmlChild:
+class NvmlChildProcess:
     """A running child. No method waits for it without a limit or kills it."""
 
     def __init__(self, every_s: float, env: Mapping[str, str], library: str = "") -> None:
@@ -160,7 +160,7 @@ class NvmlChild:
             self._buffer += chunk
         return False
 
-    def in_call(self) -> DriverCall | None:
+    def get_oldest_call(self) -> DriverCall | None:
         """Return the call of the driver that it is in; None where it is in none."""
         return self._page.oldest()
 
@@ -246,8 +246,8 @@ class NvmlClient:
         self._env = dict(os.environ if env is None else env)
         self._lock = threading.Lock()
         self._epoll = select.epoll()
-        self._child: NvmlChild | None = None
-        self._leaving: NvmlChild | None = None
+        self._child: NvmlChildProcess | None = None
+        self._leaving: NvmlChildProcess | None = None
         self._left_at = 0.0
         self._abandoned = self._closed = self._held = False
         self._hung_since: float | None = None
@@ -275,12 +275,12 @@ class NvmlClient:
         with self._lock:
             if self._closed:
                 raise UnknownResultError("NVML is closed")
-            self._check_child()
+            self._supervise_child()
             hung = self._find_hung_call()
             if hung is not None:
                 overdue_s, call = hung
                 raise DriverHungError(overdue_s, call)
-            halted = self._explain_halt()
+            halted = self._explain_child_halt()
             if halted is not None:
                 raise UnknownResultError(halted)
             snapshot = self._snapshot
@@ -298,7 +298,7 @@ class NvmlClient:
     def events(self) -> tuple[NvmlEvent, ...]:
         """Return the events since the last call, oldest first; at most WAITING_EVENTS are kept."""
         with self._lock:
-            self._check_child()
+            self._supervise_child()
             events = tuple(self._waiting)
             self._waiting.clear()
             return events
@@ -334,7 +334,7 @@ class NvmlClient:
     def child_pid(self) -> int | None:
         """Return the process id of the child that runs or hangs, for the agent's own measures."""
         with self._lock:
-            self._check_child()
+            self._supervise_child()
             child = self._child or self._leaving
             return None if child is None else child.pid
 
@@ -353,7 +353,7 @@ class NvmlClient:
             self._child = self._leaving = None
             self._epoll.close()
 
-    def _check_child(self) -> None:
+    def _supervise_child(self) -> None:
         if self._leaving is not None and (status := self._leaving.exit_status()) is not None:
             self._handle_child_exit(self._leaving, status)
         if self._child is not None:
@@ -363,16 +363,18 @@ class NvmlClient:
         self._watch_late_child()
 
     def _start_child(self) -> None:
-        library = find_library(self._root, self._env)
+        library = find_nvml_library(self._root, self._env)
         try:
-            child = NvmlChild(self._every_s, self._env, "" if library is None else str(library))
+            child = NvmlChildProcess(
+                self._every_s, self._env, "" if library is None else str(library)
+            )
         except OSError as error:
             self._delay_restart(f"the NVML child does not start: {error}")
             return
         self._epoll.register(child.socket, select.EPOLLIN)
         self._child, self._abandoned, self._hung_since = child, False, None
 
-    def _read_child_messages(self, child: NvmlChild) -> None:
+    def _read_child_messages(self, child: NvmlChildProcess) -> None:
         try:
             for message in child.messages():
                 match message:
@@ -393,7 +395,7 @@ class NvmlClient:
             self._release_child(child)
             return
 
-    def _release_child(self, child: NvmlChild) -> None:
+    def _release_child(self, child: NvmlChildProcess) -> None:
         self._epoll.unregister(child.socket)
         child.let_go()
         self._child, self._leaving, self._left_at = None, child, time.monotonic()
@@ -401,7 +403,7 @@ class NvmlClient:
         if status is not None:
             self._handle_child_exit(child, status)
 
-    def _handle_child_exit(self, child: NvmlChild, status: int) -> None:
+    def _handle_child_exit(self, child: NvmlChildProcess, status: int) -> None:
         """Handle its exit: set when the next may start."""
         self._leaving = None
         child.forget()
@@ -431,7 +433,7 @@ class NvmlClient:
             self._pauses.calm(now)
             self._log_child_pause("", now)
             return
-        if self._pauses.since_last_look_s(now) < longest_s / 20:
+        if self._pauses.since_last_observation_s(now) < longest_s / 20:
             return
         child = self._child or self._leaving
         self._pauses.overdue(now, None if child is None else sample_thread(child.pid, call.thread))
@@ -453,26 +455,26 @@ class NvmlClient:
     def _find_hung_call(self) -> tuple[float, str] | None:
         """Return which call has not returned, and for how long; None where the driver is not the
         cause."""
-        now, call = time.monotonic(), self._find_call()
+        now, call = time.monotonic(), self._find_call_in_flight()
         if call is None:
             return None
         if call.since != self._hung_since:
-            if self._pauses.counted_s(call.since, now) <= self._hung_after_s:
+            if self._pauses.compute_unpaused_s(call.since, now) <= self._hung_after_s:
                 return None
             self._hung_since = call.since
         return now - call.since, call.name
 
-    def _explain_halt(self) -> str | None:
+    def _explain_child_halt(self) -> str | None:
         """Return why the child is late, where it is so late that the driver would count as hung."""
         call = self._find_late_call()
         if call is None or time.monotonic() - call.since <= self._hung_after_s:
             return None
         return self._pauses.reason or None
 
-    def _find_call(self) -> DriverCall | None:
+    def _find_call_in_flight(self) -> DriverCall | None:
         """Return the call that the child is in: one of the driver's, or its own exit."""
         child = self._child or self._leaving
-        call = None if child is None else child.in_call()
+        call = None if child is None else child.get_oldest_call()
         if call is None and self._leaving is not None:
             # Its descriptors are closed in the driver too: that can hang like any call.
             call = DriverCall(self._left_at, "the child's exit", self._leaving.pid)
@@ -480,14 +482,14 @@ class NvmlClient:
 
     def _find_late_call(self) -> DriverCall | None:
         """Return the call that the child is in, or the sweep that it does not begin."""
-        call = self._find_call()
+        call = self._find_call_in_flight()
         if call is None and self._child is not None:
             begun = max(self._done, self._child.started)
             call = DriverCall(begun + self._every_s, "a sweep", self._child.pid)
         return call
 
-    def _measure_call_age(self, child: NvmlChild) -> float:
-        call = child.in_call()
+    def _measure_call_age(self, child: NvmlChildProcess) -> float:
+        call = child.get_oldest_call()
         return 0.0 if call is None else time.monotonic() - call.since
 
     def _is_driver_absent(self, snapshot: NvmlSnapshot) -> bool:

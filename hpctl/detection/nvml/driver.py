@@ -125,7 +125,7 @@ class NvmlCallError(Exception):
         super().__init__(f"{call} answered {code}")
         self.code, self.call = code, call
 
-    def as_error(self) -> dict[str, Any]:
+    def to_error_fields(self) -> dict[str, Any]:
         """Return the fields of `snapshot.NvmlError`."""
         return {"code": self.code, "call": self.call, "text": ERRORS.get(self.code, "")}
 

@@ -61,12 +61,12 @@ def sample_thread(pid: int, thread: int, proc: Path = PROC) -> ThreadSample | No
     halted = ""
     if state in _STOPPED_STATES:
         halted = STOPPED
-    elif is_frozen(pid, proc):
+    elif is_process_frozen(pid, proc):
         halted = FROZEN
     return ThreadSample(thread, halted, state == _RUNNABLE, (int(user) + int(system)) / _TICKS)
 
 
-def is_frozen(pid: int, proc: Path = PROC) -> bool:
+def is_process_frozen(pid: int, proc: Path = PROC) -> bool:
     """Return whether the cgroup of a process or an ancestor of it is frozen, v1 or v2."""
     try:
         memberships = (proc / str(pid) / "cgroup").read_text(errors="replace")
@@ -145,15 +145,15 @@ class ChildPauses:
         elif now - began > self._longest_s:
             self._add_pause(began + self._longest_s, now)
             self.reason = f"the agent itself did not run for {now - began:.0f} s"
-        elif _is_starved(before, seen, now - began):
+        elif _is_thread_starved(before, seen, now - began):
             self._add_pause(began, now)
             self.reason = STARVED
 
-    def since_last_look_s(self, now: float) -> float:
+    def since_last_observation_s(self, now: float) -> float:
         """Return the seconds since the last observation; infinite before the first."""
         return float("inf") if self._last_at is None else now - self._last_at
 
-    def counted_s(self, since: float, now: float) -> float:
+    def compute_unpaused_s(self, since: float, now: float) -> float:
         """Return the seconds between two times, without those that do not count."""
         lost_s = sum(max(0.0, min(end, now) - max(start, since)) for start, end in self._lost)
         return now - since - lost_s
@@ -164,7 +164,9 @@ class ChildPauses:
         self._lost.append((start, end))
 
 
-def _is_starved(before: ThreadSample | None, seen: ThreadSample | None, elapsed_s: float) -> bool:
+def _is_thread_starved(
+    before: ThreadSample | None, seen: ThreadSample | None, elapsed_s: float
+) -> bool:
     if before is None or seen is None or before.thread != seen.thread:
         return False
     used_s = seen.cpu_s - before.cpu_s

@@ -24,7 +24,7 @@ _SEVERITIES: Final = {
 _TAKES_OUT_OF_SERVICE: Final = frozenset({"CRITICAL", "UNKNOWN"})
 
 
-def find_exit_code(severity: str) -> int:
+def get_severity_exit_code(severity: str) -> int:
     """Return their exit code: 1 for CRITICAL and UNKNOWN, 0 for PASS, INFO and WARNING.
 
     Any other word is NO_VERDICT.

@@ -103,12 +103,12 @@ class _HealthLogReader:
         """Return how many lines were too long and are left out."""
         return self._lines.cut
 
-    def _next_lines(self) -> list[bytes]:
+    def _take_pending_lines(self) -> list[bytes]:
         now, self._pending = self._pending[:LINES], self._pending[LINES:]
         return now
 
 
-class HealthAgentFile(_HealthLogReader):
+class HealthAgentLogFile(_HealthLogReader):
     """A log file, from its beginning: rotated, shortened or replaced files are followed."""
 
     def __init__(self, path: Path) -> None:
@@ -130,7 +130,9 @@ class HealthAgentFile(_HealthLogReader):
                     f"the agent cannot read the log of HyperPod's health agent, {self._path}: "
                     f"{error.strerror}"
                 ) from error
-        return [HealthAgentLine(line.decode(errors="replace")) for line in self._next_lines()]
+        return [
+            HealthAgentLine(line.decode(errors="replace")) for line in self._take_pending_lines()
+        ]
 
     def close(self) -> None:
         """Close the file; the next `read` opens it again, from its beginning."""
@@ -206,7 +208,9 @@ class HealthAgentJournal(_HealthLogReader):
         if not self._pending:
             self._pending = self._lines.feed(self._read_chunk(wait_s))
         return [
-            line for entry in self._next_lines() if (line := self.parse_entry(entry)) is not None
+            line
+            for entry in self._take_pending_lines()
+            if (line := self.parse_entry(entry)) is not None
         ]
 
     def close(self) -> None:
@@ -278,9 +282,9 @@ class HealthAgentJournal(_HealthLogReader):
         return HealthAgentLine(text, parse_timestamp(int(stamp) / 1e6))
 
 
-Source = HealthAgentFile | HealthAgentJournal
+Source = HealthAgentLogFile | HealthAgentJournal
 
 
 def open_health_agent_log(path: Path | None) -> Source:
     """Return the file at `path`, or the journal where None."""
-    return HealthAgentJournal() if path is None else HealthAgentFile(path)
+    return HealthAgentJournal() if path is None else HealthAgentLogFile(path)

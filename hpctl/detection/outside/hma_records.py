@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from hpctl.detection.kernel.xid import normalize_address
+from hpctl.detection.kernel.xid import normalize_pci_address
 from hpctl.toolkit.bounds import EARLIEST, LATEST
 from hpctl.toolkit.compat import UTC, parse_iso_time
 from hpctl.vocabulary.model import ClearCondition, DeviceVerdict, Finding
@@ -85,7 +85,7 @@ class HealthAgentDetection(Struct, frozen=True):
         )
 
 
-def read_detection(line: str) -> HealthAgentDetection | None:
+def parse_detection(line: str) -> HealthAgentDetection | None:
     """Return the detection in a line of the log; None for its other lines. Raises
     MalformedDetectionError."""
     if not any(sign in line for sign in _SIGNS):
@@ -106,69 +106,71 @@ def read_detection(line: str) -> HealthAgentDetection | None:
         if isinstance(inner, dict):
             return reader(_normalize_keys(inner), fields, line)
     if isinstance(fields.get("condition"), str):
-        return _parse_dcgm(fields, line)
+        return _parse_dcgm_violation(fields, line)
     raise MalformedDetectionError(
         f"a detection of an unknown shape: {', '.join(sorted(fields))[:120]}"
     )
 
 
-def _parse_npd(
+def _parse_npd_event(
     details: Mapping[str, Any], fields: Mapping[str, Any], line: str
 ) -> HealthAgentDetection | None:
     """Return an event of the node problem detector: its reason, and the condition that it leads
     to."""
-    message, reason = _read_text(details, "message"), _read_code(details, "reason")
+    message, reason = _get_text_field(details, "message"), _get_code_field(details, "reason")
     condition = _CONDITION.search(message)
     at = _parse_time(details.get("timestamp")) or _parse_time(fields.get("ts"))
-    action = _find_action(reason, condition[1] if condition else message)
+    action = _find_intended_action(reason, condition[1] if condition else message)
     xid = _XID.search(message)
     if xid is None:
         return HealthAgentDetection("npd", reason, line, at, action=action, message=message)
     return HealthAgentDetection(
-        "npd", reason, line, at, normalize_address(xid["pci"]), action, f"Xid {xid['code']}"
+        "npd", reason, line, at, normalize_pci_address(xid["pci"]), action, f"Xid {xid['code']}"
     )
 
 
-def _parse_event(
+def _parse_eks_event(
     details: Mapping[str, Any], fields: Mapping[str, Any], line: str
 ) -> HealthAgentDetection | None:
     """Return an event with its action, as clusters on EKS have it."""
-    reason, kind = _read_code(details, "Reason"), _read_text(details, "Type")
-    asked = _read_text(details, "Action").lower()
+    reason, kind = _get_code_field(details, "Reason"), _get_text_field(details, "Type")
+    asked = _get_text_field(details, "Action").lower()
     action = (
-        asked if asked in ("replace", "reboot", "none") else _find_action(reason, kind) or asked
+        asked
+        if asked in ("replace", "reboot", "none")
+        else _find_intended_action(reason, kind) or asked
     )
-    xid = _XID.search(_read_text(details, "Message"))
-    device = normalize_address(xid["pci"]) if xid else ""
+    xid = _XID.search(_get_text_field(details, "Message"))
+    device = normalize_pci_address(xid["pci"]) if xid else ""
     return HealthAgentDetection(
         "event", reason, line, _parse_time(fields.get("ts")), device, action, kind
     )
 
 
-def _parse_condition(
+def _parse_node_condition(
     details: Mapping[str, Any], fields: Mapping[str, Any], line: str
 ) -> HealthAgentDetection | None:
     """Return a condition of the node; None for one whose status is not True."""
     if str(details.get("status", "True")).lower() != "true":
         return None
-    kind = _read_code(details, "type")
+    kind = _get_code_field(details, "type")
     at = _parse_time(fields.get("ts"))
-    message = _read_text(details, "message")
+    message = _get_text_field(details, "message")
     return HealthAgentDetection(
-        "condition", kind, line, at, action=_find_action(kind, kind), message=message
+        "condition", kind, line, at, action=_find_intended_action(kind, kind), message=message
     )
 
 
 _SHAPES = {
-    "Event detail": _parse_event,
-    "condition details": _parse_condition,
-    "details": _parse_npd,
+    "Event detail": _parse_eks_event,
+    "condition details": _parse_node_condition,
+    "details": _parse_npd_event,
 }
 
 
-def _parse_dcgm(fields: Mapping[str, Any], line: str) -> HealthAgentDetection:
+def _parse_dcgm_violation(fields: Mapping[str, Any], line: str) -> HealthAgentDetection:
     """Return a DCGM policy violation. It names no action, and none is inferred."""
-    at, condition = _parse_time(fields.get("ts")), _read_text(fields, "condition")
+    at, condition = _parse_time(fields.get("ts")), _get_text_field(fields, "condition")
     data = fields.get("data")
     values = _normalize_keys(data) if isinstance(data, dict) else {}
     if condition.lower().startswith("xid"):
@@ -190,15 +192,15 @@ def _normalize_keys(record: Mapping[Any, Any]) -> dict[str, Any]:
     return {str(key).rstrip(": "): value for key, value in record.items()}
 
 
-def _read_text(fields: Mapping[str, Any], key: str) -> str:
+def _get_text_field(fields: Mapping[str, Any], key: str) -> str:
     value = fields.get(key, "")
     return " ".join(value.split()) if isinstance(value, str) else ""
 
 
-def _read_code(fields: Mapping[str, Any], key: str) -> str:
+def _get_code_field(fields: Mapping[str, Any], key: str) -> str:
     """Return the word that names the detection. Raises MalformedDetectionError where there is
     none."""
-    slug = _make_code_slug(_read_text(fields, key))
+    slug = _make_code_slug(_get_text_field(fields, key))
     if not slug:
         raise MalformedDetectionError(f"a detection without {key!r}")
     return slug
@@ -208,7 +210,7 @@ def _make_code_slug(text: str) -> str:
     return _NO_CODE.sub("_", text.strip())[:64]
 
 
-def _find_action(reason: str, condition: str) -> str:
+def _find_intended_action(reason: str, condition: str) -> str:
     """Return HyperPod's intended action from its own text; empty where that names none."""
     if reason in _NO_ACTION:
         return "none"

@@ -6,13 +6,13 @@ import threading
 import time
 from datetime import datetime, timedelta
 
-from hpctl.detection.changes import ChangeListener
+from hpctl.detection.changes import FindingChangeListener
 from hpctl.detection.findings import merge_findings
 from hpctl.detection.outside.hma_log import HealthAgentLine, Source, UntrustedLogError
 from hpctl.detection.outside.hma_records import (
     HealthAgentDetection,
     MalformedDetectionError,
-    read_detection,
+    parse_detection,
 )
 from hpctl.faults.health import Key, make_finding_key
 from hpctl.toolkit.compat import UTC
@@ -40,14 +40,14 @@ AGAIN_S = 60.0
 """How long after a problem the log is opened again."""
 
 
-class HealthAgentWatch(threading.Thread):
+class HealthAgentLogWatcher(threading.Thread):
     """A watch that follows a source until stopped. `listener` is called for each new finding.
 
     Records from before `booted` are another boot's and no longer count. A missing source is not a
     finding: most machines have none. An untrusted one is.
     """
 
-    def __init__(self, source: Source, booted: datetime, listener: ChangeListener) -> None:
+    def __init__(self, source: Source, booted: datetime, listener: FindingChangeListener) -> None:
         super().__init__(name="hma", daemon=True)
         # The kernel's time of the boot and the wall clock differ by the adjustments since.
         self._source, self._booted = source, booted - timedelta(seconds=5)
@@ -78,7 +78,7 @@ class HealthAgentWatch(threading.Thread):
         try:
             lines = self._source.read(wait_s)
         except UntrustedLogError as error:
-            self._note_problem("untrusted", str(error))
+            self._record_log_problem("untrusted", str(error))
             return False
         except Unavailable:
             return False
@@ -86,7 +86,7 @@ class HealthAgentWatch(threading.Thread):
         for line in lines:
             self._judge_line(line, heard)
         if self._source.cut > self._cut:
-            self._note_problem("too_long", "a line is too long to be a detection")
+            self._record_log_problem("too_long", "a line is too long to be a detection")
             self._cut = self._source.cut
         return True
 
@@ -103,7 +103,7 @@ class HealthAgentWatch(threading.Thread):
 
     def _judge_line(self, line: HealthAgentLine, heard: datetime) -> None:
         try:
-            detection = read_detection(line.text)
+            detection = parse_detection(line.text)
         except (
             MalformedDetectionError,
             ArithmeticError,
@@ -111,7 +111,7 @@ class HealthAgentWatch(threading.Thread):
             TypeError,
             ValueError,
         ) as error:
-            self._note_problem("malformed", str(error) or type(error).__name__, line.text)
+            self._record_log_problem("malformed", str(error) or type(error).__name__, line.text)
             return
         if detection is not None:
             self._add_detection(detection, line, heard)
@@ -132,11 +132,13 @@ class HealthAgentWatch(threading.Thread):
             if not full:
                 self._found[name] = finding if old is None else merge_findings(old, finding)
         if full:
-            self._note_problem("too_many", f"more than {MAX_KEPT} distinct detections in one boot")
+            self._record_log_problem(
+                "too_many", f"more than {MAX_KEPT} distinct detections in one boot"
+            )
         elif old is None:
             self._listener.note_change()
 
-    def _note_problem(self, code: str, detail: str, evidence: str = "") -> None:
+    def _record_log_problem(self, code: str, detail: str, evidence: str = "") -> None:
         """Record one UNKNOWN finding for all problems with the log: the first message, counted."""
         now = datetime.now(UTC)
         new = Finding(

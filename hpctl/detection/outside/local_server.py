@@ -22,7 +22,7 @@ from hpctl.detection.outside.report_request import (
     MalformedRequestError,
     VerdictLineRequest,
     VerdictRequest,
-    decode_request,
+    decode_agent_request,
 )
 from hpctl.detection.outside.reported import MAX_REPORTED, ReportTable, TooManyReportsError
 from hpctl.detection.outside.trust import list_trusted_owners
@@ -154,7 +154,7 @@ class AgentSocketServer:
 
     def _answer_request(self, line: bytes) -> bytes:
         try:
-            request = decode_request(line)
+            request = decode_agent_request(line)
             if isinstance(request, VerdictLineRequest):
                 return format_verdict_line(self._verdict())
             if isinstance(request, VerdictRequest):

@@ -6,7 +6,7 @@ from datetime import datetime
 from msgspec import Struct
 
 from hpctl.faults.assess import assess_health
-from hpctl.faults.catalogue import Rules
+from hpctl.faults.catalogue import FaultRules
 from hpctl.vocabulary.assessment import NodeCondition
 from hpctl.vocabulary.identity import NodeGeneration, NodeName
 from hpctl.vocabulary.model import DeviceVerdict, Finding, NodeHealth
@@ -72,11 +72,11 @@ class NodeVerdict(Struct, frozen=True):
     findings: tuple[ShownFinding, ...]
 
 
-def judge_node(
+def compute_node_verdict(
     generation: NodeGeneration,
     findings: Sequence[Finding],
     as_of: datetime,
-    rules: Rules,
+    rules: FaultRules,
     now: datetime,
 ) -> NodeVerdict:
     """Return the verdict at `now` of the findings that the agent has at `as_of`.

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from hpctl.detection.check import UnknownResultError
-from hpctl.toolkit.bounded_child import BoundedChild, ChildTooLoud, ChildTooSlow
+from hpctl.toolkit.bounded_child import BoundedSubprocess, ChildOutputLimitError, ChildTimeoutError
 
 MAX_OUTPUT = 64 * 1024
 
@@ -56,7 +56,7 @@ class PluginProcess:
         if self._stuck is not None and self._stuck.poll() is None:
             raise UnknownResultError("still hangs from an earlier run and cannot be killed")
         try:
-            child = BoundedChild(self._command, environment=self._environment)
+            child = BoundedSubprocess(self._command, environment=self._environment)
         except OSError as error:
             raise UnknownResultError(f"cannot be run: {error.strerror}") from error
         output, complaint = bytearray(), bytearray()
@@ -66,11 +66,11 @@ class PluginProcess:
             for pipe, chunk in child.read(ends, self._most):
                 into = output if pipe is child.process.stdout else complaint
                 into += chunk
-        except ChildTooSlow as error:
+        except ChildTimeoutError as error:
             raise UnknownResultError(
                 f"was not done within {self._timeout_s:g} s and is killed"
             ) from error
-        except ChildTooLoud as error:
+        except ChildOutputLimitError as error:
             raise UnknownResultError(
                 f"prints more than {self._most} bytes and is killed"
             ) from error

@@ -74,7 +74,7 @@ def parse_plugin_findings(output: bytes) -> tuple[Observation, ...]:
     try:
         found = _findings.decode(output)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise UnknownResultError(f"{_describe_error(output, error)}; {_FIX}") from error
+        raise UnknownResultError(f"{_describe_decode_error(output, error)}; {_FIX}") from error
     return tuple(
         Observation(f.code, f.device, f.verdict, f.detail, f.evidence, f.job, f.clears, f.gone_s)
         for f in found.findings
@@ -95,14 +95,16 @@ def parse_plugin_description(output: bytes) -> PluginDescription:
         try:
             _findings.decode(output)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            raise UnknownResultError(f"--describe: {_describe_error(output, error)}") from error
+            raise UnknownResultError(
+                f"--describe: {_describe_decode_error(output, error)}"
+            ) from error
         return PluginDescription()
     if description.seen[0] > description.seen[1]:
         raise UnknownResultError("--describe: seen is N of M with N up to M - at `$.seen`")
     return description
 
 
-def _describe_error(output: bytes, error: Exception) -> str:
+def _describe_decode_error(output: bytes, error: Exception) -> str:
     if isinstance(error, msgspec.ValidationError):
         return f"its JSON is not as it must be: {error}"
     start = output[:40].decode(errors="replace").strip()

@@ -25,7 +25,7 @@ from hpctl.detection.outside.plugin_json import (
     parse_plugin_findings,
 )
 from hpctl.detection.outside.trust import explain_directory_distrust, explain_distrust
-from hpctl.detection.outside.verdict_formats import read_verdict
+from hpctl.detection.outside.verdict_formats import parse_tool_verdict
 from hpctl.detection.outside.verdict_readers import ToolOutput
 from hpctl.faults.table import CheckSpec
 from hpctl.vocabulary.model import ClearCondition, DeviceVerdict
@@ -75,7 +75,7 @@ class CheckPlugin:
         self._format = description.format
         gone_s = description.gone_s or _MISSED_RUNS * description.every_s
         self.spec = CheckSpec(
-            name=make_check_name(path.name),
+            name=make_plugin_check_name(path.name),
             what=description.what or f"this site's own check {path.name}",
             source=str(path),
             every_s=description.every_s,
@@ -89,17 +89,17 @@ class CheckPlugin:
 
     def gather(self, machine: CheckedMachine) -> tuple[Observation, ...]:
         """Run it once. Raises UnknownResultError, with a hint."""
-        trouble = _explain_distrust(self.path)
+        trouble = _explain_plugin_distrust(self.path)
         if trouble:
             raise UnknownResultError(trouble)
         try:
             ended = self._child.run()
             if self._format is not None:
-                return read_verdict(self._format, _make_tool_output(ended))
+                return parse_tool_verdict(self._format, _make_tool_output(ended))
             if ended.status != 0:
                 raise UnknownResultError(
                     f"ended with "
-                    f"{_describe_exit_status(ended.status)}{_find_last_line(ended.complaint)}"
+                    f"{_describe_exit_status(ended.status)}{_format_last_stderr_line(ended.complaint)}"
                 )
             return parse_plugin_findings(ended.output)
         except UnknownResultError as error:
@@ -141,13 +141,15 @@ class PluginDirectory:
             trouble = explain_directory_distrust(self._directory)
             if trouble:
                 return (PluginRefusal(str(self._directory), f"{trouble}: {_OWN_IT}"),)
-            found = _list_files(self._directory)
+            found = _list_plugin_files(self._directory)
         except FileNotFoundError:
             return ()
         except OSError as error:
             raise UnknownResultError(f"{self._directory}: {error.strerror}") from error
         return tuple(
-            PluginRefusal(path.name, _explain_distrust(path) or self._refused.get(path.name, _NEW))
+            PluginRefusal(
+                path.name, _explain_plugin_distrust(path) or self._refused.get(path.name, _NEW)
+            )
             for path in found
             if path.name not in self._running
         )
@@ -171,14 +173,14 @@ def load_plugins(directory: Path = DIRECTORY) -> tuple[Check, ...]:
     """
     refused: list[PluginRefusal] = []
     taken: dict[str, Path] = {}
-    for path in _list_trusted_files(directory):
+    for path in _list_trusted_plugins(directory):
         trouble = _explain_bad_name(path, taken)
         if trouble:
             refused.append(PluginRefusal(path.name, trouble))
         elif len(taken) >= MAX_PLUGINS:
             refused.append(PluginRefusal(path.name, f"is one too many: the limit is {MAX_PLUGINS}"))
         else:
-            taken[make_check_name(path.name)] = path
+            taken[make_plugin_check_name(path.name)] = path
     with ThreadPoolExecutor(8, thread_name_prefix="describe") as pool:
         asked = list(pool.map(_load_plugin, taken.values()))
     plugins = [made for made in asked if isinstance(made, CheckPlugin)]
@@ -187,7 +189,7 @@ def load_plugins(directory: Path = DIRECTORY) -> tuple[Check, ...]:
     return (*plugins, PluginDirectory(directory, refused, running))
 
 
-def make_check_name(file: str) -> str:
+def make_plugin_check_name(file: str) -> str:
     """Return the check's name: `nhc-disk.sh` is `plugin.nhc.disk`, and its rules are
     plugin-nhc-disk."""
     stem = file.rpartition(".")[0] or file
@@ -200,24 +202,26 @@ def _load_plugin(path: Path) -> CheckPlugin | PluginRefusal:
         if ended.status != 0:
             raise UnknownResultError(
                 f"--describe ended with {_describe_exit_status(ended.status)}"
-                f"{_find_last_line(ended.complaint)}"
+                f"{_format_last_stderr_line(ended.complaint)}"
             )
         return CheckPlugin(path, parse_plugin_description(ended.output))
     except UnknownResultError as error:
         return PluginRefusal(path.name, f"{error}; it may also ignore its arguments")
 
 
-def _list_trusted_files(directory: Path) -> list[Path]:
+def _list_trusted_plugins(directory: Path) -> list[Path]:
     """Return the files that may be run; PluginDirectory's gather reports why the others may not."""
     try:
         if explain_directory_distrust(directory):
             return []
-        return [path for path in _list_files(directory) if not _explain_distrust(path)]
+        return [
+            path for path in _list_plugin_files(directory) if not _explain_plugin_distrust(path)
+        ]
     except OSError:
         return []
 
 
-def _list_files(directory: Path) -> list[Path]:
+def _list_plugin_files(directory: Path) -> list[Path]:
     """Return the files to run: no hidden files, no README, no directories. Raises OSError."""
     return sorted(
         path
@@ -226,7 +230,7 @@ def _list_files(directory: Path) -> list[Path]:
     )
 
 
-def _explain_distrust(path: Path) -> str:
+def _explain_plugin_distrust(path: Path) -> str:
     """Return why a file is not run, with a hint; empty where it may be."""
     try:
         status = path.lstat()
@@ -243,7 +247,7 @@ def _explain_distrust(path: Path) -> str:
 
 
 def _explain_bad_name(path: Path, taken: dict[str, Path]) -> str:
-    name = make_check_name(path.name)
+    name = make_plugin_check_name(path.name)
     if not _NAME.fullmatch(name.removeprefix("plugin.")):
         return f"{path.name}: small letters, digits, _ . and - only, a letter first: rename it"
     if name in taken:
@@ -260,5 +264,5 @@ def _describe_exit_status(status: int) -> str:
     return f"signal {-status}" if status < 0 else f"exit code {status}, not 0"
 
 
-def _find_last_line(complaint: str) -> str:
+def _format_last_stderr_line(complaint: str) -> str:
     return f": {complaint.splitlines()[-1][:120]}" if complaint else ""

@@ -85,7 +85,7 @@ Request = ReportRequest | VerdictRequest | VerdictLineRequest
 _decoder = msgspec.json.Decoder(Request)
 
 
-def decode_request(line: bytes) -> Request:
+def decode_agent_request(line: bytes) -> Request:
     """Return the request in a line. Raises MalformedRequestError."""
     try:
         request: Request = _decoder.decode(line)

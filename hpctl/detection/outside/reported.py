@@ -23,7 +23,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpctl.detection.changes import ChangeListener, NoListener
+from hpctl.detection.changes import FindingChangeListener, NullFindingChangeListener
 from hpctl.detection.outside.report_request import ReportRequest
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.identity import BootId
@@ -75,14 +75,14 @@ class ReportTable:
         self,
         boot: BootId,
         state: Path | None = None,
-        listener: ChangeListener | None = None,
+        listener: FindingChangeListener | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._boot, self._state = boot, state
-        self._listener, self._now = listener or NoListener(), now
+        self._listener, self._now = listener or NullFindingChangeListener(), now
         self._lock = threading.Lock()
         self._complained = False
-        self._kept = {_make_key(kept.finding): kept for kept in self._load_state()}
+        self._kept = {_make_report_key(kept.finding): kept for kept in self._load_state()}
 
     def take(self, report: ReportRequest) -> ReportOutcome:
         """Keep, renew or clear an entry. Raises TooManyReportsError."""
@@ -101,13 +101,13 @@ class ReportTable:
     def findings(self) -> tuple[Finding, ...]:
         """Return the current findings, earliest first. Expired ones are dropped."""
         with self._lock:
-            self._drop_expired()
+            self._drop_expired_reports()
             found = [kept.finding for kept in self._kept.values()]
-        return tuple(sorted(found, key=lambda f: (f.first, _make_key(f))))
+        return tuple(sorted(found, key=lambda f: (f.first, _make_report_key(f))))
 
     def _store_report(self, report: ReportRequest) -> ReportOutcome:
         now = self._now()
-        self._drop_expired()
+        self._drop_expired_reports()
         finding = Finding(
             report.check,
             report.verdict,
@@ -120,9 +120,9 @@ class ReportTable:
             clears=report.clears,
             job=report.job,
         )
-        known = self._kept.get(_make_key(finding))
+        known = self._kept.get(_make_report_key(finding))
         if known is None:
-            self._drop_least_important()
+            self._drop_least_important_report()
         elif known.finding.verdict is DeviceVerdict.OK:
             finding = replace(finding, detail=known.finding.detail)
         else:
@@ -134,7 +134,7 @@ class ReportTable:
                 count=before.count + 1,
             )
         lasts = report.lasts
-        self._kept[_make_key(finding)] = _StoredReport(
+        self._kept[_make_report_key(finding)] = _StoredReport(
             finding, None if lasts is None else now + lasts
         )
         return ReportOutcome(kept=True)
@@ -143,7 +143,7 @@ class ReportTable:
         now, cleared, stays = self._now(), 0, 0
         for name, kept in list(self._kept.items()):
             finding = kept.finding
-            if not _is_cleared_by(report, finding) or finding.verdict is DeviceVerdict.OK:
+            if not _is_finding_cleared(report, finding) or finding.verdict is DeviceVerdict.OK:
                 continue
             if finding.clears is ClearCondition.OPERATOR:
                 stays += 1
@@ -160,13 +160,13 @@ class ReportTable:
                 self._kept[name] = _StoredReport(well, None)
         return ReportOutcome(cleared=cleared, stays=stays)
 
-    def _drop_expired(self) -> None:
+    def _drop_expired_reports(self) -> None:
         now = self._now()
         for name, kept in list(self._kept.items()):
             if kept.until is not None and kept.until <= now:
                 del self._kept[name]
 
-    def _drop_least_important(self) -> None:
+    def _drop_least_important_report(self) -> None:
         """Drop the least important entry of a full table: a cleared one, then a warning."""
         if len(self._kept) < MAX_REPORTED:
             return
@@ -209,11 +209,11 @@ class ReportTable:
                 log.warning("%s cannot be written: %s", self._state, error.strerror)
 
 
-def _make_key(finding: Finding) -> _Key:
+def _make_report_key(finding: Finding) -> _Key:
     return (finding.check, finding.code, finding.device, finding.job)
 
 
-def _is_cleared_by(report: ReportRequest, finding: Finding) -> bool:
+def _is_finding_cleared(report: ReportRequest, finding: Finding) -> bool:
     """Return whether an OK clears a finding: a field that it leaves empty matches all."""
     return report.check == finding.check and all(
         given in ("", had)

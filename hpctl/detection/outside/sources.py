@@ -19,19 +19,19 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from hpctl.detection.budget import CheckBudget
-from hpctl.detection.changes import ChangeListener
+from hpctl.detection.budget import CheckLoadShedder
+from hpctl.detection.changes import FindingChangeListener
 from hpctl.detection.check import CheckedMachine
-from hpctl.detection.machine import read_boot_age_s
+from hpctl.detection.machine import read_uptime_s
 from hpctl.detection.outside.ask import SOCKET
 from hpctl.detection.outside.hma_log import open_health_agent_log
-from hpctl.detection.outside.hma_watch import HealthAgentWatch, compute_boot_time
+from hpctl.detection.outside.hma_watch import HealthAgentLogWatcher, compute_boot_time
 from hpctl.detection.outside.local_server import AgentSocketServer
-from hpctl.detection.outside.node_verdict import NodeVerdict, judge_node
+from hpctl.detection.outside.node_verdict import NodeVerdict, compute_node_verdict
 from hpctl.detection.outside.plugins import CHECK_DIRECTORY, DIRECTORY, load_plugins
 from hpctl.detection.outside.reported import ReportTable
 from hpctl.detection.runner import CheckRunner, LoadedCheck
-from hpctl.faults.catalogue import build_rules
+from hpctl.faults.catalogue import build_fault_rules
 from hpctl.toolkit.compat import SAFE_PATH, UTC
 from hpctl.toolkit.errors import Unavailable
 from hpctl.toolkit.run_within import run_with_timeout
@@ -48,10 +48,10 @@ MOST = 64
 """Findings of one answer, of two lines each: an eighth of what a report holds."""
 
 
-class StackReader:
+class JobStackCollector:
     """A reader of stacks on a thread, one request at a time. `listener` is called for an answer."""
 
-    def __init__(self, node: NodeName, listener: ChangeListener) -> None:
+    def __init__(self, node: NodeName, listener: FindingChangeListener) -> None:
         self._node, self._listener = node, listener
         self._lock = threading.Lock()
         self._asked = ""
@@ -101,7 +101,7 @@ _PLUGINS = ("plugin.", CHECK_DIRECTORY)
 _OWN = ("report.", "hma.", CHECK, *_PLUGINS)
 
 
-class SourceLocations(Struct, frozen=True):
+class FindingSourceLocations(Struct, frozen=True):
     """The places of the sources. `hma_log` None is the journal of its unit."""
 
     socket: Path = Path(SOCKET)
@@ -117,7 +117,7 @@ class PluginRunner(threading.Thread):
     """
 
     def __init__(
-        self, directory: Path, listener: ChangeListener, earlier: Iterable[Finding] = ()
+        self, directory: Path, listener: FindingChangeListener, earlier: Iterable[Finding] = ()
     ) -> None:
         super().__init__(name="plugins", daemon=True)
         self._directory, self._listener = directory, listener
@@ -136,8 +136,8 @@ class PluginRunner(threading.Thread):
             loaded,
             machine,
             self._listener,
-            CheckBudget(()),
-            boot_age_s=read_boot_age_s(machine),
+            CheckLoadShedder(()),
+            boot_age_s=read_uptime_s(machine),
             earlier=self._earlier,
         )
         with self._lock:
@@ -160,39 +160,39 @@ class PluginRunner(threading.Thread):
         return tuple(self._earlier if self._runner is None else self._runner.findings())
 
 
-class AgentLink(ChangeListener, Protocol):
+class AgentFindingsProvider(FindingChangeListener, Protocol):
     """The agent, as the sources use it. For any thread."""
 
-    def last_look(self) -> tuple[datetime, tuple[Finding, ...]]:
+    def get_latest_findings(self) -> tuple[datetime, tuple[Finding, ...]]:
         """Return when the agent last read its checks, and all its findings."""
 
 
-class OutsideSources:
+class ExternalFindingSources:
     """The sources, served and followed from `start` to `stop`.
 
     Reports are kept in `spool` over a restart; of the findings that a former run of the agent
-    recalls, those of `is_outside_check` belong in `earlier`.
+    recalls, those of `is_external_check` belong in `earlier`.
     """
 
     def __init__(
         self,
-        places: SourceLocations,
+        places: FindingSourceLocations,
         generation: NodeGeneration,
         spool: Path,
-        agent: AgentLink,
+        agent: AgentFindingsProvider,
         earlier: Iterable[Finding] = (),
     ) -> None:
-        self._generation, self._agent, self._rules = generation, agent, build_rules()
+        self._generation, self._agent, self._rules = generation, agent, build_fault_rules()
         self._reported = ReportTable(generation.boot, spool / "reported.json", agent)
         self._server = AgentSocketServer(places.socket, self._reported, self.verdict)
-        self._hma = HealthAgentWatch(
+        self._hma = HealthAgentLogWatcher(
             open_health_agent_log(places.hma_log), compute_boot_time(), agent
         )
         # Reports have a separate file, and the health agent's log is read again.
         plugins = (f for f in earlier if f.check.startswith(_PLUGINS))
         self._plugins = PluginRunner(places.plugins, agent, plugins)
         self.parts = (self._server, self._hma, self._plugins)
-        self.stacks = StackReader(generation.node, agent)
+        self.stacks = JobStackCollector(generation.node, agent)
 
     def start(self) -> None:
         """Start. Without a socket there are no reports, and the agent still runs."""
@@ -215,11 +215,13 @@ class OutsideSources:
 
     def verdict(self) -> NodeVerdict:
         """Return the agent's verdict on this node."""
-        as_of, findings = self._agent.last_look()
-        return judge_node(self._generation, findings, as_of, self._rules, datetime.now(UTC))
+        as_of, findings = self._agent.get_latest_findings()
+        return compute_node_verdict(
+            self._generation, findings, as_of, self._rules, datetime.now(UTC)
+        )
 
 
-def is_outside_check(check: str) -> bool:
+def is_external_check(check: str) -> bool:
     """Return whether a finding of that check is kept here, and not recalled from the agent's
     spool."""
     return check.startswith(_OWN)

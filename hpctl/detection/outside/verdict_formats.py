@@ -97,7 +97,7 @@ FORMATS: Final[Mapping[str, VerdictFormat]] = MappingProxyType(
 )
 
 
-def read_verdict(name: str, output: ToolOutput) -> tuple[Observation, ...]:
+def parse_tool_verdict(name: str, output: ToolOutput) -> tuple[Observation, ...]:
     """Return what a tool's output says of this node, without what is in order.
 
     The worst come first, one for each code and device. Raises UnknownResultError for an output that

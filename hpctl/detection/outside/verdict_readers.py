@@ -63,7 +63,7 @@ def read_health_validation(output: ToolOutput, levels: Levels) -> list[Observati
     overall = levels.get(severity, DeviceVerdict.UNKNOWN)
     if output.status == 1 and rank_verdict(overall) < rank_verdict(DeviceVerdict.UNKNOWN):
         raise UnknownResultError(f"contradicts itself: {severity} with exit code 1")
-    found = [_make_component_observation(one, levels) for one in _list_components(answer)]
+    found = [_make_component_observation(one, levels) for one in _list_affected_components(answer)]
     return _add_overall_verdict(found, overall, f"overall_severity is {severity}")
 
 
@@ -76,14 +76,14 @@ def read_dcgm_health(output: ToolOutput, levels: Levels) -> list[Observation]:
         raise UnknownResultError(
             f"dcgmi ended with exit code {output.status}: {_shorten_text(output.text)}"
         )
-    body = _get_object(_parse_json_object(output.text), "body")
-    overall = _get_object(body, "Overall Health").get("value")
+    body = _get_json_object(_parse_json_object(output.text), "body")
+    overall = _get_json_object(body, "Overall Health").get("value")
     if not isinstance(overall, str):
         raise UnknownResultError("prints JSON without an Overall Health")
     found = []
     for group, entities in body.items():
-        for entity, parts in _list_children(entities):
-            for system, health in _list_children(_get_child(parts, "Errors")):
+        for entity, parts in _list_dcgm_children(entities):
+            for system, health in _list_dcgm_children(_get_dcgm_child(parts, "Errors")):
                 found.append(_make_dcgm_error(f"{group} {entity}", system, health, levels))
     verdict = levels.get(overall, DeviceVerdict.UNKNOWN)
     return _add_overall_verdict(found, verdict, f"Overall Health is {overall}")
@@ -209,18 +209,18 @@ def _parse_json_object(text: str) -> dict[str, Any]:
         ) from error
 
 
-def _get_object(holder: Mapping[str, Any], key: str) -> dict[str, Any]:
+def _get_json_object(holder: Mapping[str, Any], key: str) -> dict[str, Any]:
     value = holder.get(key)
     if not isinstance(value, dict):
         raise UnknownResultError(f"prints JSON without a {key}")
     return value
 
 
-def _get_child(parts: object, name: str) -> object:
-    return dict(_list_children(parts)).get(name)
+def _get_dcgm_child(parts: object, name: str) -> object:
+    return dict(_list_dcgm_children(parts)).get(name)
 
 
-def _list_children(parts: object) -> Iterable[tuple[str, Any]]:
+def _list_dcgm_children(parts: object) -> Iterable[tuple[str, Any]]:
     """Return the children of a part of dcgmi's output, by name; none of what has no children."""
     children = parts.get("children") if isinstance(parts, dict) else None
     return children.items() if isinstance(children, dict) else ()
@@ -239,7 +239,7 @@ def _make_dcgm_error(device: str, system: str, health: object, levels: Levels) -
     return _make_observation(code, device, verdict, f"{system}: {value}", " ".join(texts))
 
 
-def _list_components(answer: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def _list_affected_components(answer: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     lists = [value for value in answer.values() if isinstance(value, list)]
     items = chain.from_iterable(lists)
     return [item for item in items if isinstance(item, dict) and "max_severity" in item]

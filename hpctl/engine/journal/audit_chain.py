@@ -34,16 +34,16 @@ class AuditRow(Struct, frozen=True):
         return decode_event(self.seq, self.kind, self.payload)
 
 
-def compute_row_digest(before: str, kind: str, payload: str) -> str:
+def compute_audit_digest(before: str, kind: str, payload: str) -> str:
     """Return the digest of a row, from that of the row before it."""
     return hashlib.sha256(f"{before}\n{kind}\n{payload}".encode()).hexdigest()
 
 
-def find_broken_row(trail: Iterable[AuditRow]) -> AuditRow | None:
+def find_broken_audit_row(trail: Iterable[AuditRow]) -> AuditRow | None:
     """Return the first row whose digest does not follow from the rows before it; None: all do."""
     before = FIRST
     for row in trail:
-        if row.digest != compute_row_digest(before, row.kind, row.payload):
+        if row.digest != compute_audit_digest(before, row.kind, row.payload):
             return row
         before = row.digest
     return None

@@ -17,10 +17,10 @@ from sqlalchemy.exc import DBAPIError
 
 from hpctl.engine.journal import database as t
 from hpctl.engine.journal.check import Tell
-from hpctl.engine.journal.database import make_engine
+from hpctl.engine.journal.database import make_database_engine
 from hpctl.engine.journal.reader import JournalReader, open_journal
 from hpctl.engine.journal.source import get_sqlite_path, make_sqlite_url
-from hpctl.engine.journal.sqlite_source import copy_file, seal_file
+from hpctl.engine.journal.sqlite_source import copy_sqlite_file, make_sqlite_file_durable
 from hpctl.toolkit.errors import HpctlError
 
 AT_ONCE = 500
@@ -78,13 +78,13 @@ def copy_journal(url: str, file: Path, tell: Tell) -> None:
 def _copy_database(reader: JournalReader, url: str, target: Path, tell: Tell) -> None:
     path = get_sqlite_path(url)
     if path is not None:
-        copy_file(path, target)
+        copy_sqlite_file(path, target)
         return
-    engine = make_engine(make_sqlite_url(target))
+    engine = make_database_engine(make_sqlite_url(target))
     try:
         with reader.snapshot() as moment, engine.begin() as c:
             t.metadata.create_all(c)
             copy_rows(moment, c, t.metadata.sorted_tables, tell)
     finally:
         engine.dispose()
-    seal_file(target)
+    make_sqlite_file_durable(target)

@@ -8,16 +8,16 @@ from typing import Any
 
 from msgspec import Struct
 
-from hpctl.engine.journal.audit_chain import FIRST, AuditRow, compute_row_digest
-from hpctl.engine.journal.opening import open_source
+from hpctl.engine.journal.audit_chain import FIRST, AuditRow, compute_audit_digest
+from hpctl.engine.journal.opening import open_row_source
 from hpctl.engine.journal.reader import JournalReader, StoredEvent, open_journal
 from hpctl.engine.journal.rows import (
     decode_event,
     decode_health_rows,
+    decode_lease_row,
     decode_request,
-    read_daemon_info,
 )
-from hpctl.engine.journal.state import InconsistentEventError, State
+from hpctl.engine.journal.state import EngineState, InconsistentEventError
 from hpctl.toolkit.errors import JournalCorrupt
 
 TELL_EVERY = 500
@@ -70,25 +70,27 @@ class _JournalChecker:
         self.rows = reader.counts()
         self.seq = -1
         self.done, self.total = 0, sum(self.rows.values())
-        self.now, self.all = State(), State()
+        self.now, self.all = EngineState(), EngineState()
         self.newest: datetime | None = None
         self.digest, self.audit = hashlib.sha256(), FIRST
 
     def run(self) -> None:
         """Read all tables."""
-        self._check_each_row("hpctl_events", self._reader.stored_events(), self._check_event)
+        self._check_rows_and_close("hpctl_events", self._reader.stored_events(), self._check_event)
         if "hpctl_audit" in self.rows:
-            self._check_each_row("hpctl_audit", self._reader.audit_rows(), self._check_audit_row)
+            self._check_rows_and_close(
+                "hpctl_audit", self._reader.audit_rows(), self._check_audit_row
+            )
         readers: dict[str, Callable[[Any], object]] = {
             "hpctl_agents": lambda row: decode_health_rows([row], None),
             "hpctl_heard": lambda row: decode_health_rows((), row),
             "hpctl_requests": lambda row: decode_request(row, ""),
-            "hpctl_lease": read_daemon_info,
+            "hpctl_lease": decode_lease_row,
         }
         for table, read in readers.items():
-            self._check_each_row(table, self._reader.table(table), read)
+            self._check_rows_and_close(table, self._reader.table(table), read)
 
-    def _check_each_row(
+    def _check_rows_and_close(
         self, table: str, rows: Generator[Any, None, None], read: Callable[[Any], object]
     ) -> None:
         with closing(rows):
@@ -129,7 +131,7 @@ class _JournalChecker:
         self.newest = max(event.at, self.newest or event.at)
 
     def _check_audit_row(self, row: AuditRow) -> None:
-        if row.digest != compute_row_digest(self.audit, row.kind, row.payload):
+        if row.digest != compute_audit_digest(self.audit, row.kind, row.payload):
             why = "does not follow from the rows before it: the audit trail was changed there"
             fix = (
                 "compare with a backup and the daemon's log: journalctl -u hpctl-daemon -g digest="
@@ -155,7 +157,7 @@ def examine_journal(reader: JournalReader, name: str, tell: Tell) -> JournalSumm
 
 def check_journal(url: str, tell: Tell) -> JournalSummary:
     """Read everything, as a daemon and its commands would. Raises Unavailable, HpctlError."""
-    with closing(open_source(url)) as source:
+    with closing(open_row_source(url)) as source:
         reader = JournalReader(source)
         try:
             reader.check_schema()
@@ -166,7 +168,7 @@ def check_journal(url: str, tell: Tell) -> JournalSummary:
             return JournalSummary(reader.name, "", {}, None, 0, "", "", problem)
 
 
-def list_events(
+def list_journal_events(
     url: str, since: datetime | None, recovery: str | None
 ) -> Iterator[tuple[int, str, str]]:
     """Yield number, kind and JSON of each event, ended ones too. Raises as `open_journal` does."""

@@ -66,9 +66,9 @@ def create_journal(url: str, config: str, python: str = "") -> Path:
         )
     owner = file.parent.stat()
     if os.geteuid() != 0 or owner.st_uid == 0:
-        from hpctl.engine.journal.store import Store
+        from hpctl.engine.journal.store import JournalStore
 
-        Store(url).close()
+        JournalStore(url).close()
         return file
     command = [
         python or sys.executable,

@@ -97,7 +97,7 @@ in the middle of it, as its lock on the lease would keep any standby from taking
 that comes later than the lease lasts is of no use."""
 
 
-def make_engine(url: str, *, leader: bool = False) -> Engine:
+def make_database_engine(url: str, *, leader: bool = False) -> Engine:
     """Return an engine for the journal at `url`. Connects to nothing yet. Raises HpctlError."""
     try:
         parsed = read_database_url(url)
@@ -154,7 +154,7 @@ def convert_read_errors(what: str) -> Iterator[None]:
     try:
         yield
     except SQLAlchemyError as error:
-        if is_transient(error):
+        if is_transient_error(error):
             raise Unavailable(
                 f"{what} cannot be reached: {read_database_message(error)}",
                 "check that the database runs and that its disk works and has free space; until "
@@ -176,7 +176,7 @@ def convert_write_errors(what: str) -> Iterator[None]:
         raise OSError(f"{what} cannot be written: {read_database_message(error)}") from error
 
 
-def is_transient(error: SQLAlchemyError) -> bool:
+def is_transient_error(error: SQLAlchemyError) -> bool:
     """Return whether the trouble is with reaching the data, not with the data."""
     if not isinstance(error, DBAPIError):
         return True  # a pool that is exhausted, above all
@@ -195,7 +195,7 @@ _STREAMED = 500
 """Rows that a snapshot fetches at once: a journal may be larger than the memory."""
 
 
-class ConnectionSource:
+class ConnectionRowSource:
     """Rows by one connection, which is the caller's, in the caller's transaction."""
 
     def __init__(self, connection: Connection) -> None:
@@ -229,7 +229,7 @@ class ConnectionSource:
         yield self
 
 
-class EngineSource:
+class EngineRowSource:
     """Rows by an engine, a connection for each answer. Safe in any thread."""
 
     def __init__(self, engine: Engine) -> None:
@@ -267,7 +267,7 @@ class EngineSource:
             if self.is_file:
                 c.exec_driver_sql("BEGIN").close()
             try:
-                yield ConnectionSource(c)
+                yield ConnectionRowSource(c)
             finally:
                 if self.is_file:
                     c.exec_driver_sql("ROLLBACK").close()
@@ -415,7 +415,7 @@ standbys = _make_table(
 )
 
 
-def _add_column(c: Connection, *columns: Column[object]) -> None:
+def _add_missing_columns(c: Connection, *columns: Column[object]) -> None:
     for column in columns:
         table = column.table.name
         if column.name not in {one["name"] for one in inspect(c).get_columns(table)}:
@@ -425,7 +425,7 @@ def _add_column(c: Connection, *columns: Column[object]) -> None:
 
 def _migrate_to_schema_2(c: Connection) -> None:
     """A leader that standbys watch: what they count, and where agents find it."""
-    _add_column(c, lease.c.beat, lease.c.lease_s, lease.c.address, lease.c.successor)
+    _add_missing_columns(c, lease.c.beat, lease.c.lease_s, lease.c.address, lease.c.successor)
 
 
 STEPS: Final[dict[int, Callable[[Connection], None]]] = {2: _migrate_to_schema_2}
@@ -469,10 +469,10 @@ def _migrate_trial_copy(engine: Engine, found: int, file: Path, kept: Path) -> N
     trial = file.with_name(f"{file.name}.trial")
     for old in (kept, trial):
         old.unlink(missing_ok=True)
-    sqlite_source.copy_file(file, kept)
+    sqlite_source.copy_sqlite_file(file, kept)
     kept.chmod(file.stat().st_mode & 0o777)
     shutil.copy(kept, trial)
-    other = make_engine(make_sqlite_url(trial))
+    other = make_database_engine(make_sqlite_url(trial))
     count = select(func.count()).select_from(events)
     try:
         _run_migrations(other, found)

@@ -21,7 +21,7 @@ class InProcessJournal:
         """Return every event, in order."""
         return tuple(self._events)
 
-    def list_retired(self) -> frozenset[RecoveryId]:
+    def list_retired_recovery_ids(self) -> frozenset[RecoveryId]:
         """Return an empty set: this journal retires nothing."""
         return frozenset()
 

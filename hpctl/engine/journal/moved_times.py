@@ -14,21 +14,21 @@ from hpctl.vocabulary.recovery import StepRecord
 R = TypeVar("R", NodeRecovery, JobRecovery, ClusterChange)
 
 
-def move_times(recovery: R, seconds: float) -> R:
+def shift_recovery_times(recovery: R, seconds: float) -> R:
     """Return a recovery or change whose waits follow a clock that was set so far forward.
 
     The trail stays: it tells what the clock said then.
     """
 
-    def move_time(at: datetime | None) -> datetime | None:
+    def shift_time(at: datetime | None) -> datetime | None:
         return None if at is None else add_seconds(at, seconds)
 
-    def move_step(step: StepRecord) -> StepRecord:
-        return replace(step, started=move_time(step.started), resolved=move_time(step.resolved))
+    def shift_step_times(step: StepRecord) -> StepRecord:
+        return replace(step, started=shift_time(step.started), resolved=shift_time(step.resolved))
 
-    changes: dict[str, Any] = {"steps": tuple(move_step(step) for step in recovery.steps)}
+    changes: dict[str, Any] = {"steps": tuple(shift_step_times(step) for step in recovery.steps)}
     for name in ("since", "opened", "start_at"):
         at = getattr(recovery, name, None)
         if isinstance(at, datetime):
-            changes[name] = move_time(at)
+            changes[name] = shift_time(at)
     return replace(recovery, **changes)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from hpctl.engine.journal.source import RowSource, get_sqlite_path
 
 
-def open_source(url: str) -> RowSource:
+def open_row_source(url: str) -> RowSource:
     """Open a journal's database to read it: a SQLite file by Python's own module, which costs less
     than importing SQLAlchemy. Raises Unavailable, JournalCorrupt, HpctlError."""
     path = get_sqlite_path(url)
     if path is not None:
-        from hpctl.engine.journal.sqlite_source import SqliteSource
+        from hpctl.engine.journal.sqlite_source import SqliteRowSource
 
-        return SqliteSource(path)
-    from hpctl.engine.journal.database import EngineSource, make_engine
+        return SqliteRowSource(path)
+    from hpctl.engine.journal.database import EngineRowSource, make_database_engine
 
-    return EngineSource(make_engine(url))
+    return EngineRowSource(make_database_engine(url))

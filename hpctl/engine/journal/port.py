@@ -24,7 +24,7 @@ class Journal(Protocol):
         Raises JournalCorrupt at the first that cannot be read.
         """
 
-    def list_retired(self) -> frozenset[RecoveryId]:
+    def list_retired_recovery_ids(self) -> frozenset[RecoveryId]:
         """Return the ids of what is past and no longer among the events. Raises Unavailable."""
 
     def health(self) -> Mapping[NodeName, NodeHealth]:

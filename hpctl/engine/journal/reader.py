@@ -1,8 +1,8 @@
 """The one reader of the journal, with every query that reads it.
 
 It reads from a `RowSource`: a SQLite file without SQLAlchemy, or any database through it. The
-daemon's `Store` is this reader and writes as well; `snapshot` gives one whose every answer is of
-the same moment, for checks, backups and restores.
+daemon's `JournalStore` is this reader and writes as well; `snapshot` gives one whose every answer
+is of the same moment, for checks, backups and restores.
 """
 
 from collections.abc import Generator, Iterable, Iterator, Mapping
@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from hpctl.engine.journal.audit_chain import AuditRow
 from hpctl.engine.journal.events import Event, RequestTaken, format_event_kind
-from hpctl.engine.journal.opening import open_source
+from hpctl.engine.journal.opening import open_row_source
 from hpctl.engine.journal.rows import (
     DaemonInfo,
     Row,
@@ -23,10 +23,10 @@ from hpctl.engine.journal.rows import (
     check_schema,
     decode_event,
     decode_health_rows,
+    decode_lease_row,
     decode_request,
+    decode_standby_row,
     drop_ended_job_events,
-    read_daemon_info,
-    read_standby,
 )
 from hpctl.engine.journal.source import RowSource
 from hpctl.engine.view import Request
@@ -125,9 +125,9 @@ class JournalReader:
     def events(self, after: int = 0, *, past: bool = False) -> Iterator[Event]:
         """Yield every event in order, from the one with number `after` + 1 on; with `past` those
         that were retired as well. Raises JournalCorrupt at the first that cannot be read."""
-        return (event for _, event in self.number_events(after, past=past))
+        return (event for _, event in self.list_numbered_events(after, past=past))
 
-    def number_events(
+    def list_numbered_events(
         self, after: int = 0, *, past: bool = False, since: datetime | None = None
     ) -> Iterator[tuple[int, Event]]:
         """Yield the events, each with its number: what follows the journal resumes after the last
@@ -155,7 +155,7 @@ class JournalReader:
         found: int = row.newest or 0
         return found
 
-    def list_retired(self) -> frozenset[RecoveryId]:
+    def list_retired_recovery_ids(self) -> frozenset[RecoveryId]:
         """Return the ids of retired recoveries: no new recovery may have one of them."""
         query = "SELECT DISTINCT recovery FROM hpctl_past WHERE recovery <> ''"
         with self._source.rows(query) as rows:
@@ -255,7 +255,7 @@ class JournalReader:
                 yield AuditRow(row.seq, row.kind, row.payload, row.digest)
 
     def outbox(self) -> str | None:
-        """Return what `Store.keep_outbox` has kept."""
+        """Return what `Store.save_outbox` has kept."""
         if "hpctl_outbox" not in self._source.tables():
             return None
         row = self._first("SELECT payload FROM hpctl_outbox")
@@ -265,7 +265,7 @@ class JournalReader:
         """Return who holds, or last held, the lease."""
         with self._lease_source.rows("SELECT * FROM hpctl_lease") as rows:
             row = next(rows, None)
-        return None if row is None else read_daemon_info(row)
+        return None if row is None else decode_lease_row(row)
 
     def lease_holder(self) -> LeaseHolder | None:
         """Return who holds, or last held, the lease, of a journal of any release."""
@@ -277,9 +277,9 @@ class JournalReader:
         newest = "(SELECT max(seq) FROM hpctl_events) AS newest"
         query = f"SELECT hpctl_standbys.*, {newest} FROM hpctl_standbys ORDER BY host"
         with self._lease_source.rows(query) as rows:
-            return [read_standby(row) for row in rows]
+            return [decode_standby_row(row) for row in rows]
 
-    def standby_since(self, stamp: float) -> str | None:
+    def find_standby_heard_since(self, stamp: float) -> str | None:
         """Return the host of a standby that was heard after a time, in POSIX seconds."""
         if "hpctl_standbys" not in self._source.tables():
             return None
@@ -299,7 +299,7 @@ def open_journal(url: str) -> JournalReader:
     Raises Unavailable (not there, or no journal in it), JournalCorrupt (of a release that this one
     cannot read), HpctlError (a URL without a driver).
     """
-    source = open_source(url)
+    source = open_row_source(url)
     try:
         reader = JournalReader(source)
         reader.check_schema()

@@ -45,7 +45,7 @@ LOOK_S: Final = 60.0
 _BUSY_S: Final = 1.0
 
 
-class JournalReserve:
+class JournalDiskReserve:
     """The reserve of one journal in a file. For one thread."""
 
     def __init__(self, journal: Path) -> None:
@@ -54,7 +54,7 @@ class JournalReserve:
         self._ballast = journal.with_name(BALLAST_NAME)
         self._next = 0.0
 
-    def make_if_due(self) -> None:
+    def allocate_if_due(self) -> None:
         """Make what of the reserve is missing, where the disk has room. Raises nothing."""
         if time.monotonic() < self._next:
             return
@@ -72,13 +72,13 @@ class JournalReserve:
             self._grow_journal(db)
         self._make_ballast()
 
-    def free_for_start(self) -> None:
+    def free_space_for_start(self) -> None:
         """Delete the file beside the journal where the disk is full: call it before the journal is
         opened. Raises nothing."""
         if self._is_disk_full():
             self._delete_ballast()
 
-    def free_for_write(self) -> None:
+    def free_space_for_write(self) -> None:
         """Make the reserve usable where the disk is full: call it where the journal, which is open,
         could not be written. Raises nothing.
 
@@ -109,7 +109,7 @@ class JournalReserve:
         size = db.execute("PRAGMA page_size").fetchone()[0]
         count = db.execute("PRAGMA freelist_count").fetchone()[0]
         wants_pages = size * count < RESERVE // 2
-        if not wants_pages and _read_size(self._wal_path) >= WAL_ROOM:
+        if not wants_pages and _get_file_size(self._wal_path) >= WAL_ROOM:
             return
         # What is free already is taken first, so the whole reserve has to be written.
         rows = RESERVE // WAL_ROOM if wants_pages else 1
@@ -129,7 +129,7 @@ class JournalReserve:
 
     def _make_ballast(self) -> None:
         """Make the file where it is not whole. Raises OSError."""
-        if _read_size(self._ballast) == BALLAST:
+        if _get_file_size(self._ballast) == BALLAST:
             return
         self._ballast.unlink(missing_ok=True)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -159,7 +159,7 @@ def _count_free_bytes(directory: Path) -> int:
     return found.f_bavail * found.f_frsize
 
 
-def _read_size(file: Path) -> int:
+def _get_file_size(file: Path) -> int:
     """Return a regular file's size in bytes; 0 where there is none."""
     with suppress(OSError):
         found = file.lstat()

@@ -15,13 +15,17 @@ from hpctl.engine.database_url import mask_database_url
 from hpctl.engine.journal import database as t
 from hpctl.engine.journal.backup import copy_rows
 from hpctl.engine.journal.check import JournalSummary, Tell, examine_journal
-from hpctl.engine.journal.database import ConnectionSource, make_engine, read_database_message
-from hpctl.engine.journal.opening import open_source
+from hpctl.engine.journal.database import (
+    ConnectionRowSource,
+    make_database_engine,
+    read_database_message,
+)
+from hpctl.engine.journal.opening import open_row_source
 from hpctl.engine.journal.reader import JournalReader, open_journal
-from hpctl.engine.journal.rows import read_timestamp
+from hpctl.engine.journal.rows import convert_timestamp
 from hpctl.engine.journal.source import get_sqlite_path, make_sqlite_url
-from hpctl.engine.journal.sqlite_source import SqliteSource, copy_file
-from hpctl.engine.journal.store import Store
+from hpctl.engine.journal.sqlite_source import SqliteRowSource, copy_sqlite_file
+from hpctl.engine.journal.store import JournalStore
 from hpctl.toolkit.errors import HpctlError, JournalCorrupt
 
 STANDBY_S = 30.0
@@ -43,20 +47,20 @@ class RestoreTarget(Struct, frozen=True):
     lost: int
 
 
-def prepare_copy(file: Path, directory: Path) -> str:
+def prepare_backup_copy(file: Path, directory: Path) -> str:
     """Return the URL of a copy of a backup, of this release's schema. Raises Unavailable,
     JournalCorrupt, HpctlError."""
     copy, hint = directory / "backup.db", "name a file that `hpctl journal backup` has written"
     try:
-        copy_file(file, copy)
-        with closing(SqliteSource(copy)) as source:
+        copy_sqlite_file(file, copy)
+        with closing(SqliteRowSource(copy)) as source:
             if t.meta.name not in source.tables():
                 raise HpctlError(f"the file {file} is not a backup of hpctl's journal", hint)
     except (sqlite3.Error, JournalCorrupt) as error:
         raise HpctlError(
             f"the file {file} is not a backup of hpctl's journal: {error}", hint
         ) from error
-    Store(make_sqlite_url(copy)).close()
+    JournalStore(make_sqlite_url(copy)).close()
     return make_sqlite_url(copy)
 
 
@@ -66,7 +70,7 @@ def find_restore_target(source: str, url: str, now: datetime) -> RestoreTarget:
     file = get_sqlite_path(url)
     if file is not None and not file.exists():
         return RestoreTarget(str(file), 0, 0)
-    with closing(open_source(url)) as there:
+    with closing(open_row_source(url)) as there:
         if t.meta.name not in there.tables():
             return RestoreTarget(there.name, 0, 0)
         with (
@@ -85,13 +89,13 @@ def _refuse_running_daemon(there: JournalReader, now: datetime) -> None:
     hint = "stop every head node's daemon: systemctl stop hpctl-daemon.socket hpctl-daemon"
     held = there.lease_holder()
     if held is not None and held.until > now.timestamp():
-        until = f"{read_timestamp(held.until):%H:%M:%S} UTC"
+        until = f"{convert_timestamp(held.until):%H:%M:%S} UTC"
         why = (
             f"cannot restore while a daemon uses the journal: the daemon on {held.host} (pid "
             f"{held.pid}) holds it until {until}"
         )
         raise HpctlError(why, hint)
-    standby = there.standby_since(now.timestamp() - STANDBY_S)
+    standby = there.find_standby_heard_since(now.timestamp() - STANDBY_S)
     if standby is not None:
         raise HpctlError(
             "cannot restore while a daemon uses the journal: the standby daemon on "
@@ -118,15 +122,15 @@ def _refuse_foreign_backup(source: JournalReader, there: JournalReader) -> None:
 def restore_journal(source: str, url: str, now: datetime, tell: Tell) -> JournalSummary:
     """Put a prepared backup in a journal's place, in one transaction. The lease's epoch grows, so
     that no daemon of before can write. Raises HpctlError where nothing was changed."""
-    Store(url).close()
-    engine = make_engine(url)
+    JournalStore(url).close()
+    engine = make_database_engine(url)
     name = mask_database_url(engine.url)
     try:
         with closing(open_journal(source)) as wanted, wanted.snapshot() as a, engine.begin() as b:
             if engine.dialect.name == "sqlite":
                 b.execute(text("BEGIN IMMEDIATE"))
             b.execute(update(t.lease).values(id=1))  # no daemon takes it meanwhile
-            there = JournalReader(ConnectionSource(b))
+            there = JournalReader(ConnectionRowSource(b))
             _refuse_running_daemon(there, now)
             _replace_tables(a, b, tell)
             done = examine_journal(there, name, tell)
@@ -138,7 +142,7 @@ def restore_journal(source: str, url: str, now: datetime, tell: Tell) -> Journal
                 )
         file = get_sqlite_path(url)
         if file is not None and os.geteuid() == 0:
-            hand_over_journal(file)
+            chown_journal_files(file)
         return done
     except SQLAlchemyError as error:
         raise HpctlError(
@@ -149,7 +153,7 @@ def restore_journal(source: str, url: str, now: datetime, tell: Tell) -> Journal
         engine.dispose()
 
 
-def hand_over_journal(file: Path) -> None:
+def chown_journal_files(file: Path) -> None:
     """Give the daemon's user what root has made in that user's directory.
 
     The user can put a link there, which must not lead root to another file.

@@ -154,7 +154,7 @@ def check_schema(schema: str | None, name: str) -> None:
     raise JournalCorrupt(what, "install the hpctl release that wrote the journal, or a later one")
 
 
-def read_timestamp(stamp: float) -> datetime:
+def convert_timestamp(stamp: float) -> datetime:
     """Return seconds since the epoch, as every table keeps time, as an aware datetime."""
     return datetime.fromtimestamp(stamp, UTC)
 
@@ -181,13 +181,13 @@ def encode_health_row(health: NodeHealth) -> dict[str, object]:
     }
 
 
-def _read_health(row: Any, heard: float) -> NodeHealth:
+def _decode_health_row(row: Any, heard: float) -> NodeHealth:
     """Return what an agent said last; `heard` is when the node was last heard, if that was
     later."""
     try:  # A context manager for each of ten thousand rows would take as long as the rest.
         return NodeHealth(
             NodeGeneration(NodeName(row.node), InstanceId(row.instance), BootId(row.boot)),
-            read_timestamp(max(row.last_heard, heard)),
+            convert_timestamp(max(row.last_heard, heard)),
             _findings.decode(row.findings),
         )
     except _UNREADABLE as error:
@@ -196,7 +196,7 @@ def _read_health(row: Any, heard: float) -> NodeHealth:
         raise JournalCorrupt(f"{what} cannot be read: {error}", fix) from error
 
 
-def encode_heard_row(heard: Mapping[NodeName, datetime]) -> dict[str, object]:
+def encode_last_heard_row(heard: Mapping[NodeName, datetime]) -> dict[str, object]:
     """Return when each node was last heard, as the one row that it is."""
     times = {node: at.timestamp() for node, at in heard.items()}
     return {"id": 1, "times": msgspec.json.encode(times).decode()}
@@ -210,7 +210,7 @@ def decode_health_rows(agents: Iterable[Any], times: Any) -> dict[NodeName, Node
         fix = "delete the row of hpctl_heard: agents speak again"
         with _convert_row_errors("when nodes were last heard", fix):
             heard = _times.decode(times.times)
-    found = (_read_health(row, heard.get(row.node, 0.0)) for row in agents)
+    found = (_decode_health_row(row, heard.get(row.node, 0.0)) for row in agents)
     return {h.generation.node: h for h in found}
 
 
@@ -219,24 +219,26 @@ def decode_request(row: Any, proof: str) -> Request:
     with _convert_row_errors(
         f"request {row.id}", "delete that row of hpctl_requests, and ask again"
     ):
-        return Request(row.id, read_timestamp(row.at), row.verb, row.target, row.asked_by, proof)
+        return Request(row.id, convert_timestamp(row.at), row.verb, row.target, row.asked_by, proof)
 
 
-def read_daemon_info(row: Any) -> DaemonInfo:
+def decode_lease_row(row: Any) -> DaemonInfo:
     """Return who holds the lease. Raises JournalCorrupt."""
     values = {name: getattr(row, name) for name in DaemonInfo.__struct_fields__}
     with _convert_row_errors(
         "the lease", "with every daemon stopped, delete the row of hpctl_lease"
     ):
-        values |= {name: read_timestamp(values[name]) for name in ("started", "heartbeat", "until")}
+        values |= {
+            name: convert_timestamp(values[name]) for name in ("started", "heartbeat", "until")
+        }
         return DaemonInfo(**values)
 
 
-def read_standby(row: Any) -> StandbyInfo:
+def decode_standby_row(row: Any) -> StandbyInfo:
     """Return who stands by. Raises JournalCorrupt."""
     with _convert_row_errors(
         "a standby", "delete the rows of hpctl_standbys: the standbys write them again"
     ):
         values = {n: getattr(row, n) for n in ("host", "address", "pid", "version", "beat")}
         behind = max(0, (row.newest or 0) - row.seq)
-        return StandbyInfo(**values, heartbeat=read_timestamp(row.heartbeat), behind=behind)
+        return StandbyInfo(**values, heartbeat=convert_timestamp(row.heartbeat), behind=behind)

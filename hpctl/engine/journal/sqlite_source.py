@@ -17,7 +17,7 @@ from urllib.parse import quote
 from hpctl.toolkit.errors import JournalCorrupt, Unavailable
 
 
-class SqliteSource:
+class SqliteRowSource:
     """One SQLite file, which is not written. For one thread."""
 
     is_file = True
@@ -50,7 +50,7 @@ class SqliteSource:
             return frozenset(row.name for row in rows)
 
     @contextmanager
-    def snapshot(self) -> Iterator["SqliteSource"]:
+    def snapshot(self) -> Iterator["SqliteRowSource"]:
         """Enter a read transaction."""
         with self._convert_read_errors():
             self._db.execute("BEGIN").close()
@@ -93,29 +93,29 @@ def is_transient(error: sqlite3.Error) -> bool:
     return isinstance(error, sqlite3.OperationalError) and not (unreadable or generic)
 
 
-def copy_file(source: Path, target: Path) -> None:
+def copy_sqlite_file(source: Path, target: Path) -> None:
     """Copy a SQLite file as it is at one moment, also while it is written, and seal the copy.
 
     Raises sqlite3.Error, OSError; what is left at `target` then is no copy.
     """
     with closing(connect_read_only(source)) as a, closing(sqlite3.connect(target)) as b:
         a.backup(b)
-    seal_file(target)
+    make_sqlite_file_durable(target)
 
 
-def publish_copy(source: Path, copy: Path) -> None:
+def publish_readable_copy(source: Path, copy: Path) -> None:
     """Copy a SQLite file for every user to read, in place of the copy before. Raises as
-    `copy_file`."""
+    `copy_sqlite_file`."""
     copy.parent.mkdir(exist_ok=True)
     copy.parent.chmod(0o755)
     part = copy.with_suffix(".part")
     part.unlink(missing_ok=True)
-    copy_file(source, part)
+    copy_sqlite_file(source, part)
     part.chmod(0o644)
     part.replace(copy)
 
 
-def seal_file(path: Path) -> None:
+def make_sqlite_file_durable(path: Path) -> None:
     """Make a closed SQLite file durable, and readable where no user may write beside it.
 
     Raises sqlite3.Error, OSError.

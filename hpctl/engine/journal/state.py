@@ -30,7 +30,7 @@ from hpctl.engine.journal.events import (
     StepResolved,
     StepStarted,
 )
-from hpctl.engine.journal.moved_times import move_times
+from hpctl.engine.journal.moved_times import shift_recovery_times
 from hpctl.toolkit.bounds import add_seconds
 from hpctl.vocabulary import change, job_recovery, node_recovery
 from hpctl.vocabulary.change import ChangeOpened, ClusterChange
@@ -38,7 +38,7 @@ from hpctl.vocabulary.identity import JobAttempt, JobId, NodeName, RecoveryId, R
 from hpctl.vocabulary.job_recovery import JobRecovery
 from hpctl.vocabulary.node_recovery import NodeRecovery
 from hpctl.vocabulary.pause import Pause, end_pause, lift_pauses, prune_pauses
-from hpctl.vocabulary.recovery import IllegalSignal, StepRecord, resolve_step
+from hpctl.vocabulary.recovery import IllegalSignal, StepRecord, record_step_outcome
 
 REPORTS_KEPT = 64
 """Of each job, in memory: more than any policy's budgets look back on."""
@@ -56,7 +56,7 @@ RECENT_S: Final = 90 * 86400.0
 """Nothing younger is past. No shipped window looks back further, the forecast's among them."""
 
 
-class State(Struct):
+class EngineState(Struct):
     """All that the journal amounts to. Only `fold` changes it, and who sets `retired`."""
 
     nodes: dict[RecoveryId, NodeRecovery] = field(default_factory=dict)
@@ -107,16 +107,16 @@ class State(Struct):
         rid = self.open_nodes.get(node)
         return None if rid is None else self.nodes[rid]
 
-    def is_treated(self, node: NodeName) -> bool:
+    def is_node_in_recovery(self, node: NodeName) -> bool:
         """Return whether a node is treated, and not only to change the size of its group."""
         rec = self.node_recovery(node)
-        return rec is not None and not rec.of_capacity
+        return rec is not None and not rec.is_for_capacity_change
 
-    def is_faulty(self, node: NodeName) -> bool:
+    def is_node_faulty(self, node: NodeName) -> bool:
         """Return whether a node is treated for a fault, and not for a maintenance window or a
         size."""
         rec = self.node_recovery(node)
-        return rec is not None and not (rec.of_capacity or rec.of_maintenance)
+        return rec is not None and not (rec.is_for_capacity_change or rec.is_for_maintenance)
 
     def job_recovery(self, job: JobId) -> JobRecovery | None:
         """Return the open recovery of a job."""
@@ -139,7 +139,7 @@ class State(Struct):
             case JobReported():
                 self._fold_report(event)
             case NodeRecoveryOpened():
-                self._open_node(event)
+                self._open_node_recovery(event)
             case JobRecoveryOpened():
                 job = JobRecovery(
                     **_list_opening_fields(event, JobRecovery), phase=job_recovery.JobPhase.HIT
@@ -147,7 +147,7 @@ class State(Struct):
                 self._add_open_recovery(self.jobs, self.open_jobs, job)
                 self.attempts[event.attempt] = job.id
             case ChangeOpened():
-                self._open_change(event)
+                self._open_cluster_change(event)
             case GateBlocked():
                 self._note_mass_event(self.holds.get(event.target), event.at)
                 self._note_mass_event(event, event.at)
@@ -159,17 +159,17 @@ class State(Struct):
             case ConfigurationTaken():
                 self.configuration = event
             case ClockSet():
-                self._move_times(event)
+                self._shift_open_times(event)
             case _:  # DaemonStarted
                 pass
 
-    def _move_times(self, event: ClockSet) -> None:
+    def _shift_open_times(self, event: ClockSet) -> None:
         for rid in self.open_nodes.values():
-            self.nodes[rid] = move_times(self.nodes[rid], event.by_s)
+            self.nodes[rid] = shift_recovery_times(self.nodes[rid], event.by_s)
         for rid in self.open_jobs.values():
-            self.jobs[rid] = move_times(self.jobs[rid], event.by_s)
+            self.jobs[rid] = shift_recovery_times(self.jobs[rid], event.by_s)
         for rid in self.open_changes.values():
-            self.changes[rid] = move_times(self.changes[rid], event.by_s)
+            self.changes[rid] = shift_recovery_times(self.changes[rid], event.by_s)
 
     def _note_mass_event(self, hold: GateBlocked | None, at: datetime) -> None:
         if hold is not None and hold.gate == "correlated":
@@ -183,7 +183,7 @@ class State(Struct):
         kept[rec.id] = rec
         listed[rec.key] = rec.id
 
-    def _open_node(self, event: NodeRecoveryOpened) -> None:
+    def _open_node_recovery(self, event: NodeRecoveryOpened) -> None:
         values = {**_list_opening_fields(event, NodeRecovery), "opened_for": event.generation}
         node = NodeRecovery(**values, phase=node_recovery.NodePhase.OPEN)
         earlier = self.node_recovery(node.node)
@@ -191,10 +191,10 @@ class State(Struct):
             self.nodes[earlier.id] = earlier_removals.end_removal(earlier, event.at)
             del self.open_nodes[node.node]
         self._add_open_recovery(self.nodes, self.open_nodes, node)
-        if not node.of_capacity:
+        if not node.is_for_capacity_change:
             self.last_of_node[node.node] = node.id
 
-    def _open_change(self, event: ChangeOpened) -> None:
+    def _open_cluster_change(self, event: ChangeOpened) -> None:
         if event.kind in earlier_removals.KINDS:
             self._open_earlier_removal(earlier_removals.convert_removal_opening(event))
         else:
@@ -212,7 +212,7 @@ class State(Struct):
         else:
             self.nodes[rec.id] = rec
 
-    def _find_stores(
+    def _find_recovery_maps(
         self, e: SignalSeen | StepStarted | StepResolved
     ) -> tuple[dict[Any, Any], ...]:
         """Return where a recovery or change is kept, and where it is listed while it is open."""
@@ -227,7 +227,7 @@ class State(Struct):
         raise InconsistentEventError(f"{what} of {e.recovery}, which was never opened")
 
     def _fold_signal(self, e: SignalSeen) -> None:
-        kept, listed = self._find_stores(e)
+        kept, listed = self._find_recovery_maps(e)
         before = rec = kept[e.recovery]
         signals: tuple[str, ...] = (e.signal,)
         try:
@@ -242,7 +242,7 @@ class State(Struct):
             del listed[rec.key]
 
     def _fold_step(self, e: StepStarted | StepResolved) -> None:
-        kept, _ = self._find_stores(e)
+        kept, _ = self._find_recovery_maps(e)
         rec = kept[e.recovery]
         if isinstance(e, StepStarted):
             if rec.ended and not getattr(rec, "was_change", False):
@@ -253,7 +253,7 @@ class State(Struct):
             steps = (*rec.steps, begun)
         else:
             try:
-                steps = resolve_step(rec.steps, e.step, e.attempt, e.outcome, e.at)
+                steps = record_step_outcome(rec.steps, e.step, e.attempt, e.outcome, e.at)
             except IllegalSignal as error:
                 raise InconsistentEventError(f"{e.recovery}: {error}") from error
         kept[rec.id] = replace(rec, steps=steps)
@@ -288,14 +288,14 @@ def _list_opening_fields(
     return {**values, "id": e.recovery, "opened": e.at, "since": e.at}
 
 
-def replay_events(events: Iterable[Event]) -> State:
+def replay_events(events: Iterable[Event]) -> EngineState:
     """Rebuild memory. Raises InconsistentEventError at the first event that cannot follow those
     before it.
 
     Without the cyclic collector, in half the time: it would look through a hundred thousand new
     values with no cycle among them again and again.
     """
-    state, collects = State(), gc.isenabled()
+    state, collects = EngineState(), gc.isenabled()
     gc.disable()
     try:
         for event in events:

@@ -14,12 +14,12 @@ from sqlalchemy import Connection, Engine, insert, select, text, update
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 
 from hpctl.engine.journal import database as t
-from hpctl.engine.journal.audit_chain import AUDITED, FIRST, compute_row_digest
+from hpctl.engine.journal.audit_chain import AUDITED, FIRST, compute_audit_digest
 from hpctl.engine.journal.database import (
-    EngineSource,
+    EngineRowSource,
     convert_read_errors,
     convert_write_errors,
-    make_engine,
+    make_database_engine,
     migrate_journal,
     read_database_message,
 )
@@ -32,7 +32,7 @@ from hpctl.engine.journal.rows import (
     check_schema,
     encode_event,
     encode_health_row,
-    encode_heard_row,
+    encode_last_heard_row,
 )
 from hpctl.engine.journal.source import get_sqlite_path
 from hpctl.toolkit.bounds import parse_count
@@ -63,7 +63,7 @@ def _add_audit_rows(c: Connection, batch: Sequence[Event]) -> None:
     newest = select(t.audit.c.digest).order_by(t.audit.c.seq.desc()).limit(1)
     digest = c.execute(newest).scalar() or FIRST
     for kind, payload in audited:
-        digest = compute_row_digest(digest, kind, payload)
+        digest = compute_audit_digest(digest, kind, payload)
         row = c.execute(insert(t.audit).values(kind=kind, payload=payload, digest=digest))
         (seq,) = row.inserted_primary_key or (0,)
         log.info("audit=%d kind=%s digest=%s", seq, kind, digest)
@@ -77,7 +77,7 @@ class LeaseLost(HpctlError):
     """Another daemon took the journal over; this one must stop at once."""
 
 
-class Store(JournalReader):
+class JournalStore(JournalReader):
     """The journal, the agents' facts, the operators' requests and the lease, to write them."""
 
     def __init__(self, url: str) -> None:
@@ -85,21 +85,21 @@ class Store(JournalReader):
 
         Raises Unavailable, JournalCorrupt (not ours), HpctlError (a URL without a driver).
         """
-        self._engine: Engine = make_engine(url)
+        self._engine: Engine = make_database_engine(url)
         self._file = get_sqlite_path(url)
         served = self._engine.dialect.name != "sqlite"
-        self._writer = make_engine(url, leader=True) if served else self._engine
-        super().__init__(EngineSource(self._engine), EngineSource(self._writer))
+        self._writer = make_database_engine(url, leader=True) if served else self._engine
+        super().__init__(EngineRowSource(self._engine), EngineRowSource(self._writer))
         self._epoch = 0
         try:
             with convert_read_errors(f"the journal at {self.name}"):
                 self._refuse_empty_file()
-                self._create()
+                self._create_or_migrate_schema()
                 self.check_schema()
         except BaseException:
             self._engine.dispose()
             raise
-        self._inode = self._stat()
+        self._inode = self._read_file_identity()
 
     def _refuse_empty_file(self) -> None:
         if self._file is not None and self._file.exists() and not self._file.stat().st_size:
@@ -109,7 +109,7 @@ class Store(JournalReader):
                 "file only if no daemon ever ran here",
             )
 
-    def _create(self) -> None:
+    def _create_or_migrate_schema(self) -> None:
         """Make or migrate what is missing. Two daemons may try at once, on MariaDB table by table:
         whatever one of them finds made by the other, it finds there when it looks again.
         """
@@ -132,7 +132,7 @@ class Store(JournalReader):
                 if not left or self._file is not None:
                     raise
 
-    def _stat(self) -> tuple[int, int] | None:
+    def _read_file_identity(self) -> tuple[int, int] | None:
         if self._file is None:
             return None
         try:
@@ -142,7 +142,7 @@ class Store(JournalReader):
         return found.st_dev, found.st_ino
 
     def _check_file_unmoved(self) -> None:
-        if self._stat() != self._inode:
+        if self._read_file_identity() != self._inode:
             raise OSError(f"the journal {self._file} was moved or replaced while it was in use")
 
     def close(self) -> None:
@@ -187,7 +187,7 @@ class Store(JournalReader):
         Raises LeaseLost, OSError; Unavailable, JournalCorrupt. What was moved before stays moved.
         """
         days: dict[int, dict[int, str]] = {}
-        for seq, event in JournalReader(self._source).number_events():
+        for seq, event in JournalReader(self._source).list_numbered_events():
             ended = over(event)
             if ended is not None:
                 day = ended.astimezone(UTC).toordinal()
@@ -196,11 +196,11 @@ class Store(JournalReader):
         for day in sorted(days):
             if most is not None and moved >= most:
                 break
-            self._retire_day(day, days[day])
+            self._retire_day_events(day, days[day])
             moved += len(days[day])
         return moved
 
-    def _retire_day(self, day: int, recoveries: Mapping[int, str]) -> None:
+    def _retire_day_events(self, day: int, recoveries: Mapping[int, str]) -> None:
         """One day in one transaction: never half of a recovery, which would be corruption."""
         numbers = list(recoveries)
         self._check_file_unmoved()
@@ -236,12 +236,12 @@ class Store(JournalReader):
             c.execute(insert(t.agents), list(rows.values()))
             self._require_lease(c)
 
-    def note_heard(self, heard: Mapping[NodeName, datetime]) -> None:
+    def store_last_heard_times(self, heard: Mapping[NodeName, datetime]) -> None:
         """Remember when each node was last heard, all nodes in one row. Raises OSError."""
         self._check_file_unmoved()
         with convert_write_errors("the agents' times"), self._writer.begin() as c:
             c.execute(t.heard.delete())
-            c.execute(insert(t.heard).values(**encode_heard_row(heard)))
+            c.execute(insert(t.heard).values(**encode_last_heard_row(heard)))
             self._require_lease(c)
 
     def ask(  # noqa: PLR0913 -- a row of its table
@@ -272,7 +272,7 @@ class Store(JournalReader):
                 "run the command as the daemon's user or with sudo",
             ) from error
 
-    def keep_outbox(self, payload: str) -> None:
+    def save_outbox(self, payload: str) -> None:
         """Keep it in place of the one before. Raises LeaseLost, OSError."""
         self._check_file_unmoved()
         with convert_write_errors("the outbox"), self._writer.begin() as c:
@@ -326,7 +326,7 @@ class Store(JournalReader):
         """Say that the daemon lives. Raises LeaseLost where another took over, OSError."""
         self._check_file_unmoved()
         with convert_write_errors("the lease"), self._writer.begin() as c:
-            self._hold_lease(
+            self._update_lease_row(
                 c,
                 heartbeat=now.timestamp(),
                 beat=t.lease.c.beat + 1,
@@ -341,14 +341,14 @@ class Store(JournalReader):
         """Let go of it, for the standby at that address first. Raises LeaseLost, OSError."""
         with convert_write_errors("the lease"), self._writer.begin() as c:
             values = {"lease_s": 0.0, "until": now.timestamp(), "successor": successor}
-            self._hold_lease(c, beat=t.lease.c.beat + 1, **values)
-        self.stand_by()
+            self._update_lease_row(c, beat=t.lease.c.beat + 1, **values)
+        self.block_writes_until_lease()
 
-    def stand_by(self) -> None:
+    def block_writes_until_lease(self) -> None:
         """Refuse every write of the daemon's with LeaseLost until the lease is taken."""
         self._epoch = _NO_EPOCH
 
-    def note_standby(self, me: DaemonIdentity, beat: int, now: datetime) -> None:
+    def record_standby_heartbeat(self, me: DaemonIdentity, beat: int, now: datetime) -> None:
         """Say that this standby lives, and how far it has read. Raises OSError."""
         keep = ("host", "address", "pid", "version")
         values = {name: getattr(me, name) for name in keep}
@@ -357,7 +357,7 @@ class Store(JournalReader):
             c.execute(t.standbys.delete().where(t.standbys.c.address == me.address))
             c.execute(insert(t.standbys).values(**values))
 
-    def forget_standby(self, address: str) -> None:
+    def delete_standby(self, address: str) -> None:
         """Take the row of a standby away that ends. Raises OSError."""
         with convert_write_errors("the standby's row"), self._writer.begin() as c:
             c.execute(t.standbys.delete().where(t.standbys.c.address == address))
@@ -365,9 +365,9 @@ class Store(JournalReader):
     def _require_lease(self, c: Connection) -> None:
         """In a daemon's transaction: the lease is still ours, and stays so until the end."""
         if self._epoch:
-            self._hold_lease(c, id=1)
+            self._update_lease_row(c, id=1)
 
-    def _hold_lease(self, c: Connection, **values: object) -> None:
+    def _update_lease_row(self, c: Connection, **values: object) -> None:
         """Write to our lease row in this transaction, so that no standby takes it meanwhile."""
         held = c.execute(update(t.lease).where(t.lease.c.epoch == self._epoch).values(**values))
         if held.rowcount != 1:

@@ -86,7 +86,7 @@ class NodeForecastView(Struct, frozen=True):
     )
 
 
-def _has_break_history(view: ForecastView) -> bool:
+def _has_failure_history(view: ForecastView) -> bool:
     return view.error is not None
 
 
@@ -125,9 +125,9 @@ class ForecastView(Struct, frozen=True):
         TextLine("Spares enough for a day's breaks of these, in 95 of 100 days: {spares}"),
         TextLine("Forecasts of past weeks", style=HEAD, gap=True),
         TextLine("None yet: they need two weeks of journal.", when=lambda view: view.error is None),
-        RowTable("calibration", BAND_COLUMNS, when=_has_break_history),
+        RowTable("calibration", BAND_COLUMNS, when=_has_failure_history),
         TextLine(
-            "Predicted and happened lie {error:.2%} apart on average.", when=_has_break_history
+            "Predicted and happened lie {error:.2%} apart on average.", when=_has_failure_history
         ),
         TextLine(DRY_RUN, when="dry_run"),
     )
@@ -167,7 +167,7 @@ def make_forecast_view(
 def _build_node_view(f: InstanceForecast) -> NodeForecastView:
     chances = {name: round(getattr(f, name), 4) for name in ("day", "week", "month")}
     classes = {kind: round(part, 3) for kind, part in f.classes.items()}
-    return view_copy.copy_view(
+    return view_copy.build_view_from_source(
         NodeForecastView, f, instance_id=f.instance, again=f.again, classes=classes, **chances
     )
 

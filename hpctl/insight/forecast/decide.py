@@ -62,7 +62,7 @@ CLASSES: Final = (
 """A fault's class by its rule, the first that fits; a site's own rules are `other`."""
 
 
-def find_rule_class(rule: RuleId) -> str:
+def classify_fault_rule(rule: RuleId) -> str:
     """Return the class of a rule's faults."""
     name = rule.removeprefix("gpu-") if rule.startswith("gpu-xid-") else rule
     return next((kind for kind, pattern in CLASSES if re.match(pattern, name)), "other")
@@ -226,7 +226,7 @@ def _list_service_periods(
             begin = max(last, unit.since)
 
 
-def learn_failure_model(
+def fit_failure_model(
     units: Iterable[ForecastInstance],
     quiet_days: float,
     now: float,

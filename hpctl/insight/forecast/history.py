@@ -10,8 +10,8 @@ from typing import Final
 
 from msgspec import Struct
 
-from hpctl.engine.journal.state import RECENT_S, State
-from hpctl.engine.view import View
+from hpctl.engine.journal.state import RECENT_S, EngineState
+from hpctl.engine.view import PlanningView
 from hpctl.insight.forecast.decide import (
     AGAIN_CHANCE,
     CHECK,
@@ -25,8 +25,8 @@ from hpctl.insight.forecast.decide import (
     FailureModel,
     ForecastInstance,
     InstanceFailure,
-    find_rule_class,
-    learn_failure_model,
+    classify_fault_rule,
+    fit_failure_model,
 )
 from hpctl.toolkit.bounds import clamp_duration
 from hpctl.vocabulary.identity import InstanceId, NodeName, RecoveryId
@@ -81,7 +81,7 @@ def list_failure_indicators(findings: Iterable[Finding]) -> tuple[str, ...]:
     return tuple(s.name for s in SIGNS if not there.isdisjoint(s.found))
 
 
-def read_history(state: State, now: datetime) -> InstanceFailureHistory:
+def read_failure_history(state: EngineState, now: datetime) -> InstanceFailureHistory:
     """Return what the journal of the last RECENT_S shows. A person's orders, what was withdrawn and
     mass events are no breaks of the node's own."""
     start = _convert_to_days(now) - RECENT_S / DAY
@@ -90,9 +90,11 @@ def read_history(state: State, now: datetime) -> InstanceFailureHistory:
         if state.began is not None
         else _convert_to_days(now)
     )
-    treated_by_now = [r for r in state.nodes.values() if r.opened <= now and not r.of_capacity]
+    treated_by_now = [
+        r for r in state.nodes.values() if r.opened <= now and not r.is_for_capacity_change
+    ]
     past = sorted(treated_by_now, key=lambda r: r.opened)
-    shared = _find_mass_events([r for r in past if not (r.by or r.withdrawn)])
+    shared = _find_mass_failures([r for r in past if not (r.by or r.withdrawn)])
     treated: dict[InstanceId, list[NodeRecovery]] = {}
     born: dict[InstanceId, float] = {}
     of_node: dict[NodeName, InstanceId] = {}
@@ -108,7 +110,7 @@ def read_history(state: State, now: datetime) -> InstanceFailureHistory:
     units = {}
     for instance, recs in treated.items():
         recent = [rec for rec in recs if _convert_to_days(rec.opened) >= since]
-        breaks = tuple(_make_failure(rec, state, instance in gone) for rec in recent)
+        breaks = tuple(_make_instance_failure(rec, state, instance in gone) for rec in recent)
         units[instance] = ForecastInstance(max(since, born.get(instance, since)), breaks)
     kept = {instance: tuple(recs) for instance, recs in treated.items()}
     return InstanceFailureHistory(since, units, kept, frozenset(gone), of_node)
@@ -118,7 +120,7 @@ def _convert_to_days(at: datetime) -> float:
     return at.timestamp() / DAY
 
 
-def _make_failure(rec: NodeRecovery, state: State, gone: bool) -> InstanceFailure:
+def _make_instance_failure(rec: NodeRecovery, state: EngineState, gone: bool) -> InstanceFailure:
     back = math.inf
     if rec.ended and rec.opened_for.instance == rec.generation.instance:
         back = _convert_to_days(rec.since)
@@ -130,12 +132,12 @@ def _make_failure(rec: NodeRecovery, state: State, gone: bool) -> InstanceFailur
     return InstanceFailure(
         _convert_to_days(rec.opened),
         back,
-        find_rule_class(rec.rule),
+        classify_fault_rule(rec.rule),
         list_failure_indicators(rec.findings),
     )
 
 
-def _find_mass_events(past: Iterable[NodeRecovery]) -> set[RecoveryId]:
+def _find_mass_failures(past: Iterable[NodeRecovery]) -> set[RecoveryId]:
     """Return the recoveries that were one event of many nodes."""
     by_rule: dict[str, list[NodeRecovery]] = {}
     for rec in past:
@@ -154,7 +156,7 @@ def _find_mass_events(past: Iterable[NodeRecovery]) -> set[RecoveryId]:
 
 
 def forecast_nodes(
-    state: State,
+    state: EngineState,
     nodes: Collection[NodeName],
     health: Mapping[NodeName, NodeHealth],
     now: datetime,
@@ -162,11 +164,11 @@ def forecast_nodes(
 ) -> tuple[InstanceForecast, ...]:
     """Return the forecast of every node, or of those `of` them, the worst first. A node that is out
     of service is taken to be back."""
-    past = read_history(state, now)
+    past = read_failure_history(state, now)
     signs = {
         node: list_failure_indicators(health[node].findings) for node in nodes if node in health
     }
-    model = _learn_history_model(past, nodes, signs, _convert_to_days(now))
+    model = _fit_history_model(past, nodes, signs, _convert_to_days(now))
     moved = Counter(job.cause for job in state.jobs.values())
     quiet, found = ForecastInstance(past.since), []
     alike: dict[tuple[str, ...], tuple[float, float, float]] = {}
@@ -176,26 +178,28 @@ def forecast_nodes(
         unit = past.units.get(instance, quiet)
         shown = signs.get(node, ())
         if unit.breaks:
-            chances = _estimate_chances(model, unit, shown)
+            chances = _estimate_failure_chances(model, unit, shown)
         else:
             if shown not in alike:
-                alike[shown] = _estimate_chances(model, quiet, shown)
+                alike[shown] = _estimate_failure_chances(model, quiet, shown)
             chances = alike[shown]
         recs = past.treated.get(instance, ()) if unit.breaks else ()
-        mine = _NodeHistory(node, instance, unit, recs, shown)
+        mine = _NodeFailureHistory(node, instance, unit, recs, shown)
         jobs = sum(moved.get(rec.id, 0) for rec in recs)
         found.append(_make_forecast(model, mine, chances, jobs))
     return tuple(sorted(found, key=lambda f: (-f.week, -f.month, f.node)))
 
 
-def estimate_week_risks(view: View, now: datetime, nodes: set[NodeName]) -> dict[NodeName, float]:
+def estimate_weekly_failure_risks(
+    view: PlanningView, now: datetime, nodes: set[NodeName]
+) -> dict[NodeName, float]:
     """Return how likely each of some nodes breaks within a week."""
     known = {*view.scheduler.nodes, *view.health}
     found = forecast_nodes(view.state, known, view.health, now, of=nodes)
     return {forecast.node: forecast.week for forecast in found}
 
 
-def _estimate_chances(
+def _estimate_failure_chances(
     model: FailureModel, unit: ForecastInstance, signs: tuple[str, ...]
 ) -> tuple[float, float, float]:
     day, week, month = HORIZONS
@@ -205,7 +209,7 @@ def _estimate_chances(
     )  # fmt: skip
 
 
-def _learn_history_model(
+def _fit_history_model(
     past: InstanceFailureHistory,
     nodes: Collection[NodeName],
     signs: Mapping[NodeName, tuple[str, ...]],
@@ -215,12 +219,16 @@ def _learn_history_model(
     share = {name: n / max(len(nodes), 1) for name, n in there.items()}
     units = [u.at(now) for u in past.units.values() if u.since < now]
     broken = [u for u in units if u.breaks]
-    return learn_failure_model(
-        broken, _count_quiet_nodes(past, len(nodes), now) * (now - past.since), now, PRIORS, share
+    return fit_failure_model(
+        broken,
+        _count_failure_free_nodes(past, len(nodes), now) * (now - past.since),
+        now,
+        PRIORS,
+        share,
     )
 
 
-def _count_quiet_nodes(past: InstanceFailureHistory, nodes: int, now: float) -> int:
+def _count_failure_free_nodes(past: InstanceFailureHistory, nodes: int, now: float) -> int:
     """Return how many of the nodes had not broken by then: an instance that is gone has a
     successor."""
     return max(0, nodes - sum(
@@ -228,7 +236,7 @@ def _count_quiet_nodes(past: InstanceFailureHistory, nodes: int, now: float) -> 
     ))  # fmt: skip
 
 
-class _NodeHistory(Struct, frozen=True):
+class _NodeFailureHistory(Struct, frozen=True):
     """One node with what is known of its instance: its breaks, their recoveries, its signs now."""
 
     node: NodeName
@@ -239,7 +247,7 @@ class _NodeHistory(Struct, frozen=True):
 
 
 def _make_forecast(
-    model: FailureModel, of: _NodeHistory, chances: tuple[float, float, float], jobs: int
+    model: FailureModel, of: _NodeFailureHistory, chances: tuple[float, float, float], jobs: int
 ) -> InstanceForecast:
     """Return a node's forecast. `chances`: to break within a day, a week, a month. `jobs`: those
     that its breaks moved."""
@@ -321,11 +329,11 @@ WEEK: Final = 7.0
 
 
 def measure_calibration(
-    state: State, nodes: Collection[NodeName], now: datetime
+    state: EngineState, nodes: Collection[NodeName], now: datetime
 ) -> tuple[CalibrationBin, ...]:
     """Return what would have been predicted at the beginning of each past week, from what was known
     then, and what happened in it. Weeks before the journal's first are no evidence."""
-    past, end = read_history(state, now), _convert_to_days(now)
+    past, end = read_failure_history(state, now), _convert_to_days(now)
     sums = [[0.0, 0.0, 0.0] for _ in BANDS[1:]]
 
     def add_outcome(chance: float, happened: float, count: int = 1) -> None:
@@ -334,7 +342,7 @@ def measure_calibration(
 
     at = end - WEEK
     while at - WEEK >= past.since:
-        model, firsts = _learn_history_model(past, nodes, {}, at), 0
+        model, firsts = _fit_history_model(past, nodes, {}, at), 0
         for unit in past.units.values():
             then = unit.at(at)
             broke = any(at <= b.begun < at + WEEK for b in unit.breaks)
@@ -342,7 +350,7 @@ def measure_calibration(
                 add_outcome(model.chance(then, WEEK), broke)
             elif not then.breaks and unit.since <= at:
                 firsts += broke
-        quiet = _count_quiet_nodes(past, len(nodes), at)
+        quiet = _count_failure_free_nodes(past, len(nodes), at)
         add_outcome(model.chance(ForecastInstance(past.since), WEEK), firsts, quiet)
         at -= WEEK
     return tuple(

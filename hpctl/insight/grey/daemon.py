@@ -12,9 +12,9 @@ from datetime import datetime
 
 from msgspec.structs import replace
 
-from hpctl.engine.journal.state import State
+from hpctl.engine.journal.state import EngineState
 from hpctl.engine.node_health import NodeHealthStore
-from hpctl.engine.observe import Observer
+from hpctl.engine.observe import ClusterObserver
 from hpctl.engine.view import is_fresh
 from hpctl.insight.forecast.decide import CHECK
 from hpctl.insight.forecast.history import forecast_nodes, make_forecast_finding
@@ -72,7 +72,7 @@ class PeerGaugeWindows:
         }
         self._generations.update((node, known[0]) for node, known in closed.items())
         memory = {key: t for key, t in self._memory.items() if key[0] not in renewed}
-        self._memory = decide.judge_peers(groups, _compute_means(closed), memory, now)
+        self._memory = decide.update_outlier_tracks(groups, _compute_means(closed), memory, now)
         return decide.make_peer_findings(self._memory)
 
     def of(self, generation: NodeGeneration, found: tuple[Finding, ...]) -> tuple[Finding, ...]:
@@ -113,15 +113,15 @@ class GreyFailureFindings:
         self.by_peers: Mapping[NodeName, tuple[Finding, ...]] = {}
         self.by_history: Mapping[InstanceId, Finding] = {}
 
-    def set_by_peers(self, found: Mapping[NodeName, tuple[Finding, ...]]) -> None:
+    def set_peer_findings(self, found: Mapping[NodeName, tuple[Finding, ...]]) -> None:
         """Take the findings of the window that was judged last."""
         self.by_peers = found
 
-    def set_by_history(self, found: Mapping[InstanceId, Finding]) -> None:
+    def set_forecast_findings(self, found: Mapping[InstanceId, Finding]) -> None:
         """Take the findings of the last look at history."""
         self.by_history = found
 
-    def add_to(self, health: dict[NodeName, NodeHealth]) -> None:
+    def add_findings(self, health: dict[NodeName, NodeHealth]) -> None:
         """Add what the comparison found to the agents' findings, in place."""
         concerned = set(self.by_peers)
         if self.by_history:
@@ -143,13 +143,14 @@ class GreyFailureFindings:
 
 
 class GreyFailureDetector:
-    """The comparison of peers, each window in a separate thread; `look_back` runs in the loop."""
+    """The comparison of peers, each window in a separate thread; `update_forecasts` runs in the
+    loop."""
 
     def __init__(
         self,
         found: GreyFailureFindings,
         health: NodeHealthStore,
-        observer: Observer,
+        observer: ClusterObserver,
         clock: Clock,
         view_age_s: float = 60.0,
     ) -> None:
@@ -160,7 +161,7 @@ class GreyFailureDetector:
         self._history_due = 0.0
         self._history_of = -1
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="peers", daemon=True)
+        self._thread = threading.Thread(target=self._compare_each_window, name="peers", daemon=True)
 
     def hear(self, generation: NodeGeneration, gauges: Mapping[str, float]) -> None:
         """Take the gauges of an authenticated report or heartbeat in. From the intake's threads."""
@@ -174,7 +175,7 @@ class GreyFailureDetector:
         """End it."""
         self._stop.set()
 
-    def _run(self) -> None:
+    def _compare_each_window(self) -> None:
         while not self._stop.wait(WINDOW.total_seconds()):
             # Advice must not end the daemon, nor end for good by one bad window.
             flaw = isolate_call("peers", "peers", lambda _: self.compare(), None)
@@ -186,10 +187,10 @@ class GreyFailureDetector:
         now = self._clock.now()
         scheduler, provider = self._observer.slurm, self._observer.provider
         kinds = {i.node: i.group for i in provider.instances.values() if i.node is not None}
-        known = is_fresh(scheduler.known_at, self._view_age_s, now)
+        known = is_fresh(scheduler.valid_at, self._view_age_s, now)
         groups = group_peers(scheduler, kinds, now) if known else ()
         before, found = self._found.by_peers, self._peers.judge(groups, now)
-        self._found.set_by_peers(found)
+        self._found.set_peer_findings(found)
         changed = self._list_finding_names(before) ^ self._list_finding_names(found)
         if changed:
             for node, check in sorted(changed):
@@ -205,7 +206,7 @@ class GreyFailureDetector:
             names |= {(node, finding.check) for finding in findings}
         return names
 
-    def look_back(self, state: State) -> None:
+    def update_forecasts(self, state: EngineState) -> None:
         """Forecast again where history has grown or time has passed. Runs in the loop, which owns
         the state."""
         now = self._clock.monotonic()
@@ -213,15 +214,15 @@ class GreyFailureDetector:
             return
         self._history_of, self._history_due = len(state.nodes), now + HISTORY_EVERY_S
         before = self._found.by_history
-        known = self._health.of_agents()
-        counts = Counter(rec.node for rec in state.nodes.values() if not rec.of_capacity)
+        known = self._health.copy_agent_health()
+        counts = Counter(rec.node for rec in state.nodes.values() if not rec.is_for_capacity_change)
         often = [node for node, number in counts.items() if number > 2]
         nodes = {*self._observer.slurm.nodes, *known, *state.last_of_node}
         found = forecast_nodes(state, nodes, known, self._clock.now(), of=often)
         repeated = {
             f.instance: again for f in found if f.again and (again := make_forecast_finding(f))
         }
-        self._found.set_by_history(repeated)
+        self._found.set_forecast_findings(repeated)
         changed = before.keys() ^ repeated.keys()
         if changed:
             theirs = {n for n, h in known.items() if h.generation.instance in changed}

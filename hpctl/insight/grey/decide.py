@@ -240,7 +240,9 @@ def group_peers(
     return tuple(groups)
 
 
-def judge_peers(groups: Iterable[PeerGroup], seen: Seen, memory: Memory, now: datetime) -> Memory:
+def update_outlier_tracks(
+    groups: Iterable[PeerGroup], seen: Seen, memory: Memory, now: datetime
+) -> Memory:
     """Return the memory after one more window, which ended at `now`; `memory` is that before it."""
     after = {key: t for key, t in memory.items() if now - t.judged <= FORGET}
     tracked = {node for node, _ in after}
@@ -253,9 +255,9 @@ def judge_peers(groups: Iterable[PeerGroup], seen: Seen, memory: Memory, now: da
         for signal in SIGNALS:
             for part in (everyone,) if signal.wide else parts:
                 members = part.working if signal.busy else part.members
-                found = _judge_window(signal, group.job, members, mine)
+                found = _find_window_outliers(signal, group.job, members, mine)
                 if found is not None:
-                    _record_marks(after, signal.name, *found, now)
+                    _record_outlier_marks(after, signal.name, *found, now)
     return after
 
 
@@ -297,7 +299,7 @@ def _select_busy_members(members: _Members) -> _Members:
     return members
 
 
-def _judge_window(
+def _find_window_outliers(
     signal: PeerGauge, job: JobId, members: _Members, tracked: set[NodeName]
 ) -> tuple[dict[NodeName, OutlierMark], list[NodeName]] | None:
     """Return who stood out, and which of the tracked nodes certainly did not; None where neither
@@ -308,13 +310,13 @@ def _judge_window(
         return None
     if gauge == REMOTE or signal.odd:
         marks = (
-            _find_different_settings(job, readings)
+            _find_mismatched_settings(job, readings)
             if signal.odd
-            else _find_silent_peer(signal, job, readings)
+            else _find_remote_error_source(signal, job, readings)
         )
         return marks, [node for _, node in readings if node in tracked and node not in marks]
     ordered = sorted(value for value, _ in readings)
-    centre = _compute_center(signal, ordered)
+    centre = _compute_reference_value(signal, ordered)
     reach = max(signal.floor, signal.share * abs(centre))
     worst = ordered[-1] if signal.worse > 0 else ordered[0]
     marks = {}
@@ -353,8 +355,8 @@ def _find_outliers(
         if off < reach:
             continue
         # Its peers are the others: in a small job one's own value would widen the spread.
-        others = _OtherMembers(ordered, bisect_left(ordered, value))
-        centre = _compute_center(signal, others)
+        others = _LeaveOneOutValues(ordered, bisect_left(ordered, value))
+        centre = _compute_reference_value(signal, others)
         near = (len(others) - 1) // 4 * 2 + 1 if signal.low else len(others)
         spread = max(_compute_median_distance(others, near, centre), _TINY * reach)
         z = _TO_SIGMA * (value - centre) * signal.worse / spread
@@ -363,7 +365,7 @@ def _find_outliers(
     return out
 
 
-class _OtherMembers(Struct, frozen=True):
+class _LeaveOneOutValues(Struct, frozen=True):
     """Sorted values but for the one at a place, without a copy of them for each outlier."""
 
     ordered: Sequence[float]
@@ -376,7 +378,7 @@ class _OtherMembers(Struct, frozen=True):
         return self.ordered[at + (at >= self.place)]
 
 
-def _compute_median_distance(ordered: _OtherMembers, count: int, centre: float) -> float:
+def _compute_median_distance(ordered: _LeaveOneOutValues, count: int, centre: float) -> float:
     """Return the middle one of the distances of the first `count` values from a center."""
     half = count // 2
     if count % 2:
@@ -387,7 +389,7 @@ def _compute_median_distance(ordered: _OtherMembers, count: int, centre: float) 
     ) / 2
 
 
-def _find_nth_distance(ordered: _OtherMembers, count: int, centre: float, nth: int) -> float:
+def _find_nth_distance(ordered: _LeaveOneOutValues, count: int, centre: float, nth: int) -> float:
     """Return the `nth` smallest distance: the nearest values are a contiguous run, which bisection
     finds."""
     first, last = 0, count - nth
@@ -400,11 +402,13 @@ def _find_nth_distance(ordered: _OtherMembers, count: int, centre: float, nth: i
     return max(abs(ordered[first] - centre), abs(ordered[first + nth - 1] - centre))
 
 
-def _compute_center(signal: PeerGauge, ordered: Sequence[float] | _OtherMembers) -> float:
+def _compute_reference_value(
+    signal: PeerGauge, ordered: Sequence[float] | _LeaveOneOutValues
+) -> float:
     return ordered[(len(ordered) - 1) // 4] if signal.low else _compute_median(ordered)
 
 
-def _find_silent_peer(
+def _find_remote_error_source(
     signal: PeerGauge, job: JobId, readings: Sequence[tuple[float, NodeName]]
 ) -> dict[NodeName, OutlierMark]:
     """Return the node that such events point at. They name the *other* end: if all but one raise
@@ -421,7 +425,7 @@ def _find_silent_peer(
     return {odd[1]: OutlierMark(odd[0], centre, 0.0, len(readings) - 1, job)}
 
 
-def _find_different_settings(
+def _find_mismatched_settings(
     job: JobId, readings: Sequence[tuple[float, NodeName]]
 ) -> dict[NodeName, OutlierMark]:
     """Return who is not set up as most are; no node where most do not agree."""
@@ -435,7 +439,7 @@ def _find_different_settings(
     }
 
 
-def _compute_median(ordered: Sequence[float] | _OtherMembers) -> float:
+def _compute_median(ordered: Sequence[float] | _LeaveOneOutValues) -> float:
     half = len(ordered) // 2
     return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
@@ -447,7 +451,7 @@ def _add_power_detail(mark: OutlierMark, power: float | None, usual: float | Non
     return replace(mark, beside=f"; draws {power:.0f} W, peers {usual:.0f} W")
 
 
-def _record_marks(
+def _record_outlier_marks(
     memory: dict[tuple[NodeName, str], OutlierTrack],
     name: str,
     marks: Mapping[NodeName, OutlierMark],

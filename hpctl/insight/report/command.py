@@ -17,14 +17,14 @@ from hpctl.engine.world_offline import JournalReplayer
 from hpctl.insight.report.decide import (
     CostReport,
     CostTotal,
-    CountedNode,
     FaultCostRow,
+    PricedNode,
     PublishedFailureRate,
     StageRow,
 )
-from hpctl.insight.report.decide import build_report as figures
+from hpctl.insight.report.decide import build_cost_report as figures
 from hpctl.insight.report.held import HeldFaultCollector
-from hpctl.insight.report.html import render_page
+from hpctl.insight.report.html import render_report_page
 from hpctl.toolkit import output, yaml_files
 from hpctl.toolkit.arguments import DurationType
 from hpctl.toolkit.declared_view import (
@@ -35,10 +35,10 @@ from hpctl.toolkit.declared_view import (
     Layout,
     RowTable,
     TextLine,
-    number_column,
+    make_number_column,
 )
 from hpctl.toolkit.durations import format_duration
-from hpctl.toolkit.errors import FileProblems
+from hpctl.toolkit.errors import InvalidFileError
 from hpctl.toolkit.tables import DIM
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ ASSUMED = (
 Price = Annotated[float, Meta(ge=0)]
 
 
-class PriceError(FileProblems):
+class PriceListError(InvalidFileError):
     """A price list cannot be read; every problem has its place."""
 
 
@@ -82,7 +82,7 @@ def format_cost(total: CostTotal, currency: str) -> str:
     return f"{total.gpu_hours:,.1f} GPU-hours{money}"
 
 
-def format_published(rates: tuple[PublishedFailureRate, ...]) -> str:
+def format_published_rates(rates: tuple[PublishedFailureRate, ...]) -> str:
     """Return `3.79 (Llama 3, arXiv 2407.21783); ...`."""
     return "; ".join(f"{one.rate:.2f} ({one.source})" for one in rates)
 
@@ -140,11 +140,13 @@ TABLES = (
         lambda view: (view.report.all, *view.report.classes),
         (
             Column("CLASS", "name"),
-            number_column("FAILURES", "failures"),
-            number_column("PER 1,000 NODE-DAYS", "{per_1000:.2f}"),
-            number_column("GPU-HOURS", "{lost.gpu_hours:,.1f}"),
-            number_column("{currency}", _format_fault_cost, when="currency"),
-            Column("PUBLISHED", lambda row: format_published(row.published), fold=True, wide=True),
+            make_number_column("FAILURES", "failures"),
+            make_number_column("PER 1,000 NODE-DAYS", "{per_1000:.2f}"),
+            make_number_column("GPU-HOURS", "{lost.gpu_hours:,.1f}"),
+            make_number_column("{currency}", _format_fault_cost, when="currency"),
+            Column(
+                "PUBLISHED", lambda row: format_published_rates(row.published), fold=True, wide=True
+            ),
         ),
         title="Failures",
     ),
@@ -160,9 +162,9 @@ TABLES = (
         _format_stages,
         (
             Column("OF", "of"),
-            number_column("STAGE", lambda row: row.stage.name.replace("_", " ")),
-            number_column("COUNT", "stage.count"),
-            number_column("MEAN", lambda row: format_duration(row.stage.mean_s)),
+            make_number_column("STAGE", lambda row: row.stage.name.replace("_", " ")),
+            make_number_column("COUNT", "stage.count"),
+            make_number_column("MEAN", lambda row: format_duration(row.stage.mean_s)),
             Column("MEDIAN", lambda row: format_duration(row.stage.median_s), fold=True),
         ),
         title="Time to repair",
@@ -171,9 +173,9 @@ TABLES = (
         "report.again",
         (
             Column("NODE", "node"),
-            number_column("INSTANCE", "instance"),
-            number_column("BREAKS", "breaks"),
-            number_column("30 D", "{month:.0%}"),
+            make_number_column("INSTANCE", "instance"),
+            make_number_column("BREAKS", "breaks"),
+            make_number_column("30 D", "{month:.0%}"),
             Column("WHY", "why", fold=True),
         ),
         title="Instances that break again",
@@ -182,8 +184,8 @@ TABLES = (
         "report.spares",
         (
             Column("GROUP", "group"),
-            number_column("FEWEST", "fewest"),
-            number_column("MOST", "most"),
+            make_number_column("FEWEST", "fewest"),
+            make_number_column("MOST", "most"),
             Column("NOW", "last", fold=True),
         ),
         title="Spares",
@@ -239,14 +241,14 @@ class ReportView(Struct, frozen=True):
 
 def render_html_page(view: ReportView) -> str:
     """Return the report as one page: the facts and the tables of its text."""
-    from hpctl.toolkit.view_drawing import format_facts, format_section
+    from hpctl.toolkit.view_drawing import format_fact_table, format_row_table
 
-    tables = [(str(one.title), *format_section(one, view)) for one in TABLES]
-    facts = format_facts(SUMMARY, view)
-    return render_page(view.cluster, view.report, facts, tables, view.assumptions)
+    tables = [(str(one.title), *format_row_table(one, view)) for one in TABLES]
+    facts = format_fact_table(SUMMARY, view)
+    return render_report_page(view.cluster, view.report, facts, tables, view.assumptions)
 
 
-def read_report(
+def read_cost_report(
     config: Config, since: datetime, until: datetime, by_hand: timedelta, prices: GpuPrices | None
 ) -> CostReport:
     """Return the figures, from the journal with its past and the nodes that Slurm knows now.
@@ -255,7 +257,7 @@ def read_report(
     """
     from rich.progress import Progress
 
-    from hpctl.engine.adapters import open_reader
+    from hpctl.engine.adapters import open_journal_reader
     from hpctl.engine.world_reader import read_slurm
 
     nodes = read_slurm(config).nodes
@@ -265,7 +267,7 @@ def read_report(
     held = HeldFaultCollector()
     quiet, err = not sys.stderr.isatty(), output.make_console(err=True)
     with (
-        closing(open_reader(config)) as store,
+        closing(open_journal_reader(config)) as store,
         Progress(console=err, transient=True, disable=quiet) as bar,
     ):
         task = bar.add_task("reading the journal", total=(until - since).total_seconds())
@@ -276,8 +278,8 @@ def read_report(
     fleet = {}
     for name, node in nodes.items():
         price = prices.of(node.partitions) if prices else None
-        fleet[name] = CountedNode(dict(node.has.gres).get("gpu", 0), price)
-    return figures(journal.state, fleet, since, until, by_hand, held.list_all())
+        fleet[name] = PricedNode(dict(node.has.gres).get("gpu", 0), price)
+    return figures(journal.state, fleet, since, until, by_hand, held.list_held_faults())
 
 
 _SINCE = "Where the period begins (12h, 30d, ISO); it ends now."
@@ -299,7 +301,7 @@ _TIME = DurationType("1min", "90d")
 
 
 @click.command()
-@click.option("--since", type=output.SinceType(), default="30d", show_default=True, help=_SINCE)
+@click.option("--since", type=output.PastTimeType(), default="30d", show_default=True, help=_SINCE)
 @click.option("--by-hand", type=_TIME, default="1d", show_default=True, help=_BY_HAND)
 @click.option("--prices", type=_FILE, metavar="FILE", help=_PRICES)
 @click.option("--html", type=_FILE, metavar="FILE", help=_HTML)
@@ -318,10 +320,10 @@ def report(
         raise click.UsageError("the time in --since is not in the past: give an earlier time")
     listed = None
     if prices is not None:
-        listed = yaml_files.parse_struct(
-            GpuPrices, yaml_files.read_limited_text(prices, PriceError), prices, PriceError
+        listed = yaml_files.parse_yaml_struct(
+            GpuPrices, yaml_files.read_limited_text(prices, PriceListError), prices, PriceListError
         )
-    found = read_report(loaded, since, until, timedelta(seconds=by_hand), listed)
+    found = read_cost_report(loaded, since, until, timedelta(seconds=by_hand), listed)
     assumed = tuple(text.format(by_hand=format_duration(by_hand)) for text in ASSUMED)
     view = ReportView(loaded.cluster.name, listed.currency if listed else "", found, assumed)
     if html is not None:

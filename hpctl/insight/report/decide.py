@@ -12,10 +12,10 @@ from typing import Final
 
 from msgspec import Struct
 
-from hpctl.engine.job_losses import find_job_standstill
-from hpctl.engine.journal.state import State
+from hpctl.engine.job_losses import find_job_interruption
+from hpctl.engine.journal.state import EngineState
 from hpctl.engine.timeline import find_fault_time
-from hpctl.insight.forecast.decide import find_rule_class
+from hpctl.insight.forecast.decide import classify_fault_rule
 from hpctl.insight.forecast.history import InstanceForecast, forecast_nodes
 from hpctl.insight.report.held import HeldFault
 from hpctl.vocabulary import change, job_recovery, node_recovery
@@ -54,7 +54,7 @@ PUBLISHED: Final[Mapping[str, tuple[PublishedFailureRate, ...]]] = {
 _MOST: Final = 10
 
 
-class CountedNode(Struct, frozen=True):
+class PricedNode(Struct, frozen=True):
     """What a node has, and the price of an hour of one of its GPUs, where that is known."""
 
     gpus: int = 0
@@ -68,7 +68,7 @@ class CostTotal(Struct, frozen=True):
     gpu_hours: float = 0.0
     cost: float | None = 0.0
 
-    def add_hours(self, hours: float, node: CountedNode, nodes: int = 1) -> "CostTotal":
+    def add_hours(self, hours: float, node: PricedNode, nodes: int = 1) -> "CostTotal":
         """Add one more: hours of so many nodes of a kind."""
         spent = hours * node.gpus * nodes
         known = self.cost is not None and node.price is not None
@@ -133,12 +133,12 @@ class CostReport(Struct, frozen=True):
 
 
 class _ReportPeriod(Struct, frozen=True):
-    state: State
-    fleet: Mapping[NodeName, CountedNode]
+    state: EngineState
+    fleet: Mapping[NodeName, PricedNode]
     since: datetime
     until: datetime
     by_hand: timedelta
-    usual: CountedNode
+    usual: PricedNode
 
     def has(self, at: datetime) -> bool:
         return self.since <= at < self.until
@@ -148,7 +148,7 @@ class _ReportPeriod(Struct, frozen=True):
         seconds = (min(end, self.until) - max(begin, self.since)).total_seconds()
         return max(0.0, seconds) / 3600
 
-    def node(self, *names: NodeName) -> CountedNode:
+    def node(self, *names: NodeName) -> PricedNode:
         """Return the first node that is still known; a usual one in place of those that are
         gone."""
         return next((self.fleet[n] for n in names if n in self.fleet), self.usual)
@@ -164,9 +164,9 @@ class _ReportPeriod(Struct, frozen=True):
         return min(later, default=self.until)
 
 
-def build_report(  # noqa: PLR0913 -- pure: all that decides is an argument
-    state: State,
-    fleet: Mapping[NodeName, CountedNode],
+def build_cost_report(  # noqa: PLR0913 -- pure: all that decides is an argument
+    state: EngineState,
+    fleet: Mapping[NodeName, PricedNode],
     since: datetime,
     until: datetime,
     by_hand: timedelta,
@@ -176,24 +176,26 @@ def build_report(  # noqa: PLR0913 -- pure: all that decides is an argument
     time. `by_hand`: after what time a person would have repaired a node; `held`: the faults that
     gates held."""
     usual = Counter(fleet.values()).most_common(1)
-    p = _ReportPeriod(state, fleet, since, until, by_hand, usual[0][0] if usual else CountedNode())
+    p = _ReportPeriod(state, fleet, since, until, by_hand, usual[0][0] if usual else PricedNode())
     node_days = len(fleet) * (until - since) / timedelta(days=1)
-    treated = [rec for rec in state.nodes.values() if not rec.of_capacity]
+    treated = [rec for rec in state.nodes.values() if not rec.is_for_capacity_change]
     nodes = sorted(treated, key=lambda rec: rec.opened)
     here = [rec for rec in nodes if p.has(rec.opened)]
     faults = [rec for rec in here if not rec.by and not rec.withdrawn]
-    hit = (job for job in state.jobs.values() if not job.of_no_fault)
-    jobs = [job for job in hit if p.hours(*find_job_standstill(job, p.until)) or p.has(job.opened)]
+    hit = (job for job in state.jobs.values() if not job.is_without_fault)
+    jobs = [
+        job for job in hit if p.hours(*find_job_interruption(job, p.until)) or p.has(job.opened)
+    ]
     troubles = Counter(j.trouble.kind.value for j in jobs if j.trouble and p.has(j.opened))
     lost: dict[str, CostTotal] = {}
-    out, kept, unneeded = _sum_node_times(p, nodes, lost)
-    idle, restarts = _sum_job_times(p, jobs, lost)
+    out, kept, unneeded = _sum_node_costs(p, nodes, lost)
+    idle, restarts = _sum_job_costs(p, jobs, lost)
     untreated = [one for one in held if p.has(one.begun)]
     of_nodes = [one for one in untreated if one.gate != "correlated"]
-    counts = Counter(find_rule_class(rec.rule) for rec in faults)
-    counts.update(find_rule_class(one.rule) for one in of_nodes)
+    counts = Counter(classify_fault_rule(rec.rule) for rec in faults)
+    counts.update(classify_fault_rule(one.rule) for one in of_nodes)
 
-    def make_row(name: str, count: int, cost: CostTotal) -> FaultCostRow:
+    def make_fault_cost_row(name: str, count: int, cost: CostTotal) -> FaultCostRow:
         rate = 1000 * count / node_days if node_days else 0.0
         return FaultCostRow(name, count, rate, cost, PUBLISHED.get(name, ()))
 
@@ -202,10 +204,12 @@ def build_report(  # noqa: PLR0913 -- pure: all that decides is an argument
     every = CostTotal(0, out.gpu_hours + idle.gpu_hours, sum(both) if len(both) == 2 else None)
     return CostReport(
         since, until, len(fleet), sum(n.gpus for n in fleet.values()), node_days,
-        all=make_row("all", len(faults) + len(of_nodes), every),
-        classes=tuple(make_row(name, counts[name], lost.get(name, CostTotal())) for name in names),
+        all=make_fault_cost_row("all", len(faults) + len(of_nodes), every),
+        classes=tuple(
+            make_fault_cost_row(name, counts[name], lost.get(name, CostTotal())) for name in names
+        ),
         runs=dict(troubles.most_common()),
-        orders=sum(bool(rec.by) and not rec.of_maintenance for rec in here),
+        orders=sum(bool(rec.by) and not rec.is_for_maintenance for rec in here),
         idle=idle, out=out, restarts=restarts, kept=kept, unneeded=unneeded,
         escalated=sum(rec.phase is NodePhase.ESCALATED for rec in here),
         node_stages=_summarize_stages(
@@ -222,14 +226,14 @@ def build_report(  # noqa: PLR0913 -- pure: all that decides is an argument
     )  # fmt: skip
 
 
-def _add_class_loss(
-    lost: dict[str, CostTotal], rule: RuleId, hours: float, node: CountedNode, nodes: int = 1
+def _add_fault_class_cost(
+    lost: dict[str, CostTotal], rule: RuleId, hours: float, node: PricedNode, nodes: int = 1
 ) -> None:
-    name = find_rule_class(rule)
+    name = classify_fault_rule(rule)
     lost[name] = lost.get(name, CostTotal()).add_hours(hours, node, nodes)
 
 
-def _sum_node_times(
+def _sum_node_costs(
     p: _ReportPeriod, nodes: list[NodeRecovery], lost: dict[str, CostTotal]
 ) -> tuple[CostTotal, CostTotal, CostTotal]:
     """Time out of service; time in service before a person would have repaired the node; time out
@@ -246,7 +250,7 @@ def _sum_node_times(
         hours = p.hours(drained, back)
         if hours:
             out = out.add_hours(hours, node)
-            _add_class_loss(lost, rec.rule, hours, node)
+            _add_fault_class_cost(lost, rec.rule, hours, node)
         if not p.has(rec.since):
             continue
         if rec.phase is NodePhase.RETURNED and rec.remedied:
@@ -256,7 +260,7 @@ def _sum_node_times(
     return out, kept, unneeded
 
 
-def _sum_job_times(
+def _sum_job_costs(
     p: _ReportPeriod, jobs: list[JobRecovery], lost: dict[str, CostTotal]
 ) -> tuple[CostTotal, CostTotal]:
     """Return the time in which jobs made no progress, and what plain Slurm's restart would have
@@ -266,11 +270,11 @@ def _sum_job_times(
         cause = p.state.nodes.get(job.cause)
         node = p.node(*job.ran_on, *job.bad_nodes)
         width = job.nodes or len(job.ran_on) or len(job.bad_nodes) or 1
-        begin, end = find_job_standstill(job, p.until)
+        begin, end = find_job_interruption(job, p.until)
         hours = p.hours(begin, end)
         idle = idle.add_hours(hours, node, width)
         if cause is not None:
-            _add_class_loss(lost, cause.rule, hours, node, width)
+            _add_fault_class_cost(lost, cause.rule, hours, node, width)
             if _find_run_start(job) and p.has(end):
                 gained = PLAIN_RESTART_S - (end - begin).total_seconds()
                 saved = saved.add_hours(max(0.0, gained) / 3600, node, width)
@@ -282,7 +286,7 @@ def _find_run_start(job: JobRecovery) -> datetime | None:
     return next((move.at for move in job.trail if move.signal == seen), None)
 
 
-def _measure_node_stages(rec: NodeRecovery, state: State) -> dict[str, float]:
+def _measure_node_stages(rec: NodeRecovery, state: EngineState) -> dict[str, float]:
     """Return seconds by stage: from the first finding to the recovery, then by phase."""
     first = find_fault_time(rec, state)
     times = {"detect": (rec.opened - first).total_seconds()}

@@ -7,7 +7,7 @@ from typing import Final
 from msgspec import Struct
 
 from hpctl.engine.journal.events import Event, GateBlocked, HoldLifted, NodeRecoveryOpened
-from hpctl.engine.journal.state import State
+from hpctl.engine.journal.state import EngineState
 from hpctl.engine.plan import GATE as INTERNAL_ERROR
 from hpctl.vocabulary.identity import NodeName, RuleId
 
@@ -33,7 +33,7 @@ class HeldFaultCollector:
         self._found: list[HeldFault] = []
         self._last: dict[NodeName, HeldFault] = {}
 
-    def take(self, event: Event, state: State) -> None:
+    def take(self, event: Event, state: EngineState) -> None:
         """Take one event, of which `state` knows already."""
         match event:
             case GateBlocked() if not _is_job_hold(event) and event.gate != INTERNAL_ERROR:
@@ -45,7 +45,7 @@ class HeldFaultCollector:
             case NodeRecoveryOpened():
                 self._forget_treated_fault(event.generation.node, event.at)
 
-    def _record_hold(self, event: GateBlocked, state: State) -> None:
+    def _record_hold(self, event: GateBlocked, state: EngineState) -> None:
         node = NodeName(event.target)
         if node in state.open_nodes:
             return
@@ -66,7 +66,7 @@ class HeldFaultCollector:
         if last.ended is None or at - last.ended <= _NOW_TREATED:
             self._found.remove(last)
 
-    def list_all(self) -> Sequence[HeldFault]:
+    def list_held_faults(self) -> Sequence[HeldFault]:
         """Return all faults that were held and not treated, in the order in which they began."""
         return tuple(self._found)
 

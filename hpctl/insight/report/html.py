@@ -38,7 +38,7 @@ def escape_html(value: object) -> str:
     return escape(make_printable(str(value)))
 
 
-def render_bars(rows: Sequence[tuple[str, float, str, bool]]) -> str:
+def render_bar_chart(rows: Sequence[tuple[str, float, str, bool]]) -> str:
     """Return a bar a row: its name, length, value in words, and whether it is for comparison."""
     most = max((length for _, length, _, _ in rows), default=0.0) or 1.0
     lines = []
@@ -65,7 +65,7 @@ def _render_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return f'<div class="wide"><table><tr>{head}</tr>{body}</table></div>'
 
 
-def render_page(
+def render_report_page(
     cluster: str,
     r: CostReport,
     summary: Sequence[tuple[str, str]],
@@ -79,9 +79,9 @@ def render_page(
     stages = [(s.name, s.mean_s, format_duration(s.mean_s), False) for s in r.node_stages]
     plots = {
         "Failures": "<p>Per 1,000 node-days: this fleet, and what others published.</p>"
-        + render_bars(rates),
+        + render_bar_chart(rates),
         "Time to repair": "<p>The mean of each stage of a node's recovery.</p>"
-        + render_bars(stages),
+        + render_bar_chart(stages),
     }
     facts = "".join(f"<dt>{escape_html(n)}</dt><dd>{escape_html(t)}</dd>" for n, t in summary)
     parts = [

@@ -10,9 +10,9 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
-from hpctl.jobs.elastic.controller import GroupController, GroupRunRecorder, print_log_line
+from hpctl.jobs.elastic.controller import RankGroupController, RankGroupRecorder, print_log_line
 from hpctl.jobs.elastic.group import LOST
-from hpctl.jobs.elastic.launcher import NodeLauncher
+from hpctl.jobs.elastic.launcher import NodeRankLauncher
 from hpctl.jobs.elastic.options import (
     LauncherLocation,
     LauncherOptions,
@@ -42,20 +42,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 async def _run_launcher(
     options: LauncherOptions, where: LauncherLocation, environment: Mapping[str, str]
 ) -> int:
-    launcher = NodeLauncher(options, where, environment)
+    launcher = NodeRankLauncher(options, where, environment)
     if where.node:
         return await launcher.run()
-    controller = GroupController(
+    controller = RankGroupController(
         where,
         options.limits,
         options.timing,
-        GroupRunRecorder(options.result, where.run_id),
+        RankGroupRecorder(options.result, where.run_id),
         environment,
     )
     await controller.listen()
     group = asyncio.create_task(controller.run())
     code = await launcher.run()
-    controller.own_launcher_left()
+    controller.handle_own_launcher_end()
     # The same process sends the others the end: it stays until they have received it.
     await group
     return code

@@ -21,7 +21,7 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from hpctl.checkpoints.resume import find_generation_start
+from hpctl.checkpoints.resume import find_generation_resume_point
 from hpctl.jobs.elastic import group as failure
 from hpctl.jobs.elastic import wire
 from hpctl.jobs.elastic.group import (
@@ -35,13 +35,13 @@ from hpctl.jobs.elastic.group import (
     RankRestartLimits,
     StopGenerationOrder,
     find_root_cause,
-    format_end_line,
+    format_group_end_line,
 )
 from hpctl.jobs.elastic.options import LauncherLocation
 from hpctl.toolkit.bounds import make_printable
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import HpctlError
-from hpctl.toolkit.user_files import read_own_file
+from hpctl.toolkit.user_files import read_own_file_tail
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.run_policy import RunPolicy
 from hpctl.vocabulary.trouble import EVIDENCE_CHARS, STOP_EXIT_CODE, Trouble
@@ -62,7 +62,7 @@ class RankGenerationRecord(msgspec.Struct, frozen=True):
     nodes: tuple[str, ...] = ()
 
 
-class GroupRunRecord(msgspec.Struct, frozen=True, kw_only=True):
+class RankGroupRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The document. `verdict` is `running` or one of group.RankGroupResult."""
 
     format: Literal["hpctl-elastic"] = "hpctl-elastic"
@@ -82,7 +82,7 @@ class GroupRunRecord(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class GroupRunRecorder(Struct):
+class RankGroupRecorder(Struct):
     """What the first node's launcher writes. `path` None writes nothing."""
 
     path: Path | None
@@ -105,7 +105,7 @@ class GroupRunRecorder(Struct):
                 self._generations[-1], ended_at=time.time(), why=why, failures=tuple(failures)
             )
 
-    def record_end(self, end: EndGroupOrder, failures: Sequence[RankFailure]) -> None:
+    def record_group_end(self, end: EndGroupOrder, failures: Sequence[RankFailure]) -> None:
         """Note that the group is over."""
         self.record_generation_end(end.why, failures)
         self._write_record_file(end.verdict.value, end.code, end.why)
@@ -113,7 +113,7 @@ class GroupRunRecorder(Struct):
     def _write_record_file(self, verdict: str, code: int | None, why: str) -> None:
         if self.path is None:
             return
-        record = GroupRunRecord(
+        record = RankGroupRecord(
             run_id=self.run_id,
             verdict=verdict,
             exit_code=code,
@@ -139,10 +139,12 @@ class GroupRunRecorder(Struct):
 _LARGEST_ACCOUNT = 64 << 20
 
 
-def read_group_run_record(path: Path) -> GroupRunRecord:
+def read_rank_group_record(path: Path) -> RankGroupRecord:
     """Read an account. Raises HpctlError; FileNotFoundError where there is none (yet)."""
     try:
-        return msgspec.convert(json.loads(read_own_file(path, _LARGEST_ACCOUNT)), GroupRunRecord)
+        return msgspec.convert(
+            json.loads(read_own_file_tail(path, _LARGEST_ACCOUNT)), RankGroupRecord
+        )
     except ValueError as error:
         raise HpctlError(
             f"cannot read the status file {path} of the job's launcher (hpctl elastic): {error}",
@@ -180,7 +182,7 @@ def find_generation_trouble(generation: RankGenerationRecord) -> Trouble | None:
     )
 
 
-class GroupController:
+class RankGroupController:
     """The server of the launchers of one step. `run` returns when the end was sent to them all."""
 
     def __init__(
@@ -188,25 +190,25 @@ class GroupController:
         place: LauncherLocation,
         limits: RankRestartLimits,
         timing: RankGroupTimeouts,
-        account: GroupRunRecorder,
+        account: RankGroupRecorder,
         environment: Mapping[str, str],
     ) -> None:
         self._place, self._timing, self._account = place, timing, account
         self._environment = environment
         self._group = RankGroup(place.nodes, limits)
         self._limits = limits
-        self._lines: dict[int, wire.GroupConnection] = {}
+        self._lines: dict[int, wire.LauncherConnection] = {}
         self._hosts: dict[int, str] = {}
         self._begun, self._ended = asyncio.Event(), asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._was_empty = False
-        self._listener: wire.GroupListener | None = None
+        self._listener: wire.LauncherListener | None = None
 
     async def listen(self) -> None:
         """Take the first of the step's ports that is free. Raises HpctlError where none is."""
         place = self._place
         try:
-            self._listener = wire.GroupListener(
+            self._listener = wire.LauncherListener(
                 place.run_id, place.secret, place.nodes, self._serve_client
             )
         except OSError as error:
@@ -222,7 +224,7 @@ class GroupController:
         except TimeoutError:
             missing = self._place.nodes - len(self._lines)
             self._execute_order(
-                self._group.handle_gather_timeout(
+                self._group.handle_launcher_join_timeout(
                     f"{missing} of {self._place.nodes} launchers did not come within"
                     f" {self._timing.join_s:g} s"
                 )
@@ -234,7 +236,7 @@ class GroupController:
             await asyncio.sleep(0.01)
         self._listener.close()
 
-    def own_launcher_left(self) -> None:
+    def handle_own_launcher_end(self) -> None:
         """Handle the end of this node's launcher: there is no launcher to serve any longer."""
         self._execute_order(
             self._group.handle_step_end(f"the launcher on {self._place.host} has ended")
@@ -250,12 +252,12 @@ class GroupController:
             for line in self._lines.values():
                 line.send({"beat": 1})
 
-    async def _serve_client(self, line: wire.GroupConnection, hello: wire.Message) -> None:
+    async def _serve_client(self, line: wire.LauncherConnection, hello: wire.Message) -> None:
         try:
             if "tell" in hello:
                 line.send({"answer": self._answer_request(str(hello["tell"]))})
             else:
-                await self._serve_member(line, hello)
+                await self._serve_launcher(line, hello)
         finally:
             await line.close()
 
@@ -270,7 +272,7 @@ class GroupController:
             return f"ok: generation {self._group.generation}, {self._group.phase.value}"
         return "no: say `restart: why` or `status`"
 
-    async def _serve_member(self, line: wire.GroupConnection, hello: wire.Message) -> None:
+    async def _serve_launcher(self, line: wire.LauncherConnection, hello: wire.Message) -> None:
         node, ranks = hello.get("node"), hello.get("ranks")
         if not isinstance(node, int) or not isinstance(ranks, int) or ranks < 1:
             return
@@ -283,18 +285,18 @@ class GroupController:
         why = "connection lost"
         try:
             while True:
-                message = await line.receive_within(self._timing.silence_s)
-                self._handle_message(node, message)
+                message = await line.receive_with_timeout(self._timing.silence_s)
+                self._handle_launcher_message(node, message)
         except TimeoutError:
             why = f"silent for {self._timing.silence_s:g} s"
-        except (wire.GroupProtocolError, KeyError, TypeError, ValueError) as error:
+        except (wire.LauncherProtocolError, KeyError, TypeError, ValueError) as error:
             why = str(error)
         finally:
             del self._lines[node]
             text = f"the launcher on {self._hosts[node]} is gone ({why})"
             self._execute_order(self._group.handle_lost_launcher(node, text, time.monotonic()))
 
-    def _handle_message(self, node: int, message: wire.Message) -> None:
+    def _handle_launcher_message(self, node: int, message: wire.Message) -> None:
         """Handle a message. Raise KeyError, TypeError, ValueError for one that is not ours."""
         if "failed" in message:
             generation = int(message["generation"])
@@ -337,17 +339,17 @@ class GroupController:
 
     async def _prepare_generation(self, generation: int) -> None:
         try:
-            await self._handle_prepared_generation(generation)
+            await self._start_generation_from_checkpoint(generation)
         except Exception as error:  # noqa: BLE001 -- else no rank is started, and nothing is reported
             self._execute_order(
                 self._group.refuse_start(f"cannot start generation {generation}: {error!r}", 1)
             )
 
-    async def _handle_prepared_generation(self, generation: int) -> None:
+    async def _start_generation_from_checkpoint(self, generation: int) -> None:
         self._account.record_generation_end(self._group.why, self._group.previous)
         try:
             point = await asyncio.to_thread(
-                find_generation_start,
+                find_generation_resume_point,
                 self._environment,
                 generation,
                 was_empty=self._was_empty,
@@ -384,8 +386,8 @@ class GroupController:
         )
 
     def _end_group(self, end: EndGroupOrder) -> None:
-        print_log_line(format_end_line(end))
-        self._account.record_end(end, self._group.failures)
+        print_log_line(format_group_end_line(end))
+        self._account.record_group_end(end, self._group.failures)
         for line in self._lines.values():
             line.send({"end": end.verdict.value, "code": end.code, "why": end.why})
         self._begun.set()

@@ -69,7 +69,7 @@ def format_exit_code(code: int) -> str:
     return f"signal {code - 128} ({name})"
 
 
-def convert_to_shell_code(status: int) -> int:
+def convert_to_shell_exit_code(status: int) -> int:
     """Return the shell's exit code of a status as Python's subprocess gives it (-n for signal
     n)."""
     return 128 - status if status < 0 else status
@@ -302,7 +302,7 @@ class RankGroup(Struct):
             return self._end_group(RankGroupResult.LOST, LOST, self._lost)
         return self._stop_generation(why) or self._start_next_generation(now)
 
-    def handle_gather_timeout(self, why: str) -> Order | None:
+    def handle_launcher_join_timeout(self, why: str) -> Order | None:
         """Handle that not every launcher came in time."""
         if self.phase is not RankGroupPhase.GATHERING:
             return None
@@ -343,7 +343,7 @@ class RankGroup(Struct):
         if len(recent) >= self.limits.max_restarts:
             return self._end_group(
                 RankGroupResult.GAVE_UP,
-                self._find_last_exit_code(),
+                self._find_root_cause_exit_code(),
                 self._describe_spent_restarts(len(recent)),
             )
         self._restarts = [*recent, now]
@@ -353,7 +353,7 @@ class RankGroup(Struct):
         self._done.clear()
         return PrepareGenerationOrder(self.generation)
 
-    def _find_last_exit_code(self) -> int:
+    def _find_root_cause_exit_code(self) -> int:
         return find_root_cause(self.failures).code if self.failures else 1
 
     def _describe_spent_restarts(self, count: int) -> str:
@@ -365,6 +365,6 @@ class RankGroup(Struct):
         return EndGroupOrder(verdict, code, why)
 
 
-def format_end_line(end: EndGroupOrder) -> str:
+def format_group_end_line(end: EndGroupOrder) -> str:
     """Return the last line of the log."""
     return f"{end.verdict.value}, {format_exit_code(end.code)}: {end.why}"

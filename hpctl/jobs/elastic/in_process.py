@@ -63,7 +63,7 @@ def find_resume_checkpoint(iteration: int, began: bool) -> str:
     return answer
 
 
-class RestartGatherTimer:
+class RestartWatchdogTimer:
     """Ends this process where the other ranks do not come to a restart in time."""
 
     def __init__(self) -> None:
@@ -89,7 +89,7 @@ class RestartGatherTimer:
         os._exit(1)
 
 
-def receive_start_parameters(store: Any, state: Any, began: bool) -> dict[str, Any]:
+def exchange_start_parameters(store: Any, state: Any, began: bool) -> dict[str, Any]:
     """Return what rank 0 says of this beginning: `resume`, `port`, `error`."""
     key = f"hpctl-{state.iteration}"
     if state.rank == 0:
@@ -110,7 +110,7 @@ def receive_start_parameters(store: Any, state: Any, began: bool) -> dict[str, A
 
 def prepare_program_start(store: Any, state: Any, began: bool) -> None:
     """Prepare, before each start of the program, what it finds in its environment."""
-    answer = receive_start_parameters(store, state, began)
+    answer = exchange_start_parameters(store, state, began)
     if answer["error"]:
         if state.rank == 0:
             print_log_line(f"nothing to resume from: {answer['error']}")
@@ -124,7 +124,7 @@ def prepare_program_start(store: Any, state: Any, began: bool) -> None:
         print_log_line(f"restart {state.iteration} in the same processes, from {whence}")
 
 
-def run_user_program(arguments: list[str], gathering: RestartGatherTimer) -> None:
+def run_user_program(arguments: list[str], gathering: RestartWatchdogTimer) -> None:
     """Run it as Python would. An exit with 0 is an end as any other; with another code the process
     ends at once, for the wrapper would wait for ranks that wait for this one."""
     try:
@@ -151,7 +151,7 @@ def run_user_program(arguments: list[str], gathering: RestartGatherTimer) -> Non
         raise
 
 
-def make_restart_wrapper(inprocess: Any, gathering: RestartGatherTimer, *, cuda: bool) -> Any:
+def make_restart_wrapper(inprocess: Any, gathering: RestartWatchdogTimer, *, cuda: bool) -> Any:
     """Make NVIDIA's wrapper for this rank."""
     began = not os.environ.get("HPCTL_RESUME_FROM")
     stores: list[Any] = []
@@ -199,7 +199,7 @@ def main(arguments: list[str]) -> int:
             f"{sys.executable}: {error}. pip install nvidia-resiliency-ext, or omit --in-process"
         )
         return STOP
-    gathering = RestartGatherTimer()
+    gathering = RestartWatchdogTimer()
     restarting = make_restart_wrapper(inprocess, gathering, cuda=torch.cuda.is_available())
     # No arguments: the wrapper looks at their annotations, and trips over those of today.
     restarting(lambda: run_user_program(arguments, gathering))()

@@ -45,13 +45,13 @@ def set_parent_death_signal(parent: int) -> None:
         os._exit(1)
 
 
-def list_descendants(root: int) -> set[int]:
+def list_descendant_processes(root: int) -> set[int]:
     """Return every living process under `root`, zombies left out. One that forks meanwhile may be
     missed, so ask again until there is none."""
     children = (
         _list_child_pids
         if Path(f"/proc/{root}/task/{root}/children").exists()
-        else _read_child_pids()
+        else _make_child_pid_lookup()
     )
     found: set[int] = set()
     front = [root]
@@ -74,7 +74,7 @@ def _list_child_pids(pid: int) -> set[int]:
     return found
 
 
-def _read_child_pids() -> Callable[[int], set[int]]:
+def _make_child_pid_lookup() -> Callable[[int], set[int]]:
     children: dict[int, set[int]] = defaultdict(set)
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and (stat := _read_process_stat(int(entry.name))):
@@ -119,7 +119,7 @@ class RankProcesses:
         become_child_subreaper()
         asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, self._reap_children)
 
-    def signal_handling_ranks(self, number: int) -> None:
+    def signal_ranks_with_handler(self, number: int) -> None:
         """Send a signal to the ranks that have a handler for it: others it would end."""
         for pid in self._alive:
             if has_signal_handler(pid, number):
@@ -142,9 +142,9 @@ class RankProcesses:
             self._changed.clear()
             with contextlib.suppress(TimeoutError):
                 await await_with_timeout(self._changed.wait(), left)
-        await self._kill_remaining()
+        await self._kill_remaining_processes()
 
-    async def _kill_remaining(self) -> None:
+    async def _kill_remaining_processes(self) -> None:
         limit = time.monotonic() + KILL_S
         pause = 0.001
         while left := self._list_remaining_processes():
@@ -157,7 +157,7 @@ class RankProcesses:
             pause = min(0.1, pause * 2)
 
     def _list_remaining_processes(self) -> set[int]:
-        return list_descendants(os.getpid()) | set(self._alive)
+        return list_descendant_processes(os.getpid()) | set(self._alive)
 
     def start(self, local: int, environment: Mapping[str, str]) -> None:
         """Start one rank."""
@@ -253,7 +253,7 @@ FIRST_PAUSE_S, LAST_PAUSE_S = 0.05, 1.0
 """Between two tries to reach the first node's launcher."""
 
 
-class NodeLauncher:
+class NodeRankLauncher:
     """The launcher of the ranks of one node. `run` returns the exit code."""
 
     def __init__(
@@ -265,7 +265,7 @@ class NodeLauncher:
         self._generation = -1
         self._base = 0
         self._stopping = False
-        self._line: wire.GroupConnection | None = None
+        self._line: wire.LauncherConnection | None = None
         self._orders: asyncio.Queue[wire.Message] = asyncio.Queue()
         self._ranks = RankProcesses(options.program, self._handle_rank_end)
 
@@ -274,12 +274,14 @@ class NodeLauncher:
         gone."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            loop.add_signal_handler(number, self._handle_end_signal, number)
-        loop.add_signal_handler(signal.SIGUSR1, self._ranks.signal_handling_ranks, signal.SIGUSR1)
+            loop.add_signal_handler(number, self._handle_termination_signal, number)
+        loop.add_signal_handler(
+            signal.SIGUSR1, self._ranks.signal_ranks_with_handler, signal.SIGUSR1
+        )
         loop.add_signal_handler(signal.SIGUSR2, self._send_message, {"ask": "SIGUSR2"})
         background: list[asyncio.Task[None]] = []
         try:
-            self._line = await self._join_until_stopped()
+            self._line = await self._join_controller_until_stopped()
             if self._line is None:
                 return STOPPED
             background = [
@@ -323,14 +325,14 @@ class NodeLauncher:
         self._generation, self._base = int(order["start"]), int(order["base"])
         self._stopping = False
         for local in range(self._options.nproc):
-            self._find_error_file(local).unlink(missing_ok=True)
+            self._make_error_file_path(local).unlink(missing_ok=True)
             environment = build_rank_environment(
                 self._environment,
                 order,
                 self._place,
                 local=local,
                 locals_=self._options.nproc,
-                error_file=self._find_error_file(local),
+                error_file=self._make_error_file_path(local),
             )
             self._ranks.start(local, environment)
 
@@ -340,22 +342,22 @@ class NodeLauncher:
 
     def _handle_rank_end(self, local: int, status: int) -> None:
         """Handle a rank that has ended. One that we end ourselves is not a reason for the end."""
-        rank, code = self._base + local, group.convert_to_shell_code(status)
+        rank, code = self._base + local, group.convert_to_shell_exit_code(status)
         if status == 0:
             self._send_message({"finished": rank, "generation": self._generation})
             return
         failed = group.read_rank_failure(
-            rank, self._place.host, code, time.time(), self._find_error_file(local)
+            rank, self._place.host, code, time.time(), self._make_error_file_path(local)
         )
         if not self._stopping or failed.exception:
             self._send_message(
                 {"failed": msgspec.to_builtins(failed), "generation": self._generation}
             )
 
-    def _find_error_file(self, local: int) -> Path:
+    def _make_error_file_path(self, local: int) -> Path:
         return self._files / f"error-{self._generation}-{local}.json"
 
-    async def _join_until_stopped(self) -> wire.GroupConnection | None:
+    async def _join_controller_until_stopped(self) -> wire.LauncherConnection | None:
         """Return the connection; None where the step is ended before there is one."""
         join = asyncio.ensure_future(self._join_controller())
         order = asyncio.ensure_future(self._orders.get())
@@ -367,32 +369,32 @@ class NodeLauncher:
             join.result().abort()
         return None
 
-    async def _join_controller(self) -> wire.GroupConnection:
+    async def _join_controller(self) -> wire.LauncherConnection:
         """Find the controller: on one of the step's ports, whenever its node is ready."""
         place = self._place
         hello = {"node": place.node, "ranks": self._options.nproc, "host": place.host}
-        first = job_ports.choose_first_port(place.secret, place.run_id)
+        first = job_ports.choose_rendezvous_port(place.secret, place.run_id)
         limit = time.monotonic() + self._options.timing.join_s
         address = "127.0.0.1" if place.node == 0 else place.address
         pause = FIRST_PAUSE_S
         while True:
-            with contextlib.suppress(OSError, wire.GroupProtocolError, TimeoutError):
-                return await wire.connect_controller(address, place.run_id, place.secret, hello)
+            with contextlib.suppress(OSError, wire.LauncherProtocolError, TimeoutError):
+                return await wire.connect_to_controller(address, place.run_id, place.secret, hello)
             if time.monotonic() > limit:
                 raise TimeoutError(f"no launcher answers on {address}, ports {first} and up")
             # Many nodes wait for one: ever more seldom, and not all at the same moment.
             await asyncio.sleep(pick_pause(0.5 * pause, pause))
             pause = min(LAST_PAUSE_S, pause * 1.5)
 
-    async def _receive_orders(self, line: wire.GroupConnection) -> None:
+    async def _receive_orders(self, line: wire.LauncherConnection) -> None:
         try:
             while True:
-                message = await line.receive_within(self._options.timing.silence_s)
+                message = await line.receive_with_timeout(self._options.timing.silence_s)
                 if "beat" not in message:
                     self._orders.put_nowait(message)
         except TimeoutError:
             why = f"silent for {self._options.timing.silence_s:g} s"
-        except wire.GroupProtocolError as error:
+        except wire.LauncherProtocolError as error:
             why = str(error)
         self._orders.put_nowait({"lost": f"the first node's launcher is gone ({why})"})
 
@@ -405,7 +407,7 @@ class NodeLauncher:
         if self._line is not None:
             self._line.send(message)
 
-    def _handle_end_signal(self, number: signal.Signals) -> None:
+    def _handle_termination_signal(self, number: signal.Signals) -> None:
         self._orders.put_nowait({"signal": number.name})
 
     async def _leave_group(self) -> None:

@@ -58,7 +58,7 @@ def parse_rank_command(command: Sequence[str]) -> RankProgram:
 IN_PROCESS = str(Path(__file__).with_name("in_process.py"))
 
 
-def make_in_process_program(found: RankProgram) -> RankProgram:
+def make_in_process_restart_program(found: RankProgram) -> RankProgram:
     """Return the same Python program, begun again within its process. Raises HpctlError for any
     other."""
     if found.argv[1:2] != ("-u",):
@@ -112,7 +112,7 @@ def parse_launcher_options(
     result = environment.get(RESULT, "")
     found = parse_rank_command(command)
     return LauncherOptions(
-        program=make_in_process_program(found) if parsed.in_process else found,
+        program=make_in_process_restart_program(found) if parsed.in_process else found,
         nproc=_parse_rank_count(parsed.nproc_per_node, environment),
         limits=RankRestartLimits(parsed.max_restarts, final_exit_codes=codes),
         timing=RankGroupTimeouts(silence_s=parsed.silence),
@@ -215,13 +215,13 @@ def read_launcher_location(environment: Mapping[str, str]) -> LauncherLocation:
         node=mine,
         nodes=count,
         host=get("SLURMD_NODENAME") or socket.gethostname(),
-        address=_find_first_node(names, count),
+        address=_find_first_node_address(names, count),
         run_id=f"{job}.{get('SLURM_STEP_ID', '')}" if (job := get("SLURM_JOB_ID")) else "alone",
         secret=_choose_group_secret(get(SECRET, ""), count),
     )
 
 
-def _find_first_node(names: tuple[str, ...], count: int) -> str:
+def _find_first_node_address(names: tuple[str, ...], count: int) -> str:
     if names:
         return find_address(names[0])
     if count > 1:

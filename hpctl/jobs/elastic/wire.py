@@ -14,9 +14,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from hpctl.toolkit.errors import Unavailable
-from hpctl.wire.admission import AdmissionPool, create_peer_name
-from hpctl.wire.job_identity import create_client_context, create_server_context
-from hpctl.wire.job_ports import PORTS, choose_first_port
+from hpctl.wire.admission import HandshakeLimiter, create_peer_name
+from hpctl.wire.job_identity import create_client_tls_context, create_server_tls_context
+from hpctl.wire.job_ports import PORTS, choose_rendezvous_port
 
 LIMIT = 64 * 1024
 
@@ -41,7 +41,7 @@ Message = dict[str, Any]
 _T = TypeVar("_T")
 
 
-class GroupProtocolError(Exception):
+class LauncherProtocolError(Exception):
     """The other side did not prove itself, or broke the rules. The connection is of no use."""
 
 
@@ -53,7 +53,7 @@ async def await_with_timeout(awaited: Awaitable[_T], seconds: float) -> _T:
         raise TimeoutError from error
 
 
-class GroupConnection:
+class LauncherConnection:
     """One proven connection: whole messages in and out."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -71,22 +71,22 @@ class GroupConnection:
         self._writer.write(json.dumps(message).encode() + b"\n")
 
     async def receive(self) -> Message:
-        """Return the next message. Raises GroupProtocolError at the end, for a long line or no
+        """Return the next message. Raises LauncherProtocolError at the end, for a long line or no
         object."""
         try:
             text = await self._reader.readuntil(b"\n")
             message = json.loads(text)
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, OSError) as error:
-            raise GroupProtocolError(f"connection lost ({type(error).__name__})") from error
+            raise LauncherProtocolError(f"connection lost ({type(error).__name__})") from error
         except (ValueError, RecursionError) as error:
-            raise GroupProtocolError("not a message") from error
+            raise LauncherProtocolError("not a message") from error
         if not isinstance(message, dict):
-            raise GroupProtocolError("not a message")
+            raise LauncherProtocolError("not a message")
         return message
 
-    async def receive_within(self, seconds: float) -> Message:
+    async def receive_with_timeout(self, seconds: float) -> Message:
         """Return the next message. Raises TimeoutError after so many seconds without one,
-        GroupProtocolError.
+        LauncherProtocolError.
 
         They are counted one by one: a stop of our own (`scontrol suspend`), in which the other side
         could not be heard and was most likely stopped itself, is one second of silence.
@@ -114,18 +114,18 @@ class GroupConnection:
         self._writer.transport.abort()
 
 
-async def connect_controller(
+async def connect_to_controller(
     host: str, run_id: str, secret: str, hello: Message
-) -> GroupConnection:
+) -> LauncherConnection:
     """Connect to the step's controller and prove each other.
 
     The step's ports are tried in order, the next as soon as one is closed or has said nothing for
-    STAGGER_S. Takes HANDSHAKE_S and the staggers at most. Raises GroupProtocolError where no port
-    answers as the controller.
+    STAGGER_S. Takes HANDSHAKE_S and the staggers at most. Raises LauncherProtocolError where no
+    port answers as the controller.
     """
-    first = choose_first_port(secret, run_id)
+    first = choose_rendezvous_port(secret, run_id)
     context = create_launcher_tls_context(secret, run_id)
-    running: set[asyncio.Task[GroupConnection]] = set()
+    running: set[asyncio.Task[LauncherConnection]] = set()
     why: BaseException | None = None
     try:
         for port in range(first, first + PORTS):
@@ -140,25 +140,25 @@ async def connect_controller(
                 return line
     finally:
         for task in running:
-            abandon_connect_attempt(task)
-    raise GroupProtocolError(f"no launcher answers on {host}: {why}") from why
+            cancel_connect_attempt(task)
+    raise LauncherProtocolError(f"no launcher answers on {host}: {why}") from why
 
 
-def abandon_connect_attempt(task: asyncio.Task[GroupConnection]) -> None:
+def cancel_connect_attempt(task: asyncio.Task[LauncherConnection]) -> None:
     """End an attempt that is not needed, also where it comes to a connection or fails meanwhile."""
-    task.add_done_callback(_close_connect_attempt)
+    task.add_done_callback(_close_late_connection)
     task.cancel()
 
 
-def _close_connect_attempt(task: asyncio.Task[GroupConnection]) -> None:
+def _close_late_connection(task: asyncio.Task[LauncherConnection]) -> None:
     # Before Python 3.12, `asyncio.wait_for` drops a cancellation that comes with the result.
     if not task.cancelled() and task.exception() is None:
         task.result().abort()
 
 
 async def _await_first_connection(
-    running: set[asyncio.Task[GroupConnection]], seconds: float | None, why: BaseException | None
-) -> tuple[GroupConnection | None, set[asyncio.Task[GroupConnection]], BaseException | None]:
+    running: set[asyncio.Task[LauncherConnection]], seconds: float | None, why: BaseException | None
+) -> tuple[LauncherConnection | None, set[asyncio.Task[LauncherConnection]], BaseException | None]:
     """Return the first connection, None where none is there within `seconds`; what still runs;
     and why the last one failed that did."""
     done, running = await asyncio.wait(
@@ -178,8 +178,8 @@ async def _await_first_connection(
 
 async def _open_connection(
     host: str, port: int, context: ssl.SSLContext, name: str, hello: Message
-) -> GroupConnection:
-    """Open a connection. Raise GroupProtocolError, OSError."""
+) -> LauncherConnection:
+    """Open a connection. Raise LauncherProtocolError, OSError."""
     reader, writer = await asyncio.open_connection(
         host,
         port,
@@ -188,32 +188,32 @@ async def _open_connection(
         server_hostname=name,
         ssl_handshake_timeout=HANDSHAKE_S,
     )
-    line = GroupConnection(reader, writer)
+    line = LauncherConnection(reader, writer)
     try:
         line.send({"hello": hello})
         # In TLS 1.3 a client is done before the server has judged its certificate.
         if "welcome" not in await line.receive():
-            raise GroupProtocolError("not a welcome")
+            raise LauncherProtocolError("not a welcome")
     except BaseException:
         line.abort()
         raise
     return line
 
 
-Serve = Callable[[GroupConnection, Message], Awaitable[None]]
+Serve = Callable[[LauncherConnection, Message], Awaitable[None]]
 """Takes a proven connection and its hello, and closes it."""
 
 
-class GroupListener:
+class LauncherListener:
     """The listener for a step's launchers on the first of its ports that is free."""
 
     def __init__(self, run_id: str, secret: str, nodes: int, serve: Serve) -> None:
         """Raise OSError where no port is free. `nodes`: how many launchers the step has."""
-        self._serve, self._unproven = serve, AdmissionPool(secret, nodes)
-        self._context = create_server_context(
-            secret, _make_controller_name(run_id), _make_launcher_name(run_id)
+        self._serve, self._unproven = serve, HandshakeLimiter(secret, nodes)
+        self._context = create_server_tls_context(
+            secret, _make_controller_tls_name(run_id), _make_launcher_tls_name(run_id)
         )
-        self._socket = _bind_first_free_port(choose_first_port(secret, run_id))
+        self._socket = _bind_first_free_port(choose_rendezvous_port(secret, run_id))
         self._taking: set[asyncio.Task[None]] = set()
         self._accepting = asyncio.ensure_future(self._accept_connections())
 
@@ -231,7 +231,7 @@ class GroupListener:
             connection, address = await asyncio.get_running_loop().sock_accept(self._socket)
         except OSError:
             # Out of descriptors or memory, or the peer is gone already: the next one may do.
-            self._unproven.make_room()
+            self._unproven.drop_oldest_connection()
             await asyncio.sleep(ACCEPT_PAUSE_S)
             return
         try:
@@ -248,7 +248,7 @@ class GroupListener:
         line = None
         try:
             line, hello = await await_with_timeout(self._authenticate_peer(connection), HANDSHAKE_S)
-        except (GroupProtocolError, OSError, TimeoutError):
+        except (LauncherProtocolError, OSError, TimeoutError):
             return
         finally:
             self._unproven.release(connection)
@@ -258,7 +258,7 @@ class GroupListener:
 
     async def _authenticate_peer(
         self, connection: socket.socket
-    ) -> tuple[GroupConnection, Message]:
+    ) -> tuple[LauncherConnection, Message]:
         await _wait_for_first_message(connection)
         self._unproven.hear(connection)
         loop, reader = asyncio.get_running_loop(), asyncio.StreamReader(LIMIT)
@@ -266,11 +266,11 @@ class GroupListener:
         transport, _ = await loop.connect_accepted_socket(
             lambda: protocol, connection, ssl=self._context, ssl_handshake_timeout=HANDSHAKE_S
         )
-        line = GroupConnection(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
+        line = LauncherConnection(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
         try:
             hello = (await line.receive()).get("hello")
             if not isinstance(hello, dict):
-                raise GroupProtocolError("not a hello")
+                raise LauncherProtocolError("not a hello")
             self._unproven.release(connection)
             line.send({"welcome": 1})
         except BaseException:
@@ -306,14 +306,16 @@ def _bind_first_free_port(first: int) -> socket.socket:
 
 def create_launcher_tls_context(secret: str, run_id: str) -> ssl.SSLContext:
     """Return the TLS context with which a launcher of a step connects to the step's controller."""
-    return create_client_context(secret, _make_launcher_name(run_id), _make_controller_name(run_id))
+    return create_client_tls_context(
+        secret, _make_launcher_tls_name(run_id), _make_controller_tls_name(run_id)
+    )
 
 
-def _make_controller_name(run_id: str) -> str:
+def _make_controller_tls_name(run_id: str) -> str:
     return f"elastic launchers: controller of step {run_id}"
 
 
-def _make_launcher_name(run_id: str) -> str:
+def _make_launcher_tls_name(run_id: str) -> str:
     return f"elastic launchers: member of step {run_id}"
 
 
@@ -327,10 +329,10 @@ def send_controller_request(host: str, run_id: str, secret: str, line: str) -> s
 
 async def _exchange_request(host: str, run_id: str, secret: str, line: str) -> str:
     try:
-        proven = await connect_controller(host, run_id, secret, {"tell": line})
+        proven = await connect_to_controller(host, run_id, secret, {"tell": line})
         answer = await await_with_timeout(proven.receive(), HANDSHAKE_S)
-    except (OSError, GroupProtocolError, TimeoutError) as error:
-        first = choose_first_port(secret, run_id)
+    except (OSError, LauncherProtocolError, TimeoutError) as error:
+        first = choose_rendezvous_port(secret, run_id)
         raise Unavailable(
             f"no launcher of job step {run_id} answers on node {host}",
             f"hpctl tried ports {first} to {first + PORTS - 1}. Check that the step still runs "

@@ -13,13 +13,13 @@ from msgspec import Struct
 from hpctl.engine.completion import complete_job
 from hpctl.jobs.hangs.stack_groups import StackGroup, SuspectRank, aggregate_stacks
 from hpctl.toolkit import output
-from hpctl.toolkit.declared_view import ForEach, ItemLines, JsonOnly, Layout, TextLine
+from hpctl.toolkit.declared_view import ItemLines, JsonOnly, Layout, RepeatedParts, TextLine
 from hpctl.toolkit.errors import HpctlError, Unavailable
 from hpctl.toolkit.hostlist import expand_hostlist
 from hpctl.toolkit.job_ids import parse_job_id
 from hpctl.toolkit.output import ExitCode
 from hpctl.toolkit.tables import BAD, DIM, GOOD, HEAD, style_text
-from hpctl.toolkit.view_copy import copy_view
+from hpctl.toolkit.view_copy import build_view_from_source
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -46,7 +46,7 @@ class StacksView(Struct, frozen=True):
     layout: ClassVar[Layout] = (
         TextLine("{text}.", style=lambda view: BAD if view.suspects else HEAD),
         ItemLines("errors", "not read: {}", style=BAD),
-        ForEach(
+        RepeatedParts(
             "ranks_by_stack",
             (TextLine("{title}", gap=True, style=HEAD), ItemLines("frames", indent=2)),
         ),
@@ -58,15 +58,16 @@ class StacksView(Struct, frozen=True):
     )  # fmt: skip
 
     @property
-    def ranks_by_stack(self) -> list[RanksView]:
+    def ranks_by_stack(self) -> list[StackGroupView]:
         """Return each group of ranks as its title and the lines of its stack."""
         suspects = {one.rank for one in self.suspects}
         return [
-            RanksView(_format_rank_group(one), _format_stack(one, suspects)) for one in self.groups
+            StackGroupView(_format_rank_group(one), _format_stack(one, suspects))
+            for one in self.groups
         ]
 
 
-class RanksView(Struct, frozen=True):
+class StackGroupView(Struct, frozen=True):
     """The text of a group of ranks that have the same stack."""
 
     title: str
@@ -115,7 +116,7 @@ def stacks(job: str, as_json: bool) -> None:
     verdict = aggregate_stacks(dumps, found.nodes, found.working, spares=found.spares)
     ras = next((one.ras for one in dumps if one.ras), "")
     flight = read_job_flight_dumps(dumps, found.uid)
-    view = copy_view(
+    view = build_view_from_source(
         StacksView,
         verdict,
         as_of=output.now(),
@@ -128,9 +129,9 @@ def stacks(job: str, as_json: bool) -> None:
     )
     output.show_view("stacks", view, as_json)
     if not view.groups:
-        output.exit_with(ExitCode.CANNOT_TELL)
+        output.exit_with_code(ExitCode.CANNOT_TELL)
     named = view.suspects or view.flight_ranks
-    output.exit_with(ExitCode.PROBLEM if named else ExitCode.FINE)
+    output.exit_with_code(ExitCode.PROBLEM if named else ExitCode.FINE)
 
 
 def find_running_job(job: str) -> RunningJob:
@@ -170,10 +171,10 @@ def _has_spare_nodes(job: str) -> bool:
     """Return whether the job is registered with spares. Its comment is the user's text and may have
     several lines, so it is read in a separate query."""
     from hpctl.slurm.run import SlurmRunner
-    from hpctl.vocabulary.registration import read_comment
+    from hpctl.vocabulary.registration import parse_registration_comment
 
     ran = SlurmRunner().run("squeue", "--noheader", f"--jobs={job}", "--format=%k")
-    registered = read_comment(ran.text.strip()) if ran.ok else None
+    registered = parse_registration_comment(ran.text.strip()) if ran.ok else None
     return registered is not None and registered.spares > 0
 
 

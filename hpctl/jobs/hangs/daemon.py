@@ -24,7 +24,7 @@ from typing import Any, Protocol
 import msgspec
 from msgspec import Struct, field
 
-from hpctl.engine.journal.state import State
+from hpctl.engine.journal.state import EngineState
 from hpctl.engine.kinds import DueStep
 from hpctl.engine.node_health import NodeHealthStore
 from hpctl.jobs.hangs.decide import (
@@ -34,10 +34,10 @@ from hpctl.jobs.hangs.decide import (
     merge_node_activity,
 )
 from hpctl.jobs.hangs.stack_groups import NodeStacks, aggregate_stacks, parse_node_stacks
-from hpctl.jobs.plan import has_been_found_hanging
+from hpctl.jobs.plan import is_run_known_hanging
 from hpctl.vocabulary.hang import Hang, StalledRun
 from hpctl.vocabulary.identity import JobId, NodeGeneration, NodeName
-from hpctl.vocabulary.isolation import InconsistentState, isolate_call, isolate_each
+from hpctl.vocabulary.isolation import InconsistentState, isolate_call, isolate_each_call
 from hpctl.vocabulary.outcome import Outcome
 from hpctl.vocabulary.policy import HangPolicy
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob
@@ -70,13 +70,17 @@ class HangDetector:
                 heard.append(gauges)
 
     def look(
-        self, slurm: SchedulerView, now: datetime, policy: HangPolicy, state: State | None = None
+        self,
+        slurm: SchedulerView,
+        now: datetime,
+        policy: HangPolicy,
+        state: EngineState | None = None,
     ) -> Mapping[JobId, Hang]:
         """Return the jobs that hang. Judge again where the last time is long enough ago."""
         passed_s = (now - self._looked).total_seconds() if self._looked else None
         if passed_s is None or not 0 <= passed_s < policy.floor_s / LOOK_SHARE:
             self._looked = now
-            self._judge_running_jobs(slurm, now, policy, state or State())
+            self._judge_running_jobs(slurm, now, policy, state or EngineState())
         return {job: track.hang for job, track in self._tracks.items() if track.hang}
 
     @property
@@ -90,13 +94,13 @@ class HangDetector:
         return self._still
 
     def _judge_running_jobs(
-        self, slurm: SchedulerView, now: datetime, policy: HangPolicy, state: State
+        self, slurm: SchedulerView, now: datetime, policy: HangPolicy, state: EngineState
     ) -> None:
         with self._lock:
             heard, self._heard = self._heard, {}
         answers = {node: merge_node_activity(samples) for node, samples in heard.items()}
 
-        def one(job: SlurmJob) -> tuple[JobId, JobHangHistory]:
+        def judge_job(job: SlurmJob) -> tuple[JobId, JobHangHistory]:
             # A node says what it likes, but only of the jobs that Slurm has put there.
             ids = job.components or (job.id,)
             mine = {}
@@ -106,11 +110,11 @@ class HangDetector:
                 for activity in map(answers[node].get, ids):
                     if activity is not None:
                         mine[node] = activity
-            known, found = self._tracks.get(job.id), has_been_found_hanging(job, state)
+            known, found = self._tracks.get(job.id), is_run_known_hanging(job, state)
             return job.id, judge_job_hang(job, mine, known, policy, now, found)
 
         running = [job for job in slurm.jobs.values() if job.running]
-        tracks, flaws = isolate_each("hangs", running, lambda job: job.id, one)
+        tracks, flaws = isolate_each_call("hangs", running, lambda job: job.id, judge_job)
         self._tracks, self.flaws = dict(tracks), tuple(flaws)
         shown = (find_stalled_run(track, policy, job) for job, track in tracks)
         self._still = {one.job: one for one in shown if one is not None}
@@ -134,7 +138,7 @@ class SlurmStateSource(Protocol):
 class StackRequestReceiver(Protocol):
     """A receiver of requests for stacks that agents are to read."""
 
-    def ask_stacks(self, stacks: Mapping[NodeName, StackRequest]) -> None:
+    def request_stacks(self, stacks: Mapping[NodeName, StackRequest]) -> None:
         """Have the agents of these nodes asked, and no others. Any thread."""
 
 
@@ -170,7 +174,7 @@ class StackCollector:
         self._done: queue.SimpleQueue[tuple[DueStep, Outcome]] = queue.SimpleQueue()
         self._begun: queue.SimpleQueue[_StackInquiry] = queue.SimpleQueue()
         self._asks: dict[NodeName, StackRequest] = {}
-        threading.Thread(target=self._run_inquiry, name="stacks", daemon=True).start()
+        threading.Thread(target=self._poll_stack_inquiries, name="stacks", daemon=True).start()
 
     def begin(self, due: DueStep) -> None:
         """Ask the nodes of the job. Its outcome comes with `done`, within ANSWER_S."""
@@ -182,14 +186,14 @@ class StackCollector:
         ask = StackRequest(f"{due.recovery}.{due.do.attempt}", job.id, job.uid)
         # One ask of a node at a time: a job that shares it is asked after, or not at all.
         nodes = tuple(node for node in job.nodes if self._asks.setdefault(node, ask) is ask)
-        self._agents.ask_stacks(dict(self._asks))
+        self._agents.request_stacks(dict(self._asks))
         self._begun.put(_StackInquiry(due, ask, nodes, time.monotonic() + ANSWER_S))
 
     def done(self) -> list[tuple[DueStep, Outcome]]:
         """Return what has come of earlier ones since the last time."""
         return [self._done.get() for _ in range(self._done.qsize())]
 
-    def _run_inquiry(self) -> None:
+    def _poll_stack_inquiries(self) -> None:
         awaited: list[_StackInquiry] = []
         while True:
             if not awaited:
@@ -197,9 +201,9 @@ class StackCollector:
             while not self._begun.empty():
                 awaited.append(self._begun.get())
             time.sleep(LOOK_S)
-            awaited = [inquiry for inquiry in awaited if not self._check_for_answers(inquiry)]
+            awaited = [inquiry for inquiry in awaited if not self._finish_answered_inquiry(inquiry)]
 
-    def _check_for_answers(self, inquiry: _StackInquiry) -> bool:
+    def _finish_answered_inquiry(self, inquiry: _StackInquiry) -> bool:
         """Look for answers; return whether the inquiry has ended."""
         found = isolate_call("stacks", inquiry.ask.job, self._collect_stacks, inquiry)
         if found is None:
@@ -209,7 +213,7 @@ class StackCollector:
             found = Outcome.ambiguous("internal_error", found.error)
         for node in inquiry.nodes:
             self._asks.pop(node, None)
-        self._agents.ask_stacks(dict(self._asks))
+        self._agents.request_stacks(dict(self._asks))
         self._done.put((inquiry.due, found))
         self._poke()
         return True
@@ -220,26 +224,26 @@ class StackCollector:
         for node in inquiry.nodes:
             if (
                 node not in answers
-                and (one := self._find_node_answer(node, inquiry.ask)) is not None
+                and (one := self._find_node_stacks(node, inquiry.ask)) is not None
             ):
                 answers[node] = one
         if len(answers) < len(inquiry.nodes) and time.monotonic() < inquiry.ends:
             return None
         verdict = aggregate_stacks(answers.values(), inquiry.nodes)
         dump = {"job": inquiry.ask.job, "verdict": verdict, "nodes": [*answers.values()]}
-        self._store_outcome(inquiry.due, dump)
+        self._store_stack_dump(inquiry.due, dump)
         if not verdict.groups:
             return Outcome.rejected("no_stacks", verdict.text[:VERDICT])
         return Outcome.accepted(verdict.text[:VERDICT])
 
-    def _find_node_answer(self, node: NodeName, ask: StackRequest) -> NodeStacks | None:
+    def _find_node_stacks(self, node: NodeName, ask: StackRequest) -> NodeStacks | None:
         """Return what a node's agent has answered: never of another node, whatever it says."""
         heard = self._health.list_findings(node)
         parts = [one for one in heard if (one.check, one.code) == (CHECK, ask.id)]
         found = parse_node_stacks(chain.from_iterable(part.evidence.splitlines() for part in parts))
         return next((one for one in found if one.node == node), None)
 
-    def _store_outcome(self, due: DueStep, dump: dict[str, Any]) -> None:
+    def _store_stack_dump(self, due: DueStep, dump: dict[str, Any]) -> None:
         try:
             self._folder.mkdir(mode=0o700, exist_ok=True)
             (self._folder / f"{due.recovery}.json").write_bytes(msgspec.json.encode(dump))

@@ -162,7 +162,7 @@ def judge_job_hang(  # noqa: PLR0913 -- pure: all that decides is an argument
     ranks, waits = sum(a.ranks for a in mine.values()), _has_waiting_ranks(mine, busy, watts)
     no_work = bool(ranks) and (waits or _is_job_idle(mine, busy))
     since = (known.idle or known.seen) if no_work else None
-    track = replace(track, idle=since, doing=_describe_activity(mine))
+    track = replace(track, idle=since, doing=_describe_process_activity(mine))
     if ranks < LEAST_RANKS or not waits:
         return replace(track, still=None, hang=None)
     track = replace(track, still=known.still or known.seen)
@@ -207,7 +207,7 @@ def _detect_hang(
     since = track.still
     if since is None or (now - since).total_seconds() < compute_hang_timeout(track, policy):
         return None
-    what = _describe_activity(mine)
+    what = _describe_process_activity(mine)
     node, before = (
         _find_differing_node(mine),
         f"its longest pause before was {track.longest_s:.0f} s",
@@ -220,7 +220,7 @@ def _detect_hang(
     return Hang(since, why, node, other if any(a.other for a in mine.values()) else "")
 
 
-def _describe_activity(mine: Mapping[NodeName, JobNodeActivity]) -> str:
+def _describe_process_activity(mine: Mapping[NodeName, JobNodeActivity]) -> str:
     """Return what the processes do, and the GPUs where they only look busy."""
     several = sum(a.ranks for a in mine.values()) >= LEAST_RANKS
     shown = {

@@ -6,9 +6,9 @@ with bounds on memory, processor time and size: a hostile file costs that file, 
 answer. The unpickler permits no global, so a pickle can name no function; the bounds are needed all
 the same, because a few bytes can ask CPython's unpickler for gigabytes of memo.
 
-`read_dumps_verdict` starts that process: `python -m hpctl.jobs.hangs.flight_files PREFIX SINCE
-...`. Many files are shared between several processes that it forks: unpickling takes one core, and
-one that a file ends costs its share.
+`align_flight_dumps_in_subprocess` starts that process: `python -m hpctl.jobs.hangs.flight_files
+PREFIX SINCE ...`. Many files are shared between several processes that it forks: unpickling takes
+one core, and one that a file ends costs its share.
 """
 
 import contextlib
@@ -33,12 +33,12 @@ import msgspec
 from msgspec import Struct
 
 from hpctl.jobs.hangs.flight_recorder import (
-    FlightDump,
-    FlightEntry,
-    FlightProcessGroup,
-    FlightVerdict,
+    FlightRecorderDump,
+    FlightRecorderEntry,
+    FlightRecorderProcessGroup,
+    FlightRecorderVerdict,
     align_rank_collectives,
-    count_elements,
+    count_tensor_elements,
 )
 from hpctl.toolkit.bounds import make_printable
 from hpctl.toolkit.compat import SAFE_PATH
@@ -75,11 +75,11 @@ _RANK_NUMBER: Final = re.compile(r"\d{1,6}")
 _LIBRARY: Final = re.compile(r"/(?:site|dist)-packages/|/lib/python3|^<")
 
 
-class InvalidDumpError(ValueError):
+class InvalidFlightDumpError(ValueError):
     """A file is no dump of the flight recorder."""
 
 
-class _PlainUnpickler(pickle.Unpickler):
+class _RestrictedUnpickler(pickle.Unpickler):
     """An unpickler of plain values only. Raises UnpicklingError where a pickle names anything
     else."""
 
@@ -87,18 +87,20 @@ class _PlainUnpickler(pickle.Unpickler):
         raise pickle.UnpicklingError(f"{module[:40]}.{name[:40]} is not permitted")
 
 
-class DumpEntryLimits(Struct, frozen=True):
+class FlightDumpEntryLimits(Struct, frozen=True):
     """How many entries of a dump are kept: completed ones of each group, and open ones."""
 
     completed: int = KEPT_COMPLETED
     open: int = KEPT_OPEN
 
 
-_ALL_KEPT: Final = DumpEntryLimits()
+_ALL_KEPT: Final = FlightDumpEntryLimits()
 
 
-def read_flight_dump_file(rank: int, raw: bytes, kept: DumpEntryLimits = _ALL_KEPT) -> FlightDump:
-    """Read one rank's dump, pickle or JSON. Raises InvalidDumpError.
+def parse_flight_dump(
+    rank: int, raw: bytes, kept: FlightDumpEntryLimits = _ALL_KEPT
+) -> FlightRecorderDump:
+    """Read one rank's dump, pickle or JSON. Raises InvalidFlightDumpError.
 
     Call it with bounded memory: CPython's unpickler can be made to allocate without end.
     """
@@ -106,7 +108,7 @@ def read_flight_dump_file(rank: int, raw: bytes, kept: DumpEntryLimits = _ALL_KE
         document = _load_dump_document(raw)
         version = document["version"]
         if not isinstance(version, str) or not version.startswith("2."):
-            raise InvalidDumpError(
+            raise InvalidFlightDumpError(
                 f"version {str(version)[:20]!r} of the flight recorder is not known"
             )
         rows = _select_newest_entries(document.get("entries") or [])
@@ -116,11 +118,11 @@ def read_flight_dump_file(rank: int, raw: bytes, kept: DumpEntryLimits = _ALL_KE
         )
         first = rows[0].get("record_id") if rows else 0
         groups = _fill_group_names(_parse_process_groups(document.get("pg_config")), rows)
-    except InvalidDumpError:
+    except InvalidFlightDumpError:
         raise
     except Exception as error:  # noqa: BLE001 -- a hostile pickle may raise anything
-        raise InvalidDumpError(f"no dump of the flight recorder: {error!r:.100}") from None
-    return FlightDump(rank, groups, entries, first == 0)
+        raise InvalidFlightDumpError(f"no dump of the flight recorder: {error!r:.100}") from None
+    return FlightRecorderDump(rank, groups, entries, first == 0)
 
 
 def _load_dump_document(raw: bytes) -> dict[str, Any]:
@@ -128,20 +130,20 @@ def _load_dump_document(raw: bytes) -> dict[str, Any]:
         document = msgspec.json.decode(raw)
     else:
         # The unpickler reads ahead only in what has `peek`: three times as fast.
-        document = _PlainUnpickler(io.BufferedReader(io.BytesIO(raw), READ_AHEAD)).load()
+        document = _RestrictedUnpickler(io.BufferedReader(io.BytesIO(raw), READ_AHEAD)).load()
     if type(document) is not dict:
-        raise InvalidDumpError("it holds no table")
+        raise InvalidFlightDumpError("it holds no table")
     return document
 
 
 def _select_newest_entries(listed: object) -> Sequence[Mapping[str, Any]]:
     """Return the newest entries, oldest first."""
     if not isinstance(listed, list) or not all(type(one) is dict for one in listed):
-        raise InvalidDumpError("its entries are no list of tables")
+        raise InvalidFlightDumpError("its entries are no list of tables")
     return listed[-MOST_ENTRIES:]
 
 
-def _list_completed_flags(rows: Sequence[Mapping[str, Any]]) -> list[bool]:
+def _list_entry_completion_flags(rows: Sequence[Mapping[str, Any]]) -> list[bool]:
     """Return whether each entry is completed, by its own state or by what another entry shows.
 
     torch never updates the state of an operation inside a coalesced one (batch_isend_irecv, an
@@ -152,7 +154,7 @@ def _list_completed_flags(rows: Sequence[Mapping[str, Any]]) -> list[bool]:
     last: dict[str, int] = {}
     batches = set[tuple[str, int]]()
     places = [
-        (_read_group_name(row), _read_sequence_number(row), row.get("is_p2p") is True)
+        (_read_process_group_name(row), _read_sequence_number(row), row.get("is_p2p") is True)
         for row in rows
     ]
     for row, (group, number, point_to_point) in zip(rows, places, strict=True):
@@ -187,11 +189,11 @@ def _has_gloo_operation_ended(row: Mapping[str, Any]) -> bool:
     return row.get("retired") is True and isinstance(name, str) and name.startswith("gloo:")
 
 
-def _read_group_name(row: Mapping[str, Any]) -> str:
+def _read_process_group_name(row: Mapping[str, Any]) -> str:
     """Return the name of an entry's group as the dump has it: to compare, not to show."""
     name = row["process_group"][0]
     if not isinstance(name, str):
-        raise InvalidDumpError("it has something else where a text should be")
+        raise InvalidFlightDumpError("it has something else where a text should be")
     return name
 
 
@@ -201,10 +203,10 @@ def _read_sequence_number(row: Mapping[str, Any]) -> int:
     return _read_number_field(row[kind])
 
 
-def _parse_flight_entry(row: Mapping[str, Any], completed: bool) -> FlightEntry:
+def _parse_flight_entry(row: Mapping[str, Any], completed: bool) -> FlightRecorderEntry:
     group = row["process_group"]
     shapes = row.get("input_sizes") or ()
-    return FlightEntry(
+    return FlightRecorderEntry(
         group=_read_text_field(group[0]),
         seq=_read_sequence_number(row),
         # Profiling names carry the backend: nccl:all_reduce.
@@ -222,7 +224,7 @@ def _parse_flight_entry(row: Mapping[str, Any], completed: bool) -> FlightEntry:
 
 def _count_shape_elements(shape: Iterable[Any]) -> int:
     """Return how many elements a tensor of a shape has, by its first 16 dimensions."""
-    return count_elements([_read_number_field(size) for size in islice(shape, 16)])
+    return count_tensor_elements([_read_number_field(size) for size in islice(shape, 16)])
 
 
 def _find_user_frame(frames: Sequence[Mapping[str, Any]]) -> str:
@@ -241,11 +243,11 @@ def _is_library_frame(path: str) -> bool:
     return _LIBRARY.search(path) is not None
 
 
-def _parse_process_groups(listed: object) -> tuple[FlightProcessGroup, ...]:
+def _parse_process_groups(listed: object) -> tuple[FlightRecorderProcessGroup, ...]:
     if not isinstance(listed, dict):
         return ()
     return tuple(
-        FlightProcessGroup(
+        FlightRecorderProcessGroup(
             str(name)[:64],
             _read_text_field(one.get("desc", "")),
             _parse_rank_list(one.get("ranks", "")),
@@ -256,47 +258,49 @@ def _parse_process_groups(listed: object) -> tuple[FlightProcessGroup, ...]:
 
 
 def _fill_group_names(
-    groups: tuple[FlightProcessGroup, ...], rows: Sequence[Mapping[str, Any]]
-) -> tuple[FlightProcessGroup, ...]:
+    groups: tuple[FlightRecorderProcessGroup, ...], rows: Sequence[Mapping[str, Any]]
+) -> tuple[FlightRecorderProcessGroup, ...]:
     """Return the groups, those without a name with the names of the entries.
 
     ProcessGroupGloo registers its ranks before the group has a name (torch 2.13). Of several groups
     the last one overwrites the others, so its ranks are known only where the entries are of one.
     """
-    places = {(_read_group_name(row), row["process_group"][1]) for row in rows}
+    places = {(_read_process_group_name(row), row["process_group"][1]) for row in rows}
     if len(groups) != 1 or groups[0].name:
         return groups
     ranks = groups[0].ranks if len(places) == 1 else ()
     return tuple(
-        FlightProcessGroup(_read_text_field(name), _read_text_field(description), ranks)
+        FlightRecorderProcessGroup(_read_text_field(name), _read_text_field(description), ranks)
         for name, description in islice(sorted(places), MOST_GROUPS)
     )
 
 
 def _parse_rank_list(text: object) -> tuple[int, ...]:
     """Return the ranks of `[0, 1, 2]`; none where it is no such text."""
-    return _parse_group_ranks(text) if isinstance(text, str) else ()
+    return _parse_rank_numbers(text) if isinstance(text, str) else ()
 
 
 @lru_cache(4096)
-def _parse_group_ranks(text: str) -> tuple[int, ...]:
+def _parse_rank_numbers(text: str) -> tuple[int, ...]:
     numbers = _RANK_NUMBER.findall(text[: 8 * MOST_RANKS])
     return tuple(int(number) for number in numbers[:MOST_RANKS])
 
 
 def _select_entries_to_align(
-    rows: Sequence[Mapping[str, Any]], most: DumpEntryLimits
+    rows: Sequence[Mapping[str, Any]], most: FlightDumpEntryLimits
 ) -> list[tuple[Mapping[str, Any], bool]]:
     """Return the entries that the alignment needs, and whether each is completed: the oldest that
     are not and, of each group, the newest that are."""
     left: dict[str, int] = {}
     finished = list[tuple[Mapping[str, Any], bool]]()
     waiting = list[tuple[Mapping[str, Any], bool]]()
-    for row, completed in zip(reversed(rows), reversed(_list_completed_flags(rows)), strict=True):
+    for row, completed in zip(
+        reversed(rows), reversed(_list_entry_completion_flags(rows)), strict=True
+    ):
         if not completed:
             waiting.append((row, False))
             continue
-        group = _read_group_name(row)
+        group = _read_process_group_name(row)
         kept = left.get(group, 0)
         if kept < most.completed:
             left[group] = kept + 1
@@ -306,12 +310,12 @@ def _select_entries_to_align(
 
 def _read_text_field(value: object) -> str:
     if not isinstance(value, str):
-        raise InvalidDumpError("it has something else where a text should be")
-    return _clean_text(value[-200:])
+        raise InvalidFlightDumpError("it has something else where a text should be")
+    return _make_text_printable(value[-200:])
 
 
 @lru_cache(8192)
-def _clean_text(text: str) -> str:
+def _make_text_printable(text: str) -> str:
     return make_printable(text)
 
 
@@ -322,60 +326,60 @@ def _read_time_field(value: object) -> int:
 
 def _read_number_field(value: object) -> int:
     if type(value) is not int or not -(2**63) <= value < 2**63:
-        raise InvalidDumpError("it has something else where a number should be")
+        raise InvalidFlightDumpError("it has something else where a number should be")
     return value
 
 
-def read_dump_files(
+def read_flight_dump_files(
     prefix: str, since: float, deadline: float
-) -> tuple[list[FlightDump], set[int]]:
+) -> tuple[list[FlightRecorderDump], set[int]]:
     """Read the dumps `PREFIX0`, `PREFIX1`, ... that were written at or after `since` (POSIX time).
 
     `deadline` is a time of the monotonic clock at which reading stops. Also returns the ranks whose
     files were not read: files that are no dumps, that are too large, or another user's, and those
     that the deadline cut off. Raises OSError where the folder cannot be listed.
     """
-    return _read_dump_with_suffix(prefix, _list_rank_suffixes(prefix), since, deadline)
+    return _read_dumps_with_suffixes(prefix, _list_rank_suffixes(prefix), since, deadline)
 
 
-def _read_dump_with_suffix(
+def _read_dumps_with_suffixes(
     prefix: str,
     names: Sequence[str],
     since: float,
     deadline: float,
-    kept: DumpEntryLimits = _ALL_KEPT,
-) -> tuple[list[FlightDump], set[int]]:
+    kept: FlightDumpEntryLimits = _ALL_KEPT,
+) -> tuple[list[FlightRecorderDump], set[int]]:
     unread = {int(name) for name in names}
     dumps = []
     for name in sorted(names, key=int)[:MOST_FILES]:
         if time.monotonic() >= deadline:
             break
-        with contextlib.suppress(OSError, InvalidDumpError, MemoryError):
-            raw = _read_own_file(prefix + name, since)
-            dumps.append(read_flight_dump_file(int(name), raw, kept))
+        with contextlib.suppress(OSError, InvalidFlightDumpError, MemoryError):
+            raw = _read_current_user_file(prefix + name, since)
+            dumps.append(parse_flight_dump(int(name), raw, kept))
             unread.discard(int(name))
     return dumps, unread
 
 
-class _ParsedDumpShare(Struct, array_like=True):
+class _DumpReaderResult(Struct, array_like=True):
     """What one process has read. Groups are in a table: one of 16,384 ranks is in as many dumps."""
 
-    groups: list[FlightProcessGroup]
-    dumps: list[tuple[int, bool, list[int], tuple[FlightEntry, ...]]]
+    groups: list[FlightRecorderProcessGroup]
+    dumps: list[tuple[int, bool, list[int], tuple[FlightRecorderEntry, ...]]]
     unread: list[int]
 
 
 def read_dumps_in_parallel(
     prefix: str, since: float, deadline: float, processes: int
-) -> tuple[list[FlightDump], set[int]]:
-    """Read as `read_dump_files` does, in several forked processes. The caller must have no threads.
-    Raises OSError."""
+) -> tuple[list[FlightRecorderDump], set[int]]:
+    """Read as `read_flight_dump_files` does, in several forked processes. The caller must have no
+    threads. Raises OSError."""
     names = sorted(_list_rank_suffixes(prefix), key=int)[:MOST_FILES]
     many = len(names) > MANY_FILES
-    kept = DumpEntryLimits(KEPT_COMPLETED // 8, KEPT_OPEN // 8) if many else _ALL_KEPT
+    kept = FlightDumpEntryLimits(KEPT_COMPLETED // 8, KEPT_OPEN // 8) if many else _ALL_KEPT
     processes = max(1, min(processes, len(names) // PER_PROCESS))
     if processes == 1:
-        return _read_dump_with_suffix(prefix, names, since, deadline, kept)
+        return _read_dumps_with_suffixes(prefix, names, since, deadline, kept)
     with contextlib.ExitStack() as stack:
         begun = list[tuple[int, IO[bytes], list[str]]]()
         out: IO[bytes]
@@ -385,57 +389,59 @@ def read_dumps_in_parallel(
             out = stack.enter_context(tempfile.TemporaryFile())
             child = os.fork()
             if child == 0:
-                _write_dump_share(out, prefix, share, since, deadline, kept)
+                _run_dump_reader_process(out, prefix, share, since, deadline, kept)
             begun.append((child, out, share))
-        dumps = list[FlightDump]()
+        dumps = list[FlightRecorderDump]()
         unread = set[int]()
-        groups = dict[FlightProcessGroup, FlightProcessGroup]()
+        groups = dict[FlightRecorderProcessGroup, FlightRecorderProcessGroup]()
         for child, out, share in begun:
             os.waitpid(child, 0)
-            some, missed = _load_dump_share(out, share, groups)
+            some, missed = _load_dump_reader_result(out, share, groups)
             dumps += some
             unread |= missed
     return dumps, unread
 
 
-def _write_dump_share(  # noqa: PLR0913 -- what a forked process is given
+def _run_dump_reader_process(  # noqa: PLR0913 -- what a forked process is given
     out: IO[bytes],
     prefix: str,
     names: Sequence[str],
     since: float,
     deadline: float,
-    kept: DumpEntryLimits,
+    kept: FlightDumpEntryLimits,
 ) -> NoReturn:
     """Read a share of the files, write it, and end the process."""
     code = 1
     try:
-        dumps, unread = _read_dump_with_suffix(prefix, names, since, deadline, kept)
-        places: dict[FlightProcessGroup, int] = {}
+        dumps, unread = _read_dumps_with_suffixes(prefix, names, since, deadline, kept)
+        places: dict[FlightRecorderProcessGroup, int] = {}
         rows = []
         for dump in dumps:
             listed = [places.setdefault(group, len(places)) for group in dump.groups]
             rows.append((dump.rank, dump.whole, listed, dump.entries))
-        out.write(msgspec.msgpack.encode(_ParsedDumpShare(list(places), rows, sorted(unread))))
+        out.write(msgspec.msgpack.encode(_DumpReaderResult(list(places), rows, sorted(unread))))
         out.flush()
         code = 0
     finally:
         os._exit(code)
 
 
-def _load_dump_share(
-    out: IO[bytes], names: Sequence[str], groups: dict[FlightProcessGroup, FlightProcessGroup]
-) -> tuple[list[FlightDump], set[int]]:
+def _load_dump_reader_result(
+    out: IO[bytes],
+    names: Sequence[str],
+    groups: dict[FlightRecorderProcessGroup, FlightRecorderProcessGroup],
+) -> tuple[list[FlightRecorderDump], set[int]]:
     """Return what a process has read; where it was ended, all its ranks are unread."""
     out.seek(0)
     try:
-        share = msgspec.msgpack.decode(out.read(), type=_ParsedDumpShare)
+        share = msgspec.msgpack.decode(out.read(), type=_DumpReaderResult)
     except (msgspec.MsgspecError, MemoryError):
         return [], {int(name) for name in names}
     known = [groups.setdefault(group, group) for group in share.groups]
     dumps = []
     for rank, whole, places, entries in share.dumps:
         own = tuple(known[place] for place in places)
-        dumps.append(FlightDump(rank, own, entries, whole))
+        dumps.append(FlightRecorderDump(rank, own, entries, whole))
     return dumps, set(share.unread)
 
 
@@ -449,12 +455,12 @@ def _list_rank_suffixes(prefix: str) -> list[str]:
     ]
 
 
-def list_dump_files(prefix: str) -> list[Path]:
+def list_flight_dump_files(prefix: str) -> list[Path]:
     """Return the files that have the names of an attempt's dumps. Raise OSError."""
     return [Path(prefix + name) for name in _list_rank_suffixes(prefix)] if prefix else []
 
 
-def _read_own_file(path: str, since: float) -> bytes:
+def _read_current_user_file(path: str, since: float) -> bytes:
     """Return the bytes of a plain file of ours. Raise OSError."""
     # A FIFO in its place must not hold us up, and a link leads elsewhere.
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -466,17 +472,17 @@ def _read_own_file(path: str, since: float) -> bytes:
         return file.read(LARGEST)
 
 
-def filter_run_dumps(
-    dumps: Sequence[FlightDump], unread: set[int], world: int
-) -> tuple[list[FlightDump], set[int]]:
+def filter_dumps_by_world_size(
+    dumps: Sequence[FlightRecorderDump], unread: set[int], world: int
+) -> tuple[list[FlightRecorderDump], set[int]]:
     """Return the dumps of a run of `world` ranks (0: unknown), and the ranks whose dumps are not
     read. A dump that names another number of ranks is another run's: its rank counts as not read,
     because what it did is not known."""
-    own = [dump for dump in dumps if not world or _matches_world_size(dump, world)]
+    own = [dump for dump in dumps if not world or _has_matching_world_size(dump, world)]
     return own, unread | ({dump.rank for dump in dumps} - {dump.rank for dump in own})
 
 
-def _matches_world_size(dump: FlightDump, world: int) -> bool:
+def _has_matching_world_size(dump: FlightRecorderDump, world: int) -> bool:
     """Return whether a dump may be of a run of so many ranks: its default group has them all, and
     no group has more."""
     sizes = [len(group.ranks) for group in dump.groups]
@@ -485,9 +491,9 @@ def _matches_world_size(dump: FlightDump, world: int) -> bool:
     return fits and dump.rank < world and max(sizes, default=0) <= world
 
 
-def read_dumps_verdict(
+def align_flight_dumps_in_subprocess(
     prefix: str, since: float, *, read_s: float = READ_S, become: Sequence[str] = (), world: int = 0
-) -> FlightVerdict:
+) -> FlightRecorderVerdict:
     """Read and align an attempt's dumps in a separate process. Raise nothing.
 
     `since` is the POSIX time in seconds at which the attempt began. A verdict without dumps means
@@ -504,7 +510,7 @@ def read_dumps_verdict(
     try:
         # Root does not look where a user may lead it.
         if not become and not _list_rank_suffixes(prefix):
-            return FlightVerdict()
+            return FlightRecorderVerdict()
         with tempfile.TemporaryFile() as out:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 subprocess.run(
@@ -516,10 +522,10 @@ def read_dumps_verdict(
                     check=False,
                 )
             out.seek(0)
-            return msgspec.json.decode(out.read(ANSWER), type=FlightVerdict)
+            return msgspec.json.decode(out.read(ANSWER), type=FlightRecorderVerdict)
     # ValueError: a prefix that holds a null byte. A full disk has no temporary file either.
     except (OSError, ValueError, msgspec.MsgspecError):
-        return FlightVerdict()
+        return FlightRecorderVerdict()
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -534,7 +540,7 @@ def main(arguments: Sequence[str]) -> None:
     processes = min(MOST_PROCESSES, len(os.sched_getaffinity(0)))
     deadline = time.monotonic() + read_s
     dumps, unread = read_dumps_in_parallel(prefix, since - EARLY_S, deadline, processes)
-    dumps, unread = filter_run_dumps(dumps, unread, world)
+    dumps, unread = filter_dumps_by_world_size(dumps, unread, world)
     print(make_printable(msgspec.json.encode(align_rank_collectives(dumps, unread)).decode()))
 
 

@@ -50,7 +50,7 @@ _NEEDS_ALL: Final = frozenset(
 """Collectives that no rank completes before every rank has issued them."""
 
 
-class FlightEntry(Struct, frozen=True):
+class FlightRecorderEntry(Struct, frozen=True):
     """One collective or point-to-point operation of one rank.
 
     `group` is the process group's name, `seq` its number there. `sizes` are the input tensors'
@@ -87,7 +87,7 @@ class FlightEntry(Struct, frozen=True):
         return self.op, self.sizes, self.dtypes
 
 
-class FlightProcessGroup(Struct, frozen=True):
+class FlightRecorderProcessGroup(Struct, frozen=True):
     """A process group: its name, its description and its global ranks. `listed`: the dumps list its
     ranks; else they are those that issued something there."""
 
@@ -97,12 +97,12 @@ class FlightProcessGroup(Struct, frozen=True):
     listed: bool = True
 
 
-class FlightDump(Struct, frozen=True):
+class FlightRecorderDump(Struct, frozen=True):
     """What one rank dumped. `whole`: no entry was overwritten in the recorder's ring buffer."""
 
     rank: int
-    groups: tuple[FlightProcessGroup, ...] = ()
-    entries: tuple[FlightEntry, ...] = ()
+    groups: tuple[FlightRecorderProcessGroup, ...] = ()
+    entries: tuple[FlightRecorderEntry, ...] = ()
     whole: bool = False
 
 
@@ -123,7 +123,7 @@ class FlightRecorderCause(StrEnum):
     """No rank waits in a collective, or no rank can be named."""
 
 
-class FlightVerdict(Struct, frozen=True):
+class FlightRecorderVerdict(Struct, frozen=True):
     """Who it is. `ranks` are global ranks; `world` is the size of the largest group; `text` is a
     sentence for a person; `dumps` is how many ranks' dumps were read.
 
@@ -153,10 +153,10 @@ class _StalledCollective(Struct, frozen=True):
     wrote no dump; `unread` wrote one that is not known."""
 
     key: _GroupKey
-    group: FlightProcessGroup
+    group: FlightRecorderProcessGroup
     seq: int
-    waiting: Mapping[int, FlightEntry]
-    came: Mapping[int, FlightEntry]
+    waiting: Mapping[int, FlightRecorderEntry]
+    came: Mapping[int, FlightRecorderEntry]
     absent: tuple[int, ...]
     silent: tuple[int, ...]
     unread: tuple[int, ...]
@@ -166,11 +166,13 @@ class _StalledCollective(Struct, frozen=True):
         return _format_group_name(self.group)
 
 
-class _RankEntries(Struct):
+class _RankEntryIndex(Struct):
     """The entries of all ranks, by group, rank and number."""
 
-    by_group: dict[_GroupKey, dict[int, dict[int, FlightEntry]]] = field(default_factory=dict)
-    groups: dict[_GroupKey, FlightProcessGroup] = field(default_factory=dict)
+    by_group: dict[_GroupKey, dict[int, dict[int, FlightRecorderEntry]]] = field(
+        default_factory=dict
+    )
+    groups: dict[_GroupKey, FlightRecorderProcessGroup] = field(default_factory=dict)
     whole: dict[int, bool] = field(default_factory=dict)
     in_p2p: set[int] = field(default_factory=set)
     unread: frozenset[int] = frozenset()
@@ -190,7 +192,7 @@ class _RankEntries(Struct):
         self._seen[name, id(ranks)] = (ranks, key)
         return key
 
-    def add(self, dump: FlightDump) -> None:
+    def add(self, dump: FlightRecorderDump) -> None:
         self.whole[dump.rank] = dump.whole
         keys: dict[str, _GroupKey] = {}
         for group in dump.groups:
@@ -210,14 +212,14 @@ class _RankEntries(Struct):
 
 
 def align_rank_collectives(
-    dumps: Iterable[FlightDump], unread: Collection[int] = ()
-) -> FlightVerdict:
+    dumps: Iterable[FlightRecorderDump], unread: Collection[int] = ()
+) -> FlightRecorderVerdict:
     """Align the ranks' collectives by their numbers, and name the ranks that the others wait for.
 
     `unread` are ranks that wrote a dump which could not be read. Dumps may be missing, and ring
     buffers may have dropped old entries; what is not known names no rank.
     """
-    known = _RankEntries(unread=frozenset(unread))
+    known = _RankEntryIndex(unread=frozenset(unread))
     for dump in _add_missing_group_ranks(list(dumps)):
         known.add(dump)
     listed = [len(group.ranks) for group in known.groups.values() if group.listed]
@@ -232,10 +234,10 @@ def align_rank_collectives(
         or _find_ranks_without_dump(stops)
         or _find_common_stalled_collective(stops)
         or _find_late_rank(known)
-        or FlightVerdict(text=_describe_no_cause(stops))
+        or FlightRecorderVerdict(text=_describe_no_cause(stops))
     )
     named = verdict.cause in (FlightRecorderCause.DIFFERENT, FlightRecorderCause.ABSENT)
-    sizes = () if named else _compare_last_sizes(known)
+    sizes = () if named else _compare_last_collective_sizes(known)
     waiting = tuple(sorted(set(chain.from_iterable(stop.waiting for stop in stops))))
     if len(waiting) > MOST_WAITING:
         waiting = ()
@@ -245,11 +247,11 @@ def align_rank_collectives(
         dumps=len(known.whole),
         waiting=waiting,
         last_sizes=sizes,
-        only_silent=_find_only_silent(known),
+        only_silent=_find_only_rank_without_dump(known),
     )
 
 
-def _find_only_silent(known: _RankEntries) -> int | None:
+def _find_only_rank_without_dump(known: _RankEntryIndex) -> int | None:
     """Return the one rank of the largest group that wrote no dump; None where there are several, or
     where so few wrote one that the dumps may be elsewhere."""
     listed = [group.ranks for group in known.groups.values() if group.listed]
@@ -258,7 +260,7 @@ def _find_only_silent(known: _RankEntries) -> int | None:
     return silent[0] if len(silent) == 1 and len(ranks) > 2 else None
 
 
-def _add_missing_group_ranks(dumps: Sequence[FlightDump]) -> Sequence[FlightDump]:
+def _add_missing_group_ranks(dumps: Sequence[FlightRecorderDump]) -> Sequence[FlightRecorderDump]:
     """Return the dumps, with the ranks of the groups of which a dump does not list them: those that
     issued something there, and all that wrote a dump for the group of the whole job."""
     groups = chain.from_iterable(dump.groups for dump in dumps)
@@ -271,10 +273,12 @@ def _add_missing_group_ranks(dumps: Sequence[FlightDump]) -> Sequence[FlightDump
         for name in {entry.group for entry in dump.entries if not entry.p2p} | whole_job:
             members[name].add(dump.rank)
     ranks = {name: tuple(sorted(members[name])) for name in unlisted}
-    return [_add_listed_ranks(dump, ranks) for dump in dumps]
+    return [_add_group_ranks(dump, ranks) for dump in dumps]
 
 
-def _add_listed_ranks(dump: FlightDump, ranks: Mapping[str, tuple[int, ...]]) -> FlightDump:
+def _add_group_ranks(
+    dump: FlightRecorderDump, ranks: Mapping[str, tuple[int, ...]]
+) -> FlightRecorderDump:
     """Return a dump with the ranks of the groups that are named."""
     groups = []
     for group in dump.groups:
@@ -283,7 +287,7 @@ def _add_listed_ranks(dump: FlightDump, ranks: Mapping[str, tuple[int, ...]]) ->
     return replace(dump, groups=tuple(groups))
 
 
-def _find_stalled_collective(key: _GroupKey, known: _RankEntries) -> _StalledCollective | None:
+def _find_stalled_collective(key: _GroupKey, known: _RankEntryIndex) -> _StalledCollective | None:
     """Return the collective at which a group is stopped; None where there is none."""
     group = known.groups[key]
     issued = known.by_group.get(key, {})
@@ -300,7 +304,9 @@ def _find_stalled_collective(key: _GroupKey, known: _RankEntries) -> _StalledCol
     }
     came = {rank: entries[seq] for rank, entries in sorted(issued.items()) if seq in entries}
     members = [rank for rank in group.ranks if rank in known.whole]
-    absent = tuple(rank for rank in members if _has_not_issued(issued.get(rank), seq, known, rank))
+    absent = tuple(
+        rank for rank in members if _has_not_issued_collective(issued.get(rank), seq, known, rank)
+    )
     others = [rank for rank in group.ranks if rank not in known.whole]
     unread = tuple(rank for rank in others if rank in known.unread)
     silent = tuple(rank for rank in others if rank not in known.unread)
@@ -308,8 +314,8 @@ def _find_stalled_collective(key: _GroupKey, known: _RankEntries) -> _StalledCol
 
 
 def _reopen_failed_entries(
-    issued: dict[int, dict[int, FlightEntry]],
-) -> dict[int, dict[int, FlightEntry]]:
+    issued: dict[int, dict[int, FlightRecorderEntry]],
+) -> dict[int, dict[int, FlightRecorderEntry]]:
     """Return the entries of a group, with those open that ended although a rank never issued them:
     they failed, and the ranks had waited there.
 
@@ -321,20 +327,20 @@ def _reopen_failed_entries(
     behind = sum(number == lowest for number in last.values())
     if 2 * behind >= len(last):
         return issued
-    opened: dict[int, dict[int, FlightEntry]] = {}
+    opened: dict[int, dict[int, FlightRecorderEntry]] = {}
     for rank, entries in issued.items():
-        later = {seq: _reopen_entry(entry) for seq, entry in entries.items() if seq > lowest}
+        later = {seq: _reopen_failed_entry(entry) for seq, entry in entries.items() if seq > lowest}
         opened[rank] = {**entries, **later}
     return opened
 
 
-def _reopen_entry(entry: FlightEntry) -> FlightEntry:
+def _reopen_failed_entry(entry: FlightRecorderEntry) -> FlightRecorderEntry:
     failed = entry.may_fail and entry.op in _NEEDS_ALL
     return replace(entry, completed=False) if failed else entry
 
 
-def _has_not_issued(
-    entries: Mapping[int, FlightEntry] | None, seq: int, known: _RankEntries, rank: int
+def _has_not_issued_collective(
+    entries: Mapping[int, FlightRecorderEntry] | None, seq: int, known: _RankEntryIndex, rank: int
 ) -> bool:
     """Return whether a rank is known not to have issued a collective yet."""
     if not entries:
@@ -343,8 +349,8 @@ def _has_not_issued(
 
 
 def _find_mismatched_ranks(
-    stops: Sequence[_StalledCollective], known: _RankEntries
-) -> FlightVerdict | None:
+    stops: Sequence[_StalledCollective], known: _RankEntryIndex
+) -> FlightRecorderVerdict | None:
     """Return ranks that came under the same number to another collective than most others.
 
     A rank may have completed its own: the root of a broadcast does not wait for the others.
@@ -361,7 +367,7 @@ def _find_mismatched_ranks(
         clear = len(most) > len(odd)
         parts = [
             f"{_format_ranks(ranks)} called {stop.came[ranks[0]].what}"
-            f"{_describe_entry(stop.came[ranks[0]])}"
+            f"{_describe_entry_location(stop.came[ranks[0]])}"
             for ranks in (*others, most)[:3]
         ]
         swapped = _has_swapped_collectives(stop, known, odd[0], most[0]) if clear else None
@@ -369,12 +375,12 @@ def _find_mismatched_ranks(
         text = (
             f"the ranks differ in collective {stop.seq} of {stop.name}: {', '.join(parts)}{order}"
         )
-        return FlightVerdict(FlightRecorderCause.DIFFERENT, text, odd if clear else ())
+        return FlightRecorderVerdict(FlightRecorderCause.DIFFERENT, text, odd if clear else ())
     return None
 
 
 def _has_swapped_collectives(
-    stop: _StalledCollective, known: _RankEntries, odd: int, other: int
+    stop: _StalledCollective, known: _RankEntryIndex, odd: int, other: int
 ) -> bool:
     """Return whether two ranks called the same two collectives, each the other's first."""
     issued = known.by_group[stop.key]
@@ -384,8 +390,8 @@ def _has_swapped_collectives(
 
 
 def _find_absent_ranks(
-    stops: Sequence[_StalledCollective], known: _RankEntries
-) -> FlightVerdict | None:
+    stops: Sequence[_StalledCollective], known: _RankEntryIndex
+) -> FlightRecorderVerdict | None:
     """Return ranks that did not come to a collective and wait in no operation themselves."""
     waiting = set(known.in_p2p).union(*(stop.waiting for stop in stops))
     for stop in stops:
@@ -394,24 +400,26 @@ def _find_absent_ranks(
             continue
         last = _describe_last_collective(known, stop, named[0]) if len(named) == 1 else ""
         text = f"{_format_ranks(named)} did not come to {_describe_stalled_collective(stop)}{last}"
-        return FlightVerdict(FlightRecorderCause.ABSENT, text, named)
+        return FlightRecorderVerdict(FlightRecorderCause.ABSENT, text, named)
     return None
 
 
-def _list_not_issued(known: _RankEntries, key: _GroupKey, seq: int) -> Iterator[int]:
+def _list_ranks_missing_collective(
+    known: _RankEntryIndex, key: _GroupKey, seq: int
+) -> Iterator[int]:
     """Yield the members of a group that are known not to have issued one of its collectives."""
     issued = known.by_group[key]
     for rank in known.groups[key].ranks:
-        if rank in known.whole and _has_not_issued(issued.get(rank), seq, known, rank):
+        if rank in known.whole and _has_not_issued_collective(issued.get(rank), seq, known, rank):
             yield rank
 
 
-def _find_circular_wait_rank(known: _RankEntries) -> FlightVerdict | None:
+def _find_circular_wait_rank(known: _RankEntryIndex) -> FlightRecorderVerdict | None:
     """Return the rank of a circle of ranks that wait for each other in different groups.
 
     The last collective of each rank counts, also where it has failed since.
     """
-    last: dict[int, tuple[_GroupKey, FlightEntry]] = {}
+    last: dict[int, tuple[_GroupKey, FlightRecorderEntry]] = {}
     for key, issued in known.by_group.items():
         for rank, entries in issued.items():
             if not entries or key not in known.groups:
@@ -429,25 +437,27 @@ def _find_circular_wait_rank(known: _RankEntries) -> FlightVerdict | None:
             continue
         place = (key, entry.seq)
         if place not in absent:
-            absent[place] = frozenset(_list_not_issued(known, key, entry.seq))
+            absent[place] = frozenset(_list_ranks_missing_collective(known, key, entry.seq))
         waits[rank] = absent[place]
     circle, only = find_circular_wait(waits)
     if not circle:
         return None
     places = [
         f"rank {rank} in {last[rank][1].op} of {_format_group_name(known.groups[last[rank][0]])}"
-        f"{_describe_entry(last[rank][1])}"
+        f"{_describe_entry_location(last[rank][1])}"
         for rank in circle[:3]
     ]
     text = f"the ranks wait for each other in different groups: {', '.join(places)}"
-    return FlightVerdict(FlightRecorderCause.DIFFERENT, text, () if only is None else (only,))
+    return FlightRecorderVerdict(
+        FlightRecorderCause.DIFFERENT, text, () if only is None else (only,)
+    )
 
 
-def _format_group_name(group: FlightProcessGroup) -> str:
+def _format_group_name(group: FlightRecorderProcessGroup) -> str:
     return group.description or f"process group {group.name}"
 
 
-def _find_ranks_without_dump(stops: Sequence[_StalledCollective]) -> FlightVerdict | None:
+def _find_ranks_without_dump(stops: Sequence[_StalledCollective]) -> FlightRecorderVerdict | None:
     """Return ranks without a dump, where they are clearly fewer than those with one.
 
     Where half of the dumps or more are missing, the dumps are more likely to be elsewhere.
@@ -460,22 +470,24 @@ def _find_ranks_without_dump(stops: Sequence[_StalledCollective]) -> FlightVerdi
             f"{_format_ranks(stop.silent)} wrote no flight recorder dump (it had ended, or did not"
             f" run Python code), and the others stand at {_describe_stalled_collective(stop)}"
         )
-        return FlightVerdict(FlightRecorderCause.SILENT, text, stop.silent)
+        return FlightRecorderVerdict(FlightRecorderCause.SILENT, text, stop.silent)
     return None
 
 
-def _find_common_stalled_collective(stops: Sequence[_StalledCollective]) -> FlightVerdict | None:
+def _find_common_stalled_collective(
+    stops: Sequence[_StalledCollective],
+) -> FlightRecorderVerdict | None:
     for stop in stops:
         if stop.group.listed and 0 < len(stop.waiting) == len(stop.group.ranks):
             text = (
                 f"all {len(stop.waiting)} ranks came to {_describe_stalled_collective(stop)}, "
                 f"and it did not end"
             )
-            return FlightVerdict(FlightRecorderCause.TOGETHER, text)
+            return FlightRecorderVerdict(FlightRecorderCause.TOGETHER, text)
     return None
 
 
-def _find_late_rank(known: _RankEntries) -> FlightVerdict | None:
+def _find_late_rank(known: _RankEntryIndex) -> FlightRecorderVerdict | None:
     """Return the rank that issued the last collective of a group long after all others, which had
     waited for most of their timeout by then.
 
@@ -483,7 +495,7 @@ def _find_late_rank(known: _RankEntries) -> FlightVerdict | None:
     nodes' clocks differ does not count.
     """
     for key, group in known.groups.items():
-        came = _list_last_entries(known, key)
+        came = _list_last_collective_entries(known, key)
         pauses = _measure_issue_delays(known, key, came)
         if len(came) < _LEAST_TOGETHER or len(pauses) < len(came):
             continue
@@ -500,12 +512,12 @@ def _find_late_rank(known: _RankEntries) -> FlightVerdict | None:
             f"rank {rank} did not come to collective {last.seq} of {name} ({last.what}) until"
             f" {lateness_s:.0f} s after the others, which had given up"
         )
-        return FlightVerdict(FlightRecorderCause.LATE, text, (rank,))
+        return FlightRecorderVerdict(FlightRecorderCause.LATE, text, (rank,))
     return None
 
 
 def _measure_issue_delays(
-    known: _RankEntries, key: _GroupKey, came: Mapping[int, FlightEntry]
+    known: _RankEntryIndex, key: _GroupKey, came: Mapping[int, FlightRecorderEntry]
 ) -> dict[int, float]:
     """Return for how many seconds each rank had issued the collective before when it issued this
     one; nothing of ranks of which that is not known."""
@@ -517,7 +529,9 @@ def _measure_issue_delays(
     return pauses
 
 
-def _list_last_entries(known: _RankEntries, key: _GroupKey) -> dict[int, FlightEntry]:
+def _list_last_collective_entries(
+    known: _RankEntryIndex, key: _GroupKey
+) -> dict[int, FlightRecorderEntry]:
     """Return the entries of the newest collective of a group by their ranks; none where a rank that
     wrote a dump has not issued it."""
     issued = {rank: entries for rank, entries in known.by_group.get(key, {}).items() if entries}
@@ -527,11 +541,14 @@ def _list_last_entries(known: _RankEntries, key: _GroupKey) -> dict[int, FlightE
     return came if len(came) == len(members) else {}
 
 
-def _compare_last_sizes(known: _RankEntries) -> tuple[tuple[int, int], ...]:
+def _compare_last_collective_sizes(known: _RankEntryIndex) -> tuple[tuple[int, int], ...]:
     """Return with how many elements each rank came to the last collective of a group; empty where
     the numbers are the same."""
     for key in known.groups:
-        sizes = {rank: sum(entry.sizes) for rank, entry in _list_last_entries(known, key).items()}
+        sizes = {
+            rank: sum(entry.sizes)
+            for rank, entry in _list_last_collective_entries(known, key).items()
+        }
         if len(set(sizes.values())) > 1:
             return tuple(sorted(sizes.items()))[:MOST_COMPARED]
     return ()
@@ -561,16 +578,16 @@ def _describe_stalled_collective(stop: _StalledCollective) -> str:
     )
 
 
-def _describe_last_collective(known: _RankEntries, stop: _StalledCollective, rank: int) -> str:
+def _describe_last_collective(known: _RankEntryIndex, stop: _StalledCollective, rank: int) -> str:
     """Return the last collective of a rank that did not come."""
     entries = known.by_group.get(stop.key, {}).get(rank)
     if not entries:
         return f"; rank {rank} issued none there"
     last = entries[max(entries)]
-    return f"; its last is {last.seq} ({last.op}){_describe_entry(last)}"
+    return f"; its last is {last.seq} ({last.op}){_describe_entry_location(last)}"
 
 
-def _describe_entry(entry: FlightEntry) -> str:
+def _describe_entry_location(entry: FlightRecorderEntry) -> str:
     return f" in {entry.place}" if entry.place else ""
 
 
@@ -584,6 +601,6 @@ def _format_ranks(ranks: Sequence[int]) -> str:
     )
 
 
-def count_elements(shape: Sequence[int]) -> int:
+def count_tensor_elements(shape: Sequence[int]) -> int:
     """Return the number of elements of a tensor, bounded."""
     return min(prod(shape[:16]), 2**62)

@@ -103,7 +103,7 @@ def find_awaited_ranks(first: RasSample, second: RasSample, name: Name | None = 
     return (
         _find_missing_ranks(second.report, twice, sure, names)
         or _find_failed_ranks(second.report, names)
-        or _has_launched_more(first.report, second.report)
+        or _detect_collective_progress(first.report, second.report)
         or _find_missing_ranks(second.report, _list_absent_ranks(second.report), False, names)
         or _find_lagging_ranks(second.report, sure, names)
         or _find_diverged_ranks(second.report, sure, names)
@@ -129,7 +129,7 @@ def _find_missing_ranks(
     report: RasReport, absent: set[tuple[str, int]], sure: bool, names: _Names
 ) -> RasFinding | None:
     """Return who of those absent is still not there, and who is given up for dead anyway."""
-    for communicator in _sort_largest_first(report):
+    for communicator in _sort_communicators_by_size(report):
         gone = tuple(
             missing.member
             for missing in communicator.missing
@@ -143,7 +143,7 @@ def _find_missing_ranks(
 
 
 def _find_failed_ranks(report: RasReport, names: _Names) -> RasFinding | None:
-    for communicator in _sort_largest_first(report):
+    for communicator in _sort_communicators_by_size(report):
         own: list[NcclRankError] = [one for one in communicator.failures if not one.remote]
         if own:
             members = tuple(one.member for one in own)
@@ -152,18 +152,20 @@ def _find_failed_ranks(report: RasReport, names: _Names) -> RasFinding | None:
     return None
 
 
-def _has_launched_more(first: RasReport, second: RasReport) -> RasFinding | None:
+def _detect_collective_progress(first: RasReport, second: RasReport) -> RasFinding | None:
     """Return whether any rank that reported its counts twice has launched more since.
 
     Ranks and communicators that are in only one answer prove nothing: a process that was late with
     its answer looks the same.
     """
     after = {one.name: one for one in second.communicators}
-    grew = any(_has_count_increased(one, after.get(one.name)) for one in first.communicators)
+    grew = any(
+        _has_operation_count_increased(one, after.get(one.name)) for one in first.communicators
+    )
     return RasFinding(RasHangCause.MOVING, "NCCL launches collectives") if grew else None
 
 
-def _has_count_increased(before: NcclCommunicator, now: NcclCommunicator | None) -> bool:
+def _has_operation_count_increased(before: NcclCommunicator, now: NcclCommunicator | None) -> bool:
     if now is None:
         return False
     known = _map_counts_by_member(before)
@@ -181,25 +183,29 @@ def _map_counts_by_member(communicator: NcclCommunicator) -> dict[tuple[str, int
 
 def _find_lagging_ranks(report: RasReport, sure: bool, names: _Names) -> RasFinding | None:
     """Return the ranks behind others, and ahead of none in any other communicator."""
-    lags = [lag for one in _sort_largest_first(report) if (lag := _find_ranks_behind(one))]
+    lags = [
+        lag
+        for one in _sort_communicators_by_size(report)
+        if (lag := _find_lag_in_communicator(one))
+    ]
     if not lags:
         return None
     ahead = chain.from_iterable(lag.ahead for lag in lags)
     waiting = {member.process for member in ahead if member.process}
 
-    def is_behind_only(lag: _LaggingCommunicator) -> bool:
+    def has_consistently_lagging_rank(lag: _LaggingCommunicator) -> bool:
         return any(member.process and member.process not in waiting for member in lag.behind)
 
-    lag = next(filter(is_behind_only, lags), lags[0])
+    lag = next(filter(has_consistently_lagging_rank, lags), lags[0])
     own = tuple(member for member in lag.behind if member.process not in waiting) or lag.behind
     count, front = lag.counts
     others = f"{len(lag.ahead)} other{'s' if len(lag.ahead) > 1 else ''}"
     who = names(own, lag.communicator)
-    why = f"{who} launched {_format_operations(lag.operation, count)}, {others} {front}"
+    why = f"{who} launched {_format_operation_count(lag.operation, count)}, {others} {front}"
     return RasFinding(RasHangCause.BEHIND, why, own, lag.communicator, sure)
 
 
-def _find_ranks_behind(communicator: NcclCommunicator) -> _LaggingCommunicator | None:
+def _find_lag_in_communicator(communicator: NcclCommunicator) -> _LaggingCommunicator | None:
     """Return the ranks behind by the sum of their operations; None where the sums are equal."""
     if communicator.status != RUNNING:
         return None
@@ -224,7 +230,7 @@ def _find_ranks_behind(communicator: NcclCommunicator) -> _LaggingCommunicator |
 
 
 def _find_diverged_ranks(report: RasReport, sure: bool, names: _Names) -> RasFinding | None:
-    for communicator in _sort_largest_first(report):
+    for communicator in _sort_communicators_by_size(report):
         if communicator.status != RUNNING:
             continue
         for operation, groups in communicator.counts.items():
@@ -233,7 +239,8 @@ def _find_diverged_ranks(report: RasReport, sure: bool, names: _Names) -> RasFin
                 who = names(odd.members, communicator)
                 others = next(group.count for group in groups if group is not odd)
                 why = (
-                    f"{who} launched {_format_operations(operation, odd.count)}, others {others},"
+                    f"{who} launched {_format_operation_count(operation, odd.count)},"
+                    f" others {others},"
                     " and as many collectives in all: the ranks run different branches of the"
                     " program"
                 )
@@ -241,11 +248,11 @@ def _find_diverged_ranks(report: RasReport, sure: bool, names: _Names) -> RasFin
     return None
 
 
-def _sort_largest_first(report: RasReport) -> list[NcclCommunicator]:
+def _sort_communicators_by_size(report: RasReport) -> list[NcclCommunicator]:
     return sorted(report.communicators, key=lambda one: -one.size)
 
 
-def _format_operations(operation: str, count: int) -> str:
+def _format_operation_count(operation: str, count: int) -> str:
     return f"{count} {operation}" if operation else f"{count} operations"
 
 
@@ -261,12 +268,12 @@ def _make_rank_formatter(name: Name) -> _Names:
 
 def format_nccl_rank(member: RasMember) -> str:
     """Return `rank 5 (GPU 1 of 10.0.0.2, process 2001)`."""
-    place = " of ".join(part for part in (format_device(member), member.host) if part)
+    place = " of ".join(part for part in (format_gpu_number(member), member.host) if part)
     place += f", process {member.pid}" if member.pid is not None else ""
     return f"rank {member.rank} ({place})" if place else f"rank {member.rank}"
 
 
-def format_device(member: RasMember) -> str:
+def format_gpu_number(member: RasMember) -> str:
     """Return `GPU 1`, as nvidia-smi counts; empty where it is not given."""
     gpu = member.cuda_dev if member.nvml_dev is None else member.nvml_dev
     return f"GPU {gpu}" if gpu is not None else ""
@@ -311,7 +318,7 @@ class JobRankNames(Struct, frozen=True):
         if rank is None:
             own = format_nccl_rank(member)
             return f"{own} on {node}" if node else own
-        gpu = f" ({format_device(member)})" if format_device(member) else ""
+        gpu = f" ({format_gpu_number(member)})" if format_gpu_number(member) else ""
         return f"rank {rank.rank}{f' on {node}' if node else ''}{gpu}"
 
 
@@ -349,7 +356,7 @@ class RasHangInquiry:
         in a thread."""
         if self._thread is not None and self._thread.is_alive():
             return
-        self._forget_samples(progress)
+        self._discard_outdated_samples(progress)
         if not progress.suspect(now) or self._error:
             return
         newest = self._second or self._first
@@ -367,7 +374,7 @@ class RasHangInquiry:
         """
         if self._thread is not None:
             self._thread.join(timeout=LAST_LOOK_S)
-        self._forget_samples(progress)
+        self._discard_outdated_samples(progress)
         if self._first is None and not self._error:
             self._sample_ras_status()
         if self._first is not None and self._second is None:
@@ -378,20 +385,20 @@ class RasHangInquiry:
             answer = _append_hang_evidence(trouble, f"NCCL RAS: {self._error}")
             return ExplainedHang(replace(trouble, evidence=answer))
         finding = find_awaited_ranks(
-            self._first, self._second, self._read_job_rank_names(progress).name
+            self._first, self._second, self._make_job_rank_names(progress).name
         )
         if finding.cause is RasHangCause.MOVING:
-            return self._judge_moving_counts(progress, trouble, finding)
-        return self._add_ras_answer(progress, trouble, finding, self._second.report)
+            return self._explain_progress_without_steps(progress, trouble, finding)
+        return self._add_ras_evidence(progress, trouble, finding, self._second.report)
 
-    def _read_job_rank_names(self, progress: RunProgress) -> JobRankNames:
+    def _make_job_rank_names(self, progress: RunProgress) -> JobRankNames:
         return JobRankNames(progress.ranks, self._hosts, len(progress.ranks))
 
-    def _forget_samples(self, progress: RunProgress) -> None:
+    def _discard_outdated_samples(self, progress: RunProgress) -> None:
         """Forget the looks at a silence that is over."""
-        if self._moved != progress.last_moved:
+        if self._moved != progress.last_progress_at:
             self._moved, self._first, self._second, self._error = (
-                progress.last_moved,
+                progress.last_progress_at,
                 None,
                 None,
                 "",
@@ -408,7 +415,7 @@ class RasHangInquiry:
         else:
             self._second = sample
 
-    def _judge_moving_counts(
+    def _explain_progress_without_steps(
         self, progress: RunProgress, trouble: Trouble, finding: RasFinding
     ) -> ExplainedHang | None:
         """Return None, or the hang where the run has not made a step for as long as its start may
@@ -421,7 +428,7 @@ class RasHangInquiry:
         progress.alive(now)
         return None
 
-    def _add_ras_answer(
+    def _add_ras_evidence(
         self, progress: RunProgress, trouble: Trouble, finding: RasFinding, report: RasReport
     ) -> ExplainedHang:
         evidence = _append_hang_evidence(trouble, f"NCCL {report.nccl_version} RAS:\n{report.text}")

@@ -122,7 +122,7 @@ class RasQueryError(HpctlError):
     """The RAS service cannot be asked, or its answer cannot be read."""
 
 
-class RasWithoutJsonError(RasQueryError):
+class RasJsonUnsupportedError(RasQueryError):
     """The RAS service is of a release that answers no JSON."""
 
     def __init__(self) -> None:
@@ -130,7 +130,7 @@ class RasWithoutJsonError(RasQueryError):
         super().__init__("RAS answers no JSON before NCCL 2.28", "use NCCL 2.28.7 or later")
 
 
-class _RawStatus(msgspec.Struct, frozen=True):
+class _RawRankStatus(msgspec.Struct, frozen=True):
     init_state: int = 0
     async_error: int = 0
     finalize_called: bool = False
@@ -147,17 +147,17 @@ class _RawProcess(msgspec.Struct, frozen=True):
 
 
 class _RawRank(_RawProcess, frozen=True):
-    status: _RawStatus = _RawStatus()
+    status: _RawRankStatus = _RawRankStatus()
     collective_counts: dict[str, int] = {}
 
 
-class _RawAbsent(msgspec.Struct, frozen=True):
+class _RawMissingRankStatus(msgspec.Struct, frozen=True):
     unresponsive: bool = True
     considered_dead: bool = False
 
 
 class _RawMissingRank(_RawProcess, frozen=True):
-    status: _RawAbsent = _RawAbsent()
+    status: _RawMissingRankStatus = _RawMissingRankStatus()
 
 
 class _RawCommunicator(msgspec.Struct, frozen=True):
@@ -168,7 +168,7 @@ class _RawCommunicator(msgspec.Struct, frozen=True):
     missing_ranks: list[_RawMissingRank] = []
 
 
-class _RawDocument(msgspec.Struct, frozen=True):
+class _RawRasReport(msgspec.Struct, frozen=True):
     nccl_version: str
     communicators: list[_RawCommunicator]
 
@@ -181,9 +181,9 @@ def parse_ras_report(raw: bytes) -> RasReport:
     """Read a whole answer. Raises RasQueryError where it is torn, or no such document."""
     try:
         try:
-            document = msgspec.json.decode(raw, type=_RawDocument)
+            document = msgspec.json.decode(raw, type=_RawRasReport)
         except msgspec.DecodeError:
-            document = msgspec.json.decode(_NO_COMMA.sub(rb"\1,\2", raw), type=_RawDocument)
+            document = msgspec.json.decode(_NO_COMMA.sub(rb"\1,\2", raw), type=_RawRasReport)
     # A deeply nested answer ends the decoder's recursion.
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise RasQueryError(
@@ -202,9 +202,9 @@ def _parse_communicator(raw: _RawCommunicator) -> NcclCommunicator:
         name=f"{raw.hash}:{raw.secondary_hash}" if raw.secondary_hash else raw.hash,
         size=raw.size,
         counts=_group_operation_counts(raw.ranks),
-        missing=tuple(_parse_missing_ranks(one) for one in raw.missing_ranks),
+        missing=tuple(_parse_missing_rank(one) for one in raw.missing_ranks),
         failures=tuple(failure for one in raw.ranks if (failure := _parse_rank_error(one))),
-        status=_find_furthest_status(raw.ranks),
+        status=_find_most_advanced_status(raw.ranks),
     )
 
 
@@ -222,7 +222,7 @@ def _group_operation_counts(ranks: list[_RawRank]) -> Mapping[str, tuple[Operati
     return found
 
 
-def _parse_missing_ranks(raw: _RawMissingRank) -> AbsentRank:
+def _parse_missing_rank(raw: _RawMissingRank) -> AbsentRank:
     absence = RankAbsenceReason.ELSEWHERE
     if raw.status.considered_dead:
         absence = RankAbsenceReason.DEAD
@@ -239,7 +239,7 @@ def _parse_rank_error(raw: _RawRank) -> NcclRankError | None:
     return None
 
 
-def _find_furthest_status(ranks: list[_RawRank]) -> str:
+def _find_most_advanced_status(ranks: list[_RawRank]) -> str:
     """Return the furthest that any rank is, in NCCL's own order."""
     statuses = [rank.status for rank in ranks]
     if any(status.abort_flag for status in statuses):
@@ -311,7 +311,7 @@ def query_ras_service(
 
     `owner`: the uid of the ranks, None for this process's own. Takes at most `deadline_s` seconds.
     Raises RasQueryError where no service of theirs listens, an answer is late or torn, and
-    RasWithoutJsonError where the service knows no JSON.
+    RasJsonUnsupportedError where the service knows no JSON.
     """
     where = where or RasAddress()
     line = _RasConnection(
@@ -331,7 +331,7 @@ def query_ras_service(
         line.send("SET FORMAT json")
         # Releases before 2.28.7 answer "ERROR: Unknown command ...".
         if line.reply().upper() != "OK":
-            raise RasWithoutJsonError
+            raise RasJsonUnsupportedError
         line.send("VERBOSE STATUS")
         answer = line.rest()
     except OSError as error:
@@ -362,7 +362,7 @@ class _RasConnection:
     def connect(self) -> None:
         # localhost may be ::1 and 127.0.0.1, and NCCL listens on one of them.
         self._socket = socket.create_connection(
-            (self._where.host, self._where.port), timeout=self._compute_remaining()
+            (self._where.host, self._where.port), timeout=self._compute_remaining_time()
         )
         # An agent that is root takes the address from a user's environment: nothing is sent to
         # another host.
@@ -384,7 +384,7 @@ class _RasConnection:
             )
 
     def send(self, command: str) -> None:
-        self._set_timeout().sendall(command.encode() + b"\n")
+        self._get_socket_with_timeout().sendall(command.encode() + b"\n")
 
     def reply(self) -> str:
         """Return one line."""
@@ -393,7 +393,7 @@ class _RasConnection:
                 raise RasQueryError(
                     f"NCCL's RAS service at {self._where} sent an incomplete answer", _HINT
                 )
-            more = self._set_timeout().recv(LONGEST_GREETING)
+            more = self._get_socket_with_timeout().recv(LONGEST_GREETING)
             if not more:
                 raise RasQueryError(
                     f"NCCL's RAS service at {self._where} closed the connection", _HINT
@@ -415,7 +415,7 @@ class _RasConnection:
     def rest(self) -> bytes:
         """Return everything until the service closes."""
         chunks, size = [self._left], len(self._left)
-        while more := self._set_timeout().recv(_CHUNK):
+        while more := self._get_socket_with_timeout().recv(_CHUNK):
             chunks.append(more)
             size += len(more)
             if size > LARGEST_ANSWER:
@@ -430,12 +430,12 @@ class _RasConnection:
         if self._socket is not None:
             self._socket.close()
 
-    def _set_timeout(self) -> socket.socket:
+    def _get_socket_with_timeout(self) -> socket.socket:
         assert self._socket is not None
-        self._socket.settimeout(self._compute_remaining())
+        self._socket.settimeout(self._compute_remaining_time())
         return self._socket
 
-    def _compute_remaining(self) -> float:
+    def _compute_remaining_time(self) -> float:
         left = self._deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError

@@ -129,7 +129,7 @@ class StackFrame(Struct, frozen=True, array_like=True):
     own: bool = False
 
     def __post_init__(self) -> None:
-        bounds.clean_texts(self, "function", "file")
+        bounds.clean_text_fields(self, "function", "file")
 
     def __str__(self) -> str:
         place = self.file.rpartition("/")[2]
@@ -155,7 +155,7 @@ class RankStack(Struct, frozen=True, omit_defaults=True):
     flight: str = ""
 
     def __post_init__(self) -> None:
-        bounds.clean_texts(self, "error", "wchan", "state", "step", "flight")
+        bounds.clean_text_fields(self, "error", "wchan", "state", "step", "flight")
 
 
 class NodeStacks(Struct, frozen=True, omit_defaults=True):
@@ -172,7 +172,7 @@ class NodeStacks(Struct, frozen=True, omit_defaults=True):
     began: float = 0.0
 
     def __post_init__(self) -> None:
-        bounds.clean_texts(self, "node", "error", "ras")
+        bounds.clean_text_fields(self, "node", "error", "ras")
 
 
 class StackGroup(Struct, frozen=True):
@@ -246,7 +246,7 @@ def parse_node_stacks(text: Iterable[str]) -> list[NodeStacks]:
     return found
 
 
-def is_rank_waiting(frames: Sequence[StackFrame]) -> bool:
+def is_waiting_in_collective(frames: Sequence[StackFrame]) -> bool:
     """Return whether a stack ends in a collective, or in waiting for the GPU to have done one."""
     return _find_collective_frame(frames) is not None
 
@@ -276,7 +276,7 @@ def _find_rank_wait_frame(rank: RankStack) -> int | None:
 
 
 @lru_cache(4096)
-def _format_frame(file: str, function: str) -> tuple[str, str]:
+def _normalize_frame_name(file: str, function: str) -> tuple[str, str]:
     return _NUMBERS.sub("#", file.rpartition("/")[2]), _NUMBERS.sub("#", function)
 
 
@@ -289,7 +289,7 @@ def _make_stack_key(rank: RankStack) -> _Key:
     at = _find_rank_wait_frame(rank)
     kept: list[tuple[str, str]] = []
     for frame in rank.frames[at or 0 :]:
-        name = _format_frame(frame.file, frame.function)
+        name = _normalize_frame_name(frame.file, frame.function)
         if frame.line and (not kept or kept[-1] != name):
             kept.append(name)
     return at is not None, tuple(kept)
@@ -338,7 +338,7 @@ def aggregate_stacks(
     ordered = sorted(by_key.items(), key=lambda item: (-len(item[1]), item[1][0].rank))
     groups = tuple(_make_stack_group(key, members) for key, members in ordered)
     suspects = _find_suspect_ranks(by_rank, [members for _, members in ordered], groups, node_of)
-    gone = () if many else tuple(map(_make_absent_suspect, missing[:MOST_RANKS]))
+    gone = () if many else tuple(map(_make_missing_rank_suspect, missing[:MOST_RANKS]))
     suspects = (*gone, *suspects)
     text = _describe_verdict(suspects, groups, len(by_rank), silent, sorted(errors))
     if idle:
@@ -364,7 +364,7 @@ def _make_stack_group(key: _Key, members: Sequence[RankStack]) -> StackGroup:
     place = frames[_find_rank_wait_frame(members[0]) or 0]
     ranks = tuple(one.rank for one in members)
     texts = tuple(map(str, frames[:MOST_FRAMES]))
-    return StackGroup(ranks, key[0], str(place), texts, _describe_rank_location(members[0]))
+    return StackGroup(ranks, key[0], str(place), texts, _classify_hang_place(members[0]))
 
 
 def _find_suspect_ranks(
@@ -393,7 +393,11 @@ def _find_suspect_ranks(
     odd = [
         g for n, g in enumerate(groups) if not g.waits and not (n == 0 and _is_majority(g, read_))
     ]
-    if not odd and not found and not any(_is_point_to_point(members[0]) for members in ordered):
+    if (
+        not odd
+        and not found
+        and not any(_is_waiting_in_point_to_point(members[0]) for members in ordered)
+    ):
         odd = list(groups[1:]) if groups and _is_majority(groups[0], read_) else []
     for rank in chain.from_iterable(group.ranks for group in odd):
         found.setdefault(rank, _describe_kernel_wait(by_rank[rank]))
@@ -401,10 +405,12 @@ def _find_suspect_ranks(
         found = dead
     if 2 * len(found) > len(by_rank):
         return ()
-    return tuple(_make_suspect(by_rank[rank], node_of[rank], why) for rank, why in found.items())
+    return tuple(
+        _make_suspect_rank(by_rank[rank], node_of[rank], why) for rank, why in found.items()
+    )
 
 
-def _is_point_to_point(rank: RankStack) -> bool:
+def _is_waiting_in_point_to_point(rank: RankStack) -> bool:
     """Return whether a rank waits to send to another one, or to receive from it."""
     at = _find_rank_wait_frame(rank)
     frame = rank.frames[at or 0]
@@ -424,12 +430,12 @@ def _is_majority(group: StackGroup, of: int) -> bool:
     return 2 * len(group.ranks) > of
 
 
-def _make_absent_suspect(rank: int) -> SuspectRank:
+def _make_missing_rank_suspect(rank: int) -> SuspectRank:
     return SuspectRank(rank, "", "has no process", hang_place=HangPlace.GONE)
 
 
-def _make_suspect(rank: RankStack, node: str, why: str) -> SuspectRank:
-    hang_place = _describe_rank_location(rank)
+def _make_suspect_rank(rank: RankStack, node: str, why: str) -> SuspectRank:
+    hang_place = _classify_hang_place(rank)
     if not rank.frames:
         return SuspectRank(rank.rank, node, why, hang_place=hang_place)
     own = _find_job_code_frame(rank.frames)
@@ -454,7 +460,7 @@ def _find_library_caller(frames: Sequence[StackFrame]) -> str:
     return found[0] if found is not None else ""
 
 
-def _describe_rank_location(rank: RankStack) -> HangPlace:
+def _classify_hang_place(rank: RankStack) -> HangPlace:
     """Return where a rank is, by its state in the kernel and its stack."""
     if rank.state in ("T", "Z"):
         return HangPlace.STOPPED if rank.state == "T" else HangPlace.GONE
@@ -468,14 +474,14 @@ def _describe_rank_location(rank: RankStack) -> HangPlace:
     sleeps = rank.state == "S" and bool(_FILE_MODULES.match(rank.frames[0].file))
     if locks or sleeps or _SAVES.match(caller) or any(map(_is_file_system_call, shown)):
         return HangPlace.FILES
-    if rank.children and is_handover(rank.frames[0]):
+    if rank.children and is_waiting_for_handover(rank.frames[0]):
         return HangPlace.LOADER
     if caller or any(_LOADS.search(frame.function) for frame in shown):
         return HangPlace.LOADER
     return HangPlace.CODE
 
 
-def is_handover(frame: StackFrame) -> bool:
+def is_waiting_for_handover(frame: StackFrame) -> bool:
     """Return whether a call waits for what another thread or process hands over."""
     return _HANDOVERS.match(frame.file) is not None
 

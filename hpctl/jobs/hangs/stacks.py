@@ -29,7 +29,11 @@ from typing import Any
 from msgspec import Struct
 
 from hpctl.checkpoints.fast.spec import HELPER
-from hpctl.jobs.hangs.ras_report import RasWithoutJsonError, parse_ras_address, query_ras_service
+from hpctl.jobs.hangs.ras_report import (
+    RasJsonUnsupportedError,
+    parse_ras_address,
+    query_ras_service,
+)
 from hpctl.jobs.hangs.stack_groups import (
     MOST_FRAMES,
     MOST_RANKS,
@@ -39,13 +43,13 @@ from hpctl.jobs.hangs.stack_groups import (
     StackVerdict,
     aggregate_stacks,
     format_node_stacks,
-    is_handover,
+    is_waiting_for_handover,
     parse_node_stacks,
 )
 from hpctl.jobs.job_processes import (
     PROC,
     JobProcess,
-    is_of_this_cluster,
+    is_same_cluster_process,
     list_process_ids,
     read_job_process,
 )
@@ -55,7 +59,7 @@ from hpctl.toolkit.bounds import make_printable, parse_count
 from hpctl.toolkit.compat import SAFE_PATH
 from hpctl.toolkit.errors import HpctlError
 from hpctl.toolkit.run_within import run_with_timeout
-from hpctl.toolkit.user_files import find_user_file_time, open_user_file
+from hpctl.toolkit.user_files import find_user_file_mtime, open_user_file
 
 DUMP_S, NATIVE_S, RAS_S = 5.0, 10.0, 12.0
 """How long a look at one rank, one at its native calls, and NCCL's answer may take, in seconds."""
@@ -142,54 +146,56 @@ def _read_process_stack(pid: int, limit_s: float, *how: str) -> _ProcessStack:
             error=_HOW_TO_PERMIT if _PTRACE.search(why) else f"py-spy: {why[-200:]}"
         )
     try:
-        return _select_frames(json.loads(dump))
+        return _select_main_thread_frames(json.loads(dump))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return _ProcessStack(error="py-spy's answer cannot be read")
 
 
-def _select_frames(threads: list[dict[str, Any]]) -> _ProcessStack:
+def _select_main_thread_frames(threads: list[dict[str, Any]]) -> _ProcessStack:
     """Return the frames of the main thread, preceded by what other threads do for it: autograd's,
     or the one that works for a future which it waits for, as of a checkpoint that is saved in the
     background."""
     main = next((t for t in threads if t["os_thread_id"] == t["pid"]), threads[0])
-    stack, thread = _read_thread_stack(main), 0
+    stack, thread = _parse_thread_stack(main), 0
     inner = next((frame for frame in stack if frame.line), None)
     if inner is not None and inner.function == "_engine_run_backward":
         others = [t for t in threads if not str(t["thread_name"] or "Dummy").find("Dummy")]
-        stack = max(map(_read_thread_stack, others), key=len, default=[]) + stack
+        stack = max(map(_parse_thread_stack, others), key=len, default=[]) + stack
     elif any(_FUTURE.match(f"{frame.file}:{frame.function}") for frame in stack):
-        works = {int(t["os_thread_id"]): _read_thread_stack(t) for t in threads if t is not main}
-        busy = [one for one, frames in works.items() if _works_for_future(frames)]
+        works = {int(t["os_thread_id"]): _parse_thread_stack(t) for t in threads if t is not main}
+        busy = [one for one, frames in works.items() if _is_running_pool_task(frames)]
         if len(busy) == 1:
             thread = busy[0]
             stack = works[thread] + stack
     return _ProcessStack(tuple(stack[:MOST_FRAMES]), thread)
 
 
-def _works_for_future(frames: Sequence[StackFrame]) -> bool:
+def _is_running_pool_task(frames: Sequence[StackFrame]) -> bool:
     """Return whether a thread of a pool runs a task, and does not wait for one."""
     pooled = any(_POOL.match(f"{frame.file}:{frame.function}") for frame in frames)
-    return pooled and not is_handover(next((frame for frame in frames if frame.line), frames[0]))
+    return pooled and not is_waiting_for_handover(
+        next((frame for frame in frames if frame.line), frames[0])
+    )
 
 
 def _may_be_rank_process(one: JobProcess, node: str, own_step: str) -> bool:
     """Return whether a process may be a rank: of this cluster and node, of another step than the
     reader's own, and neither a helper nor a supervisor."""
-    if HELPER in one.env or one.is_hpctl or not is_of_this_cluster(one.env):
+    if HELPER in one.env or one.is_hpctl or not is_same_cluster_process(one.env):
         return False
     if own_step and one.env.get("SLURM_STEP_ID", "") == own_step:
         return False
     return one.env.get("SLURMD_NODENAME", node) == node and one.pid != os.getpid()
 
 
-def _read_thread_stack(thread: dict[str, object]) -> list[StackFrame]:
+def _parse_thread_stack(thread: dict[str, object]) -> list[StackFrame]:
     frames = thread["frames"]
     assert isinstance(frames, list)
     own = (f for f in frames[: 2 * MOST_FRAMES] if not str(f["name"]).startswith(_GLUE))
-    return list(map(_read_stack_frame, own))
+    return list(map(_parse_stack_frame, own))
 
 
-def _read_stack_frame(frame: dict[str, Any]) -> StackFrame:
+def _parse_stack_frame(frame: dict[str, Any]) -> StackFrame:
     name, line = str(frame["name"])[:120], int(frame["line"])
     file = str(frame["short_filename"] or frame["filename"])[-160:]
     library = re.search(r"/(site|dist)-packages/|/lib/python3|^<", frame["filename"])
@@ -205,7 +211,7 @@ def _read_rank_stack(native: bool, item: tuple[tuple[str, int], JobProcess]) -> 
     # The second look stops the threads, which then wake up: what they sleep in is read before it.
     wchan, state = _read_kernel_wait_channel(thread), process.state
     if first.thread and state in "RS":
-        state = _read_state(thread) or state
+        state = _read_thread_state(thread) or state
     frames = first.frames
     if frames and native and process.state in "RS":
         second = _read_process_stack(process.pid, NATIVE_S, "--native")
@@ -224,11 +230,11 @@ def _read_rank_stack(native: bool, item: tuple[tuple[str, int], JobProcess]) -> 
         frames,
         first.error[:300],
         _list_stopped_children(process.pid),
-        read_flight_dump(process, rank),
+        request_flight_dump(process, rank),
     )
 
 
-def _read_state(thread: str) -> str:
+def _read_thread_state(thread: str) -> str:
     """Return the kernel's letter for a thread; empty where it cannot be read."""
     try:
         fields = (PROC / thread / "stat").read_text(errors="replace").rpartition(")")[2].split()
@@ -261,7 +267,7 @@ def _list_stopped_children(pid: int) -> tuple[str, ...]:
     return tuple(found[:8])
 
 
-def read_flight_dump(process: JobProcess, rank: int) -> str:
+def request_flight_dump(process: JobProcess, rank: int) -> str:
     """Return the dump of torch's flight recorder, asked for where the job set a pipe for that;
     empty where there is none of this process.
 
@@ -283,13 +289,13 @@ def read_flight_dump(process: JobProcess, rank: int) -> str:
             pass
     new, old = env.get("TORCH_FR_DUMP_TEMP_FILE"), env.get("TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
     dump = (new or old or "/tmp/nccl_trace_rank_") + str(rank)  # noqa: S108
-    written = find_user_file_time(dump, process.owner)
+    written = find_user_file_mtime(dump, process.owner)
     if written is None or written < process.started - CLOCKS_S:
         return ""
     return dump[:200]
 
 
-def _read_ras_verdict(found: Mapping[tuple[str, int], JobProcess]) -> str:
+def _query_ras_text(found: Mapping[tuple[str, int], JobProcess]) -> str:
     """What NCCL's RAS service says, on the node of the lowest rank alone: one answer is all's."""
     first = next((one for (_, rank), one in found.items() if rank == 0), None)
     if first is None:
@@ -297,7 +303,7 @@ def _read_ras_verdict(found: Mapping[tuple[str, int], JobProcess]) -> str:
     try:
         where = parse_ras_address(first.env.get("NCCL_RAS_ADDR", ""))
         return query_ras_service(where, RAS_S, first.owner).text[:2000]
-    except RasWithoutJsonError as error:
+    except RasJsonUnsupportedError as error:
         return str(error)
     except HpctlError:
         return ""
@@ -312,7 +318,7 @@ def read_node_stacks(
     world = "WORLD_SIZE" if any("RANK" in one.env for one in found.values()) else "SLURM_NTASKS"
     sizes = [parse_count(one.env.get(world, "")) for one in found.values()]
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        ras = pool.submit(_read_ras_verdict, found) if native else None
+        ras = pool.submit(_query_ras_text, found) if native else None
         stacks = tuple(pool.map(partial(_read_rank_stack, native), found.items()))
         text = ras.result() if ras else ""
     began = min((one.started for one in found.values()), default=0.0)
@@ -358,12 +364,12 @@ def collect_job_stacks(
         raise HpctlError(
             "cannot collect stack traces: srun could not start on the job's nodes: "
             f"{done.message[-300:]}",
-            _explain_stack_refusal(done.err),
+            _choose_stack_error_hint(done.err),
         )
     return answers
 
 
-def _explain_stack_refusal(text: str) -> str:
+def _choose_stack_error_hint(text: str) -> str:
     if "ccess" in text and "denied" in text:
         return "Ask as the job's owner or as root."
     if "No module named" in text or "No such file" in text:

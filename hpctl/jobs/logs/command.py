@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from hpctl.jobs.arguments import complete_rule_presets
 from hpctl.toolkit import output
-from hpctl.toolkit.arguments import raise_usage_errors
+from hpctl.toolkit.arguments import convert_to_usage_errors
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.declared_view import (
     BlankLine,
@@ -26,11 +26,11 @@ from hpctl.toolkit.declared_view import (
 )
 from hpctl.toolkit.errors import Unavailable
 from hpctl.toolkit.output import ExitCode
-from hpctl.toolkit.tables import format_moment
-from hpctl.toolkit.view_copy import copy_view
+from hpctl.toolkit.tables import format_datetime
+from hpctl.toolkit.view_copy import build_view_from_source
 
 if TYPE_CHECKING:
-    from hpctl.jobs.logs.engine import LogReplay, LogRuleState
+    from hpctl.jobs.logs.engine import LogReplayResult, LogRuleState
     from hpctl.jobs.logs.rules import LogRule, LogRuleSet
 
 
@@ -100,7 +100,9 @@ class LogsTestView(Struct, frozen=True):
     @property
     def span(self) -> str:
         """Return from when to when the log is; empty where its lines have no time."""
-        return f", {format_moment(self.first)} to {format_moment(self.last)}" if self.first else ""
+        return (
+            f", {format_datetime(self.first)} to {format_datetime(self.last)}" if self.first else ""
+        )
 
 
 @click.command("test-logs", short_help="Show which log rules would have fired, and where.")
@@ -134,7 +136,7 @@ def test_logs(paths: tuple[str, ...], presets: tuple[str, ...], as_json: bool) -
         raise Unavailable(str(error), error.hint) from error
     view = _build_logs_test_view(replayed, paths[-1])
     output.show_view("logs-test", view, as_json)
-    output.exit_with(ExitCode.PROBLEM if view.verdicts else ExitCode.FINE)
+    output.exit_with_code(ExitCode.PROBLEM if view.verdicts else ExitCode.FINE)
 
 
 @click.command("log-rules", short_help="Print a preset's log rules, to copy and change.")
@@ -148,34 +150,34 @@ def log_rules(name: str | None) -> None:
         output.echo("\n".join(log_presets.PRESETS))
         return
     _load_named_rules((), (name,))
-    output.echo(logs_rules.read_preset_text(name), nl=False)
+    output.echo(logs_rules.read_rule_preset_text(name), nl=False)
 
 
 def _load_named_rules(files: tuple[str, ...], names: tuple[str, ...]) -> LogRuleSet:
     """Return all rules that were named. What is wrong with them is a usage error, exit code 2."""
     from hpctl.jobs.logs.rules import LogRuleSet, load_log_rules, load_rule_preset
 
-    with raise_usage_errors():
+    with convert_to_usage_errors():
         sets = [load_rule_preset(name) for name in names] + [
             load_log_rules(Path(path)) for path in files
         ]
     return LogRuleSet(tuple(chain.from_iterable(one.rules for one in sets)))
 
 
-def _has_hang_rule(rule: LogRule) -> bool:
+def _is_hang_rule(rule: LogRule) -> bool:
     """Return whether a rule says by when, or how often, a line has to come."""
     limits = (rule.expectedStartCutOffInSeconds, rule.expectedRecurringFrequencyInSeconds)
     return any(limit is not None for limit in limits)
 
 
-def _build_logs_test_view(replayed: LogReplay, file: str) -> LogsTestView:
+def _build_logs_test_view(replayed: LogReplayResult, file: str) -> LogsTestView:
     timed = replayed.first is not None
     rules = tuple(_build_rule_row(watch, timed) for watch in replayed.engine.watches)
     verdicts = tuple(
-        copy_view(VerdictRow, v, at=_convert_to_datetime(v.at) if timed else None)
+        build_view_from_source(VerdictRow, v, at=_convert_to_datetime(v.at) if timed else None)
         for v in replayed.verdicts
     )
-    hangs = sum(_has_hang_rule(watch.rule) for watch in replayed.engine.watches)
+    hangs = sum(_is_hang_rule(watch.rule) for watch in replayed.engine.watches)
     notes = [f"rule {row.name!r} matched no line" for row in rules if not row.matched]
     notes += [
         f"rule {row.name!r} captured {row.unread} times what is no number"

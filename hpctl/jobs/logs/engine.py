@@ -143,7 +143,7 @@ class LogFollower:
         if self._fd < 0 and not self._open_file():
             return b"", True
         if self._is_truncated():
-            self._read_from_start()
+            self._reset_to_start()
         # Asked before the bytes are taken: a file system that fails here must not lose them.
         replaced = self._has_been_replaced()
         data = os.pread(self._fd, BLOCK, self._position)
@@ -158,7 +158,7 @@ class LogFollower:
             # The last line may lack its newline, and will never get it.
             lines = self._lines.finish()
             self.close()
-            self._read_from_start()
+            self._reset_to_start()
             return lines, False
         return self._lines.cut(data), True
 
@@ -198,7 +198,7 @@ class LogFollower:
         mine = os.fstat(self._fd)
         return (there.st_dev, there.st_ino) != (mine.st_dev, mine.st_ino)
 
-    def _read_from_start(self) -> None:
+    def _reset_to_start(self) -> None:
         self._position, self._tail = 0, b""
         self._lines.forget()
 
@@ -245,7 +245,7 @@ class MedianBaseline:
 
     def __init__(self, rule: LogRule) -> None:
         self._rule = rule
-        self._sign = 1.0 if rule.higher_is_worse else -1.0
+        self._sign = 1.0 if rule.is_higher_worse else -1.0
         self._clear_values()
 
     def _clear_values(self) -> None:
@@ -299,20 +299,20 @@ def make_rule_judge(rule: LogRule) -> Judge:
     if kind in ("spike", "slow"):
         return MedianBaseline(rule)
     if kind == "nan":
-        return _is_not_finite if LinePattern(rule.logPattern).captures else _accept_any
+        return _is_not_finite if LinePattern(rule.logPattern).captures else _is_always_bad
     if kind == "threshold":
         assert rule.operator is not None
         assert rule.metricThreshold is not None
         compare, threshold = COMPARE[rule.operator], rule.metricThreshold
         return lambda value: None if value is None else compare(value, threshold)
-    return _accept_any
+    return _is_always_bad
 
 
 def _is_not_finite(value: float | None) -> bool | None:
     return None if value is None else not math.isfinite(value)
 
 
-def _accept_any(value: float | None) -> bool:
+def _is_always_bad(value: float | None) -> bool:
     return True
 
 
@@ -435,7 +435,7 @@ class LogRuleState:
                 self._bad, success = 0, next(good, None)
             last = match
             self.matched += 1
-            if self._judge is not None and self._violates_rule(match):
+            if self._judge is not None and self._should_rule_fire(match):
                 verdicts.append(self._make_rule_verdict(block, match, at, before))
         if success is not None and success.at < end:
             self._bad = 0
@@ -445,7 +445,7 @@ class LogRuleState:
                 self._last_line = _find_match_line(block, last, before)
         return verdicts
 
-    def _violates_rule(self, match: PatternMatch) -> bool:
+    def _should_rule_fire(self, match: PatternMatch) -> bool:
         """Return whether this data point makes the rule fire."""
         assert self._judge is not None
         value = None
@@ -462,7 +462,7 @@ class LogRuleState:
         self, block: bytes, match: PatternMatch, at: float, before: int
     ) -> LogRuleVerdict:
         self.fired += 1
-        value = _clean_text(match.captured or b"", SHOWN_VALUE)
+        value = _decode_printable_text(match.captured or b"", SHOWN_VALUE)
         why = _describe_rule_match(self.rule, value)
         assert self.rule.judges is not None
         line_number, line = _find_match_line(block, match, before)
@@ -471,7 +471,7 @@ class LogRuleState:
 
 def _find_match_line(block: bytes, match: PatternMatch, before: int) -> tuple[int, str]:
     begin = _find_line_start(block, match)
-    text = _clean_text(block[begin : min(match.end, begin + SHOWN)], SHOWN)
+    text = _decode_printable_text(block[begin : min(match.end, begin + SHOWN)], SHOWN)
     return before + block.count(b"\n", 0, begin) + 1, text
 
 
@@ -479,7 +479,7 @@ def _find_line_start(block: bytes, match: PatternMatch) -> int:
     return block.rfind(b"\n", 0, match.at) + 1
 
 
-def _clean_text(raw: bytes, limit: int) -> str:
+def _decode_printable_text(raw: bytes, limit: int) -> str:
     """Return the bytes of an untrusted line as text that cannot mislead a terminal."""
     text = raw[:limit].decode(errors="replace")
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
@@ -493,7 +493,7 @@ def _describe_rule_match(rule: LogRule, value: str) -> str:
         case "nan":
             return f"{value or 'the line'} is no finite number{times}"
         case "spike" | "slow":
-            side = "over" if rule.higher_is_worse else "under"
+            side = "over" if rule.is_higher_worse else "under"
             return f"{value} is far {side} the run's own median{times}"
         case "upload":
             return f"an upload failed{times}"
@@ -507,7 +507,7 @@ STAMP = LinePattern(
 """Times as ISO 8601 and Python's logging write them, near a line's beginning."""
 
 
-class LogReplay(Struct, frozen=True):
+class LogReplayResult(Struct, frozen=True):
     """What came of it. Times are seconds since 1970; None where no line had one."""
 
     engine: LogRuleEngine
@@ -517,7 +517,7 @@ class LogReplay(Struct, frozen=True):
     size: int
 
 
-def replay_log_file(rules: LogRuleSet, path: Path) -> LogReplay:
+def replay_log_file(rules: LogRuleSet, path: Path) -> LogReplayResult:
     """Run a file through rules.
 
     A line without a time has that of the line before it; times never run backwards. Without any
@@ -535,9 +535,9 @@ def replay_log_file(rules: LogRuleSet, path: Path) -> LogReplay:
         if now is None:
             verdicts += engine.feed(block, 0.0)
         else:
-            now = _feed_timed_lines(engine, block, now, verdicts)
+            now = _process_timed_lines(engine, block, now, verdicts)
         block = next(blocks, b"")
-    return LogReplay(engine, tuple(verdicts), first, now, size)
+    return LogReplayResult(engine, tuple(verdicts), first, now, size)
 
 
 def find_line_times(block: bytes) -> Iterator[tuple[int, float]]:
@@ -550,7 +550,7 @@ def find_line_times(block: bytes) -> Iterator[tuple[int, float]]:
         yield match.at, (at.replace(tzinfo=UTC) if at.tzinfo is None else at).timestamp()
 
 
-def _feed_timed_lines(
+def _process_timed_lines(
     engine: LogRuleEngine, block: bytes, now: float, verdicts: list[LogRuleVerdict]
 ) -> float:
     begin = 0

@@ -16,7 +16,7 @@ from msgspec import Meta, Struct
 
 from hpctl.jobs.logs.patterns import LinePattern
 from hpctl.toolkit import yaml_files
-from hpctl.toolkit.errors import FileProblems, HpctlError
+from hpctl.toolkit.errors import HpctlError, InvalidFileError
 from hpctl.toolkit.yaml_files import Place, Reads
 from hpctl.vocabulary.log_presets import PRESETS
 
@@ -32,7 +32,7 @@ BLOCK = "logMonitoringConfiguration"
 DEFAULT_POINTS: dict[str, int] = {"spike": 3, "slow": 10}
 
 
-def _compile_regex(text: Any) -> Any:
+def _validate_regex(text: Any) -> Any:
     if isinstance(text, str):
         LinePattern(text)
     return text
@@ -45,7 +45,7 @@ class LogRule(Struct, frozen=True):
     """One rule. Seconds and thresholds may have fractions; unset keys judge nothing."""
 
     READS: ClassVar[Reads] = dict.fromkeys(
-        ("logPattern", "stopPattern", "successPattern"), _compile_regex
+        ("logPattern", "stopPattern", "successPattern"), _validate_regex
     )
 
     name: Annotated[str, Meta(min_length=1, max_length=200)]
@@ -77,7 +77,7 @@ class LogRule(Struct, frozen=True):
         return self.metricEvaluationDataPoints or default
 
     @property
-    def higher_is_worse(self) -> bool:
+    def is_higher_worse(self) -> bool:
         """Return which side of a baseline is bad. Throughput falls, a loss rises."""
         return self.worse == "higher" if self.worse else self.judges == "spike"
 
@@ -129,7 +129,7 @@ class LogRuleSet(Struct, frozen=True):
     rules: tuple[LogRule, ...]
 
 
-class LogRulesError(FileProblems):
+class LogRulesError(InvalidFileError):
     """A file of rules with everything that is wrong with it."""
 
     hint_text = "see docs/logs.md"
@@ -188,19 +188,21 @@ def _find_rule_entries(data: Any) -> tuple[Place, list[Any]]:
     return place, data
 
 
-class NoSuchPresetError(HpctlError):
+class NoSuchRulePresetError(HpctlError):
     """The name is no preset's."""
 
 
 def load_rule_preset(name: str) -> LogRuleSet:
-    """Return the rules of one preset. Raises NoSuchPresetError with the nearest names."""
+    """Return the rules of one preset. Raises NoSuchRulePresetError with the nearest names."""
     if name not in PRESETS:
         near = get_close_matches(name, PRESETS, n=2)
         known = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(PRESETS)}"
-        raise NoSuchPresetError(f"hpctl has no preset of log rules with the name {name!r}", known)
-    return parse_log_rules(read_preset_text(name), f"preset {name}")
+        raise NoSuchRulePresetError(
+            f"hpctl has no preset of log rules with the name {name!r}", known
+        )
+    return parse_log_rules(read_rule_preset_text(name), f"preset {name}")
 
 
-def read_preset_text(name: str) -> str:
+def read_rule_preset_text(name: str) -> str:
     """Return a preset's YAML as it is in its file."""
     return files(__package__).joinpath(f"presets/{name}.yaml").read_text(encoding="utf-8")

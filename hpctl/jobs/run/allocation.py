@@ -17,7 +17,7 @@ from hpctl.slurm.records import JobRecord
 from hpctl.slurm.run import SlurmRunner
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import Unavailable
-from hpctl.toolkit.hostlist import sort_by_nearest_leaf
+from hpctl.toolkit.hostlist import sort_nodes_by_leaf_proximity
 from hpctl.vocabulary.identity import JobAttempt, JobId, NodeName
 from hpctl.vocabulary.reason import parse_reason_owner
 from hpctl.vocabulary.slurm_facts import SlurmNode
@@ -65,7 +65,7 @@ def choose_step_nodes(  # noqa: PLR0913 -- pure: each preference is an argument 
     the others those come first that are near the step `before`, by the `leaves` of the topology.
     """
     known, bad = set(before), set(avoid)
-    near = sort_by_nearest_leaf(healthy, before, leaves or {})
+    near = sort_nodes_by_leaf_proximity(healthy, before, leaves or {})
     ranked = sorted(
         (name for name in healthy if name not in exclude),
         key=lambda name: (name in bad, name not in known, near.index(name)),
@@ -183,7 +183,7 @@ class AllocationState:
                 if self._wait_for_end_signal():
                     return self._fit or sort_nodes_by_fitness((), {}, {})
             else:
-                self._forget_treated_nodes(states)
+                self._clear_recovered_suspects(states)
                 self.addresses = {name: state.address for name, state in states.items()}
                 has = [dict(state.has.gres).get("gpu", 0) for state in states.values()]
                 self.gpus = max(has, default=0)
@@ -193,7 +193,7 @@ class AllocationState:
                 )
                 return self._fit
 
-    def _forget_treated_nodes(self, states: Mapping[NodeName, SlurmNode]) -> None:
+    def _clear_recovered_suspects(self, states: Mapping[NodeName, SlurmNode]) -> None:
         """Forget what was held against nodes that hpctl has had in treatment, and no longer has."""
         for name, state in states.items():
             if state.drained and parse_reason_owner(state.reason) is not None:
@@ -286,21 +286,21 @@ class AllocationState:
         return (end - now).total_seconds() if end else None
 
     @property
-    def whole_s(self) -> float | None:
+    def total_time_limit_s(self) -> float | None:
         """Return seconds that the job's time limit allows altogether; None where it has none."""
         job = self.allocation.job if self.allocation else None
         if job is None or job.start is None or job.end is None:
             return None
         return (job.end - job.start).total_seconds()
 
-    def list_gone_nodes(self, nodes: Sequence[NodeName]) -> list[NodeName]:
+    def list_removed_nodes(self, nodes: Sequence[NodeName]) -> list[NodeName]:
         """Return the nodes that the job no longer has."""
         have = self.allocation.job.nodes if self.allocation else nodes
         return [node for node in nodes if node not in have]
 
     def lost(self, nodes: Sequence[NodeName], fit: NodeFitness) -> dict[NodeName, str]:
         """Return those that Slurm took out of the job, or that are unfit by now, with why."""
-        gone = dict.fromkeys(self.list_gone_nodes(nodes), "Slurm took it out of the job")
+        gone = dict.fromkeys(self.list_removed_nodes(nodes), "Slurm took it out of the job")
         return gone | {node: fit.unfit[node] for node in nodes if node in fit.unfit}
 
     def suspect(self, nodes: Mapping[NodeName, str]) -> None:

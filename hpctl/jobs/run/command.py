@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hpctl.jobs.arguments import complete_rule_files
-from hpctl.toolkit.arguments import raise_usage_errors
+from hpctl.toolkit.arguments import convert_to_usage_errors
 from hpctl.toolkit.bounds import make_printable
 from hpctl.toolkit.errors import HpctlError
 
@@ -68,13 +68,13 @@ def run(
     from hpctl.jobs.run.settings import RankLauncherSettings, read_run_settings
     from hpctl.jobs.run.srun import StepLauncher, parse_srun_command
     from hpctl.jobs.run.supervise import StepSupervisor
-    from hpctl.vocabulary.policy_file import merge_policies
+    from hpctl.vocabulary.policy_file import merge_policy_files
 
     if in_process and not torch:
         raise click.UsageError("--in-process works only with --torch: add --torch")
-    with raise_usage_errors():
+    with convert_to_usage_errors():
         asked, own = parse_srun_command(arguments), _load_job_policy(policy)
-        watched = _load_log_rules((*merge_policies(own).log_rules, *log_rules))
+        watched = _load_log_rules((*merge_policy_files(own).log_rules, *log_rules))
     given = read_run_settings(
         asked,
         os.environ,
@@ -98,7 +98,7 @@ def _read_ranks_per_node() -> int:
 
 def _load_job_policy(path: Path | None) -> list[PolicyFile]:
     """Return the job's policy: what it was submitted with, and the file over it."""
-    from hpctl.vocabulary.policy_file import parse_policy_json, read_policy
+    from hpctl.vocabulary.policy_file import parse_policy_json, read_policy_file
 
     files = []
     exported = os.environ.get("HPCTL_POLICY")
@@ -112,7 +112,7 @@ def _load_job_policy(path: Path | None) -> list[PolicyFile]:
                 "Unset HPCTL_POLICY; only hpctl sbatch sets it.",
             ) from error
     if path is not None:
-        files.append(read_policy(path))
+        files.append(read_policy_file(path))
     return files
 
 

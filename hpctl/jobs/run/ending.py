@@ -35,7 +35,7 @@ TAIL_LINES = 40
 """Lines of the log's end that a trouble carries as evidence."""
 
 
-class StepEvidence(Struct, frozen=True):
+class StepEndEvidence(Struct, frozen=True):
     """All that is known when a step has ended.
 
     `code` is srun's (128 + n for a signal). `lost` are nodes of the step that Slurm took out or
@@ -65,7 +65,7 @@ class StepEvidence(Struct, frozen=True):
 Classify = Callable[..., Trouble]
 
 
-def choose_run_exit_code(evidence: StepEvidence, policy: RunPolicy) -> int:
+def choose_run_exit_code(evidence: StepEndEvidence, policy: RunPolicy) -> int:
     """Return the exit code that says why: of the rank at the root, where srun named it, else
     srun's."""
     end = find_root_cause_end(evidence.ends, policy.final_exit_codes, policy.corruption_exit_codes)
@@ -75,7 +75,7 @@ def choose_run_exit_code(evidence: StepEvidence, policy: RunPolicy) -> int:
 
 
 def judge_step_end(
-    evidence: StepEvidence, policy: RunPolicy, now: datetime, classify: Classify
+    evidence: StepEndEvidence, policy: RunPolicy, now: datetime, classify: Classify
 ) -> Trouble | None:
     """Return the trouble that ended the step; None where the run is done."""
     trouble = _classify_step_end(evidence, policy, now, classify)
@@ -90,7 +90,7 @@ def judge_step_end(
     )
 
 
-def add_node_name(trouble: Trouble) -> Trouble:
+def add_node_to_trouble_text(trouble: Trouble) -> Trouble:
     """Return a trouble whose words name the node of the rank that they begin with."""
     rank = f"rank {trouble.rank}"
     if trouble.rank is None or trouble.node is None or not _BEGINS.match(trouble.why, len(rank)):
@@ -101,7 +101,7 @@ def add_node_name(trouble: Trouble) -> Trouble:
 
 
 def _classify_step_end(
-    evidence: StepEvidence, policy: RunPolicy, now: datetime, classify: Classify
+    evidence: StepEndEvidence, policy: RunPolicy, now: datetime, classify: Classify
 ) -> Trouble | None:
     code = choose_run_exit_code(evidence, policy)
     if code == 0:
@@ -138,7 +138,7 @@ def _classify_step_end(
     return trouble
 
 
-def _describe_job_gpus(evidence: StepEvidence, trouble: Trouble) -> JobGpuAllocation:
+def _describe_job_gpus(evidence: StepEndEvidence, trouble: Trouble) -> JobGpuAllocation:
     """Return what is known of the job's GPUs, with the nodes on which tasks ended as this one
     did."""
     nodes = {end.node for end in evidence.ends if end.code == trouble.exit_code}
@@ -146,7 +146,7 @@ def _describe_job_gpus(evidence: StepEvidence, trouble: Trouble) -> JobGpuAlloca
     return replace(evidence.gpus, nodes=tuple(sorted(nodes)), worked=worked)
 
 
-def is_run_finished(evidence: StepEvidence) -> bool:
+def is_run_finished(evidence: StepEndEvidence) -> bool:
     """Return whether exit code 0 is believed.
 
     It is, unless there is a complete checkpoint that did not get newer, and nothing else says
@@ -161,7 +161,7 @@ def is_run_finished(evidence: StepEvidence) -> bool:
     return (after.path, after.step) != (before.path, before.step)
 
 
-def _make_no_progress_trouble(evidence: StepEvidence, now: datetime) -> Trouble:
+def _make_no_progress_trouble(evidence: StepEndEvidence, now: datetime) -> Trouble:
     why = (
         f"it ended with 0, took no step and saved nothing newer than {evidence.after.path}"
         " (a run that is complete says so: touch $HPCTL_DONE)"
@@ -169,7 +169,7 @@ def _make_no_progress_trouble(evidence: StepEvidence, now: datetime) -> Trouble:
     return Trouble(TroubleKind.NO_PROGRESS, now, why, "exit 0 without progress", exit_code=0)
 
 
-def _has_started_on_any_rank(evidence: StepEvidence) -> bool:
+def _has_started_on_any_rank(evidence: StepEndEvidence) -> bool:
     """Return whether the command could be started on some rank at least."""
     moved = evidence.after.step != evidence.before.step
     return evidence.stepped or moved or len({end.code for end in evidence.ends}) > 1

@@ -18,7 +18,7 @@ step without `hpctl run`, and no choice of the user's."""
 _ON_TIMEOUT: Final = "TORCH_NCCL_DUMP_ON_TIMEOUT"
 
 
-def build_flight_environment(environ: Mapping[str, str], prefix: str) -> dict[str, str]:
+def build_flight_recorder_environment(environ: Mapping[str, str], prefix: str) -> dict[str, str]:
     """Return what the ranks need in their environment to dump the flight recorder to `PREFIX<rank>`
     on a timeout. What the user has set stays."""
     wanted: dict[str, str] = {}
@@ -37,13 +37,13 @@ def _list_user_dump_variables(environ: Mapping[str, str]) -> list[str]:
     return [name for name in _FILES if name in environ and (not ours or environ[name] != ours)]
 
 
-def find_script_flight_prefix(environ: Mapping[str, str]) -> str:
+def find_script_flight_dump_prefix(environ: Mapping[str, str]) -> str:
     """Return where the ranks of a script without `hpctl run` dump; empty where that is unknown."""
     named = next((environ[name] for name in _FILES if environ.get(name)), "")
     return os.path.abspath(named) if named else ""
 
 
-def make_flight_prefix(environ: Mapping[str, str], history: Path | None, attempt: int) -> str:
+def make_flight_dump_prefix(environ: Mapping[str, str], history: Path | None, attempt: int) -> str:
     """Return where the ranks of an attempt dump their flight recorders; empty where there is no
     place.
 
@@ -58,7 +58,7 @@ def make_flight_prefix(environ: Mapping[str, str], history: Path | None, attempt
     return str(history.with_suffix(f".{attempt}.flight-")) if history else ""
 
 
-def delete_old_dumps(history: Path | None, attempt: int) -> None:
+def delete_old_flight_dumps(history: Path | None, attempt: int) -> None:
     """Delete dumps of an attempt that begins, left by a run of the same number, and of all before
     the last one. Raises nothing."""
     if history is None:

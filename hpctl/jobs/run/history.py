@@ -23,13 +23,13 @@ from hpctl.checkpoints.run_records import (
     AttemptEnded,
     AttemptStarted,
     CheckpointSaved,
+    FailureHandled,
     Record,
-    TroubleTreated,
-    read_records,
+    read_run_records,
 )
-from hpctl.jobs.decide import TreatedTrouble
+from hpctl.jobs.decide import PastTrouble
 from hpctl.toolkit.hostlist import fold_hostlist
-from hpctl.toolkit.user_files import open_own_file, read_own_file
+from hpctl.toolkit.user_files import open_own_file, read_own_file_tail
 from hpctl.vocabulary.identity import NodeName
 
 ASKED_TO_END = "it was asked to end"
@@ -44,7 +44,7 @@ class JobHistory(Struct):
     """Why the file cannot be used, once it could not."""
     parents: bool = False
 
-    def take_problem(self) -> str:
+    def pop_problem(self) -> str:
         """Return why the file cannot be used, once; empty where it can."""
         problem, self.broken = self.broken, ""
         return problem
@@ -60,12 +60,12 @@ class JobHistory(Struct):
         if path is None:
             return cls(None)
         try:
-            raw = read_own_file(path, LARGEST)
+            raw = read_own_file_tail(path, LARGEST)
         except FileNotFoundError:
             raw = b""
         except OSError as error:
             return cls(path, [], f"cannot read {path}: {error.strerror}", parents)
-        return cls(path, list(read_records(raw)), "", parents)
+        return cls(path, list(read_run_records(raw)), "", parents)
 
     def add(self, record: Record) -> None:
         """Remember a record, on stable storage where that works. Never raises."""
@@ -81,19 +81,17 @@ class JobHistory(Struct):
         except UnicodeEncodeError as error:  # a path, say, that is no UTF-8
             self.broken = f"cannot write {self.path}: {error}"
 
-    def record_saves(self, attempt: int, at: datetime, took_s: Iterable[float]) -> None:
+    def record_checkpoint_saves(self, attempt: int, at: datetime, took_s: Iterable[float]) -> None:
         """Keep what saves took, as far as there is room for this attempt's."""
         kept = sum(isinstance(r, CheckpointSaved) and r.attempt == attempt for r in self.records)
         for seconds in islice(took_s, max(0, MOST_SAVES - kept)):
             self.add(CheckpointSaved(attempt, at, seconds))
 
     @property
-    def past(self) -> list[TreatedTrouble]:
+    def past(self) -> list[PastTrouble]:
         """Return the troubles and their treatment, oldest first: what `decide` asks for."""
         return [
-            TreatedTrouble(r.trouble, r.action)
-            for r in self.records
-            if isinstance(r, TroubleTreated)
+            PastTrouble(r.trouble, r.action) for r in self.records if isinstance(r, FailureHandled)
         ]
 
     @property
@@ -106,7 +104,7 @@ class JobHistory(Struct):
         """Return the attempt that was started last."""
         return next((r for r in reversed(self.records) if isinstance(r, AttemptStarted)), None)
 
-    def correct_end(self, restart: int, why: str) -> None:
+    def correct_attempt_end_reason(self, restart: int, why: str) -> None:
         """Record why a run's last attempt ended, where the attempt itself did not know."""
         of_run = [
             r.attempt
@@ -142,7 +140,7 @@ def format_log_time(at: datetime) -> str:
     return f"{at:%Y-%m-%dT%H:%M:%S}Z"
 
 
-def format_started_line(
+def format_attempt_start_line(
     at: datetime, attempt: int, nodes: Sequence[NodeName], spare: int, resume: str | None
 ) -> str:
     """Return the line before a step's own output."""

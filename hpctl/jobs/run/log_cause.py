@@ -19,12 +19,12 @@ from msgspec.structs import replace
 
 from hpctl.jobs.crash import classify_crash
 from hpctl.jobs.launchers import is_launcher_log
-from hpctl.jobs.log_end import LogEnd, strip_label
-from hpctl.jobs.run.flight import find_script_flight_prefix
+from hpctl.jobs.log_end import LogTailBuffer, strip_task_label
+from hpctl.jobs.run.flight import find_script_flight_dump_prefix
 from hpctl.jobs.run.history import format_log_line
 from hpctl.jobs.run.output import StepOutput, remove_hpctl_lines
 from hpctl.jobs.run.post_mortem import RunEndEvidence, explain_run_end
-from hpctl.jobs.run.settings import find_gpu_grant
+from hpctl.jobs.run.settings import read_job_gpu_allocation
 from hpctl.jobs.run_failure import RunFacts, find_task_node
 from hpctl.jobs.verdict import judge_run_failure
 from hpctl.toolkit.bounds import make_printable, parse_count
@@ -32,7 +32,7 @@ from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.hostlist import HostlistError, expand_hostlist
 from hpctl.vocabulary.identity import JobId, NodeName
 from hpctl.vocabulary.job_recovery import JobReport
-from hpctl.vocabulary.policy_file import merge_policies, parse_policy_json
+from hpctl.vocabulary.policy_file import merge_policy_files, parse_policy_json
 from hpctl.vocabulary.run_policy import RunPolicy
 from hpctl.vocabulary.trouble import Trouble, TroubleKind
 from hpctl.wire.job_report_client import send_report
@@ -63,7 +63,7 @@ def find_script_end_cause(
     code: int, block: bytes, environ: Mapping[str, str], now: datetime
 ) -> Trouble | None:
     """Return why a script ended with `code`; None where its log adds nothing to the code."""
-    heard = StepOutput(tail=LogEnd())
+    heard = StepOutput(tail=LogTailBuffer())
     heard.hear(_OTHER_JOBS.sub(b"", remove_hpctl_lines(block)))
     restarted = environ.get("SLURM_RESTART_COUNT", "") not in ("", "0")
     remains = RunEndEvidence(
@@ -72,8 +72,8 @@ def find_script_end_cause(
         failed=heard.failed,
         tail=heard.tail.list_lines(),
         again=restarted or bool(environ.get("HPCTL_RESUME_FROM")),
-        gpus=find_gpu_grant(environ, environ.get("CUDA_VISIBLE_DEVICES"), 0),
-        flight_prefix=find_script_flight_prefix(environ),
+        gpus=read_job_gpu_allocation(environ, environ.get("CUDA_VISIBLE_DEVICES"), 0),
+        flight_prefix=find_script_flight_dump_prefix(environ),
         flight_since=float(parse_count(environ.get("HPCTL_RUN_START", ""))),
     )
     policy = _read_job_policy(environ)
@@ -92,9 +92,9 @@ def _read_job_policy(environ: Mapping[str, str]) -> RunPolicy:
     """Return the job's own policy, which says what its exit codes mean."""
     text = environ.get("HPCTL_POLICY", "")
     try:
-        return merge_policies([parse_policy_json(json.loads(text))] if text else [])
+        return merge_policy_files([parse_policy_json(json.loads(text))] if text else [])
     except ValueError:
-        return merge_policies([])
+        return merge_policy_files([])
 
 
 def _add_rank_node(trouble: Trouble, facts: RunFacts, *, nodes: Sequence[NodeName]) -> Trouble:
@@ -107,7 +107,7 @@ def _add_rank_node(trouble: Trouble, facts: RunFacts, *, nodes: Sequence[NodeNam
     if is_launcher_log(tail):
         reported = _map_hosts_by_rank(tail)
         places.insert(0, reported.get(rank) if rank is not None else None)
-        places.append(_find_agent_node(trouble, reported, facts, nodes))
+        places.append(_find_torchrun_agent_node(trouble, reported, facts, nodes))
     else:
         places.append(find_task_node(trouble, facts))
     if len(nodes) == 1:
@@ -116,7 +116,7 @@ def _add_rank_node(trouble: Trouble, facts: RunFacts, *, nodes: Sequence[NodeNam
     return replace(trouble, node=node)
 
 
-def _find_agent_node(
+def _find_torchrun_agent_node(
     trouble: Trouble, reported: Mapping[int, NodeName], facts: RunFacts, nodes: Sequence[NodeName]
 ) -> NodeName | None:
     """Return the node of a rank by srun's tasks, which are torchrun's agents; None where that is
@@ -150,7 +150,7 @@ def _map_hosts_by_rank(lines: Sequence[str]) -> dict[int, NodeName]:
     """Return the hosts that torchrun's reports name for ranks, by their short names."""
     found: dict[int, NodeName] = {}
     host = ""
-    for line in map(strip_label, lines):
+    for line in map(strip_task_label, lines):
         match = _HOST.match(line)
         if match:
             host = match[1]

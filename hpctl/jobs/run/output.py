@@ -26,7 +26,7 @@ from msgspec.structs import replace
 
 from hpctl.jobs.hangs.ras_judge import ExplainedHang, RasHangInquiry
 from hpctl.jobs.hangs.ras_report import RasAddress
-from hpctl.jobs.log_end import LogEnd
+from hpctl.jobs.log_end import LogTailBuffer
 from hpctl.jobs.logs.engine import LineSplitter, LogFollower, LogRuleEngine, LogRuleVerdict
 from hpctl.jobs.logs.rules import LogRuleSet
 from hpctl.jobs.run import progress_notes, srun
@@ -34,11 +34,11 @@ from hpctl.jobs.run.history import LOG_PREFIX
 from hpctl.jobs.run.progress import RunProgress, StepTimeHistory
 from hpctl.jobs.run.progress_notes import (
     KEPT,
-    NoteFileReader,
-    NoteListener,
     ProgressNote,
-    ReceivedNote,
-    open_note_listener,
+    ProgressNoteFileReader,
+    ProgressNoteListener,
+    ReceivedProgressNote,
+    open_progress_note_listener,
 )
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import HpctlError
@@ -67,9 +67,9 @@ class StepOutput(Struct):
 
     ends: list[srun.SrunTaskEnd] = field(default_factory=list)
     failed: list[srun.SrunLaunchFailure] = field(default_factory=list)
-    tail: LogEnd = field(default_factory=LogEnd)
+    tail: LogTailBuffer = field(default_factory=LogTailBuffer)
     engine: LogRuleEngine | None = None
-    ranks_tail: LogEnd = field(default_factory=LogEnd)
+    ranks_tail: LogTailBuffer = field(default_factory=LogTailBuffer)
     """The lines since the ranks of the attempt were started last."""
 
     def hear(self, block: bytes) -> list[srun.SrunLine]:
@@ -90,16 +90,16 @@ def remove_hpctl_lines(block: bytes) -> bytes:
 class OutputListener(Protocol):
     """A receiver of what a job's output contains. Called from a thread; must not wait."""
 
-    def hear_line(self, line: srun.SrunLine) -> None:
+    def handle_srun_line(self, line: srun.SrunLine) -> None:
         """Take a line of srun's."""
 
-    def hear_verdict(self, verdict: LogRuleVerdict) -> None:
+    def handle_rule_verdict(self, verdict: LogRuleVerdict) -> None:
         """Take the verdict of a log rule that fired."""
 
-    def hear_note(self, note: progress_notes.ProgressNote) -> None:
+    def handle_progress_note(self, note: progress_notes.ProgressNote) -> None:
         """Take a line of progress."""
 
-    def hear_timeout(self) -> None:
+    def handle_collective_timeout(self) -> None:
         """Handle a rank's report that a collective timed out."""
 
 
@@ -125,8 +125,8 @@ class OutputReader:
         self._pumps: list[threading.Thread] = []
         self._ends: list[int] = []
         self._awake, self._looked = time.time(), time.monotonic()
-        self._poll_files()
-        threading.Thread(target=self._follow_files, name="output", daemon=True).start()
+        self._poll_output_files()
+        threading.Thread(target=self._follow_output_files, name="output", daemon=True).start()
 
     def begin(self) -> tuple[int, int]:
         """Begin a new attempt and return the descriptors for its srun. The old ones' copies are
@@ -135,7 +135,9 @@ class OutputReader:
             engine = LogRuleEngine(self._rules, self._read_rule_clock()) if self._rules else None
             self.heard = StepOutput(engine=engine)
         self._pumps = []
-        sinks = [fd if fd not in self._pumped else self._start_pump_thread(fd) for fd in self._fds]
+        sinks = [
+            fd if fd not in self._pumped else self._start_forwarding_thread(fd) for fd in self._fds
+        ]
         return sinks[0], sinks[1]
 
     def close_sinks(self) -> None:
@@ -152,7 +154,7 @@ class OutputReader:
             )
             self.heard.ranks_tail.clear()
 
-    def copy_tail(self) -> list[str]:
+    def copy_rank_tail(self) -> list[str]:
         """Return the lines of the ranks that run now that explain an end, as far as they have been
         read."""
         with self._lock:
@@ -163,12 +165,12 @@ class OutputReader:
         limit = time.monotonic() + SETTLE_S
         for pump in self._pumps:
             pump.join(max(0.0, limit - time.monotonic()))
-        while not self._poll_files() and time.monotonic() < limit:
+        while not self._poll_output_files() and time.monotonic() < limit:
             pass
         with self._lock:
             return self.heard
 
-    def _start_pump_thread(self, fd: int) -> int:
+    def _start_forwarding_thread(self, fd: int) -> int:
         read, write = os.pipe2(os.O_CLOEXEC)
         self._ends.append(write)
         thread = threading.Thread(target=self._forward_output, args=(read, fd), daemon=True)
@@ -184,10 +186,10 @@ class OutputReader:
                 self._process_output_block(lines.cut(block))
         self._process_output_block(lines.finish())
 
-    def _follow_files(self) -> None:
+    def _follow_output_files(self) -> None:
         while True:
             time.sleep(EVERY_S)
-            whole = self._poll_files()
+            whole = self._poll_output_files()
             with self._lock:
                 engine, now = self.heard.engine, self._read_rule_clock()
                 hangs = engine.look(now) if engine is not None and whole else []
@@ -203,9 +205,9 @@ class OutputReader:
 
     def _report_verdicts(self, verdicts: list[LogRuleVerdict]) -> None:
         for verdict in verdicts:
-            self._listener.hear_verdict(replace(verdict, at=time.time()))
+            self._listener.handle_rule_verdict(replace(verdict, at=time.time()))
 
-    def _poll_files(self) -> bool:
+    def _poll_output_files(self) -> bool:
         """Read each file once; return whether that was all there is. What is read is taken in
         order."""
         with self._reading:
@@ -232,11 +234,11 @@ class OutputReader:
             verdicts = heard.engine.feed(block, self._read_rule_clock()) if heard.engine else []
         # Notes first: an end that comes with them is judged by what was reported before it.
         for note in progress_notes.find_notes_in_log(block):
-            self._listener.hear_note(note)
+            self._listener.handle_progress_note(note)
         if COLLECTIVE_TIMED_OUT in block:
-            self._listener.hear_timeout()
+            self._listener.handle_collective_timeout()
         for line in found:
-            self._listener.hear_line(line)
+            self._listener.handle_srun_line(line)
         self._report_verdicts(verdicts)
 
 
@@ -284,8 +286,8 @@ class RankProgressListener:
     ) -> None:
         """`explain` names whom the ranks of a hang wait for; it may take a minute."""
         self._policy, self._ras, self._put, self._explain = policy, ras, put, explain
-        self._source: NoteListener | NoteFileReader | None = None
-        self._logged: deque[ReceivedNote] = deque(maxlen=KEPT)
+        self._source: ProgressNoteListener | ProgressNoteFileReader | None = None
+        self._logged: deque[ReceivedProgressNote] = deque(maxlen=KEPT)
         self._pace: StepTimeHistory | None = None
         self._inquiry: RasHangInquiry | None = None
         self._asking: threading.Thread | None = None
@@ -296,7 +298,7 @@ class RankProgressListener:
         self.listen_error = ""
         """Why no report can be received, where that is so."""
 
-    def take_problem(self) -> str:
+    def pop_problem(self) -> str:
         """Return why no report can be received, once; empty where that is not so."""
         problem, self.listen_error = self.listen_error, ""
         return problem
@@ -318,11 +320,11 @@ class RankProgressListener:
         self.progress = RunProgress(self._policy, now, datetime.now(UTC), pace=self._pace)
         self._inquiry = RasHangInquiry(self._ras, hosts)
         if file is not None:
-            self._source = NoteFileReader(file, at_end=True)
+            self._source = ProgressNoteFileReader(file, at_end=True)
             self._source.take()  # what is in it now is an older step's
             return self._source.address
         try:
-            self._source = open_note_listener(() if here else list(hosts))
+            self._source = open_progress_note_listener(() if here else list(hosts))
         except HpctlError as error:
             self.listen_error = f"{error}: {error.hint}"
             return ""
@@ -330,7 +332,7 @@ class RankProgressListener:
 
     def add_log_note(self, note: ProgressNote) -> None:
         """Handle a note from the job's log. May be called from any thread."""
-        self._logged.append(ReceivedNote(note, time.monotonic()))
+        self._logged.append(ReceivedProgressNote(note, time.monotonic()))
 
     def look(self) -> Trouble | None:
         """Take in what was reported; what is wrong by it.
@@ -365,7 +367,7 @@ class RankProgressListener:
         self._asking.start()
         return None
 
-    def _collect_new_notes(self) -> list[ReceivedNote]:
+    def _collect_new_notes(self) -> list[ReceivedProgressNote]:
         """Return what came since the last look, from wherever."""
         received = self._source.take() if self._source is not None else []
         # Only as many as there are now: the log's thread may add to them meanwhile.
@@ -391,7 +393,7 @@ class RankProgressListener:
         """Begin again, because all ranks are restarted inside the step. A run that was done stays
         so: the end of a short one may have been read before the restart was seen."""
         if self.progress is not None and not self.progress.done:
-            self.progress.begin_again(time.monotonic())
+            self.progress.reset_after_rank_restart(time.monotonic())
 
     @property
     def step(self) -> int | None:
@@ -411,7 +413,7 @@ class RankProgressListener:
     def end(self) -> None:
         """End the step. What was learned of its pace is kept."""
         if self.progress is not None:
-            self._pace = self.progress.pace.derive_next()
+            self._pace = self.progress.pace.copy_for_next_start()
         source, self._source = self._source, None
         # The progress goes too, and with it what an inquiry into the old step still finds.
         self.progress = self._inquiry = None
@@ -422,6 +424,6 @@ class RankProgressListener:
             threading.Thread(target=_close_note_source, args=(source,), daemon=True).start()
 
 
-def _close_note_source(source: NoteListener | NoteFileReader) -> None:
+def _close_note_source(source: ProgressNoteListener | ProgressNoteFileReader) -> None:
     with contextlib.suppress(OSError):
         source.close()

@@ -19,11 +19,11 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from hpctl.faults.assess import SETTLED, assess_health
-from hpctl.faults.catalogue import build_rules
+from hpctl.faults.catalogue import build_fault_rules
 from hpctl.jobs.crash import JobGpuAllocation, classify_crash
-from hpctl.jobs.decide import TreatedTrouble
-from hpctl.jobs.hangs.flight_files import read_dumps_verdict
-from hpctl.jobs.hangs.flight_recorder import FlightVerdict
+from hpctl.jobs.decide import PastTrouble
+from hpctl.jobs.hangs.flight_files import align_flight_dumps_in_subprocess
+from hpctl.jobs.hangs.flight_recorder import FlightRecorderVerdict
 from hpctl.jobs.hangs.ras_judge import JobRankNames
 from hpctl.jobs.hangs.ras_report import RasReport, parse_ras_report
 from hpctl.jobs.hangs.stack_groups import StackVerdict
@@ -54,7 +54,7 @@ class RunEndEvidence(Struct, frozen=True, kw_only=True):
     less the rank; dumps before `flight_since` (POSIX s) are ignored. `world` is how many ranks
     there were, 0 if unknown. `ras` is the JSON of NCCL's RAS service from before the end. `past`
     are the troubles of the job's runs before. `hung`: the run was ended because it made no
-    progress. `failed`, `again` and `gpus` are as in `hpctl.jobs.run.ending.StepEvidence`.
+    progress. `failed`, `again` and `gpus` are as in `hpctl.jobs.run.ending.StepEndEvidence`.
     """
 
     exit_code: int
@@ -89,7 +89,7 @@ def judge_run_end(remains: RunEndEvidence, policy: RunPolicy, now: datetime) -> 
     if trouble is None:
         return RunEndVerdict(None, None)
     nodes = {name: assess_node_findings(name, found) for name, found in remains.findings.items()}
-    past = [TreatedTrouble(one, RunAction.STEP) for one in remains.past]
+    past = [PastTrouble(one, RunAction.STEP) for one in remains.past]
     return RunEndVerdict(trouble, judge_run_failure(trouble, past, nodes, policy, now))
 
 
@@ -111,15 +111,15 @@ def explain_run_end(
         findings=remains.findings,
     )
 
-    def ask() -> tuple[TimeoutEvidence, JobRankNames]:
-        return _read_witness_reports(remains)
+    def collect_evidence() -> tuple[TimeoutEvidence, JobRankNames]:
+        return _collect_timeout_evidence(remains)
 
     if remains.hung:
         hang = Trouble(TroubleKind.HANG, now, "it made no progress", NO_STEP_MADE)
         excerpt = ending.cut_log_excerpt(tail)
         hang = replace(hang, step=remains.step, evidence=excerpt, exit_code=remains.exit_code)
-        return explain_hang(hang, facts, ask, policy)
-    evidence = ending.StepEvidence(
+        return explain_hang(hang, facts, collect_evidence, policy)
+    evidence = ending.StepEndEvidence(
         remains.exit_code,
         ends=remains.ends,
         failed=remains.failed,
@@ -129,7 +129,7 @@ def explain_run_end(
         gpus=remains.gpus,
     )
     trouble = ending.judge_step_end(evidence, policy, now, classify_crash)
-    return None if trouble is None else explain_failure(trouble, facts, ask, locate)
+    return None if trouble is None else explain_failure(trouble, facts, collect_evidence, locate)
 
 
 def _add_rank_label(rank: int, line: str) -> str:
@@ -137,10 +137,14 @@ def _add_rank_label(rank: int, line: str) -> str:
     return f"{rank}: {line}"
 
 
-def _read_witness_reports(remains: RunEndEvidence) -> tuple[TimeoutEvidence, JobRankNames]:
+def _collect_timeout_evidence(remains: RunEndEvidence) -> tuple[TimeoutEvidence, JobRankNames]:
     """Return what the dumps, NCCL's RAS service and the stacks of a run say."""
     prefix = remains.flight_prefix
-    flight = read_dumps_verdict(prefix, remains.flight_since) if prefix else FlightVerdict()
+    flight = (
+        align_flight_dumps_in_subprocess(prefix, remains.flight_since)
+        if prefix
+        else FlightRecorderVerdict()
+    )
     names = JobRankNames({}, {}, remains.world or flight.world)
     report = _read_ras_report(remains.ras)
     ras = judge_ras_report(report, names) if report is not None else None
@@ -160,4 +164,4 @@ def assess_node_findings(node: NodeName, findings: Sequence[Finding]) -> Assessm
     last = max((one.last for one in findings), default=LATEST)
     here = NodeGeneration(node, InstanceId(""), BootId(""))
     known = NodeHealth(here, last, tuple(findings))
-    return assess_health(known, build_rules(), last + SETTLED if findings else last)
+    return assess_health(known, build_fault_rules(), last + SETTLED if findings else last)

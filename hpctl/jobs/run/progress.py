@@ -49,7 +49,7 @@ class StepTimeHistory(Struct):
     past: float | None = None
     """The median silence of the start before this one."""
 
-    def derive_next(self) -> StepTimeHistory:
+    def copy_for_next_start(self) -> StepTimeHistory:
         """Return what the next start of the same run may go by."""
         return StepTimeHistory(
             longest_start=self.longest_start,
@@ -77,7 +77,7 @@ class StepTimeHistory(Struct):
         if phase in self.phases or len(self.phases) < MOST_PHASES:
             self.phases[phase] = max(self.phases.get(phase, 0.0), seconds)
 
-    def start_bound(self, policy: RunPolicy) -> float:
+    def compute_start_timeout_s(self, policy: RunPolicy) -> float:
         """Return seconds to the first step that are explained, by an earlier start where there was
         one."""
         if not self.longest_start:
@@ -85,7 +85,7 @@ class StepTimeHistory(Struct):
         own = max(START_FLOOR_S, policy.hang_factor * self.longest_start)
         return min(own, policy.hang_start_s)
 
-    def step_bound(self, policy: RunPolicy) -> float:
+    def compute_step_timeout_s(self, policy: RunPolicy) -> float:
         """Return seconds without a step that are still explained."""
         own = self.median()
         if own is None:
@@ -97,17 +97,17 @@ class StepTimeHistory(Struct):
         paused = min(PAUSE_FACTOR * self.longest_pause, policy.hang_start_s)
         return max(policy.hang_floor_s, policy.hang_factor * own, paused)
 
-    def save_bound(self) -> float:
+    def compute_save_timeout_s(self) -> float:
         """Return seconds that a save may take."""
         return max(SAVE_FLOOR_S, SAVE_FACTOR * self.longest_save)
 
-    def phase_bound(self, phase: str, policy: RunPolicy) -> float:
+    def compute_phase_timeout_s(self, phase: str, policy: RunPolicy) -> float:
         """Return seconds that a phase without steps may take; the start's where it never ended
         before."""
         longest = self.phases.get(phase)
         if longest is None:
             return policy.hang_start_s
-        return max(self.step_bound(policy), policy.hang_factor * longest)
+        return max(self.compute_step_timeout_s(policy), policy.hang_factor * longest)
 
 
 # A pattern is part of every rule; these judge numbers that came without a line.
@@ -115,7 +115,7 @@ _SPIKE = LogRule(name="loss", logPattern="(.)", kind="spike")
 _SLOW = LogRule(name="throughput", logPattern="(.)", kind="slow")
 
 
-class OwnPastRuleJudge:
+class ConsecutiveOutlierDetector:
     """True once as many values running as the rule wants are far off the run's own past."""
 
     def __init__(self, rule: LogRule) -> None:
@@ -183,10 +183,10 @@ def find_lagging_ranks(ranks: Mapping[int, TrackedRankProgress], since: float) -
     fresh = [rank for rank in ranks.values() if rank.at >= since]
     stepped = [rank for rank in fresh if rank.step is not None]
     if len(stepped) > 1:
-        front = max(_read_note_step(rank) for rank in stepped)
-        lowest = min(stepped, key=_read_note_step)
+        front = max(_get_rank_step(rank) for rank in stepped)
+        lowest = min(stepped, key=_get_rank_step)
         slack = max(rank.stride for rank in stepped)
-        if _read_note_step(lowest) < front - slack:
+        if _get_rank_step(lowest) < front - slack:
             late = [rank for rank in stepped if rank.step == lowest.step]
             if 2 * len(late) <= len(stepped):
                 there = f"at step {lowest.step}, the furthest at {front}"
@@ -225,7 +225,7 @@ def _choose_verb_number(ranks: list[TrackedRankProgress]) -> str:
     return "is" if len(ranks) == 1 else "are"
 
 
-def _read_note_step(rank: TrackedRankProgress) -> int:
+def _get_rank_step(rank: TrackedRankProgress) -> int:
     assert rank.step is not None
     return rank.step
 
@@ -279,7 +279,10 @@ class RunProgress:
         self._since = started
         self._reported_at: float | None = None
         self._pending: deque[Trouble] = deque(maxlen=MOST_PENDING)
-        self._jumps, self._slows = OwnPastRuleJudge(_SPIKE), OwnPastRuleJudge(_SLOW)
+        self._jumps, self._slows = (
+            ConsecutiveOutlierDetector(_SPIKE),
+            ConsecutiveOutlierDetector(_SLOW),
+        )
         self._by_tokens = False
         self._lost: set[int] = set()
         """Ranks whose loss is no finite number."""
@@ -288,14 +291,14 @@ class RunProgress:
         """Take another policy from now on."""
         self.policy = policy
 
-    def convert_to_date(self, at: float) -> datetime:
+    def convert_to_datetime(self, at: float) -> datetime:
         """Return the monotonic seconds as a date."""
         return self._began + timedelta(seconds=at - self.started)
 
     def add(self, note: ProgressNote, at: float) -> None:
         """Take in one note, received at `at`."""
         if note.restart:
-            self.begin_again(at)
+            self.reset_after_rank_restart(at)
             return
         number = NO_RANK if note.rank is None else note.rank
         rank = self.ranks.get(number)
@@ -313,7 +316,7 @@ class RunProgress:
         if note.phase:
             self._record_phase(rank, note.phase, at)
         if note.saving is not None:
-            self._record_saving(rank, note.saving, at)
+            self._record_save_state(rank, note.saving, at)
         if note.checkpoint:
             self._record_checkpoint(note, at)
         elif note.step is not None:
@@ -321,12 +324,12 @@ class RunProgress:
         if note.done:
             self.done, self._moved = True, at
 
-    def begin_again(self, at: float) -> None:
+    def reset_after_rank_restart(self, at: float) -> None:
         """Begin again, because all ranks are restarted inside the step: what they last did no
         longer counts."""
         self._return_to_earlier_step(at)
         self.ranks.clear()
-        self.done, self.pace, self._start = False, self.pace.derive_next(), at
+        self.done, self.pace, self._start = False, self.pace.copy_for_next_start(), at
 
     def trouble(self, now: float) -> Trouble | None:
         """Return what is wrong, each thing once; a hang again only after something moved in
@@ -348,9 +351,9 @@ class RunProgress:
         silence = self.silence(now)
         return Trouble(
             TroubleKind.HANG,
-            self.convert_to_date(now),
+            self.convert_to_datetime(now),
             f"{late.why}; {silence}" if late.why else silence,
-            signature=f"hang: no {self._describe_awaited_ranks()}",
+            signature=f"hang: no {self._describe_awaited_event()}",
             node=self._find_common_node(late),
             rank=only.rank if only else None,
             device=f"GPU {only.gpu}" if only and only.gpu else "",
@@ -367,7 +370,7 @@ class RunProgress:
         since = f" since step {self.step}" if self.step is not None else ""
         passed = f"{now - self._moved:.0f} s"
         bound = f"{self.bound(now):.0f} s"
-        return f"no {self._describe_awaited_ranks()} for {passed}{since} ({usual}bound {bound})"
+        return f"no {self._describe_awaited_event()} for {passed}{since} ({usual}bound {bound})"
 
     def suspect(self, now: float) -> bool:
         """Return whether half of the explained silence is over: time for a first look from
@@ -379,7 +382,7 @@ class RunProgress:
         return find_lagging_ranks(self.ranks, self._since)
 
     @property
-    def last_moved(self) -> float:
+    def last_progress_at(self) -> float:
         """Return when anything last advanced: a step, a phase, a save."""
         return self._moved
 
@@ -394,19 +397,19 @@ class RunProgress:
         self._moved, self._excused = at, True
 
     def bound(self, now: float) -> float:
-        """Return seconds of silence, counted from `last_moved`, that are explained now."""
+        """Return seconds of silence, counted from `last_progress_at`, that are explained now."""
         if self.done:
             bound = self.policy.hang_start_s
         elif self._start is not None:
-            bound = self.pace.start_bound(self.policy)
+            bound = self.pace.compute_start_timeout_s(self.policy)
         else:
-            bound = self.pace.step_bound(self.policy)
-        explained = self.pace.save_bound()
+            bound = self.pace.compute_step_timeout_s(self.policy)
+        explained = self.pace.compute_save_timeout_s()
         for rank in self.ranks.values():
             if rank.saving_at is not None and now - rank.saving_at <= explained:
                 return max(bound, explained)
             if rank.phase and not rank.stepping and rank.at >= self._since:
-                bound = max(bound, self.pace.phase_bound(rank.phase, self.policy))
+                bound = max(bound, self.pace.compute_phase_timeout_s(rank.phase, self.policy))
         return bound
 
     def summary(self, now: float) -> str:
@@ -464,7 +467,7 @@ class RunProgress:
         """Note the rate of so many steps in so many seconds, with the tokens of each where they
         are reported."""
         if (tokens is not None) != self._by_tokens:
-            self._slows, self._by_tokens = OwnPastRuleJudge(_SLOW), tokens is not None
+            self._slows, self._by_tokens = ConsecutiveOutlierDetector(_SLOW), tokens is not None
         rate = steps * (1.0 if tokens is None else tokens) / silence
         if self._slows(rate):
             unit = "steps/s" if tokens is None else "tokens/s"
@@ -484,7 +487,7 @@ class RunProgress:
             return
         self._lost.discard(rank.rank)
         if not self._lost:
-            self.finite_at = self.convert_to_date(at)
+            self.finite_at = self.convert_to_datetime(at)
         if rank.rank == self._lowest and self._jumps(loss):
             why = f"the loss is {loss:.6g}, far over the run's own median"
             signature = "loss far over the run's own past"
@@ -500,7 +503,7 @@ class RunProgress:
         rank.phase, rank.phase_at, rank.stepping = ("" if phase == "-" else phase), at, False
         self._moved, self._excused = at, True
 
-    def _record_saving(self, rank: TrackedRankProgress, on: bool, at: float) -> None:
+    def _record_save_state(self, rank: TrackedRankProgress, on: bool, at: float) -> None:
         if on:
             rank.saving_at = at if rank.saving_at is None else rank.saving_at
         elif rank.saving_at is not None:
@@ -527,7 +530,7 @@ class RunProgress:
         self._pending.append(
             Trouble(
                 kind,
-                self.convert_to_date(at),
+                self.convert_to_datetime(at),
                 f"{why} (step {step})",
                 signature=signature,
                 node=rank.node if rank else None,
@@ -538,7 +541,7 @@ class RunProgress:
             )
         )
 
-    def _describe_awaited_ranks(self) -> str:
+    def _describe_awaited_event(self) -> str:
         if self.done:
             return "end after the run said that it was done"
         if any(rank.saving_at is not None for rank in self.ranks.values()):

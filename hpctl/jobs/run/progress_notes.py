@@ -185,14 +185,14 @@ _LOOK = 0.2
 """Seconds after which the thread looks whether it is to end."""
 
 
-class ReceivedNote(msgspec.Struct, frozen=True):
+class ReceivedProgressNote(msgspec.Struct, frozen=True):
     """A note, and when it arrived: seconds of the monotonic clock."""
 
     note: ProgressNote
     at: float
 
 
-class NoteListener:
+class ProgressNoteListener:
     """A receiver of notes, until it is closed. `address` is what HPCTL_PROGRESS is set to."""
 
     def __init__(
@@ -203,7 +203,7 @@ class NoteListener:
         """Datagrams that were no note, had no right to be one, or were pushed out. Those that the
         kernel drops are not counted."""
         self._socket, self._token, self._directory = sock, token.encode(), directory
-        self._heard: deque[ReceivedNote] = deque()
+        self._heard: deque[ReceivedProgressNote] = deque()
         self._lock = threading.Lock()
         self._closing = threading.Event()
         sock.settimeout(_LOOK)
@@ -212,13 +212,13 @@ class NoteListener:
         )
         self._thread.start()
 
-    def __enter__(self) -> NoteListener:
+    def __enter__(self) -> ProgressNoteListener:
         return self
 
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def take(self) -> list[ReceivedNote]:
+    def take(self) -> list[ReceivedProgressNote]:
         """Return what arrived since the last call, in its order."""
         with self._lock:
             heard, self._heard = self._heard, deque()
@@ -255,10 +255,12 @@ class NoteListener:
             if len(self._heard) >= KEPT:
                 self._heard.popleft()
                 self.dropped += 1
-            self._heard.append(ReceivedNote(note, time.monotonic()))
+            self._heard.append(ReceivedProgressNote(note, time.monotonic()))
 
 
-def open_note_listener(peers: Sequence[str] = (), directory: Path | None = None) -> NoteListener:
+def open_progress_note_listener(
+    peers: Sequence[str] = (), directory: Path | None = None
+) -> ProgressNoteListener:
     """Listen for ranks on this node, or, where `peers` names others' hosts, on all of them.
 
     `directory` is where the unix socket's own directory is made; by default the temporary one.
@@ -275,7 +277,7 @@ def open_note_listener(peers: Sequence[str] = (), directory: Path | None = None)
         ) from error
 
 
-def _open_unix_socket(directory: Path | None) -> NoteListener:
+def _open_unix_socket(directory: Path | None) -> ProgressNoteListener:
     base = Path(directory or tempfile.gettempdir())
     if len(os.fsencode(base)) > LONGEST_PATH - 40:
         base = Path("/tmp")  # noqa: S108 -- mkdtemp makes a directory of 0700 in it
@@ -288,11 +290,11 @@ def _open_unix_socket(directory: Path | None) -> NoteListener:
         sock.close()
         shutil.rmtree(own, ignore_errors=True)
         raise
-    return NoteListener(sock, f"unix:{own / 's'}", directory=own)
+    return ProgressNoteListener(sock, f"unix:{own / 's'}", directory=own)
 
 
-def _open_udp_socket(peers: Sequence[str]) -> NoteListener:
-    family, host = _find_own_address(peers)
+def _open_udp_socket(peers: Sequence[str]) -> ProgressNoteListener:
+    family, host = _find_local_address(peers)
     token = secrets.token_hex(16)
     sock = socket.socket(family, socket.SOCK_DGRAM)
     try:
@@ -304,7 +306,7 @@ def _open_udp_socket(peers: Sequence[str]) -> NoteListener:
         raise
     port = sock.getsockname()[1]
     shown = f"[{host}]" if family == socket.AF_INET6 else host
-    return NoteListener(sock, f"udp:{shown}:{port},{token}", token=token)
+    return ProgressNoteListener(sock, f"udp:{shown}:{port},{token}", token=token)
 
 
 _SO_ATTACH_FILTER = 26
@@ -342,7 +344,7 @@ def _attach_prefix_filter(sock: socket.socket, prefix: bytes) -> None:
         sock.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, head)
 
 
-def _find_own_address(peers: Sequence[str]) -> tuple[socket.AddressFamily, str]:
+def _find_local_address(peers: Sequence[str]) -> tuple[socket.AddressFamily, str]:
     """Return this node's address on the way to the first of the peers whose name resolves."""
     failure: OSError = OSError("no peer")
     for peer in peers:
@@ -361,7 +363,7 @@ MOST_READ = 64
 """Blocks that one `take` reads at most: a file that grows faster must not hold its caller."""
 
 
-class NoteFileReader:
+class ProgressNoteFileReader:
     """A reader of notes from a file, through its replacement and truncation; it may not be there
     yet."""
 
@@ -372,10 +374,10 @@ class NoteFileReader:
         """Lines that were no note."""
         self._follower = LogFollower(path, at_end=at_end)
 
-    def take(self) -> list[ReceivedNote]:
+    def take(self) -> list[ReceivedProgressNote]:
         """Return the new lines' notes. A file that cannot be read now gives none; it may be
         later."""
-        heard: list[ReceivedNote] = []
+        heard: list[ReceivedProgressNote] = []
         for _ in range(MOST_READ):
             try:
                 block, all_of_it = self._follower.read()
@@ -387,7 +389,7 @@ class NoteFileReader:
                 if note is None:
                     self.dropped += bool(line.strip())
                 else:
-                    heard.append(ReceivedNote(note, at))
+                    heard.append(ReceivedProgressNote(note, at))
             if all_of_it:
                 break
         return heard

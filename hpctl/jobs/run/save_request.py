@@ -15,7 +15,7 @@ from hpctl.checkpoints.fast.spec import HELPER
 from hpctl.jobs.job_processes import (
     JobProcess,
     has_signal_handler,
-    is_of_this_cluster,
+    is_same_cluster_process,
     list_process_ids,
     read_job_process,
 )
@@ -51,11 +51,11 @@ def _is_step_process(process: JobProcess, step: str, environ: Mapping[str, str])
         process.env.get("SLURM_STEP_ID") == step
         and process.env.get("SLURMD_NODENAME", node) == node
         and HELPER not in process.env
-        and is_of_this_cluster(process.env)
+        and is_same_cluster_process(process.env)
     )
 
 
-def count_asked_processes(text: str) -> int | None:
+def parse_asked_process_count(text: str) -> int | None:
     """Return how many processes were asked, by what all nodes printed; None where none did."""
     found = [int(match[1]) for match in _ANSWER.finditer(text)]
     return sum(found) if found else None

@@ -33,7 +33,7 @@ def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     try:
         code = int(arguments[0])
         block = read_script_output(environ.get(LOG_START, ""), (1, 2))
-        if code and not is_ended_by_slurm(block, environ.get("SLURM_JOB_ID", "")):
+        if code and not is_run_ended_by_slurm(block, environ.get("SLURM_JOB_ID", "")):
             # Imported late: a job that is being cancelled is not kept waiting.
             from hpctl.jobs.run.log_cause import report_script_end_cause
 
@@ -77,7 +77,7 @@ def _read_file_end(fd: int, start: int) -> bytes:
     return block if block.endswith(b"\n") or not block else block + b"\n"
 
 
-def is_ended_by_slurm(block: bytes, job: str) -> bool:
+def is_run_ended_by_slurm(block: bytes, job: str) -> bool:
     """Return whether Slurm itself ended this run: a person, a requeue, preemption or the time
     limit."""
     return any(match[1].decode() == job for match in _CANCELLED.finditer(block))

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from hpctl.checkpoints.resume import (
     ResumePlaces,
     ResumePoint,
-    find_newest_point,
+    find_newest_resume_point,
     read_resume_places,
 )
 from hpctl.checkpoints.run_records import HISTORIES
@@ -21,13 +21,13 @@ from hpctl.jobs.crash import JobGpuAllocation
 from hpctl.jobs.hangs.ras_report import RasAddress, make_job_ras_address, parse_ras_address
 from hpctl.jobs.logs.rules import LogRuleSet
 from hpctl.jobs.restart import JobRestartSetup, RestartMethod, choose_first_restart_method
-from hpctl.jobs.run.flight import make_flight_prefix
-from hpctl.jobs.run.srun import SrunCommand, find_task_layout
+from hpctl.jobs.run.flight import make_flight_dump_prefix
+from hpctl.jobs.run.srun import SrunCommand, find_tasks_per_node
 from hpctl.toolkit.bounds import parse_count
 from hpctl.toolkit.errors import HpctlError
 from hpctl.toolkit.hostlist import expand_hostlist
 from hpctl.vocabulary.identity import JobId, NodeName
-from hpctl.vocabulary.policy_file import PolicyFile, merge_policies
+from hpctl.vocabulary.policy_file import PolicyFile, merge_policy_files
 from hpctl.vocabulary.run_policy import RunPolicy
 
 MOST_TASKS = 65_536
@@ -71,10 +71,10 @@ class RunSettings:
 
     def configure(self, below: Sequence[PolicyFile]) -> None:
         """Put the job's own policy over others. A step's size was settled at the start."""
-        self.policy = replace(merge_policies([*below, *self.own]), nodes=self.policy.nodes)
+        self.policy = replace(merge_policy_files([*below, *self.own]), nodes=self.policy.nodes)
 
     @property
-    def says_it_saves(self) -> bool:
+    def has_save_signal(self) -> bool:
         """Return whether the job's owner says that the program saves at a signal
         (--save-signal)."""
         return bool(self.environ.get("HPCTL_SAVE_SIGNAL"))
@@ -101,7 +101,7 @@ class RunSettings:
         return Path(path) if kind == "file" and path else None
 
     @property
-    def restart_way(self) -> RestartMethod:
+    def restart_method(self) -> RestartMethod:
         """Return how the ranks of this job are restarted first."""
         in_process = self.torch is not None and self.torch.in_process
         return choose_first_restart_method(
@@ -113,9 +113,9 @@ class RunSettings:
         """Return the patterns of checkpoint files that the job declares."""
         return self.places.files if self.places is not None else ()
 
-    def newest_checkpoint(self) -> ResumePoint:
+    def find_newest_checkpoint(self) -> ResumePoint:
         """Return what the checkpoint directory holds now."""
-        return find_newest_point(self.directory, self.files)
+        return find_newest_resume_point(self.directory, self.files)
 
     @property
     def resume_places(self) -> ResumePlaces | None:
@@ -128,7 +128,7 @@ class RunSettings:
         nodes = self.policy.nodes
         return min(self.wanted, nodes[0]) if nodes else self.wanted
 
-    def place_tasks(self, nodes: Sequence[NodeName]) -> dict[int, NodeName]:
+    def map_tasks_to_nodes(self, nodes: Sequence[NodeName]) -> dict[int, NodeName]:
         """Return the node of each task that srun starts in a step on these nodes; none where that
         is not known.
 
@@ -158,20 +158,20 @@ class RunSettings:
     def flight(self, attempt: int) -> str:
         """Return where the ranks of an attempt dump their flight recorders, as a path's
         beginning."""
-        return make_flight_prefix(self.environ, self.history, attempt)
+        return make_flight_dump_prefix(self.environ, self.history, attempt)
 
     def gpus(self, in_slurm: int) -> JobGpuAllocation:
         """Return what the job's environment says of its GPUs. `in_slurm` is the number that a node
         has by Slurm, 0 where Slurm counts none."""
         visible = _find_visible_devices(self.srun, self.environ)
-        return find_gpu_grant(self.environ, visible, in_slurm)
+        return read_job_gpu_allocation(self.environ, visible, in_slurm)
 
     def account(self, attempt: int) -> Path | None:
         """Return where the launcher of an attempt writes what it did."""
         return self.history.with_suffix(f".{attempt}.account") if self.history else None
 
     @property
-    def done_mark(self) -> Path | None:
+    def completion_marker_path(self) -> Path | None:
         """Return the file that says, once it is there, that the run is complete."""
         return self.history.with_suffix(".done") if self.history else None
 
@@ -203,7 +203,7 @@ def read_run_settings(  # noqa: PLR0913 -- the options of `hpctl run`, by keywor
         )
     allocated = tuple(NodeName(name) for name in expand_hostlist(listed))
     requested = nodes or srun.given.get("nodes", "")
-    policy = merge_policies(own)
+    policy = merge_policy_files(own)
     policy, wanted = _choose_step_size(
         policy, requested, len(allocated), _count_spare_nodes(spares, environ, policy)
     )
@@ -213,7 +213,7 @@ def read_run_settings(  # noqa: PLR0913 -- the options of `hpctl run`, by keywor
         environ = {name: value for name, value in environ.items() if name != "HPCTL_FAST_DIR"}
     where = environ.get("HPCTL_CHECKPOINT_DIR")
     saved = Path(where) if where else None
-    tasks = 1 if torch is not None else find_task_layout(srun, environ, len(allocated), wanted)
+    tasks = 1 if torch is not None else find_tasks_per_node(srun, environ, len(allocated), wanted)
     return RunSettings(
         job=JobId(int(job)),
         srun=srun,
@@ -222,7 +222,7 @@ def read_run_settings(  # noqa: PLR0913 -- the options of `hpctl run`, by keywor
         wanted=wanted,
         policy=policy,
         directory=saved,
-        history=_find_history_path(saved, environ)
+        history=_choose_history_directory(saved, environ)
         / f"run-{_make_unique_job_key(job, environ)}.jsonl",
         environ=environ,
         restart=int(environ.get("SLURM_RESTART_COUNT", "0") or 0),
@@ -236,7 +236,7 @@ def read_run_settings(  # noqa: PLR0913 -- the options of `hpctl run`, by keywor
     )
 
 
-def find_gpu_grant(
+def read_job_gpu_allocation(
     environ: Mapping[str, str], visible: str | None, in_slurm: int
 ) -> JobGpuAllocation:
     """Return what a job's environment says of its GPUs.
@@ -313,7 +313,7 @@ def _make_unique_job_key(job: str, environ: Mapping[str, str]) -> str:
     return f"{cluster}-{job}" if cluster else job
 
 
-def _find_history_path(saved: Path | None, environ: Mapping[str, str]) -> Path:
+def _choose_history_directory(saved: Path | None, environ: Mapping[str, str]) -> Path:
     """Return the path of the history: with the checkpoints, where every node of a later run sees
     it; else in the user's own directory."""
     if saved is not None:

@@ -27,8 +27,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from hpctl.jobs.run.save_request import MODULE, count_asked_processes
-from hpctl.jobs.sbatch.options import SHARED_SHORT, SHARED_VALUED, list_option_names
+from hpctl.jobs.run.save_request import MODULE, parse_asked_process_count
+from hpctl.jobs.sbatch.options import SHARED_SHORT, SHARED_VALUED, split_option_names
 from hpctl.slurm.run import CommandEnd, CommandResult, SlurmRunner
 from hpctl.slurm.step_beside import make_step_options
 from hpctl.toolkit.compat import SAFE_PATH
@@ -36,7 +36,7 @@ from hpctl.toolkit.errors import HpctlError
 from hpctl.toolkit.hostlist import fold_hostlist
 from hpctl.vocabulary.identity import JobId, NodeName
 
-_VALUED = SHARED_VALUED + list_option_names("""
+_VALUED = SHARED_VALUED + split_option_names("""
     accel-bind bcast-exclude cpu-bind epilog het-group jobid max-exit-timeout max-threads mpi
     msg-timeout prolog relative slurmd-debug task-epilog task-prolog threads treewidth wait
 """)
@@ -60,7 +60,7 @@ class SrunCommand(Struct, frozen=True):
     command: tuple[str, ...]
 
     @property
-    def lives_on(self) -> bool:
+    def should_continue_on_bad_exit(self) -> bool:
         """Return whether the user wants the step to continue when a rank ends badly:
         --kill-on-bad-exit=0."""
         return self.given.get("kill-on-bad-exit") == "0"
@@ -116,7 +116,7 @@ def _split_srun_option(word: str) -> tuple[str, str | None]:
     return name, rest
 
 
-def find_task_layout(
+def find_tasks_per_node(
     srun: SrunCommand, environ: Mapping[str, str], allocated: int, wanted: int
 ) -> int | None:
     """Return the tasks a node of a step, where the batch script's own options speak of the whole
@@ -222,16 +222,16 @@ def parse_srun_lines(block: bytes) -> Iterator[SrunLine]:
         first = re.search(rb"\d+", match[2])
         rank = int(first[0]) if first else 0
         end = SrunTaskEnd(
-            _decode_signal_name(match[1]),
+            _decode_node_name(match[1]),
             rank,
-            _convert_exit_code(text),
+            _parse_exit_code(text),
             text,
             _parse_rank_ranges(match[2]),
         )
         found.append((match.start(), end))
     for match in _LAUNCH.finditer(block):
         text = match[2].decode("utf-8", "replace").strip()
-        found.append((match.start(), SrunLaunchFailure(_decode_signal_name(match[1]), text)))
+        found.append((match.start(), SrunLaunchFailure(_decode_node_name(match[1]), text)))
     for match in _CREATE.finditer(block):
         text = match[1].decode("utf-8", "replace").strip()
         found.append((match.start(), SrunLaunchFailure(None, text)))
@@ -267,7 +267,7 @@ def find_root_cause_end(
     return ends[0] if ends else None
 
 
-def _convert_exit_code(text: str) -> int:
+def _parse_exit_code(text: str) -> int:
     match = _CODE.search(text)
     if match:
         return int(match[1])
@@ -277,7 +277,7 @@ def _convert_exit_code(text: str) -> int:
     return _SIGNALS.get(plain, 1)
 
 
-def _decode_signal_name(raw: bytes) -> NodeName:
+def _decode_node_name(raw: bytes) -> NodeName:
     return NodeName(raw.decode("utf-8", "replace"))
 
 
@@ -350,11 +350,11 @@ class StepLauncher:
             ) from error
         step = RunningStep(attempt, tuple(nodes), process, time.monotonic())
 
-        def wait() -> None:
+        def wait_for_srun() -> None:
             code = process.wait()
             ended(step, code if code >= 0 else 128 - code)
 
-        threading.Thread(target=wait, name=f"srun {attempt}", daemon=True).start()
+        threading.Thread(target=wait_for_srun, name=f"srun {attempt}", daemon=True).start()
         return step
 
     def signal(self, step: RunningStep, number: int) -> None:
@@ -369,7 +369,7 @@ class StepLauncher:
         with contextlib.suppress(ProcessLookupError):
             step.process.send_signal(number)
 
-    def ask_to_save(
+    def request_checkpoint_save(
         self, step: RunningStep, number: int, answered: Callable[[int | None, str], None]
     ) -> None:
         """Send a signal to those processes of the ranks that handle it. Returns at once.
@@ -377,7 +377,7 @@ class StepLauncher:
         `answered` is called from a thread: how many were asked, or None and why that is unknown.
         """
 
-        def run() -> None:
+        def run_save_request() -> None:
             step_id = find_step_id(self._list_steps(), step.process.pid)
             if step_id is None:
                 answered(None, "Slurm has no such step")
@@ -393,9 +393,9 @@ class StepLauncher:
                 own,
                 timeout=SAVE_S,
             )
-            answered(count_asked_processes(ran.text), ran.message[-200:])
+            answered(parse_asked_process_count(ran.text), ran.message[-200:])
 
-        threading.Thread(target=run, name="save request", daemon=True).start()
+        threading.Thread(target=run_save_request, name="save request", daemon=True).start()
 
     def kill(self, step: RunningStep) -> None:
         """Send SIGKILL to all ranks, without Slurm's KillWait. Returns at once."""
@@ -423,7 +423,7 @@ class StepLauncher:
     def is_step_blocked(self, step: RunningStep, before: Collection[int]) -> bool:
         """Return whether slurmctld holds a step back for one of those `before` (process ids of
         sruns), which have ended: it was away at that moment."""
-        return is_step_blocked_by(self._list_steps(), step.process.pid, before)
+        return is_step_blocked_by_earlier(self._list_steps(), step.process.pid, before)
 
     def withdraw_step(self, step: RunningStep) -> None:
         """Have srun give up a step that was not created yet."""
@@ -438,17 +438,17 @@ class StepLauncher:
     def notify(self, command: Sequence[str], document: bytes) -> None:
         """Run the policy's command with a JSON document on its stdin. Returns at once."""
 
-        def run() -> None:
+        def run_notify_command() -> None:
             with contextlib.suppress(OSError, subprocess.TimeoutExpired):
                 subprocess.run(
                     list(command), input=document, timeout=NOTIFY_S, check=False,
                     stdout=subprocess.DEVNULL, env=dict(os.environ),
                 )  # fmt: skip
 
-        threading.Thread(target=run, name="notify", daemon=True).start()
+        threading.Thread(target=run_notify_command, name="notify", daemon=True).start()
 
     def _run_scancel(self, step: RunningStep, name: str) -> None:
-        def run() -> None:
+        def cancel_step() -> None:
             step_id = find_step_id(self._list_steps(), step.process.pid)
             if step_id is None:
                 # Not created yet, so srun is all there is of it; or gone, and so will srun be.
@@ -456,7 +456,7 @@ class StepLauncher:
                 return
             self.runner.run("scancel", f"--signal={name}", step_id, timeout=SCANCEL_S)
 
-        threading.Thread(target=run, name=f"scancel {name}", daemon=True).start()
+        threading.Thread(target=cancel_step, name=f"scancel {name}", daemon=True).start()
 
     def _list_steps(self) -> str:
         return self.scontrol("-o", "show", "step", str(self.job)).text
@@ -467,7 +467,7 @@ def find_step_id(text: str, pid: int) -> str | None:
     return next((match[1] for match in _STEP.finditer(text) if int(match[3]) == pid), None)
 
 
-def is_step_blocked_by(text: str, pid: int, before: Collection[int]) -> bool:
+def is_step_blocked_by_earlier(text: str, pid: int, before: Collection[int]) -> bool:
     """Return whether the step of srun `pid` is pending while one of those `before` is still
     listed."""
     states = {int(match[3]): match[2] for match in _STEP.finditer(text)}

@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpctl.checkpoints import files
-from hpctl.checkpoints.resume import ResumePoint, find_compared_point
+from hpctl.checkpoints.resume import ResumePoint, find_reference_resume_point
 from hpctl.jobs import elastic
 from hpctl.jobs.elastic import SECRET, controller
 from hpctl.jobs.elastic.wire import send_controller_request
@@ -24,8 +24,8 @@ from hpctl.jobs.hangs.ras_judge import ExplainedHang, JobRankNames
 from hpctl.jobs.hangs.stacks import read_step_stacks
 from hpctl.jobs.logs.engine import LogRuleVerdict
 from hpctl.jobs.restart import RestartMethod
-from hpctl.jobs.run.ending import StepEvidence
-from hpctl.jobs.run.flight import build_flight_environment, delete_old_dumps
+from hpctl.jobs.run.ending import StepEndEvidence
+from hpctl.jobs.run.flight import build_flight_recorder_environment, delete_old_flight_dumps
 from hpctl.jobs.run.output import OutputReader, RankProgressListener
 from hpctl.jobs.run.progress import TrackedRankProgress
 from hpctl.jobs.run.progress_notes import ProgressNote
@@ -56,7 +56,7 @@ ASK_S = 5.0
 """How long the launcher has to answer that it restarts the ranks."""
 
 
-def wrap_launcher_command(
+def wrap_command_with_launcher(
     srun: SrunCommand, way: RestartMethod, count: int, policy: RunPolicy, path: Path | None
 ) -> tuple[SrunCommand, Mapping[str, str]]:
     """Return the srun command with a launcher before the command, and what its environment needs.
@@ -74,7 +74,7 @@ def wrap_launcher_command(
 
 
 @dataclass
-class GroupRunRecordReader:
+class RankGroupRecordReader:
     """A reader that follows one step's account. Never raises: without one the exit code must do."""
 
     path: Path | None
@@ -139,11 +139,11 @@ class GroupRunRecordReader:
             else None
         )
 
-    def _read_record_file(self) -> controller.GroupRunRecord | None:
+    def _read_record_file(self) -> controller.RankGroupRecord | None:
         if self.path is None:
             return None
         try:
-            return controller.read_group_run_record(self.path)
+            return controller.read_rank_group_record(self.path)
         except (OSError, HpctlError):
             return None
 
@@ -267,7 +267,7 @@ class StepRunner:
         self._timeouts = TimeoutInquiry(
             given.ras, lambda nodes: read_step_stacks(given.job, nodes, launcher.runner.bin_dir)
         )
-        listener = _StepListener(events, say, self.ranks, self._timeouts)
+        listener = _StepOutputListener(events, say, self.ranks, self._timeouts)
         self._output = OutputReader(given.rules, listener, also=given.logs)
         self.asked_to_end = False
         self._nodes: tuple[NodeName, ...] = ()
@@ -276,7 +276,7 @@ class StepRunner:
         self._resume = ResumePoint(judged=False)
         self._after: ResumePoint | None = None
         self._earlier: set[int] = set()
-        self._account: GroupRunRecordReader | None = None
+        self._account: RankGroupRecordReader | None = None
         self._first = ""
         self._again = given.restart > 0
 
@@ -294,14 +294,14 @@ class StepRunner:
         # The last lines of the step before are not this one's.
         self._output.settle()
         self._events.forget()
-        self._resume = find_compared_point(resume, given.directory, given.files)
-        srun, exported = given.srun, self._build_environment(attempt, resume, hosts)
-        if given.restart_way.has_launcher:
+        self._resume = find_reference_resume_point(resume, given.directory, given.files)
+        srun, exported = given.srun, self._build_step_environment(attempt, resume, hosts)
+        if given.restart_method.has_launcher:
             path = given.account(attempt)
-            srun, more = wrap_launcher_command(
-                srun, given.restart_way, given.tasks or 0, given.policy, path
+            srun, more = wrap_command_with_launcher(
+                srun, given.restart_method, given.tasks or 0, given.policy, path
             )
-            self._account = GroupRunRecordReader(path, more[SECRET])
+            self._account = RankGroupRecordReader(path, more[SECRET])
             self._first = next((host for host, name in hosts.items() if name == nodes[0]), nodes[0])
             exported |= more
         env = make_step_environment(given.environ, nodes, given.allocated)
@@ -321,7 +321,7 @@ class StepRunner:
         finally:
             self._output.close_sinks()
 
-    def take_restarts(self) -> list[Trouble]:
+    def take_restart_troubles(self) -> list[Trouble]:
         """Return the troubles that a launcher inside the step has answered with new ranks since the
         last look."""
         if self._account is None:
@@ -347,7 +347,7 @@ class StepRunner:
         self.ranks.renew()
         self._output.renew()
         self._timeouts.renew()
-        delete_old_dumps(self._given.history, self._attempt)
+        delete_old_flight_dumps(self._given.history, self._attempt)
 
     def withdraw_blocked_step(self, step: RunningStep) -> bool:
         """Return whether Slurm holds this step back for the last one; if so, it is withdrawn, and
@@ -358,42 +358,42 @@ class StepRunner:
             return False
         self._overlap = True
         self._launcher.withdraw_step(step)
-        if self.await_end(step, WITHDRAW_S) is None:
+        if self.await_step_end(step, WITHDRAW_S) is None:
             self._launcher.abandon_step(step)
-            self.await_end(step, WITHDRAW_S)
+            self.await_step_end(step, WITHDRAW_S)
         return True
 
     def stop(self, step: RunningStep) -> tuple[int, dict[NodeName, str]]:
         """End a step now. Its code, and the nodes that are gone, or whose ranks do not die."""
         self._launcher.kill(step)
-        code = self.await_end(step, KILL_S)
+        code = self.await_step_end(step, KILL_S)
         if code is not None:
             return code, {}
         gone = self._find_unreachable_nodes(step)
         limit, again = time.monotonic() + DYING_S, time.monotonic() + AGAIN_S
-        while set(self._list_silent_nodes(step)) - set(gone) and time.monotonic() < limit:
-            code = self.await_end(step, 0.2)
+        while set(self._list_nodes_without_task_end(step)) - set(gone) and time.monotonic() < limit:
+            code = self.await_step_end(step, 0.2)
             if code is not None:
                 return code, {}
             if time.monotonic() >= again:
                 self._launcher.kill(step)
                 again = time.monotonic() + AGAIN_S
         why = f"its ranks did not end within {DYING_S:g} s of SIGKILL"
-        lost = dict.fromkeys(self._list_silent_nodes(step), why) | gone
+        lost = dict.fromkeys(self._list_nodes_without_task_end(step), why) | gone
         self._launcher.abandon_step(step)
-        code = self.await_end(step, KILL_S)
+        code = self.await_step_end(step, KILL_S)
         # Slurm keeps the old step, and all its nodes, until each of them has answered.
         self._overlap = True
         return 128 + signal.SIGKILL if code is None else code, lost
 
-    def _list_silent_nodes(self, step: RunningStep) -> list[NodeName]:
+    def _list_nodes_without_task_end(self, step: RunningStep) -> list[NodeName]:
         """Return its nodes of which srun has not reported that a task ended."""
         heard = {end.node for end in self._output.settle().ends}
         return [node for node in step.nodes if node not in heard]
 
     def _find_unreachable_nodes(self, step: RunningStep) -> dict[NodeName, str]:
         """Return the silent nodes that do not answer; none where that says nothing of them."""
-        silent = self._list_silent_nodes(step)
+        silent = self._list_nodes_without_task_end(step)
         missing = list(silent)
         for seconds in (PROBE_S, SURE_S):
             there = self._launcher.answering(missing, seconds) if missing else set()
@@ -407,16 +407,20 @@ class StepRunner:
             return {}
         return dict.fromkeys(missing, "its ranks did not end at SIGKILL, and it does not answer")
 
-    def ask_witnesses(self) -> tuple[TimeoutEvidence, JobRankNames]:
+    def collect_timeout_evidence(self) -> tuple[TimeoutEvidence, JobRankNames]:
         """Return what the witnesses say of the ranks of a step that has ended."""
         return self._timeouts.gather(self._list_tracked_ranks())
 
     def _explain_hang(self, hang: ExplainedHang) -> Trouble:
         """Return the hang of the running step with whom its ranks wait for."""
         tracked = self._list_tracked_ranks()
-        tasks = {} if self._given.restart_way.has_launcher else self._given.place_tasks(self._nodes)
-        tail = self._output.copy_tail()
-        facts = RunFacts(tail=tail, rank_nodes=_list_rank_nodes(tracked), task_nodes=tasks)
+        tasks = (
+            {}
+            if self._given.restart_method.has_launcher
+            else self._given.map_tasks_to_nodes(self._nodes)
+        )
+        tail = self._output.copy_rank_tail()
+        facts = RunFacts(tail=tail, rank_nodes=_map_ranks_to_nodes(tracked), task_nodes=tasks)
         return explain_hang(
             hang.trouble,
             facts,
@@ -428,30 +432,30 @@ class StepRunner:
         """Return the ranks that have reported themselves in this step."""
         return dict(self.ranks.progress.ranks) if self.ranks.progress else {}
 
-    def facts(self, evidence: StepEvidence, nodes: Sequence[NodeName]) -> RunFacts:
+    def facts(self, evidence: StepEndEvidence, nodes: Sequence[NodeName]) -> RunFacts:
         """Return what is known of a step on these nodes that has ended, besides its trouble.
 
         Where srun starts launchers, the tasks whose ends it reports are not the ranks.
         """
-        launched = self._given.restart_way.has_launcher
-        tasks = {} if launched else self._given.place_tasks(nodes)
+        launched = self._given.restart_method.has_launcher
+        tasks = {} if launched else self._given.map_tasks_to_nodes(nodes)
         return RunFacts(
             tail=evidence.tail,
             ends=() if launched else evidence.ends,
             world=len(tasks),
-            rank_nodes=_list_rank_nodes(self._list_tracked_ranks()),
+            rank_nodes=_map_ranks_to_nodes(self._list_tracked_ranks()),
             task_nodes=tasks,
             nodes=nodes,
         )
 
-    def evidence(self, code: int, lost: Mapping[NodeName, str], gpus: int = 0) -> StepEvidence:
+    def evidence(self, code: int, lost: Mapping[NodeName, str], gpus: int = 0) -> StepEndEvidence:
         """Return all that is known of a step that has ended. `gpus`: a node has so many by
         Slurm."""
         heard = self._output.settle()
         self.ranks.look()
-        mark = self._given.done_mark
-        self._after = self._given.newest_checkpoint()
-        return StepEvidence(
+        mark = self._given.completion_marker_path
+        self._after = self._given.find_newest_checkpoint()
+        return StepEndEvidence(
             code=code,
             ends=list(heard.ends),
             failed=list(heard.failed),
@@ -475,7 +479,7 @@ class StepRunner:
         now = answer is not None and answer.after_s == 0
         if not now or found is None or not found.path:
             return None
-        if places is None or not places.is_one_directory:
+        if places is None or not places.has_only_directory:
             return None
         files.record_job_start(places.directory)
         return found
@@ -484,15 +488,15 @@ class StepRunner:
         """Ask the ranks to save, and wait for a newer checkpoint, for so long at most."""
         if seconds <= 0:
             return
-        old = self._given.newest_checkpoint()
+        old = self._given.find_newest_checkpoint()
         self._say(f"asking the ranks to save, and waiting {seconds:g} s at most")
-        self.ask_to_save(step)
+        self.request_checkpoint_save(step)
         limit = time.monotonic() + seconds
-        while time.monotonic() < limit and self.await_end(step, SAVE_LOOK_S) is None:
-            if self._given.newest_checkpoint() != old:
+        while time.monotonic() < limit and self.await_step_end(step, SAVE_LOOK_S) is None:
+            if self._given.find_newest_checkpoint() != old:
                 return
 
-    def ask_to_save(self, step: RunningStep) -> None:
+    def request_checkpoint_save(self, step: RunningStep) -> None:
         """Send the ranks that handle it the signal at which they save; it would end others."""
         number = self._given.save_signal
         name = signal.Signals(number).name
@@ -502,26 +506,26 @@ class StepRunner:
                 self._say(f"{asked} processes have a handler for {name} and are asked to save")
             elif asked == 0:
                 self._say(f"no process has a handler for {name}: none is asked to save")
-            elif self._given.says_it_saves:
+            elif self._given.has_save_signal:
                 self._say(f"all ranks get {name}: who handles it is not known ({why})")
                 self._launcher.signal(step, number)
             else:
                 self._say(f"none is asked to save: who handles {name} is not known ({why})")
 
-        self._launcher.ask_to_save(step, number, report_answer)
+        self._launcher.request_checkpoint_save(step, number, report_answer)
 
-    def pass_on(self, step: RunningStep, number: int) -> None:
+    def forward_signal(self, step: RunningStep, number: int) -> None:
         """Pass a signal to the supervisor on to the ranks. A signal to end it ends the run, too."""
         if number in ENDING:
             self.asked_to_end = True
         if number == signal.SIGUSR1:
             self._say("asked to save")
-            self.ask_to_save(step)
+            self.request_checkpoint_save(step)
             return
         self._say(f"{signal.Signals(number).name} is passed on to the ranks")
         self._launcher.signal(step, number)
 
-    def await_end(self, step: RunningStep, seconds: float) -> int | None:
+    def await_step_end(self, step: RunningStep, seconds: float) -> int | None:
         """Return the step's code, None if it has not ended by then. Signals are passed on
         meanwhile."""
         limit = time.monotonic() + seconds
@@ -530,7 +534,7 @@ class StepRunner:
                 case StepEndedEvent(step=ended, code=code) if ended is step:
                     return code
                 case SignalReceivedEvent(number=number):
-                    self.pass_on(step, number)
+                    self.forward_signal(step, number)
         return None
 
     def pause(self, seconds: float) -> bool:
@@ -542,7 +546,7 @@ class StepRunner:
                     self.asked_to_end = True
         return not self.asked_to_end
 
-    def _build_environment(
+    def _build_step_environment(
         self, attempt: int, resume: ResumePoint, hosts: Mapping[str, NodeName]
     ) -> dict[str, str]:
         """Return what the ranks find in their environment."""
@@ -553,12 +557,14 @@ class StepRunner:
             exported["HPCTL_SKIP"] = resume.skip
         here = list(hosts.values()) == [self._given.environ.get("SLURMD_NODENAME")]
         exported["NCCL_RAS_ADDR"] = str(self._given.ras)
-        delete_old_dumps(self._given.history, attempt)
-        exported |= build_flight_environment(self._given.environ, self._given.flight(attempt))
+        delete_old_flight_dumps(self._given.history, attempt)
+        exported |= build_flight_recorder_environment(
+            self._given.environ, self._given.flight(attempt)
+        )
         address = self.ranks.begin(hosts, here=here, file=self._given.progress_file)
         if address:
             exported["HPCTL_PROGRESS"] = address
-        mark = _delete_old_done_mark(self._given.done_mark)
+        mark = _delete_old_completion_marker(self._given.completion_marker_path)
         if mark is not None:
             exported["HPCTL_DONE"] = str(mark)
         return exported
@@ -568,7 +574,7 @@ class StepRunner:
         self._events.put(StepEndedEvent(step, code))
 
 
-class _StepListener:
+class _StepOutputListener:
     """A listener that passes what the output contains to the supervisor's loop, and to those who
     wait for it."""
 
@@ -582,29 +588,29 @@ class _StepListener:
         self._events, self._say = events, say
         self._ranks, self._timeouts = ranks, timeouts
 
-    def hear_line(self, line: SrunLine) -> None:
+    def handle_srun_line(self, line: SrunLine) -> None:
         self._events.put(line)
 
-    def hear_verdict(self, verdict: LogRuleVerdict) -> None:
+    def handle_rule_verdict(self, verdict: LogRuleVerdict) -> None:
         trouble = make_rule_trouble(verdict)
         if trouble is not None:
             self._events.put(trouble)
         else:
             self._say(f"log rule {verdict.rule!r}: {verdict.why}: {verdict.line}")
 
-    def hear_note(self, note: ProgressNote) -> None:
+    def handle_progress_note(self, note: ProgressNote) -> None:
         self._ranks.add_log_note(note)
 
-    def hear_timeout(self) -> None:
-        self._timeouts.timed_out()
+    def handle_collective_timeout(self) -> None:
+        self._timeouts.handle_rank_timeout()
 
 
-def _list_rank_nodes(ranks: Mapping[int, TrackedRankProgress]) -> dict[int, NodeName]:
+def _map_ranks_to_nodes(ranks: Mapping[int, TrackedRankProgress]) -> dict[int, NodeName]:
     """Return the nodes of ranks, as they have reported them."""
     return {number: rank.node for number, rank in ranks.items() if rank.node is not None}
 
 
-def _delete_old_done_mark(mark: Path | None) -> Path | None:
+def _delete_old_completion_marker(mark: Path | None) -> Path | None:
     """Return the mark's path, with no mark of an earlier attempt there; None where it cannot be
     had."""
     if mark is None:

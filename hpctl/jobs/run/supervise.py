@@ -15,9 +15,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpctl.checkpoints.marks import CheckpointMark, write_mark
-from hpctl.checkpoints.resume import NoWholeCheckpointError, ResumePoint, find_resume_point
+from hpctl.checkpoints.resume import NoCompleteCheckpointError, ResumePoint, find_resume_point
 from hpctl.checkpoints.run_records import AttemptEnded, AttemptStarted
-from hpctl.jobs.decide import is_growing_worthwhile
+from hpctl.jobs.decide import is_step_growth_worthwhile
 from hpctl.jobs.run import ending, history, trouble_handler
 from hpctl.jobs.run.allocation import (
     AllocationQueries,
@@ -37,7 +37,7 @@ from hpctl.jobs.run.steps import (
     StepEndedEvent,
     StepRunner,
 )
-from hpctl.jobs.run.trouble_handler import TroubleHandler
+from hpctl.jobs.run.trouble_handler import RunFailureHandler
 from hpctl.jobs.run_failure import explain_failure
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.hostlist import fold_hostlist
@@ -78,11 +78,11 @@ class StepTimers:
         seconds = {"poll": self.POLL_S, "grow": self.GROW_S, "create": self.CREATED_S}
         self._due = {name: step.began + after for name, after in seconds.items()}
 
-    def mark_ended(self) -> None:
+    def mark_step_ended(self) -> None:
         """Note that it is over."""
         self._ended = time.monotonic()
 
-    def kill_by(self, seconds: float) -> None:
+    def schedule_kill(self, seconds: float) -> None:
         """End the step in so many seconds, if not before."""
         self._due["kill"] = min(self._due.get("kill", INFINITE), time.monotonic() + seconds)
 
@@ -97,13 +97,13 @@ class StepTimers:
         self._due[name] = time.monotonic() + (again_s or INFINITE)
         return True
 
-    def with_progress(self, trouble: Trouble) -> Trouble:
+    def add_checkpoint_progress(self, trouble: Trouble) -> Trouble:
         """Return a trouble that names the newest complete checkpoint."""
         if trouble.progress is not None:
             return trouble
-        return replace(trouble, progress=self._given.newest_checkpoint().step)
+        return replace(trouble, progress=self._given.find_newest_checkpoint().step)
 
-    def growth_due(self, trained: int | None) -> bool:
+    def is_growth_due(self, trained: int | None) -> bool:
         """Return whether a newer checkpoint is there, looked for occasionally. `trained`: the last
         training step that the ranks reported."""
         if not self._trained and trained is not None:
@@ -111,17 +111,17 @@ class StepTimers:
             self.restart_s = time.monotonic() - self._ended if self._ended else None
         if not self.due("grow", self.GROW_S):
             return False
-        found = self._given.newest_checkpoint()
+        found = self._given.find_newest_checkpoint()
         fresh = found.path is not None and found != self._saved
         self._saved = found
         return fresh
 
-    def time_limit(self, allocation: AllocationState, now: datetime) -> Trouble | None:
+    def find_time_limit_trouble(self, allocation: AllocationState, now: datetime) -> Trouble | None:
         """Return the trouble of a near time limit: once, and only where a save is worth it."""
         left = allocation.left_s(now)
         if self._limit_reported or self._given.directory is None or left is None:
             return None
-        whole = allocation.whole_s or float("inf")
+        whole = allocation.total_time_limit_s or float("inf")
         if left > min(self._given.policy.save_grace_s + self.LIMIT_S, whole / 4):
             return None
         self._limit_reported = True
@@ -162,11 +162,11 @@ def plan_step_growth(policy: RunPolicy, wanted: int, room: GrowthCapacity) -> Ru
     left = UNLIMITED_S if room.left_s is None else room.left_s
     cost = START_S if room.restart_s is None else room.restart_s
     could = min(room.inside, wanted)
-    if is_growing_worthwhile(policy, room.have, could, left, cost):
+    if is_step_growth_worthwhile(policy, room.have, could, left, cost):
         why = f"{could} nodes again instead of {room.have}: worth a restart of {cost:.0f} s"
         return RunDecision(RunAction.STEP, why, size=could)
     enough = 0 < room.missing <= room.idle
-    if enough and is_growing_worthwhile(policy, room.have, wanted, left, cost + REQUEUE_S):
+    if enough and is_step_growth_worthwhile(policy, room.have, wanted, left, cost + REQUEUE_S):
         why = (
             f"{room.idle} idle nodes outside: {wanted} instead of {room.have} are worth a requeue"
             f" of {cost + REQUEUE_S:.0f} s"
@@ -223,7 +223,7 @@ class StepSupervisor:
         self.allocation.suspect(dict.fromkeys(given.suspects, "failed the preflight tests"))
         self.history = JobHistory.open(given.history, parents=given.directory is None)
         self.steps = StepRunner(given, launcher, self.events, self.say)
-        self.handler = TroubleHandler(given, self.allocation, self.history, launcher, self.say)
+        self.handler = RunFailureHandler(given, self.allocation, self.history, launcher, self.say)
         self.timers = StepTimers(given)
         self.avoid = trouble_handler.find_recently_bad_nodes(
             self.history.past, given.policy, _get_utc_now()
@@ -244,10 +244,10 @@ class StepSupervisor:
                 if isinstance(step, RunningStep):
                     self._record_attempt_end(step, outcome)
                 if answer is None or answer.action is not RunAction.STEP:
-                    return self._leave_run(outcome)
+                    return self._finish_run(outcome)
                 if not self.steps.pause(answer.after_s):
                     return outcome.code
-        except NoWholeCheckpointError as error:
+        except NoCompleteCheckpointError as error:
             self.say(f"{error}. {error.hint}")
             return STOP_EXIT_CODE
         except NoSuchJobError as error:
@@ -276,7 +276,7 @@ class StepSupervisor:
             return self._handle_too_few_nodes(fit, len(nodes))
         attempt, now = self.history.attempts + 1, _get_utc_now()
         spare = len(fit.healthy) - len(nodes)
-        self.write(history.format_started_line(now, attempt, nodes, spare, resume.path))
+        self.write(history.format_attempt_start_line(now, attempt, nodes, spare, resume.path))
         if resume.unknown:
             self.say(resume.unknown)
         if resume.unproven:
@@ -298,7 +298,7 @@ class StepSupervisor:
     def _supervise_step(self, step: RunningStep) -> AttemptOutcome:
         """Attend to a step; where the supervisor itself fails, leave it untouched to its end."""
         try:
-            return self._watch_step(step)
+            return self._run_step_event_loop(step)
         except Exception as error:  # noqa: BLE001 -- a fault of ours must not end a run that is well
             self.say(f"hpctl run failed; the step continues without it: {error!r}")
             for number in FORWARDED:
@@ -306,19 +306,21 @@ class StepSupervisor:
             code = step.process.wait()
             return AttemptOutcome(code if code >= 0 else 128 - code, "ended unsupervised")
 
-    def _watch_step(self, step: RunningStep) -> AttemptOutcome:
+    def _run_step_event_loop(self, step: RunningStep) -> AttemptOutcome:
         """Attend to the step until it is over."""
         while True:
             event = self.events.next(self.timers.wait_s(TICK_S))
             outcome = self._handle_event(step, event)
             if outcome is not None:
                 return outcome
-            for each in self.steps.take_restarts():
+            for each in self.steps.take_restart_troubles():
                 self.handler.record_restart(step.attempt, each)
             found = self.steps.ranks.look()
             if found is not None:
                 self.events.put(found)
-            self.history.record_saves(step.attempt, _get_utc_now(), self.steps.ranks.saves())
+            self.history.record_checkpoint_saves(
+                step.attempt, _get_utc_now(), self.steps.ranks.saves()
+            )
             if self.timers.due("kill"):
                 code, lost = self.steps.stop(step)
                 return self.handle_end(step, code, lost)
@@ -331,8 +333,10 @@ class StepSupervisor:
         match event:
             case StepEndedEvent(step=ended, code=code) if ended is step:
                 return self.handle_end(step, code, {})
-            case SrunTaskEnd(code=code) if code != 0 and not self.given.srun.lives_on:
-                self.timers.kill_by(CRASH_GRACE_S)
+            case SrunTaskEnd(code=code) if (
+                code != 0 and not self.given.srun.should_continue_on_bad_exit
+            ):
+                self.timers.schedule_kill(CRASH_GRACE_S)
             case Trouble() as trouble:
                 return self._handle_trouble(step, trouble)
             case ClusterPolicyEvent(layers=layers):
@@ -341,9 +345,9 @@ class StepSupervisor:
             case PreviousRunEvent(why=why):
                 self._log_previous_run_end(why)
             case SignalReceivedEvent(number=number):
-                self.steps.pass_on(step, number)
+                self.steps.forward_signal(step, number)
                 if self.steps.asked_to_end:
-                    self.timers.kill_by(self.given.policy.save_grace_s)
+                    self.timers.schedule_kill(self.given.policy.save_grace_s)
         return None
 
     def handle_end(self, step: RunningStep, code: int, lost: dict[NodeName, str]) -> AttemptOutcome:
@@ -367,7 +371,7 @@ class StepSupervisor:
             more = f", and then ended with {code}" if code else ""
             return AttemptOutcome(code, f"done{more}")
         facts = self.steps.facts(evidence, step.nodes)
-        trouble = explain_failure(trouble, facts, self.steps.ask_witnesses)
+        trouble = explain_failure(trouble, facts, self.steps.collect_timeout_evidence)
         if trouble.kind is TroubleKind.NODE and trouble.node is not None and not lost:
             self.allocation.suspect({trouble.node: trouble.why})
             fit = self.allocation.look()
@@ -375,7 +379,7 @@ class StepSupervisor:
         return AttemptOutcome(code or 1, trouble.why, trouble, answer)
 
     def _handle_uncreated_step(
-        self, step: RunningStep, evidence: ending.StepEvidence, fit: NodeFitness
+        self, step: RunningStep, evidence: ending.StepEndEvidence, fit: NodeFitness
     ) -> AttemptOutcome | None:
         """Handle that Slurm refused to create the step, as it may while it still accounts for the
         last one, or has just been restarted. That is no trouble of the program's: try again, for a
@@ -399,7 +403,7 @@ class StepSupervisor:
 
     def _handle_trouble(self, step: RunningStep, trouble: Trouble) -> AttemptOutcome | None:
         """Handle trouble with a step that runs. None: it continues."""
-        trouble = self.timers.with_progress(trouble)
+        trouble = self.timers.add_checkpoint_progress(trouble)
         # Rules may fire often, and most of what they see lets the step run on.
         fit = self.allocation.look(LOOK_S)
         if self.asked:
@@ -462,7 +466,7 @@ class StepSupervisor:
     def _can_restart_ranks(self, step: RunningStep, fit: NodeFitness) -> bool:
         """Return whether a launcher is in the step that could restart its ranks: all its nodes
         live."""
-        return self.given.restart_way.has_launcher and set(step.nodes) <= set(fit.healthy)
+        return self.given.restart_method.has_launcher and set(step.nodes) <= set(fit.healthy)
 
     def _run_periodic_checks(self, step: RunningStep) -> AttemptOutcome | None:
         """Check what needs only an occasional look: the job itself, its time limit, room to
@@ -474,17 +478,17 @@ class StepSupervisor:
                 1, why, None, RunDecision(RunAction.STEP, why, size=len(step.nodes))
             )
         if self.timers.due("poll", StepTimers.POLL_S) and self.allocation.poll_job():
-            if self.allocation.other or self.allocation.list_gone_nodes(step.nodes):
+            if self.allocation.other or self.allocation.list_removed_nodes(step.nodes):
                 # srun should have ended long ago.
-                self.timers.kill_by(0)
+                self.timers.schedule_kill(0)
             else:
-                self.handler.report_unaffected(
-                    self.allocation.list_gone_nodes(self.given.allocated)
+                self.handler.report_unused_node_loss(
+                    self.allocation.list_removed_nodes(self.given.allocated)
                 )
-        trouble = self.timers.time_limit(self.allocation, _get_utc_now())
+        trouble = self.timers.find_time_limit_trouble(self.allocation, _get_utc_now())
         if trouble is not None:
             self.events.put(trouble)
-        if len(step.nodes) < self.given.wanted and self.timers.growth_due(self.steps.ranks.step):
+        if len(step.nodes) < self.given.wanted and self.timers.is_growth_due(self.steps.ranks.step):
             return self._grow_step(step)
         return None
 
@@ -529,7 +533,7 @@ class StepSupervisor:
             self.say(self.allocation.other)
         return AttemptOutcome(code, self.allocation.over)
 
-    def _leave_run(self, outcome: AttemptOutcome) -> int:
+    def _finish_run(self, outcome: AttemptOutcome) -> int:
         """Leave the run: it is over, or continues elsewhere."""
         answer = outcome.answer
         if answer is not None and answer.action is RunAction.END:
@@ -542,9 +546,9 @@ class StepSupervisor:
             return outcome.code or 1
         if self.allocation.poll_job() and self.allocation.other:
             return self._end_run(outcome.code or 1).code
-        taken = self.handler.request_action(outcome.trouble, answer) and not self.steps.pause(
-            LEAVE_S
-        )
+        taken = self.handler.request_daemon_action(
+            outcome.trouble, answer
+        ) and not self.steps.pause(LEAVE_S)
         if not taken and not self.steps.asked_to_end and self.handler.leave(answer):
             self.steps.pause(LEAVE_S)
         return outcome.code or 1
@@ -554,7 +558,7 @@ class StepSupervisor:
         self.history.add(
             AttemptEnded(step.attempt, _get_utc_now(), outcome.code, outcome.why + done)
         )
-        self.timers.mark_ended()
+        self.timers.mark_step_ended()
 
     def _log_previous_run_end(self, why: str) -> None:
         """Say why the run before this one ended. It was asked to end and did not learn why."""
@@ -563,7 +567,7 @@ class StepSupervisor:
         if last is not None and last.resume is not None:
             place = f"resuming from {last.resume if last.step is None else f'step {last.step}'}"
         self.say(describe_former_run(self.given.restart, why, place))
-        self.history.correct_end(self.given.restart - 1, why)
+        self.history.correct_attempt_end_reason(self.given.restart - 1, why)
 
     def _apply_daemon_reply(self, reply: DaemonReply) -> None:
         """Learn from the daemon's reply the recovery policies below the job's own, and why the run
@@ -586,7 +590,7 @@ class StepSupervisor:
 
     def _print_problems(self) -> None:
         """Print what does not work, and is not needed to continue."""
-        for problem in (self.history.take_problem(), self.steps.ranks.take_problem()):
+        for problem in (self.history.pop_problem(), self.steps.ranks.pop_problem()):
             if problem:
                 self.say(problem)
 

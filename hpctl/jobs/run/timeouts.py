@@ -27,8 +27,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpctl.jobs.crash import CALLS_DIFFER, NOT_COME
-from hpctl.jobs.hangs.flight_files import EARLY_S, list_dump_files, read_dumps_verdict
-from hpctl.jobs.hangs.flight_recorder import FlightRecorderCause, FlightVerdict
+from hpctl.jobs.hangs.flight_files import (
+    EARLY_S,
+    align_flight_dumps_in_subprocess,
+    list_flight_dump_files,
+)
+from hpctl.jobs.hangs.flight_recorder import FlightRecorderCause, FlightRecorderVerdict
 from hpctl.jobs.hangs.ras_judge import (
     LAST_LOOK_S,
     JobRankNames,
@@ -36,12 +40,12 @@ from hpctl.jobs.hangs.ras_judge import (
     RasHangCause,
     RasSample,
     find_awaited_ranks,
-    format_device,
+    format_gpu_number,
 )
 from hpctl.jobs.hangs.ras_report import (
     RasAddress,
+    RasJsonUnsupportedError,
     RasReport,
-    RasWithoutJsonError,
     query_ras_service,
 )
 from hpctl.jobs.hangs.stack_groups import StackVerdict, SuspectRank
@@ -66,14 +70,16 @@ PIECE_CHARS: Final = 600
 class TimeoutEvidence(Struct, frozen=True):
     """What each witness says of one timeout; empty or None where it says nothing."""
 
-    flight: FlightVerdict = FlightVerdict()
+    flight: FlightRecorderVerdict = FlightRecorderVerdict()
     ras: RasFinding | None = None
     stacks: StackVerdict | None = None
     no_ras: str = ""
     """Why the RAS service that answered cannot be read."""
 
 
-def add_absent_rank(trouble: Trouble, said: TimeoutEvidence, names: JobRankNames) -> Trouble:
+def add_absent_rank_to_trouble(
+    trouble: Trouble, said: TimeoutEvidence, names: JobRankNames
+) -> Trouble:
     """Return the trouble with whom the ranks waited for, where a witness names a rank.
 
     A rank that did not come is a HANG of that rank, whatever it did instead. Ranks that call
@@ -84,22 +90,22 @@ def add_absent_rank(trouble: Trouble, said: TimeoutEvidence, names: JobRankNames
         # The kernel says so, and the dumps only show who waited.
         why = f"rank {stopped.rank} {stopped.why}"
         hang = _make_hang_trouble(trouble, why, stopped.rank)
-        return _add_evidence(_add_rank_location(hang, said, names), said)
+        return _add_timeout_evidence(_add_rank_location(hang, said, names), said)
     if said.flight.cause is FlightRecorderCause.TOGETHER:
-        return _add_evidence(_explain_all_ranks_present(trouble, said, names), said)
-    named = _explain_by_flight_dumps(trouble, said, names)
+        return _add_timeout_evidence(_explain_all_ranks_present(trouble, said, names), said)
+    named = _apply_flight_dump_evidence(trouble, said, names)
     is_known = trouble.rank is not None or trouble.node is not None
     if named is None and trouble.kind is TroubleKind.HANG and is_known:
         named = trouble
     if named is None and said.ras is not None:
-        named = _explain_by_ras_report(trouble, said.ras, names)
+        named = _apply_ras_evidence(trouble, said.ras, names)
     if named is None and said.stacks is not None:
-        named = _explain_by_stacks(trouble, said, names) or _explain_by_dumps_and_stacks(
+        named = _apply_stack_evidence(trouble, said, names) or _apply_dump_and_stack_evidence(
             trouble, said
         )
     if named is None:
         named = trouble
-    return _add_evidence(_add_rank_location(named, said, names), said)
+    return _add_timeout_evidence(_add_rank_location(named, said, names), said)
 
 
 def _find_stopped_rank(verdict: StackVerdict | None) -> SuspectRank | None:
@@ -124,10 +130,10 @@ def _explain_all_ranks_present(
     trouble = replace(trouble, why=why, rank=None, node=None)
     if said.ras is None or said.ras.cause is not RasHangCause.FAILED:
         return trouble
-    return _explain_by_ras_report(trouble, said.ras, names) or trouble
+    return _apply_ras_evidence(trouble, said.ras, names) or trouble
 
 
-def _explain_by_flight_dumps(
+def _apply_flight_dump_evidence(
     trouble: Trouble, said: TimeoutEvidence, names: JobRankNames
 ) -> Trouble | None:
     flight = said.flight
@@ -175,12 +181,12 @@ def _find_common_node(
     return places.pop() if len(places) == 1 else None
 
 
-def _explain_by_ras_report(
+def _apply_ras_evidence(
     trouble: Trouble, finding: RasFinding, names: JobRankNames
 ) -> Trouble | None:
     ranks = [names.rank(member, finding.communicator) for member in finding.members]
     only = ranks[0].rank if len(ranks) == 1 and ranks[0] is not None else None
-    device = format_device(finding.members[0]) if len(finding.members) == 1 else ""
+    device = format_gpu_number(finding.members[0]) if len(finding.members) == 1 else ""
     trouble = replace(trouble, device=device or trouble.device)
     why = f"NCCL's RAS: {finding.why}"
     nodes = {
@@ -199,7 +205,7 @@ def _explain_by_ras_report(
     return None
 
 
-def _explain_by_stacks(
+def _apply_stack_evidence(
     trouble: Trouble, said: TimeoutEvidence, names: JobRankNames
 ) -> Trouble | None:
     verdict = said.stacks
@@ -216,7 +222,7 @@ def _explain_by_stacks(
     )
 
 
-def _explain_by_dumps_and_stacks(trouble: Trouble, said: TimeoutEvidence) -> Trouble | None:
+def _apply_dump_and_stack_evidence(trouble: Trouble, said: TimeoutEvidence) -> Trouble | None:
     """Return the trouble of the one rank that does something else, where the dumps show that the
     others wait, or stand where one of those stands that do.
 
@@ -270,7 +276,7 @@ def _find_node_by_ras(finding: RasFinding, number: int, names: JobRankNames) -> 
     return None
 
 
-def _add_evidence(trouble: Trouble, said: TimeoutEvidence) -> Trouble:
+def _add_timeout_evidence(trouble: Trouble, said: TimeoutEvidence) -> Trouble:
     pieces = [
         f"flight recorder ({said.flight.dumps} dumps): {said.flight.text}"
         if said.flight.dumps
@@ -283,15 +289,15 @@ def _add_evidence(trouble: Trouble, said: TimeoutEvidence) -> Trouble:
 
 
 class TimeoutInquiry:
-    """The inquiry of the witnesses of one step's timeout. No method raises; `timed_out` does not
-    wait."""
+    """The inquiry of the witnesses of one step's timeout. No method raises; `handle_rank_timeout`
+    does not wait."""
 
     def __init__(
         self,
         ras: RasAddress,
         stacks: Callable[[Sequence[NodeName]], StackVerdict],
         *,
-        flight: Callable[[str, float], FlightVerdict] = read_dumps_verdict,
+        flight: Callable[[str, float], FlightRecorderVerdict] = align_flight_dumps_in_subprocess,
         ask: Callable[[RasAddress, float], RasReport] = query_ras_service,
     ) -> None:
         """`stacks` reads the ranks' stacks on some nodes; it may raise HpctlError."""
@@ -316,7 +322,7 @@ class TimeoutInquiry:
         self._threads: list[threading.Thread] = []
         self._heard: dict[str, object] = {}
 
-    def timed_out(self) -> None:
+    def handle_rank_timeout(self) -> None:
         """Handle a rank's report of a timeout while the ranks still live. May be called from any
         thread."""
         if self._threads or not self._nodes:
@@ -338,7 +344,7 @@ class TimeoutInquiry:
 
         `ranks` are those that reported themselves. Takes a few seconds where dumps are to be read.
         """
-        flight = self._read_flight(self._began)
+        flight = self._read_flight_verdict(self._began)
         limit = time.monotonic() + WAIT_S
         for thread in self._threads:
             if thread.is_alive():
@@ -350,7 +356,7 @@ class TimeoutInquiry:
             flight,
             judge_ras_report(report, names) if isinstance(report, RasReport) else None,
             stacks if isinstance(stacks, StackVerdict) else None,
-            str(report) if isinstance(report, RasWithoutJsonError) else "",
+            str(report) if isinstance(report, RasJsonUnsupportedError) else "",
         )
         return said, names
 
@@ -369,15 +375,15 @@ class TimeoutInquiry:
         except HpctlError as error:
             stacks = StackVerdict(str(error))
         read = sum(len(group.ranks) for group in stacks.groups)
-        since = self._await_dumps(max(self._world, read), asked)
-        flight = self._read_flight(since)
+        since = self._await_flight_dumps(max(self._world, read), asked)
+        flight = self._read_flight_verdict(since)
         names = JobRankNames(ranks, self._hosts, self._world or flight.world)
         return TimeoutEvidence(flight, ras, stacks), names
 
-    def _read_flight(self, since: float) -> FlightVerdict:
-        return self._flight(self._prefix, since) if self._prefix else FlightVerdict()
+    def _read_flight_verdict(self, since: float) -> FlightRecorderVerdict:
+        return self._flight(self._prefix, since) if self._prefix else FlightRecorderVerdict()
 
-    def _await_dumps(self, world: int, asked: float) -> float:
+    def _await_flight_dumps(self, world: int, asked: float) -> float:
         """Wait until all of so many ranks have dumped, where some have: one that is slow to dump is
         not a rank that cannot. Return since when dumps count (POSIX s).
 
@@ -401,7 +407,7 @@ class TimeoutInquiry:
     def _count_dumped_ranks(self, since: float) -> int:
         """Return how many ranks have dumped since then (POSIX s); 0 where that cannot be seen."""
         try:
-            times = [path.stat().st_mtime for path in list_dump_files(self._prefix)]
+            times = [path.stat().st_mtime for path in list_flight_dump_files(self._prefix)]
         except OSError:
             return 0
         return sum(at >= since - EARLY_S for at in times)
@@ -409,7 +415,7 @@ class TimeoutInquiry:
     def _query_ras(self, heard: dict[str, object]) -> None:
         try:
             heard["ras"] = self._ask(self._address, LAST_LOOK_S)
-        except RasWithoutJsonError as error:
+        except RasJsonUnsupportedError as error:
             heard["ras"] = error
         except HpctlError:
             return  # no NCCL, or one without the service

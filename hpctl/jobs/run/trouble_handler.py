@@ -9,8 +9,8 @@ from functools import partial
 import msgspec
 from msgspec.structs import replace
 
-from hpctl.checkpoints.run_records import TroubleTreated
-from hpctl.jobs.decide import RestartResources, TreatedTrouble, decide_trouble_answer
+from hpctl.checkpoints.run_records import FailureHandled
+from hpctl.jobs.decide import PastTrouble, RestartResources, decide_trouble_action
 from hpctl.jobs.run.allocation import AllocationState, NodeFitness
 from hpctl.jobs.run.history import JobHistory
 from hpctl.jobs.run.settings import RunSettings
@@ -29,8 +29,8 @@ PAUSES = (1.0, 4.0, 10.0, 15.0)
 leaves a job that has lost a node to its supervisor (`job.supervisor_grace_s`)."""
 
 
-class TroubleHandler:
-    """One job's troubles. Only `request_action`, `end` and `leave` wait."""
+class RunFailureHandler:
+    """One job's troubles. Only `request_daemon_action`, `end` and `leave` wait."""
 
     def __init__(
         self,
@@ -79,12 +79,12 @@ class TroubleHandler:
             alive=running,
         )
         policy, past = self._given.policy, self._history.past
-        answer = decide_trouble_answer(policy, past, trouble, means, datetime.now(UTC))
+        answer = decide_trouble_action(policy, past, trouble, means, datetime.now(UTC))
         if answer.action is RunAction.PROCESS and inside is not None:
             refused = inside(trouble, answer.save_first_s)
             if refused:
                 self._say(f"the ranks are not restarted in their step: {refused}")
-                answer = decide_trouble_answer(
+                answer = decide_trouble_action(
                     policy, past, trouble, replace(means, process=False), datetime.now(UTC)
                 )
         said = f"{trouble.kind} -> {answer.action}: {answer.why.removeprefix('hpctl: ')}"
@@ -110,7 +110,7 @@ class TroubleHandler:
             JobReport.of(self._given.job, self._given.restart, trouble, answer)
         )
 
-    def report_unaffected(self, gone: Sequence[NodeName]) -> None:
+    def report_unused_node_loss(self, gone: Sequence[NodeName]) -> None:
         """Report that the allocation lost these nodes, and the step that runs has none of them: a
         spare, say.
 
@@ -127,12 +127,14 @@ class TroubleHandler:
         # Where one was trouble before, the daemon may have received that before it began to watch.
         self._report_in_background(JobReport(self._given.job, self._given.restart, why=why))
 
-    def request_action(self, trouble: Trouble | None, answer: RunDecision) -> bool:
+    def request_daemon_action(self, trouble: Trouble | None, answer: RunDecision) -> bool:
         """Ask the daemon for the requeue or the hold; whether it will act."""
         wish = RequestedAction.HOLD if answer.action is RunAction.HOLD else RequestedAction.REQUEUE
         reply = self._send_last_report(trouble, answer, wish)
         acts = reply is not None and reply.ok and reply.acts
-        self._say(f"the daemon was asked for a {wish}" if acts else _make_no_daemon_answer(reply))
+        self._say(
+            f"the daemon was asked for a {wish}" if acts else _describe_daemon_inaction(reply)
+        )
         return acts
 
     def end(self, trouble: Trouble | None, answer: RunDecision) -> None:
@@ -174,7 +176,7 @@ class TroubleHandler:
         return ran.ok
 
     def _record_attempt(self, attempt: int, trouble: Trouble, answer: RunDecision) -> None:
-        self._history.add(TroubleTreated(attempt, trouble, answer.action, answer.why))
+        self._history.add(FailureHandled(attempt, trouble, answer.action, answer.why))
         if trouble.node is not None:
             self._allocation.healed.discard(trouble.node)
         if trouble.kind is TroubleKind.NODE and trouble.node is not None:
@@ -214,7 +216,7 @@ def retry_supervisor_report(
 
 
 def find_recently_bad_nodes(
-    past: Sequence[TreatedTrouble], policy: RunPolicy, now: datetime
+    past: Sequence[PastTrouble], policy: RunPolicy, now: datetime
 ) -> set[NodeName]:
     """Return nodes that have proved bad for this job lately: taken last, should Slurm give them
     again."""
@@ -226,7 +228,7 @@ def find_recently_bad_nodes(
     return offenders
 
 
-def _make_no_daemon_answer(reply: DaemonReply | None) -> str:
+def _describe_daemon_inaction(reply: DaemonReply | None) -> str:
     if reply is None:
         return "no daemon was reached: using scontrol"
     return f"the daemon does not act ({reply.text}): by Slurm's own means"

@@ -42,7 +42,7 @@ ANSWER_S = 600.0
 _SAYS_AND_ENDS = frozenset({"help", "usage", "version"})
 
 
-class Sbatch(click.Command):
+class SbatchCommand(click.Command):
     """A command whose arguments are sbatch's to parse, all but hpctl's own options."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -62,7 +62,7 @@ class Sbatch(click.Command):
 
 
 @click.command(
-    cls=Sbatch,
+    cls=SbatchCommand,
     options_metavar="[HPCTL OPTIONS] [SBATCH OPTIONS] [SCRIPT [ARGUMENTS]]",
     short_help="Submit a batch job that resumes from checkpoints.",
 )
@@ -116,7 +116,7 @@ def sbatch(arguments: tuple[str, ...]) -> None:
             "--json works only with --dry-run",
             "Add --dry-run; to print the id of a submitted job for scripts, use --parsable.",
         )
-    _reject_late_dry_run(line)
+    _reject_dry_run_after_script(line)
     if _SAYS_AND_ENDS & line.given.keys():
         raise SystemExit(_run_sbatch([program, *line.passed], line))
     script, submission = plan_sbatch_submission(line)
@@ -127,10 +127,10 @@ def sbatch(arguments: tuple[str, ...]) -> None:
     raise SystemExit(_submit_job(program, line, script, submission))
 
 
-def _reject_late_dry_run(line: SbatchCommandLine) -> None:
+def _reject_dry_run_after_script(line: SbatchCommandLine) -> None:
     """Raise HpctlError where --dry-run follows the script: it would be an argument of the script,
     and the job would be submitted."""
-    if "--dry-run" in line.late_options:
+    if "--dry-run" in line.options_after_script:
         raise HpctlError(
             f"--dry-run after {line.script} is an argument of the script: nothing is submitted",
             f"Options go before the script: `hpctl sbatch --dry-run {line.script}`. Where it is for"
@@ -159,7 +159,11 @@ def _build_submit_context(
     missing = tuple(each for each in logs if not os.path.isdir(each[1]))
     if missing:
         with contextlib.suppress(HpctlError):  # no sbatch on PATH: its release is unknown
-            missing = () if context.creates_log_directories(find_sbatch_program(line)) else missing
+            missing = (
+                ()
+                if context.can_slurm_create_log_directories(find_sbatch_program(line))
+                else missing
+            )
     where = asked.checkpoint_dir
     return SubmitContext(
         runtime=_find_python_runtime(),
@@ -188,9 +192,9 @@ def find_unrecognized_checkpoints(directory: str, files: tuple[str, ...] = ()) -
     with contextlib.suppress(OSError):
         # Of what users own nothing is opened as root.
         if os.stat(directory).st_uid == 0 or os.geteuid() != 0:
-            from hpctl.checkpoints.search import CheckpointSearchResult, list_candidates_in_place
+            from hpctl.checkpoints.search import CheckpointSearchResult, list_checkpoint_candidates
 
-            candidates, passed = list_candidates_in_place(
+            candidates, passed = list_checkpoint_candidates(
                 Path(directory), declared=parse_patterns(files)
             )
             return "" if candidates else CheckpointSearchResult(None, tuple(passed)).unknown_note

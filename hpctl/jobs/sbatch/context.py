@@ -11,7 +11,7 @@ from msgspec import Struct, field
 
 from hpctl.jobs.sbatch.options import HpctlOptions, OptionValue
 from hpctl.toolkit.errors import HpctlError
-from hpctl.vocabulary.registration import read_comment
+from hpctl.vocabulary.registration import parse_registration_comment
 
 
 class PythonRuntime(Struct, frozen=True):
@@ -62,7 +62,7 @@ _CREATES_DIRECTORIES = (23, 2)
 """The release of Slurm since which the directories of --output and --error are created."""
 
 
-def creates_log_directories(sbatch: str) -> bool:
+def can_slurm_create_log_directories(sbatch: str) -> bool:
     """Return whether Slurm creates the directories of a job's logs. False where that is unknown."""
     try:
         done = subprocess.run(
@@ -100,7 +100,7 @@ def find_restartable_dependencies(dependency: str, squeue: str) -> tuple[str, ..
     found: set[str] = set()
     for line in done.stdout.decode(errors="replace").splitlines():
         job, _, comment = line.partition("|")
-        registered = read_comment(comment)
+        registered = parse_registration_comment(comment)
         if registered is not None and registered.policy.get("restarts") != 0:
             found |= {job, re.split("[_+]", job)[0]}
     return tuple(job for job in ids if job in found)
@@ -177,7 +177,9 @@ def _read_policy_file(
     from hpctl.vocabulary import policy_file  # PyYAML: only for a policy
 
     try:
-        return policy_file.read_policy(find_policy_file(policy.value, environment, cwd)).compact()
+        return policy_file.read_policy_file(
+            find_policy_file(policy.value, environment, cwd)
+        ).compact()
     except HpctlError as error:
         raise HpctlError(f"{policy.place}: {error}", error.hint) from None
 

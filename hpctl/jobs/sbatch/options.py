@@ -141,7 +141,7 @@ def parse_hpctl_directive(rest: str, place: str) -> dict[str, tuple[OptionValue,
         name = typed.removeprefix("--")
         own = HPCTL_OPTIONS.get(name)
         if own is None or not typed.startswith("--") or not own.directive:
-            _make_unknown_directive_error(place, typed, name)
+            _raise_unknown_directive_error(place, typed, name)
         assert own is not None
         at = f"{place}: --{name}"
         taken = _parse_option_value(name, equals, value, left, at, f"#HPCTL --{name}")
@@ -170,7 +170,7 @@ def _parse_option_value(  # noqa: PLR0913 -- the parts of one word that was type
     return OptionValue(value, place)
 
 
-def _make_unknown_directive_error(place: str, typed: str, name: str) -> None:
+def _raise_unknown_directive_error(place: str, typed: str, name: str) -> None:
     if name in HPCTL_OPTIONS and not HPCTL_OPTIONS[name].directive:
         raise HpctlError(
             f"{place}: --{name} cannot stand in an #HPCTL line",
@@ -192,21 +192,25 @@ def collect_hpctl_options(typed: OptionValues, directives: OptionValues, cwd: st
     """Return what is asked for in sum; the command line wins. Raises HpctlError for a bad value."""
     given = {**directives, **typed}
 
-    def find_last(name: str) -> OptionValue | None:
+    def get_last_value(name: str) -> OptionValue | None:
         return given[name][-1] if given.get(name) else None
 
-    spares, save, where = find_last("spares"), find_last("save-signal"), find_last("checkpoint-dir")
+    spares, save, where = (
+        get_last_value("spares"),
+        get_last_value("save-signal"),
+        get_last_value("checkpoint-dir"),
+    )
     return HpctlOptions(
         checkpoint_dir=_parse_directory(where, cwd) if where else None,
         checkpoint_files=_parse_checkpoint_files(given.get("checkpoint-files", ()), where),
         tiers=tuple(dict.fromkeys(_parse_tier(each, cwd) for each in given.get("tier", ()))),
-        policy=find_last("policy"),
+        policy=get_last_value("policy"),
         log_rules=given.get("log-rules", ()),
-        spares=_parse_spares(spares) if spares else None,
+        spares=_parse_spare_node_count(spares) if spares else None,
         save_signal=_parse_save_signal(save) if save else None,
         resume="no-resume" not in given,
-        preflight=_parse_node_test_level(level) if (level := find_last("preflight")) else "",
-        fast=_parse_fast_saves(given, where),
+        preflight=_parse_node_test_level(level) if (level := get_last_value("preflight")) else "",
+        fast=_parse_fast_save_options(given, where),
     )
 
 
@@ -237,7 +241,9 @@ def _parse_directory(option: OptionValue, cwd: str) -> str:
     return directory
 
 
-def _parse_fast_saves(given: OptionValues, shared: OptionValue | None) -> FastSaveOptions | None:
+def _parse_fast_save_options(
+    given: OptionValues, shared: OptionValue | None
+) -> FastSaveOptions | None:
     options = {name: each[-1] for name, each in given.items() if name.startswith("fast-") and each}
     where = options.pop("fast-dir", None)
     if where is None:
@@ -271,13 +277,13 @@ def _parse_fast_saves(given: OptionValues, shared: OptionValue | None) -> FastSa
             f"{where.place} is in memory, so its saves use the job's memory: give their size",
             "Add --fast-size SIZE, such as --fast-size 64G.",
         )
-    values = {name[5:]: _parse_fast_value(name, one) for name, one in options.items()}
+    values = {name[5:]: _parse_fast_save_value(name, one) for name, one in options.items()}
     flush_s = values.pop("flush", 900)
     keep = bool(values.pop("keep", 0))
     return FastSaveOptions(directory, memory=kind == "mem", flush_s=flush_s, keep=keep, **values)
 
 
-def _parse_fast_value(name: str, given: OptionValue) -> int:
+def _parse_fast_save_value(name: str, given: OptionValue) -> int:
     """Return a number of copies, seconds or bytes."""
     if name == "fast-keep":
         return 1
@@ -327,7 +333,7 @@ def _parse_tier(option: OptionValue, cwd: str) -> str:
     return option.value.rstrip("/")
 
 
-def _parse_spares(option: OptionValue) -> int:
+def _parse_spare_node_count(option: OptionValue) -> int:
     if not re.fullmatch(r"\d{1,4}", option.value) or int(option.value) > MOST_SPARES:
         raise HpctlError(
             f"{option.place} must be a number of spare nodes, not {option.value!r}",
@@ -364,12 +370,12 @@ def _parse_save_signal(option: OptionValue) -> SaveSignal:
     return SaveSignal(name, int(seconds) if at else SAVE_BEFORE_S)
 
 
-def list_option_names(table: str) -> tuple[str, ...]:
+def split_option_names(table: str) -> tuple[str, ...]:
     """Return the names of a table."""
     return tuple(table.split())
 
 
-SHARED_VALUED = list_option_names("""
+SHARED_VALUED = split_option_names("""
     account acctg-freq bb bbf begin chdir cluster-constraint clusters comment constraint
     container container-id core-spec cores-per-socket cpu-freq cpus-per-gpu cpus-per-task
     deadline delay-boot dependency distribution error exclude export export-file extra
@@ -384,14 +390,14 @@ SHARED_VALUED = list_option_names("""
 """What takes a value in sbatch and in srun alike."""
 
 
-_TAKE_A_VALUE = SHARED_VALUED + list_option_names("""
+_TAKE_A_VALUE = SHARED_VALUED + split_option_names("""
     array autocomplete batch cluster container-type context kill-on-invalid-dep mem-update
     resources runtime wait-all-nodes wrap
 """)
 
 
 # Optional values come only after `=`, so they never take the next word.
-_FLAGS = list_option_names("""
+_FLAGS = split_option_names("""
     consolidate-segments contiguous exclusive external get-user-env help hold ignore-pbs nice
     no-kill no-requeue oom-kill-step overcommit oversubscribe parsable propagate quiet reboot
     requeue resv-ports spread-job spread-segments stepmgr test-only usage use-min-nodes verbose
@@ -434,7 +440,7 @@ class SbatchCommandLine(Struct):
     dashes: bool = False
 
     @property
-    def late_options(self) -> list[str]:
+    def options_after_script(self) -> list[str]:
         """Return hpctl's options after the script, `--spares` for each: sbatch's rule makes them
         arguments of the script."""
         if self.dashes:
@@ -484,7 +490,7 @@ class _SbatchArgumentParser:
             taken = _parse_option_value(typed, equals, value, self.left, place, place)
             self.line.own[typed] = (*self.line.own.get(typed, ()), taken)
             return
-        name = _complete_option(typed)
+        name = _expand_abbreviated_option(typed)
         if name is None:
             meant = find_closest_option(typed, list(HPCTL_OPTIONS), 0.75)
             if meant:
@@ -530,7 +536,7 @@ _VALUED = frozenset(_TAKE_A_VALUE)
 _KNOWN = (*_TAKE_A_VALUE, *_FLAGS)
 
 
-def _complete_option(typed: str) -> str | None:
+def _expand_abbreviated_option(typed: str) -> str | None:
     """Return the long option that a word means: itself, or the only one that it begins
     (getopt_long)."""
     if typed in _KNOWN:
@@ -577,7 +583,7 @@ class BatchScript(Struct, frozen=True):
             parts = [w for w in parts[1:] if not w.startswith("-") and "=" not in w]
         return parts[0] if parts else ""
 
-    def with_inserted(self, text: str) -> str:
+    def insert_before_first_command(self, text: str) -> str:
         """Return the script with `text` put in before its first command."""
         head = "".join(self.lines[: self.block])
         if head and not head.endswith("\n"):

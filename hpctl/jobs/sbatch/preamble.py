@@ -84,7 +84,7 @@ def render_preamble(runtime: PythonRuntime, job: Registration, *, resume: bool =
         "PYTHON": shlex.quote(runtime.python),
         "SAFE_PATH": shlex.join(SAFE_PATH),
         "SEARCH": "".join(f" {quote_placeholder_path(tier)}" for tier in job.tiers),
-        "LIMIT": str(FETCH_S if job.fast or _is_in_s3(job) else LOOK_S),
+        "LIMIT": str(FETCH_S if job.fast or _has_s3_tier(job) else LOOK_S),
         "BASE": shlex.quote(root),
         "BASE_TEXT": re.sub(r'(["\\$`])', r"\\\1", root),
         "ENVIRONMENT": path,
@@ -154,7 +154,7 @@ def _render_environment_exports(job: Registration) -> str:
     return exports + made
 
 
-def _is_in_s3(job: Registration) -> bool:
+def _has_s3_tier(job: Registration) -> bool:
     return any(tier.startswith("s3://") for tier in job.tiers)
 
 

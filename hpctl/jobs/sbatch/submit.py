@@ -29,7 +29,7 @@ from hpctl.jobs.sbatch.options import (
     build_wrap_script,
 )
 from hpctl.toolkit.errors import HpctlError
-from hpctl.vocabulary.registration import Registration, write_comment
+from hpctl.vocabulary.registration import Registration, format_registration_comment
 
 
 class SbatchSubmission(Struct, frozen=True):
@@ -64,10 +64,10 @@ def plan_submission(
     draft.requeue()
     if script is None and line.script is not None:
         return draft.submission(line, None)  # --wrap and a script: sbatch refuses it
-    draft.spare_nodes()
+    draft.add_spare_nodes()
     draft.signal()
     draft.add_warnings()
-    if body.shell not in SHELLS and not draft.needs_lines:
+    if body.shell not in SHELLS and not draft.needs_preamble:
         return draft.submission(line, None, registers=True)
     refuse_non_shell_script(body)
     places = [("tier", tier) for tier in hpctl.tiers]
@@ -99,7 +99,7 @@ class _SubmissionDraft:
         self.policy = dict(context.policy)
         spares = self.policy.get("spares")
         self.restart = choose_first_restart_method(JobRestartSetup(uses_hpctl_run(body)))
-        self.spares = hpctl.spares if hpctl.spares is not None else _parse_number(spares)
+        self.spares = hpctl.spares if hpctl.spares is not None else _get_integer_or_zero(spares)
 
     def requeue(self) -> None:
         """Add requeue and open-mode, unless the user gave them."""
@@ -108,7 +108,7 @@ class _SubmissionDraft:
         if not self.options.has("open-mode"):
             self.before.append("--open-mode=append")
 
-    def spare_nodes(self) -> None:
+    def add_spare_nodes(self) -> None:
         """Add the spare nodes, and have the job outlive the loss of one."""
         asked = parse_node_range(self.options.value("nodes") or "")
         if asked is not None and asked[1] is not None:
@@ -203,7 +203,7 @@ class _SubmissionDraft:
         export = self.options.value("export")
         self.warnings += list_hang_rule_warnings(export, self.context.environment)
         if directory is not None:
-            self.warnings += list_scratch_warnings(export, self.context.environment)
+            self.warnings += list_resume_from_scratch_warnings(export, self.context.environment)
             self.warnings += list_storage_warnings(
                 directory, self.context.filesystem, self.hpctl.tiers
             )
@@ -222,7 +222,7 @@ class _SubmissionDraft:
             )
 
     @property
-    def needs_lines(self) -> bool:
+    def needs_preamble(self) -> bool:
         """Return whether something was asked for that only shell lines in the script can do."""
         registration = self.registration
         asked = registration.ckpt or registration.preflight or registration.supervised
@@ -252,7 +252,7 @@ class _SubmissionDraft:
         body = self.body
         if not self.restart.has_supervisor:
             body = self._remove_last_exec()
-        lines = tuple(body.with_inserted(text).splitlines(keepends=True))
+        lines = tuple(body.insert_before_first_command(text).splitlines(keepends=True))
         return replace(self.body, lines=lines)
 
     def _remove_last_exec(self) -> BatchScript:
@@ -297,7 +297,7 @@ class _SubmissionDraft:
             fields = ", ".join(registered.fields()) or "its cluster's policy"
             self.notes.append(f"registered in the job's Comment: {fields}")
             comment = self.options.value("comment") or ""
-            self.after.append(f"--comment={write_comment(registered, comment)}")
+            self.after.append(f"--comment={format_registration_comment(registered, comment)}")
             if comment:
                 self.notes.append("your --comment stands after what hpctl registers there")
         wrap = [f"--wrap={line.given['wrap']}"] if copy is None and "wrap" in line.given else []
@@ -349,7 +349,7 @@ def describe_recognized_files(declared: tuple[str, ...]) -> str:
     )
 
 
-def _parse_number(value: object) -> int:
+def _get_integer_or_zero(value: object) -> int:
     return value if type(value) is int else 0
 
 
@@ -369,7 +369,7 @@ class EffectiveSbatchOptions:
         self._line = line
         self._script = script
         self._environment = environment
-        self.late = tuple(line.late_options)
+        self.late = tuple(line.options_after_script)
 
     def value(self, option: str) -> str | None:
         """Return the value of an option (long name) that is obeyed, "" for a flag; None if not
@@ -555,7 +555,7 @@ def list_script_warnings(script: BatchScript) -> list[str]:
 def _list_line_warnings(text: str, script: BatchScript) -> Iterator[str]:
     yield from _list_host_name_warnings(text)
     if not _SAYS.match(text):
-        yield from _list_other_tool_warnings(text, script)
+        yield from _list_conflicting_tool_warnings(text, script)
     text = _remove_quoted_text(text)
     if not (_LAUNCH.search(text) or _SUPERVISED.search(text)):
         return
@@ -568,7 +568,7 @@ def _list_line_warnings(text: str, script: BatchScript) -> Iterator[str]:
         )
 
 
-def _is_export_all(names: str, script: str) -> bool:
+def _has_export_all(names: str, script: str) -> bool:
     """Return whether the value of srun --export has ALL in it, or is a variable that the script
     does not set without."""
     variable = re.fullmatch(r"\$\{?(\w+)\}?", names)
@@ -591,7 +591,7 @@ def _list_host_name_warnings(text: str) -> Iterator[str]:
         yield f"this step is pinned to {host}, which may be the node that is lost; leave -w out"
 
 
-def _list_other_tool_warnings(text: str, script: BatchScript) -> Iterator[str]:
+def _list_conflicting_tool_warnings(text: str, script: BatchScript) -> Iterator[str]:
     """Yield warnings of a line that has another tool act on the job, or keeps the program from what
     it needs."""
     if _AUTO_RESUME.search(text):
@@ -602,7 +602,7 @@ def _list_other_tool_warnings(text: str, script: BatchScript) -> Iterator[str]:
     if _HANG_RULES.search(text):
         yield _HANG_AGENT
     exported = _STEP_EXPORT.search(text)
-    if exported and not _is_export_all(exported["names"], script.text):
+    if exported and not _has_export_all(exported["names"], script.text):
         yield (
             "srun --export without ALL keeps HPCTL_RESUME_FROM and the job's other variables from"
             " the program; add ALL"
@@ -794,7 +794,9 @@ def list_option_warnings(
     return found
 
 
-def list_scratch_warnings(export: str | None, environment: Mapping[str, str]) -> list[str]:
+def list_resume_from_scratch_warnings(
+    export: str | None, environment: Mapping[str, str]
+) -> list[str]:
     """HPCTL_RESUME=scratch, which stays in the job's environment. `export` is sbatch's."""
     if _find_exported_value("HPCTL_RESUME", export, environment) != "scratch":
         return []

@@ -12,7 +12,7 @@ from hpctl.nodes.acceptance.limits import (
     NO_FLOORS,
     PEERS,
     Floors,
-    compute_limits,
+    compute_figure_limits,
     explain_slow_figures,
     find_slow_figures,
     list_newest_measurements,
@@ -21,7 +21,7 @@ from hpctl.toolkit import output
 from hpctl.toolkit.declared_view import Column, Columns, JsonOnly, Layout, RowTable
 
 if TYPE_CHECKING:
-    from hpctl.engine.view import View
+    from hpctl.engine.view import PlanningView
 
 
 class FigureLimitView(Struct, frozen=True):
@@ -108,10 +108,10 @@ def baseline(config: str, as_json: bool) -> None:
     output.show_view("accept-baseline", view, as_json)
 
 
-def make_baseline_view(view: View, site: Floors = NO_FLOORS) -> BaselineView:
+def make_baseline_view(view: PlanningView, site: Floors = NO_FLOORS) -> BaselineView:
     """Return the limits by what is on record and by the floors, and the nodes that miss them."""
     runs = list_newest_measurements(view)
-    known = compute_limits(runs, site)
+    known = compute_figure_limits(runs, site)
     rows = [
         FigureLimitView(
             instance_type=k.instance_type,

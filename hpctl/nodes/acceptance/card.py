@@ -61,13 +61,13 @@ def parse_gpu_card(text: str, machine: str = "") -> GpuCard:
         name = f"MIG of {name}"
     return GpuCard(
         name=make_printable(name)[:MAX_NAME],
-        power_limit_w=_find_lowest_limit(_LIMIT, gpus),
-        default_power_limit_w=_find_lowest_limit(_DEFAULT, gpus),
+        power_limit_w=_find_lowest_power_limit(_LIMIT, gpus),
+        default_power_limit_w=_find_lowest_power_limit(_DEFAULT, gpus),
         machine=machine,
     )
 
 
-def _find_lowest_limit(pattern: re.Pattern[str], gpus: list[str]) -> float:
+def _find_lowest_power_limit(pattern: re.Pattern[str], gpus: list[str]) -> float:
     """Return the lowest of the GPUs' limits, in watts; 0 where one does not report its own."""
     found = [pattern.search(gpu) for gpu in gpus]
     limits = [float(match[1]) for match in found if match is not None]

@@ -81,7 +81,7 @@ class FigureComparison(
     reference: Annotated[str, Meta(min_length=1)]
 
 
-def _read_tables() -> Iterator[dict[str, str]]:
+def _read_table_rows() -> Iterator[dict[str, str]]:
     """Yield each row of the file's tables, its cells by column."""
     columns: list[str] = []
     for line in (pkgutil.get_data(__package__, "card_figures.md") or b"").decode().splitlines():
@@ -95,21 +95,21 @@ def _read_tables() -> Iterator[dict[str, str]]:
             yield dict(zip(columns, cells, strict=True))
 
 
-def _read_figures() -> tuple[CardFigure, ...]:
-    rows = [row for row in _read_tables() if "healthy" in row]
+def _read_card_figures() -> tuple[CardFigure, ...]:
+    rows = [row for row in _read_table_rows() if "healthy" in row]
     return tuple(
         convert({**row, "on": row["on"].split()}, CardFigure, strict=False) for row in rows
     )
 
 
-FIGURES: Final[tuple[CardFigure, ...]] = _read_figures()
+FIGURES: Final[tuple[CardFigure, ...]] = _read_card_figures()
 """Every line of the table, in its order."""
 COMPARISONS: Final[tuple[FigureComparison, ...]] = tuple(
-    convert(row, FigureComparison, strict=False) for row in _read_tables() if "program" in row
+    convert(row, FigureComparison, strict=False) for row in _read_table_rows() if "program" in row
 )
 """By which the shares of published figures are found."""
 CARDS: Final[Mapping[str, str]] = MappingProxyType(
-    {row["family"]: row["card"] for row in _read_tables() if "family" in row}
+    {row["family"]: row["card"] for row in _read_table_rows() if "family" in row}
 )
 """The card of each EC2 family (`p5en`)."""
 
@@ -119,12 +119,12 @@ def find_ec2_family(instance_type: str) -> str:
     return instance_type.removeprefix("ml.").partition(".")[0]
 
 
-def find_card_of_type(instance_type: str) -> str:
+def find_instance_type_card(instance_type: str) -> str:
     """Return the card that an instance type has; empty where it is not known."""
     return CARDS.get(find_ec2_family(instance_type), "")
 
 
-def _index_figures() -> dict[tuple[str, str, str], CardFigure]:
+def _index_card_figures() -> dict[tuple[str, str, str], CardFigure]:
     """Return the rows by card, figure and family; raise ValueError where two say the same."""
     index: dict[tuple[str, str, str], CardFigure] = {}
     for row in FIGURES:
@@ -136,7 +136,7 @@ def _index_figures() -> dict[tuple[str, str, str], CardFigure]:
     return index
 
 
-_INDEX: Final = _index_figures()
+_INDEX: Final = _index_card_figures()
 
 
 def find_card_figure(card: str, figure: str, instance_type: str) -> CardFigure | None:

@@ -30,7 +30,7 @@ START_S = 60
 LIMIT_S = 90.0
 
 
-def make_check_script(command: str, level: str) -> str:
+def make_acceptance_check_script(command: str, level: str) -> str:
     """Return what a node's shell runs to try a command of hpctl's tests, or a site's own.
 
     hpctl's own prints which tests would run. Of a site's only the program is looked for, because
@@ -47,7 +47,7 @@ def try_acceptance_command(runner: SlurmRunner, node: str, level: str, command: 
     ran = runner.run(
         "srun",
         *("--nodes=1", "--ntasks=1", f"--nodelist={node}", f"--immediate={START_S}", "--quiet"),
-        *("--time=2", "sh", "-c", make_check_script(command, level)),
+        *("--time=2", "sh", "-c", make_acceptance_check_script(command, level)),
         timeout=LIMIT_S,
     )
     said = "; ".join(make_printable(ran.text, lines=True).split("\n")).strip("; ")
@@ -83,7 +83,7 @@ def check(names: tuple[str, ...], level: str, config: str, as_json: bool) -> Non
     rows = tuple(try_acceptance_command(scheduler.runner, node, level, command) for node in wanted)
     view = DoctorView(output.now(), rows)
     output.show_view("doctor", view, as_json)
-    output.exit_with(choose_exit_code(view))
+    output.exit_with_code(choose_exit_code(view))
 
 
 def find_idle_node(view: SchedulerView) -> NodeName:

@@ -27,7 +27,7 @@ from hpctl.vocabulary.node_recovery import MARKS, TEST_ASKS, NodePhase, NodeReco
 if TYPE_CHECKING:
     from hpctl.engine.config import Config
     from hpctl.engine.request_client import RequestsView
-    from hpctl.vocabulary.recovery import Trail
+    from hpctl.vocabulary.recovery import TransitionRecord
 
 
 LOOK_S = 1.0
@@ -105,13 +105,18 @@ def nodes(names: tuple[str, ...], level: str, wait: bool, config: str, as_json: 
     NODE may be a hostlist. A node on which a job runs is refused: ask again when it has ended. The
     node is drained for a moment and then tested in a reservation; one that fails stays drained.
     """
-    from hpctl.engine.request_client import ANSWER_S, ask_daemon, expand_hostlists, report_and_exit
+    from hpctl.engine.request_client import (
+        ANSWER_S,
+        ask_daemon,
+        expand_hostlists,
+        print_answers_and_exit,
+    )
 
     loaded = config_loading.load_config(config)
     wanted = dict.fromkeys(expand_hostlists(names))
     view = ask_daemon(loaded, f"accept-{level}", list(wanted), wait_s=ANSWER_S)
     if not wait:
-        report_and_exit(view, as_json, waited=True)
+        print_answers_and_exit(view, as_json, waited=True)
         return
     for row in view.requests:
         output.echo(f"hpctl: {row.target}: {row.answer or 'queued'}", err=True)
@@ -119,7 +124,7 @@ def nodes(names: tuple[str, ...], level: str, wait: bool, config: str, as_json: 
     output.show_view("accept", AcceptancesView(output.now(), ended), as_json)
     taken = all(row.ok for row in view.requests)
     passed = len(ended) == len(view.requests) and all(t.result == "passed" for t in ended)
-    output.exit_with(ExitCode.FINE if taken and passed else ExitCode.PROBLEM)
+    output.exit_with_code(ExitCode.FINE if taken and passed else ExitCode.PROBLEM)
 
 
 def _wait_for_tests(config: Config, view: RequestsView) -> tuple[AcceptanceView, ...]:
@@ -220,7 +225,7 @@ def list_recovery_tests(rec: NodeRecovery) -> tuple[AcceptanceView, ...]:
 
 
 def _build_test_view(
-    rec: NodeRecovery, name: str, due: Trail, end: Trail | None, newest: bool
+    rec: NodeRecovery, name: str, due: TransitionRecord, end: TransitionRecord | None, newest: bool
 ) -> AcceptanceView:
     result = "" if end is None else _RESULTS.get(NodeSignal(end.signal), "cancelled")
     return AcceptanceView(
@@ -244,13 +249,13 @@ def _build_measured_views(rec: NodeRecovery, name: str) -> tuple[MeasuredView, .
             _WORDS.get(f.verdict, ""),
             f.code,
             f.detail,
-            _parse_figures(f.evidence),
+            _parse_evidence_figures(f.evidence),
         )
         for f in rows
     )
 
 
-def _parse_figures(evidence: str) -> dict[str, float]:
+def _parse_evidence_figures(evidence: str) -> dict[str, float]:
     """Return the numbers of a finding's JSON; none where a report was cut short."""
     try:
         found = json.loads(evidence or "{}")
@@ -283,7 +288,9 @@ def show(target: str, config: str, as_json: bool) -> None:
     )
     view = MeasuredTestsView(found.as_of, found.tests[-1:])
     output.show_view("accept", view, as_json)
-    output.exit_with(ExitCode.FINE if view.tests[0].result in ("passed", "") else ExitCode.PROBLEM)
+    output.exit_with_code(
+        ExitCode.FINE if view.tests[0].result in ("passed", "") else ExitCode.PROBLEM
+    )
 
 
 @click.command()

@@ -18,7 +18,7 @@ from hpctl.nodes.culprit import (
     Group,
     NextTestRound,
     Round,
-    count_most_rounds,
+    compute_max_rounds,
     make_group_results,
     search_culprits,
 )
@@ -132,7 +132,7 @@ def culprit(
     done: list[Round] = []
     tests: list[GroupTestView] = []
     while not isinstance(step := search_culprits(suspects, done, healthy), Found):
-        most = count_most_rounds(len({*suspects, *healthy}))
+        most = compute_max_rounds(len({*suspects, *healthy}))
         groups = ", ".join(fold_hostlist(group) for group in step.groups)
         output.echo(f"round {step.number} of at most {most}: {groups}", err=True)
         if dry_run:
@@ -146,7 +146,7 @@ def culprit(
     beliefs = {str(node): round(p, 6) for node, p in step.beliefs.items()}
     found = CulpritSearchView(tuple(map(str, step.culprits)), step.rounds, beliefs, tuple(tests))
     output.show_view("accept-culprit", found, as_json)
-    output.exit_with(ExitCode.PROBLEM if found.culprits else ExitCode.FINE)
+    output.exit_with_code(ExitCode.PROBLEM if found.culprits else ExitCode.FINE)
 
 
 def _parse_nodes(names: Sequence[str]) -> tuple[NodeName, ...]:
@@ -205,20 +205,20 @@ class _GroupTester:
     def _test_group(self, group: Group) -> tuple[float | None, str, bool]:
         """Test a group and return its figure, why it has none, and whether it was tested at all."""
         from hpctl.nodes.acceptance.run import (
-            list_passed_variables,
-            run_on_nodes,
+            run_tests_on_nodes,
+            select_forwarded_variables,
             summarize_failures,
         )
 
         digest = hashlib.blake2b(",".join(group).encode(), digest_size=4).digest()
         port = PORTS[int.from_bytes(digest, "big") % len(PORTS)]
-        environ = list_passed_variables() | {
+        environ = select_forwarded_variables() | {
             "HPCTL_GROUP_HEAD": self._addresses[group[0]],
             "HPCTL_GROUP_PORT": str(port),
         }
         seconds = int(self._limit_s)
         limits = (f"--immediate={seconds}", "--exclusive", "--job-name=hpctl-culprit")
-        found, error = run_on_nodes(
+        found, error = run_tests_on_nodes(
             self._runner, group, LEVEL, self._limit_s, (*limits, *self._options), environ
         )
         results = list(chain.from_iterable(found.get(node, ()) for node in group))

@@ -8,7 +8,7 @@ from hpctl.engine.node_history import (
 from hpctl.engine.test_reservation import choose_test_level, find_test_job, format_test_name
 from hpctl.faults.slurm_reasons import is_closed_by_slurm
 from hpctl.nodes.acceptance.limits import FAILED_SIGNALS, FIGURES_SHOWN, PATIENCE_S, REMEDY_SIGNALS
-from hpctl.nodes.actors import NodeCase, attempt_step, resolve_answer
+from hpctl.nodes.actors import NodeCase, attempt_step, resolve_step_answer
 from hpctl.toolkit.bounds import add_seconds, make_printable
 from hpctl.vocabulary.assessment import NodeCondition
 from hpctl.vocabulary.model import TEST, TEST_SUMMARY, DeviceVerdict, Finding
@@ -18,32 +18,32 @@ from hpctl.vocabulary.outcome import OutcomeKind
 from hpctl.vocabulary.recovery import (
     Next,
     PhaseMove,
-    RequeueInterval,
+    RecheckInterval,
     StartStep,
     StepKind,
     describe_takeover,
     find_last_step,
-    format_answer,
+    format_outcome,
 )
 from hpctl.vocabulary.slurm_facts import ENDED
 
 
-def decide_before_service(c: NodeCase) -> Next | None:
+def choose_step_before_service(c: NodeCase) -> Next | None:
     """Return what a healthy node still needs before it serves: a test, or to leave an old one."""
     if c.facts.left_in:
-        return delete_left_reservation(c)
+        return delete_leftover_reservation(c)
     level = choose_test_level(c.rec, c.policy)
     if level:
         return PhaseMove(NodeSignal.ACCEPTANCE_DUE, f"its {level} test comes before it serves")
     return None
 
 
-def advance_accepting(c: NodeCase) -> Next:
+def advance_acceptance_test(c: NodeCase) -> Next:
     """Reserve the node, resume it inside, submit the job, wait for the result."""
     ended = (
         _detect_node_loss(c)
-        or _detect_failure(c)
-        or _detect_takeover(c)
+        or _detect_failed_tests(c)
+        or _detect_operator_takeover(c)
         or _judge_agent_results(c)
         or _judge_missing_result(c)
     )
@@ -55,7 +55,7 @@ def advance_accepting(c: NodeCase) -> Next:
         _has_step_since_drain(c.rec, StepKind.RESUME),
     )
     if node is None:
-        return c.wait("slurmctld does not list the node", RequeueInterval.SLOWLY)
+        return c.wait("slurmctld does not list the node", RecheckInterval.SLOWLY)
     if not c.facts.held:
         cannot = "it cannot be reserved for its test"
         return c.take(StepKind.ISOLATE, name, NodeSignal.UNTESTED, cannot, nodes=(node.name,))
@@ -64,14 +64,14 @@ def advance_accepting(c: NodeCase) -> Next:
         last = c.last(StepKind.RESUME)
         if not opened and last is not None:  # of an earlier test
             answer = StartStep(StepKind.RESUME, c.rec.node, last.attempt + 1)
-        return resolve_answer(answer, "resume the node", "no longer ours to resume")
+        return resolve_step_answer(answer, "resume the node", "no longer ours to resume")
     if c.facts.test is None and find_test_job(c.rec) is None:
         if node.state != "IDLE" or not node.responding:
-            return c.wait("its slurmd has not answered since it was resumed", RequeueInterval.SOON)
+            return c.wait("its slurmd has not answered since it was resumed", RecheckInterval.SOON)
         return _submit_test_job(c, name)
     state = c.facts.test.state if c.facts.test else "not known"
     return c.wait(
-        f"test {c.rec.test}, job {find_test_job(c.rec)} ({state})", RequeueInterval.SLOWLY
+        f"test {c.rec.test}, job {find_test_job(c.rec)} ({state})", RecheckInterval.SLOWLY
     )
 
 
@@ -115,7 +115,7 @@ def _detect_node_loss(c: NodeCase) -> PhaseMove | None:
     return None
 
 
-def _detect_takeover(c: NodeCase) -> PhaseMove | None:
+def _detect_operator_takeover(c: NodeCase) -> PhaseMove | None:
     """Detect an operator who resumes the node before we do, or gives it another Reason: they
     win."""
     node, how = c.facts.slurm, ""
@@ -131,7 +131,7 @@ def _detect_takeover(c: NodeCase) -> PhaseMove | None:
     return PhaseMove(NodeSignal.OPERATOR_TOOK_OVER, how) if how else None
 
 
-def _detect_failure(c: NodeCase) -> PhaseMove | None:
+def _detect_failed_tests(c: NodeCase) -> PhaseMove | None:
     """Detect the tests that failed, by the report of the node's agent."""
     failed = [
         f for f in c.facts.results if f.verdict is DeviceVerdict.FAIL and f.check != TEST_SUMMARY
@@ -153,14 +153,14 @@ def _judge_agent_results(c: NodeCase) -> Next | None:
     if not found:
         return None
     if c.facts.test is not None and c.facts.test.running:
-        return c.wait("it passed; its job is about to end", RequeueInterval.SOON)
+        return c.wait("it passed; its job is about to end", RecheckInterval.SOON)
     judged = c.facts.assessment
     if (
         judged
         and judged.condition is not NodeCondition.HEALTHY
         and has_evidence_since_opening(judged, c.rec)
     ):
-        return c.wait(f"its test is over; {judged.condition}: {judged.why}", RequeueInterval.SLOWLY)
+        return c.wait(f"its test is over; {judged.condition}: {judged.why}", RecheckInterval.SLOWLY)
     passed = [f for f in tests if f.verdict is DeviceVerdict.OK]
     if not passed:
         return PhaseMove(NodeSignal.UNTESTED, f"all of {len(tests)} tests were skipped", found)
@@ -200,7 +200,7 @@ def _judge_missing_result(c: NodeCase) -> PhaseMove | None:
     return PhaseMove(NodeSignal.UNTESTED, why)
 
 
-def advance_unreserving(c: NodeCase) -> Next:
+def advance_reservation_removal(c: NodeCase) -> Next:
     """Drain the node unless it passed, end its job, delete its reservation, and move on."""
     verdict, why = c.rec.test_verdict
     node, serves = c.facts.slurm, has_passed_test(c.rec, c.policy)
@@ -213,11 +213,11 @@ def advance_unreserving(c: NodeCase) -> Next:
         # A person is called: without a drain the node would be lost there, as healthy as it looks.
         return _drain_node(c, "its test is over, and its reservation does not go")
     if _may_have_test_job(c):
-        return _make_repeated_step(
+        return _repeat_required_step(
             c, StepKind.END_TEST, format_test_name(c.rec), "the job of its test"
         )
     if c.facts.held:
-        return _make_repeated_step(
+        return _repeat_required_step(
             c, StepKind.UNRESERVE, format_test_name(c.rec), "its reservation"
         )
     if serves:
@@ -238,10 +238,10 @@ def _resume_node(c: NodeCase, why: str) -> Next:
         how = describe_takeover(node, c.rec.id)
         if how:
             return PhaseMove(NodeSignal.OPERATOR_TOOK_OVER, how)
-        return resolve_answer(
+        return resolve_step_answer(
             attempt_step(c, StepKind.RETURN), "resume the node", "no longer ours to return"
         )
-    return c.wait("slurmctld shows the node DOWN", RequeueInterval.SLOWLY)
+    return c.wait("slurmctld shows the node DOWN", RecheckInterval.SLOWLY)
 
 
 def _find_late_fault(c: NodeCase) -> str:
@@ -277,7 +277,7 @@ def _drain_node(c: NodeCase, why: str) -> Next:
     last = c.last(StepKind.DRAIN)
     if last is not None and _has_step_since_drain(c.rec, StepKind.RESUME):
         return StartStep(StepKind.DRAIN, c.rec.node, last.attempt + 1, why)
-    answer = _make_repeated_step(c, StepKind.DRAIN, c.rec.node, "the drain of the node")
+    answer = _repeat_required_step(c, StepKind.DRAIN, c.rec.node, "the drain of the node")
     return (
         StartStep(answer.kind, answer.target, answer.attempt, why)
         if isinstance(answer, StartStep)
@@ -285,23 +285,23 @@ def _drain_node(c: NodeCase, why: str) -> Next:
     )
 
 
-def delete_left_reservation(c: NodeCase) -> Next:
+def delete_leftover_reservation(c: NodeCase) -> Next:
     """Delete the reservation that an earlier recovery could not delete."""
-    return _make_repeated_step(
+    return _repeat_required_step(
         c, StepKind.UNRESERVE, c.facts.left_in, "the reservation of an earlier test"
     )
 
 
-def _make_repeated_step(c: NodeCase, kind: StepKind, name: str, what: str) -> Next:
+def _repeat_required_step(c: NodeCase, kind: StepKind, name: str, what: str) -> Next:
     """Repeat a step that must take effect, however long: the phase's deadline calls a person."""
     last = c.last(kind)
     if last is not None and last.target == name and last.resolved is not None:
         refused = last.outcome is not None and last.outcome.kind is OutcomeKind.REJECTED
         pause = min(last.attempt, PATIENCE_S) if refused else c.policy.node.step_retry_s
         if c.now < add_seconds(last.resolved, pause):
-            text = format_answer(last.outcome) if last.outcome else ""
+            text = format_outcome(last.outcome) if last.outcome else ""
             return c.wait(
-                f"waiting for {what} to go: {text}".removesuffix(": "), RequeueInterval.SOON
+                f"waiting for {what} to go: {text}".removesuffix(": "), RecheckInterval.SOON
             )
     number = last.attempt + 1 if last is not None and last.target == name else 1
     return StartStep(kind, name, number, nodes=(c.rec.node,))

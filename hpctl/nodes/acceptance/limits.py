@@ -29,15 +29,15 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpctl.engine.test_reservation import ADDED, ORDER, TEST_LADDER, UPDATED
-from hpctl.engine.view import Candidate, View
-from hpctl.nodes.acceptance.cards import GpuCard, find_card_figure, find_card_of_type
+from hpctl.engine.view import PlanningView, RecoveryCandidate
+from hpctl.nodes.acceptance.cards import GpuCard, find_card_figure, find_instance_type_card
 from hpctl.toolkit.bounds import add_seconds
 from hpctl.vocabulary.assessment import FaultClass, Remedy, Urgency
 from hpctl.vocabulary.change import ChangeKind, ChangePhase
 from hpctl.vocabulary.identity import NodeName, RuleId
 from hpctl.vocabulary.model import TEST, TEST_SUMMARY, DeviceVerdict, Finding
 from hpctl.vocabulary.node_recovery import TEST_ASKS, NodeSignal
-from hpctl.vocabulary.policy import Mode, RecoveryPolicy
+from hpctl.vocabulary.policy import OperatingMode, RecoveryPolicy
 
 PEERS: Final = 5
 """Nodes of a type and card without which there is no limit but the floor."""
@@ -85,7 +85,7 @@ Source = Literal["fleet", "measured", "published", "data sheet", "site"]
 FleetVerdict = Literal["fine", "slow", "again"]
 
 
-class Measured(Struct, frozen=True):
+class AcceptanceMeasurement(Struct, frozen=True):
     """One run of one test on one node. `healthy`: it passed, and nothing is wrong with the node."""
 
     instance_type: str
@@ -98,7 +98,7 @@ class Measured(Struct, frozen=True):
     @property
     def place(self) -> tuple[str, str]:
         """Return the instance type and the card, of which nodes are compared with each other."""
-        return strip_ml_prefix(self.instance_type), self.card.name or find_card_of_type(
+        return strip_ml_prefix(self.instance_type), self.card.name or find_instance_type_card(
             self.instance_type
         )
 
@@ -185,9 +185,11 @@ class SlowFigure(Struct, frozen=True):
             return f"{text} {kept.limit:.4g}, the limit in acceptance.floors"
         healthy = f"a healthy {kept.card} gives {kept.expected:.4g}"
         origin = f"{_ORIGINS[kept.by]}: {kept.source}"
-        return f"{text} the floor {kept.limit:.4g}; {healthy} ({origin}){self._explain_power()}"
+        return (
+            f"{text} the floor {kept.limit:.4g}; {healthy} ({origin}){self._explain_power_limit()}"
+        )
 
-    def _explain_power(self) -> str:
+    def _explain_power_limit(self) -> str:
         """Return what a lowered power limit has to do with it; empty where none is known."""
         if not self.card.is_power_limited or self.limit.figure not in _LIMITED_BY_POWER:
             return ""
@@ -214,8 +216,10 @@ _Place = tuple[str, str, str, str]
 """Instance type, card, test, figure."""
 
 
-def compute_limits(
-    measured: Iterable[Measured], site: Floors = NO_FLOORS, also: Iterable[Measured] = ()
+def compute_figure_limits(
+    measured: Iterable[AcceptanceMeasurement],
+    site: Floors = NO_FLOORS,
+    also: Iterable[AcceptanceMeasurement] = (),
 ) -> tuple[FigureLimit, ...]:
     """Return the limits of all types, cards, tests and figures that were measured, in order by
     name.
@@ -231,15 +235,15 @@ def compute_limits(
     for one in also:
         for figure in one.figures:
             runs.setdefault((*one.place, one.test, figure), {})
-    made = (_compute_limit(place, nodes, site) for place, nodes in sorted(runs.items()))
+    made = (_compute_figure_limit(place, nodes, site) for place, nodes in sorted(runs.items()))
     return tuple(limit for limit in made if limit is not None)
 
 
-def _compute_limit(
+def _compute_figure_limit(
     place: _Place, nodes: Mapping[str, list[float]], site: Floors
 ) -> FigureLimit | None:
     of_type, card, test, figure = place
-    floor = _find_floor(place, site)
+    floor = _find_figure_floor(place, site)
     low = figure.endswith(LOW_IS_GOOD)
     if len(nodes) < PEERS:
         return floor
@@ -253,7 +257,7 @@ def _compute_limit(
     return FigureLimit(of_type, test, figure, limit, "fleet", middle, mad, len(values), card)
 
 
-def _find_floor(place: _Place, site: Floors) -> FigureLimit | None:
+def _find_figure_floor(place: _Place, site: Floors) -> FigureLimit | None:
     """Return the floor of the site, else that of the card; None where there is none."""
     of_type, card, test, figure = place
     names = (of_type, f"ml.{of_type}", card)
@@ -277,7 +281,7 @@ def _find_floor(place: _Place, site: Floors) -> FigureLimit | None:
 
 
 def find_slow_figures(
-    runs: Iterable[Measured], known: Iterable[FigureLimit]
+    runs: Iterable[AcceptanceMeasurement], known: Iterable[FigureLimit]
 ) -> tuple[SlowFigure, ...]:
     """Return what of a node's runs, oldest first, is not as the limits have it: the surely slow
     first."""
@@ -298,7 +302,9 @@ def find_slow_figures(
     return tuple(sorted(found, key=lambda one: one.again))
 
 
-def list_measurements(instance_type: str, node: str, tests: Iterable[Finding]) -> list[Measured]:
+def list_measurements(
+    instance_type: str, node: str, tests: Iterable[Finding]
+) -> list[AcceptanceMeasurement]:
     """Return what the findings of a run of acceptance tests measured; nothing where one failed.
 
     Where the provider does not report the instance type, the machine's own report counts, as of an
@@ -308,11 +314,11 @@ def list_measurements(instance_type: str, node: str, tests: Iterable[Finding]) -
     found = [f for f in findings if f.check.startswith(TEST) and f.check != TEST_SUMMARY]
     healthy = all(f.verdict is not DeviceVerdict.FAIL for f in found)
     card = _find_gpu_card(findings)
-    of_type = instance_type or (card.machine if find_card_of_type(card.machine) else "")
+    of_type = instance_type or (card.machine if find_instance_type_card(card.machine) else "")
     return [
-        Measured(of_type, node, f.check.removeprefix(TEST), figures, healthy, card)
+        AcceptanceMeasurement(of_type, node, f.check.removeprefix(TEST), figures, healthy, card)
         for f in found
-        if (figures := _parse_figures(f.evidence))
+        if (figures := _parse_evidence_figures(f.evidence))
     ]
 
 
@@ -329,17 +335,17 @@ def _find_gpu_card(tests: Iterable[Finding]) -> GpuCard:
         return GpuCard()  # cut short on its way
 
 
-def _parse_figures(evidence: str) -> Figures:
+def _parse_evidence_figures(evidence: str) -> Figures:
     try:
         return msgspec.json.decode(evidence or "{}", type=dict[str, float])
     except (msgspec.MsgspecError, RecursionError):
         return {}  # cut short on its way
 
 
-def judge_results(
+def judge_test_results(
     results: tuple[Finding, ...],
     instance_type: str,
-    measured: Iterable[Measured],
+    measured: Iterable[AcceptanceMeasurement],
     site: Floors = NO_FLOORS,
 ) -> tuple[Finding, ...]:
     """Return the findings of one run, those failed whose figures are surely slow.
@@ -348,7 +354,7 @@ def judge_results(
     near the fleet's limit.
     """
     runs = list_measurements(instance_type, "", results)
-    behind = find_slow_figures(runs, compute_limits(measured, site, runs))
+    behind = find_slow_figures(runs, compute_figure_limits(measured, site, runs))
     return tuple(_fail_slow_finding(finding, behind) for finding in results)
 
 
@@ -394,8 +400,8 @@ booted."""
 
 
 def find_untested_nodes(
-    view: View, policy: RecoveryPolicy, treated: Collection[NodeName], now: datetime
-) -> list[Candidate]:
+    view: PlanningView, policy: RecoveryPolicy, treated: Collection[NodeName], now: datetime
+) -> list[RecoveryCandidate]:
     """Return the nodes with a recent instance or boot that no recovery explains, where those are
     tested.
 
@@ -403,10 +409,10 @@ def find_untested_nodes(
     end
     first.
     """
-    wanted, found = policy.acceptance, list[Candidate]()
-    if policy.mode is Mode.OBSERVE or {wanted.add, wanted.software_update} == {"off"}:
+    wanted, found = policy.acceptance, list[RecoveryCandidate]()
+    if policy.mode is OperatingMode.OBSERVE or {wanted.add, wanted.software_update} == {"off"}:
         return found
-    treated_before = [r for r in view.state.nodes.values() if not r.of_capacity]
+    treated_before = [r for r in view.state.nodes.values() if not r.is_for_capacity_change]
     explained = set(chain.from_iterable((r.opened_for, r.generation) for r in treated_before))
     instances = {generation.instance for generation in explained}
     for node in view.scheduler.nodes.values():
@@ -424,19 +430,21 @@ def find_untested_nodes(
         new = now < add_seconds(launched, NEW_S)
         rebooted = booted is not None and now < add_seconds(booted, NEW_S)
         if new and wanted.add != "off" and here.instance not in instances:
-            found.append(Candidate(here, node, ADDED, now, "it is new", by="hpctl"))
+            found.append(RecoveryCandidate(here, node, ADDED, now, "it is new", by="hpctl"))
         elif rebooted and not new and wanted.software_update != "off":
-            found.append(Candidate(here, node, UPDATED, now, "it has booted", by="hpctl"))
+            found.append(RecoveryCandidate(here, node, UPDATED, now, "it has booted", by="hpctl"))
     return found
 
 
-def find_failed_burn_in_nodes(view: View, treated: Collection[NodeName]) -> list[Candidate]:
+def find_failed_burn_in_nodes(
+    view: PlanningView, treated: Collection[NodeName]
+) -> list[RecoveryCandidate]:
     """Return the nodes whose instance has failed its newest burn-in, and that were not treated
     since.
 
     By every gate, as of any fault: a test that is broken must not take the cluster.
     """
-    state, found = view.state, list[Candidate]()
+    state, found = view.state, list[RecoveryCandidate]()
     newest = {
         change.opened.node: change
         for change in state.changes.values()
@@ -452,7 +460,7 @@ def find_failed_burn_in_nodes(view: View, treated: Collection[NodeName]) -> list
         if last is not None and last.since >= change.since and not last.withdrawn:
             continue
         found.append(
-            Candidate(
+            RecoveryCandidate(
                 health.generation, node, BURNED, change.since, change.trail[-1].why,
                 heard=health.last_heard, findings=change.tests,
             )
@@ -460,10 +468,10 @@ def find_failed_burn_in_nodes(view: View, treated: Collection[NodeName]) -> list
     return found
 
 
-def list_newest_measurements(view: View) -> list[Measured]:
+def list_newest_measurements(view: PlanningView) -> list[AcceptanceMeasurement]:
     """Return what the nodes' newest acceptance tests measured, by recovery, oldest first."""
     tested = (rec for rec in view.state.nodes.values() if rec.tests)
-    found: list[Measured] = []
+    found: list[AcceptanceMeasurement] = []
     for rec in tested:
         found += list_measurements(view.instance_type(rec.node), rec.node, rec.tests)
     return found
@@ -488,7 +496,7 @@ PATIENCE_S: Final = 30
 each time."""
 
 
-def list_limit_findings(test: str, findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
+def list_complete_test_findings(test: str, findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
     """Return what the node's agent reports of a test; nothing until it has reported all."""
     mine = tuple(f for f in findings if f.device == test and f.check.startswith(TEST))
     return mine if any(f.check == TEST_SUMMARY for f in mine) else ()

@@ -12,14 +12,18 @@ import time
 from collections.abc import Mapping
 from datetime import datetime
 
-from hpctl.nodes.acceptance.limits import Measured, compute_limits, find_slow_figures
+from hpctl.nodes.acceptance.limits import (
+    AcceptanceMeasurement,
+    compute_figure_limits,
+    find_slow_figures,
+)
 from hpctl.nodes.acceptance.result import AcceptanceResult
 from hpctl.nodes.acceptance.run import (
     QUICK_S,
     Found,
     format_bad_nodes,
-    list_passed_variables,
-    run_on_nodes,
+    run_tests_on_nodes,
+    select_forwarded_variables,
     summarize_failures,
 )
 from hpctl.slurm.run import SlurmRunner
@@ -47,10 +51,10 @@ def find_bad_nodes(nodes: tuple[NodeName, ...], found: Found) -> dict[NodeName, 
     the others of the job, where they are enough to compare with.
     """
     bad = {}
-    runs: list[Measured] = []
+    runs: list[AcceptanceMeasurement] = []
     for node in nodes:
         runs += [_build_measurement(node, result) for result in found.get(node, ())]
-    known = compute_limits(runs)
+    known = compute_figure_limits(runs)
     for node in nodes:
         if node not in found:
             bad[node] = "reported no test result"
@@ -63,11 +67,11 @@ def find_bad_nodes(nodes: tuple[NodeName, ...], found: Found) -> dict[NodeName, 
     return bad
 
 
-def _build_measurement(node: NodeName, result: AcceptanceResult) -> Measured:
-    return Measured("", node, result.test, result.figures, result.status == "Passed")
+def _build_measurement(node: NodeName, result: AcceptanceResult) -> AcceptanceMeasurement:
+    return AcceptanceMeasurement("", node, result.test, result.figures, result.status == "Passed")
 
 
-def decide_verdict(
+def decide_preflight_verdict(
     nodes: tuple[NodeName, ...], bad: Mapping[NodeName, str], spares: int, restart: int
 ) -> tuple[str, str]:
     """Return the line for the shell, and the message to the user."""
@@ -83,7 +87,7 @@ def decide_verdict(
     return "leave", f"{text}: asking for other nodes"
 
 
-def requeue_without_nodes(
+def requeue_job_without_nodes(
     job: int,
     restart: int,
     bad: Mapping[NodeName, str],
@@ -127,19 +131,21 @@ def main(level: str, environ: Mapping[str, str] = os.environ) -> str:
     nodes = tuple(NodeName(name) for name in expand_hostlist(environ.get("SLURM_JOB_NODELIST", "")))
     job, restart = int(environ["SLURM_JOB_ID"]), int(environ.get("SLURM_RESTART_COUNT", "0"))
     runner = SlurmRunner()
-    inside = list_passed_variables(environ) | {"SLURM_JOB_ID": str(job)}
+    inside = select_forwarded_variables(environ) | {"SLURM_JOB_ID": str(job)}
     began = time.monotonic()
-    found, error = run_on_nodes(runner, nodes, level, LIMITS_S[level], ("--overlap",), inside)
+    found, error = run_tests_on_nodes(runner, nodes, level, LIMITS_S[level], ("--overlap",), inside)
     if not found:
         print_message(
             f"preflight: no test could be run, going ahead: {error or 'srun error nothing'}"
         )
         return "go"
     bad = find_bad_nodes(nodes, found)
-    line, text = decide_verdict(nodes, bad, int(environ.get("HPCTL_SPARES") or 0), restart)
+    line, text = decide_preflight_verdict(
+        nodes, bad, int(environ.get("HPCTL_SPARES") or 0), restart
+    )
     print_message(f"{text} ({time.monotonic() - began:.0f} s)")
     if line == "leave":
-        why = requeue_without_nodes(job, restart, bad, runner, inside)
+        why = requeue_job_without_nodes(job, restart, bad, runner, inside)
         print_message(f"preflight: going ahead with these nodes: {why}")
         return "go"
     return line

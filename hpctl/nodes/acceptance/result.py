@@ -158,13 +158,13 @@ def parse_figures(output: str) -> dict[str, float]:
         if line.startswith("{") and '"figures"' in line:
             try:
                 found = json.loads(line)["figures"]
-                return limit_figures(dict(found))
+                return select_valid_figures(dict(found))
             except (ValueError, TypeError, KeyError, RecursionError):
                 continue
     return {}
 
 
-def limit_figures(found: dict[str, object]) -> dict[str, float]:
+def select_valid_figures(found: dict[str, object]) -> dict[str, float]:
     """Return the first MAX_FIGURES figures whose names are names and whose values are finite."""
     kept: dict[str, float] = {}
     for name, value in found.items():
@@ -243,7 +243,7 @@ class ResultInbox:
         found.sort(key=lambda results: results.finished, reverse=True)
         for results in found[MAX_FILES:]:
             self._delete_file(f"{results.id}.json")
-        return tuple(chain.from_iterable(map(make_findings, found[:MAX_FILES])))
+        return tuple(chain.from_iterable(map(make_result_findings, found[:MAX_FILES])))
 
     def _decode_result_file(self, name: str) -> AcceptanceResults | None:
         try:
@@ -275,7 +275,7 @@ def read_trusted_file(path: Path) -> bytes:
         return file.read(MAX_FILE + 1)
 
 
-def make_findings(results: AcceptanceResults) -> tuple[Finding, ...]:
+def make_result_findings(results: AcceptanceResults) -> tuple[Finding, ...]:
     """Return a finding for each test, and the one that closes them."""
     ended = parse_timestamp(results.finished) or EARLIEST
     began = parse_timestamp(results.started) or ended

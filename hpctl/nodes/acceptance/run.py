@@ -3,8 +3,8 @@
 Prints one line of the contract and one of JSON for each test (hpctl/nodes/acceptance/result.py),
 and ends with 1 where one failed, 2 where there was none to run. With `--id` the results are also
 written for the agent, which reports them. It imports nothing of the daemon and runs as the user who
-starts it. `run_on_nodes` runs it on several nodes at once, one task a node, by srun: in a job, or
-as separate jobs.
+starts it. `run_tests_on_nodes` runs it on several nodes at once, one task a node, by srun: in a
+job, or as separate jobs.
 """
 
 import argparse
@@ -46,7 +46,7 @@ from hpctl.slurm.run import SlurmRunner
 from hpctl.toolkit import yaml_files
 from hpctl.toolkit.bounds import make_printable
 from hpctl.toolkit.compat import SAFE_PATH
-from hpctl.toolkit.errors import FileProblems, HpctlError
+from hpctl.toolkit.errors import HpctlError, InvalidFileError
 from hpctl.toolkit.hostlist import fold_hostlist
 from hpctl.vocabulary.identity import NodeName
 
@@ -65,7 +65,7 @@ _Level = Literal["quick", "full", "group"]
 _Word = Annotated[str, Meta(max_length=256)]
 
 
-class Needs(Struct, frozen=True):
+class AcceptanceRequirements(Struct, frozen=True):
     """What must be there: programs on PATH, paths, mount points."""
 
     programs: tuple[_Word, ...] = ()
@@ -108,7 +108,7 @@ class FigurePattern(Struct, frozen=True):
         return found[-1] if self.of == "last" else min(found) if self.of == "min" else max(found)
 
 
-class AcceptanceRequest(Struct, frozen=True):
+class RemedyPattern(Struct, frozen=True):
     """The remedy that a piece of the output asks for."""
 
     match: str
@@ -128,11 +128,11 @@ class AcceptanceTest(Struct, frozen=True):
     command: Annotated[tuple[str, ...], Meta(min_length=1, max_length=64)]
     levels: Annotated[tuple[_Level, ...], Meta(min_length=1)]
     timeout_s: Annotated[float, Meta(gt=0, le=14400)]
-    needs: Needs = Needs()
+    needs: AcceptanceRequirements = AcceptanceRequirements()
     figures: Annotated[dict[FigureName, FigurePattern], Meta(max_length=result.MAX_FIGURES)] = {}
     failed: str = ""
     remedy: Cure = "none"
-    remedies: Annotated[tuple[AcceptanceRequest, ...], Meta(max_length=16)] = ()
+    remedies: Annotated[tuple[RemedyPattern, ...], Meta(max_length=16)] = ()
 
     def __post_init__(self) -> None:
         _compile_pattern(self.failed)
@@ -147,14 +147,16 @@ class AcceptanceTest(Struct, frozen=True):
         if parsed is not None:
             if parsed.status != "Failed" and status != 0:
                 parsed = self.failure(f"says {parsed.status} and ends with exit code {status}")
-            return replace(parsed, figures=result.limit_figures(figures))
+            return replace(parsed, figures=result.select_valid_figures(figures))
         failed = _compile_pattern(self.failed).search(output) if self.failed else None
         if status == 0 and failed is None:
-            return AcceptanceResult(self.name, "Passed", figures=result.limit_figures(figures))
+            return AcceptanceResult(
+                self.name, "Passed", figures=result.select_valid_figures(figures)
+            )
         why = output[max(0, failed.start() - 120) : failed.end() + 80] if failed else ""
         last = (complaint or output).strip().splitlines()[-1:]
         why = why or f"exit code {status}{': ' if last else ''}{''.join(last)}"
-        return replace(self.failure(why, output), figures=result.limit_figures(figures))
+        return replace(self.failure(why, output), figures=result.select_valid_figures(figures))
 
     def failure(self, why: str, output: str = "") -> AcceptanceResult:
         """Return that the test has failed, with the remedy that its output asks for."""
@@ -174,7 +176,7 @@ class AcceptanceTestFile(Struct, frozen=True):
     tests: Annotated[tuple[AcceptanceTest, ...], Meta(max_length=result.MAX_RESULTS)] = ()
 
 
-class TestFileProblems(FileProblems):
+class TestFileProblems(InvalidFileError):
     """A file of tests that cannot be used."""
 
     __test__ = False
@@ -218,7 +220,7 @@ def load_known_tests(site: Path = SITE) -> dict[str, AcceptanceTest]:
 
 def _load_test_file(path: Path) -> tuple[AcceptanceTest, ...]:
     text = yaml_files.read_limited_text(path, TestFileProblems)
-    return yaml_files.parse_struct(AcceptanceTestFile, text, str(path), TestFileProblems).tests
+    return yaml_files.parse_yaml_struct(AcceptanceTestFile, text, str(path), TestFileProblems).tests
 
 
 def choose_tests(
@@ -319,7 +321,7 @@ def _kill_test_and_exit(number: int, _frame: object) -> None:
     sys.exit(128 + number)
 
 
-def handle_cancellation() -> None:
+def install_cancellation_handlers() -> None:
     """Install the handlers of CANCELLING in this process, which runs nothing else."""
     for number in CANCELLING:
         # nohup ignores SIGHUP: the run is to outlive its terminal.
@@ -411,7 +413,7 @@ _line = msgspec.json.Decoder(TestLine)
 Found = Mapping[NodeName, tuple[AcceptanceResult, ...]]
 
 
-def run_on_nodes(  # noqa: PLR0913 -- what one srun is started with
+def run_tests_on_nodes(  # noqa: PLR0913 -- what one srun is started with
     runner: SlurmRunner,
     nodes: Collection[NodeName],
     level: str,
@@ -456,7 +458,7 @@ def run_on_nodes(  # noqa: PLR0913 -- what one srun is started with
     return found, "" if ran.ok else shorten_to_one_line(ran.message)
 
 
-def list_passed_variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+def select_forwarded_variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the variables that tests on another node need."""
     return {name: value for name, value in environ.items() if name.startswith(_PASSED_ON)}
 
@@ -476,5 +478,5 @@ def format_bad_nodes(nodes: Mapping[NodeName, str]) -> str:
 
 
 if __name__ == "__main__":
-    handle_cancellation()
+    install_cancellation_handlers()
     sys.exit(main())

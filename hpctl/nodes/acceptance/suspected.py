@@ -12,12 +12,12 @@ from typing import Final
 
 from hpctl.engine.power_saving import describe_power_saving
 from hpctl.engine.test_reservation import SUSPECTED
-from hpctl.engine.view import Candidate, View, group_jobs_by_node, is_fresh
+from hpctl.engine.view import PlanningView, RecoveryCandidate, group_jobs_by_node, is_fresh
 from hpctl.nodes.testing import FindSuspicions, NodeSuspicion
 from hpctl.toolkit.bounds import add_seconds
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery
-from hpctl.vocabulary.policy import Mode, RecoveryPolicy
+from hpctl.vocabulary.policy import OperatingMode, RecoveryPolicy
 from hpctl.vocabulary.reason import parse_reason_owner
 from hpctl.vocabulary.slurm_facts import SlurmNode
 
@@ -25,7 +25,7 @@ AGAIN_S: Final = 86400.0
 """Seconds after which a node can be tested because of a suspicion again."""
 
 
-def explain_test_refusal(node: SlurmNode, view: View) -> str:
+def explain_test_refusal(node: SlurmNode, view: PlanningView) -> str:
     """Return why a node cannot be tested now: a test takes a whole node, and waits for no job."""
     here = group_jobs_by_node([node.name], view.scheduler.jobs)[node.name]
     job = next((j for j in here if j.running or j.completing), None)
@@ -41,17 +41,17 @@ def explain_test_refusal(node: SlurmNode, view: View) -> str:
 
 
 def find_suspected_nodes(
-    view: View,
+    view: PlanningView,
     policy: RecoveryPolicy,
     treated: Collection[NodeName],
     find_suspicions: FindSuspicions,
     now: datetime,
-) -> list[Candidate]:
+) -> list[RecoveryCandidate]:
     """Return the node that is tested next because of a suspicion, if there is one.
 
     A treatment or a boot after the newest failure ends the suspicion.
     """
-    if policy.mode is Mode.OBSERVE or policy.acceptance.suspected == "off":
+    if policy.mode is OperatingMode.OBSERVE or policy.acceptance.suspected == "off":
         return []
     tests = [rec for rec in view.state.nodes.values() if rec.rule == SUSPECTED.rule]
     if any(not rec.ended for rec in tests):
@@ -64,15 +64,15 @@ def find_suspected_nodes(
         name = suspicion.node
         if name in treated or name in recent or view.is_quarantined(name):
             continue
-        candidate = _make_candidate(suspicion, view, policy, now)
+        candidate = _make_test_candidate(suspicion, view, policy, now)
         if candidate is not None:
             return [candidate]
     return []
 
 
-def _make_candidate(
-    suspicion: NodeSuspicion, view: View, policy: RecoveryPolicy, now: datetime
-) -> Candidate | None:
+def _make_test_candidate(
+    suspicion: NodeSuspicion, view: PlanningView, policy: RecoveryPolicy, now: datetime
+) -> RecoveryCandidate | None:
     """Return the candidate for a node that is idle, whose agent answers, and that is as it was when
     the jobs failed."""
     node = view.scheduler.nodes.get(suspicion.node)
@@ -89,7 +89,7 @@ def _make_candidate(
         return None
     if node.boot_time is not None and node.boot_time > suspicion.since:
         return None
-    return Candidate(
+    return RecoveryCandidate(
         health.generation,
         node,
         SUSPECTED,
@@ -100,6 +100,6 @@ def _make_candidate(
     )
 
 
-def _find_last_recovery(name: NodeName, view: View) -> NodeRecovery | None:
+def _find_last_recovery(name: NodeName, view: PlanningView) -> NodeRecovery | None:
     last = view.state.last_of_node.get(name)
     return None if last is None else view.state.nodes[last]

@@ -26,7 +26,7 @@ from hpctl.nodes.evidence.gather import (
     decode_gather_result,
     encode_gather_request,
 )
-from hpctl.toolkit.bounded_child import BoundedChild, ChildTooLoud, ChildTooSlow
+from hpctl.toolkit.bounded_child import BoundedSubprocess, ChildOutputLimitError, ChildTimeoutError
 from hpctl.toolkit.bounds import make_printable
 from hpctl.toolkit.compat import SAFE_PATH, UTC
 from hpctl.vocabulary.evidence import (
@@ -74,7 +74,7 @@ class EvidenceKeeper:
 
     def _keep_evidence(self, order: EvidenceOrder) -> None:
         with self._one:
-            result = self._gather(order)
+            result = self._gather_evidence(order)
         now = datetime.now(UTC)
         kept = not result.why
         detail = ", ".join(result.names) if kept else result.why
@@ -91,7 +91,7 @@ class EvidenceKeeper:
         )
         self._report([answer])
 
-    def _gather(self, order: EvidenceOrder) -> GatherResult:
+    def _gather_evidence(self, order: EvidenceOrder) -> GatherResult:
         settings, wanted = self._settings, self._settings.config.evidence
         if not wanted.directory:
             return GatherResult(why="the agent's file names no evidence.directory")
@@ -111,7 +111,7 @@ def _run_gather_process(request: GatherRequest) -> GatherResult:
         with tempfile.TemporaryFile() as question:
             question.write(encode_gather_request(request))
             question.seek(0)
-            child = BoundedChild(
+            child = BoundedSubprocess(
                 [sys.executable, *SAFE_PATH, MODULE], stdin=question, stderr=subprocess.DEVNULL
             )
     except OSError as error:
@@ -120,9 +120,9 @@ def _run_gather_process(request: GatherRequest) -> GatherResult:
     try:
         for _, chunk in child.read(time.monotonic() + GATHER_S, MOST_ANSWER):
             said += chunk
-    except ChildTooSlow:
+    except ChildTimeoutError:
         return GatherResult(why=f"it took more than {GATHER_S:.0f} s")
-    except ChildTooLoud:
+    except ChildOutputLimitError:
         return GatherResult(why="the process that gathers it says too much")
     finally:
         # One that sleeps in the kernel, on a file system that is gone, is left behind.

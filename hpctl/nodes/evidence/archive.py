@@ -61,7 +61,7 @@ class EvidenceArchive:
         daemon's group may write to: another user could put a link in the archive's place."""
         self._name = name
         self._part = f".{name}.{os.getpid()}.part"
-        self._folder = open_directory(directory)
+        self._folder = open_private_directory(directory)
         self._left = MOST_BYTES
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -133,7 +133,7 @@ class EvidenceArchive:
         os.close(self._folder)
 
 
-def open_directory(path: Path) -> int:
+def open_private_directory(path: Path) -> int:
     """Return a descriptor of the directory. Raises EvidenceRefusedError where it is not there, is a
     link, belongs to another user, or is open to others."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

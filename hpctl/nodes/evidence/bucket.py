@@ -37,7 +37,7 @@ Progress = Callable[[int, int], None]
 """Takes the bytes that have come since its last call, and of how many."""
 
 
-class _TimedFile(io.RawIOBase):
+class _DeadlineFile(io.RawIOBase):
     """A file that cannot be read any longer once its time is over: an upload takes its body from
     here, so that it ends where S3 is slow."""
 
@@ -82,7 +82,7 @@ class EvidenceBucket:
         """Write an archive of this machine until `ends`, by time.monotonic(). Raises OSError."""
         with open_regular_file(path) as file:
             size = os.fstat(file.fileno()).st_size
-            body: Any = _TimedFile(file, ends)
+            body: Any = _DeadlineFile(file, ends)
             self._objects.put(self._prefix + path.name, body, size, bytes.fromhex(sha256))
 
     def copy(self, name: str, size: int, out: IO[bytes], progress: Progress) -> None:
@@ -106,7 +106,7 @@ class EvidenceBucket:
             offset += len(block)
             progress(len(block), size)
 
-    def try_read(self) -> None:
+    def check_read_access(self) -> None:
         """Read one page of the listing. Raises OSError."""
         next(iter(self._objects.list(self._prefix, recursive=False)), None)
 

@@ -34,14 +34,14 @@ def check_evidence(config: Config, now: datetime) -> Iterator[CheckView]:
     }
     yield from compare_evidence_places(config.evidence.directory, fresh)
     if is_s3_location(config.evidence.directory):
-        yield from _check_bucket(config)
+        yield from _check_bucket_access(config)
 
 
 def compare_evidence_places(
     place: str, heard: Mapping[NodeName, NodeHealth]
 ) -> Iterator[CheckView]:
     """Compare the head's place with that of each agent that is heard."""
-    nodes = _group_by_place(heard)
+    nodes = _group_nodes_by_place(heard)
     same, silent = nodes.pop(place[:_MOST_NAME], []), nodes.pop("", [])
     if not place:
         yield from _explain_unused_places(nodes)
@@ -52,12 +52,12 @@ def compare_evidence_places(
             f"the agents of {_fold_node_names(silent)} name no evidence.directory: nothing is "
             f"kept of them"
         )
-        yield CheckView(NAME, "warn", what, _write_fix(place))
+        yield CheckView(NAME, "warn", what, _describe_place_fix(place))
     if same and not nodes and not silent:
         yield CheckView(NAME, "ok", f"{place}, as the agents of {len(same)} nodes have it", "")
 
 
-def _group_by_place(heard: Mapping[NodeName, NodeHealth]) -> dict[str, list[NodeName]]:
+def _group_nodes_by_place(heard: Mapping[NodeName, NodeHealth]) -> dict[str, list[NodeName]]:
     """Return the nodes by the place that their agent names; under "" those that name none, or whose
     agent is of a release that does not say."""
     nodes: dict[str, list[NodeName]] = defaultdict(list)
@@ -88,10 +88,12 @@ def _explain_other_places(place: str, nodes: Mapping[str, list[NodeName]]) -> It
             f"the agents of {_fold_node_names(names)} name {other}, this configuration names "
             f"{place}"
         )
-        yield CheckView(NAME, "warn", f"{what}: their evidence is not found", _write_fix(place))
+        yield CheckView(
+            NAME, "warn", f"{what}: their evidence is not found", _describe_place_fix(place)
+        )
 
 
-def _write_fix(place: str) -> str:
+def _describe_place_fix(place: str) -> str:
     return (
         f"set `evidence: {{directory: {place}}}` in /etc/hpctl/agent.yaml there, then systemctl"
         " restart hpctl-agent"
@@ -102,11 +104,13 @@ def _fold_node_names(names: Iterable[NodeName]) -> str:
     return format_node_names(sorted(names))
 
 
-def _check_bucket(config: Config) -> Iterator[CheckView]:
+def _check_bucket_access(config: Config) -> Iterator[CheckView]:
     """Read the bucket once with this host's credentials."""
     place, cluster = config.evidence.directory, config.cluster
     try:
-        open_evidence_bucket(place, profile=cluster.profile, region=cluster.region).try_read()
+        open_evidence_bucket(
+            place, profile=cluster.profile, region=cluster.region
+        ).check_read_access()
     except OSError as error:
         fix = "allow s3:ListBucket, s3:GetObject and s3:DeleteObject on it (docs/evidence.md)"
         yield CheckView(NAME, "fail", f"{place}: {error.strerror or error}", fix)

@@ -81,7 +81,7 @@ class LogStreamReader:
         self._logs, self._group = aws.service("logs"), group
         self._ends, self._monotonic = ends, monotonic
 
-    def read_first(self, streams: tuple[str, ...]) -> Iterator[bytes]:
+    def read_first_stream(self, streams: tuple[str, ...]) -> Iterator[bytes]:
         """Yield the newest lines of the first of these streams that is there, the oldest of them
         first, each after its time. Raises HpctlError for another answer than its absence."""
         for stream in streams:
@@ -89,14 +89,14 @@ class LogStreamReader:
                 yield b"[not read: no time left]\n"
                 return
             try:
-                blocks = self._read_newest(stream)
+                blocks = self._read_newest_pages(stream)
             except ResourceNotFound:
                 continue
             yield f"[{self._group} {stream}]\n".encode()
             yield from reversed(blocks)
             return
 
-    def _read_newest(self, stream: str) -> list[bytes]:
+    def _read_newest_pages(self, stream: str) -> list[bytes]:
         """Return the text of each page, the newest first, MOST_STREAM bytes in all."""
         blocks: list[bytes] = []
         left, token = MOST_STREAM, ""
@@ -141,7 +141,7 @@ def write_instance_logs(aws: Aws, cluster: str, instance: str, recovery: str, pl
         archive = EvidenceArchive(Path(scratch), name)
         try:
             for text, streams in logs.streams.items():
-                archive.add(text, redact_stream(reader.read_first(streams)))
+                archive.add(text, redact_stream(reader.read_first_stream(streams)))
         except BaseException:
             archive.drop()
             raise

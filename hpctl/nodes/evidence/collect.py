@@ -17,7 +17,7 @@ from typing import IO, Final
 
 from msgspec import Struct
 
-from hpctl.toolkit.bounded_child import BoundedChild, ChildTooLoud, ChildTooSlow
+from hpctl.toolkit.bounded_child import BoundedSubprocess, ChildOutputLimitError, ChildTimeoutError
 
 BUG_REPORT: Final = "nvidia-bug-report.sh"
 MOST_ITEM: Final = 8 * 1024 * 1024
@@ -86,7 +86,7 @@ class EvidenceCollector:
             return
         limit = min(self._ends, time.monotonic() + command.limit_s)
         try:
-            child = BoundedChild(
+            child = BoundedSubprocess(
                 (program, *command.words[1:]),
                 environment=_ENVIRONMENT,
                 stderr=subprocess.STDOUT,
@@ -97,7 +97,7 @@ class EvidenceCollector:
             return
         yield from _read_command_output(child, limit)
 
-    def start_bug_report(self, place: Path) -> BoundedChild | None:
+    def start_bug_report(self, place: Path) -> BoundedSubprocess | None:
         """Start NVIDIA's own report, which takes long; None where the driver brings none.
 
         `--safe-mode` leaves out what may hang a machine whose GPU is lost.
@@ -106,7 +106,7 @@ class EvidenceCollector:
         if program is None:
             return None
         try:
-            return BoundedChild(
+            return BoundedSubprocess(
                 (program, "--safe-mode", "--output-file", str(place)),
                 environment=_ENVIRONMENT,
                 directory=str(place.parent),
@@ -117,7 +117,7 @@ class EvidenceCollector:
         except OSError:
             return None
 
-    def read_bug_report(self, child: BoundedChild, place: Path) -> Iterator[bytes]:
+    def read_bug_report(self, child: BoundedSubprocess, place: Path) -> Iterator[bytes]:
         """Yield the report once it has ended, or what there is of it when time is over."""
         if not child.wait(self._ends):
             yield b"[ended: it took too long]\n"
@@ -163,13 +163,13 @@ def read_file_tail(path: Path, most: int) -> Iterator[bytes]:
             size = os.fstat(file.fileno()).st_size
             if size > most:
                 file.seek(size - most)
-            yield from _read_bounded(file, most)
+            yield from _read_bounded_chunks(file, most)
     except (OSError, ValueError) as error:
         if not isinstance(error, FileNotFoundError):
             yield f"[cannot be read: {error}]\n".encode()
 
 
-def _read_bounded(file: IO[bytes], most: int) -> Iterator[bytes]:
+def _read_bounded_chunks(file: IO[bytes], most: int) -> Iterator[bytes]:
     left = most
     while left > 0:
         chunk = file.read(min(_CHUNK, left))
@@ -184,12 +184,12 @@ def _decompress_gzip(path: Path, most: int) -> Iterator[bytes]:
     """Yield what a gzip file holds, `most` bytes at most; what is there of one that was cut."""
     try:
         with gzip.open(path, "rb") as file:
-            yield from _read_bounded(file, most)  # type: ignore[arg-type]
+            yield from _read_bounded_chunks(file, most)  # type: ignore[arg-type]
     except (OSError, EOFError, zlib.error):
         yield b"\n[ended: the report is not complete]\n"
 
 
-def _read_command_output(child: BoundedChild, limit: float) -> Iterator[bytes]:
+def _read_command_output(child: BoundedSubprocess, limit: float) -> Iterator[bytes]:
     """Yield what a program says until it ends, time is over, or it says too much; and its end.
 
     The program stays in the group of this process: the agent kills that as a whole.
@@ -198,9 +198,9 @@ def _read_command_output(child: BoundedChild, limit: float) -> Iterator[bytes]:
     try:
         for _, chunk in child.read(limit, MOST_ITEM):
             yield chunk
-    except ChildTooSlow:
+    except ChildTimeoutError:
         why = "it took too long"
-    except ChildTooLoud:
+    except ChildOutputLimitError:
         why = "it says too much"
     finally:
         code = child.end(_REAP_S)

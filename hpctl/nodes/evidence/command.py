@@ -19,7 +19,7 @@ from hpctl.engine.world_reader import read_world_once
 from hpctl.nodes.evidence.bucket import Progress
 from hpctl.nodes.evidence.cloudwatch import write_instance_logs
 from hpctl.nodes.evidence.fetch import ArchiveReader
-from hpctl.nodes.evidence.store import EvidenceText, InvalidArchiveError, check_archive_members
+from hpctl.nodes.evidence.store import EvidenceText, InvalidArchiveError, read_archive_texts
 from hpctl.toolkit import output
 from hpctl.toolkit.declared_view import (
     Column,
@@ -31,11 +31,11 @@ from hpctl.toolkit.declared_view import (
     Layout,
     RowTable,
     TextLine,
-    state_column,
+    make_state_column,
 )
 from hpctl.toolkit.errors import HpctlError
 from hpctl.toolkit.output import ExitCode
-from hpctl.toolkit.progress_bar import show_transfer
+from hpctl.toolkit.progress_bar import show_transfer_progress
 from hpctl.vocabulary.evidence import KeptArchive, parse_kept_archive
 from hpctl.vocabulary.node_recovery import NodeRecovery
 
@@ -58,7 +58,7 @@ class EvidenceRow(Struct, frozen=True):
         Column("RECOVERY", "recovery"),
         Column("NODE", "node"),
         Column("AT", "at"),
-        state_column("EVIDENCE", "state"),
+        make_state_column("EVIDENCE", "state"),
         Column("BYTES", "size", right=True),
         Column("WHERE", lambda row: row.path or row.why, fold=True),
     )
@@ -165,11 +165,11 @@ def show(target: str, config: str, as_json: bool) -> None:
     """
     loaded = config_loading.load_config(config)
     rec = find_recovery(loaded, target)
-    with show_transfer() as progress:
+    with show_transfer_progress() as progress:
         view = make_evidence_show_view(rec, make_archive_reader(loaded, progress))
     output.show_view("evidence-show", view, as_json)
     if view.trouble or view.why:
-        output.exit_with(ExitCode.PROBLEM)
+        output.exit_with_code(ExitCode.PROBLEM)
 
 
 @evidence.command()
@@ -191,10 +191,10 @@ def fetch(target: str, place: Path, cloudwatch: bool, config: str, as_json: bool
     """
     loaded = config_loading.load_config(config)
     rec = find_recovery(loaded, target)
-    archive = find_kept_archive(rec)
+    archive = find_evidence_archive(rec)
     copy, logs, size, sha256 = "", "", 0, ""
     if archive is not None:
-        with show_transfer() as progress:
+        with show_transfer_progress() as progress:
             copy = str(make_archive_reader(loaded, progress).fetch(archive, place))
         size, sha256 = archive.size, archive.sha256
     if archive is None or cloudwatch:
@@ -209,7 +209,7 @@ def fetch_instance_logs(config: Config, rec: NodeRecovery, place: Path) -> Path:
     cluster = config.cluster
     none = (
         ""
-        if find_kept_archive(rec)
+        if find_evidence_archive(rec)
         else f"no evidence was kept for {rec.id}: {_explain_missing_archive(rec)}"
     )
     if cluster.provider == "none":
@@ -230,7 +230,7 @@ def case(target: str, config: str, as_json: bool) -> None:
     """Print a text for a case with AWS Support."""
     loaded = config_loading.load_config(config)
     world = read_world_once(loaded, output.now(), past=True)
-    rec = choose_recovery(world, target)
+    rec = find_evidence_recovery(world, target)
     text = write_support_case(rec, world, loaded.cluster.name, loaded.cluster.region or "")
     output.show_view("evidence-case", EvidenceCaseView(rec.id, text), as_json)
 
@@ -242,10 +242,10 @@ def make_archive_reader(config: Config, progress: Progress | None) -> ArchiveRea
 
 def find_recovery(config: Config, target: str) -> NodeRecovery:
     """Return the recovery that a target names. Raises HpctlError."""
-    return choose_recovery(read_world_once(config, output.now(), past=True), target)
+    return find_evidence_recovery(read_world_once(config, output.now(), past=True), target)
 
 
-def choose_recovery(w: World, target: str) -> NodeRecovery:
+def find_evidence_recovery(w: World, target: str) -> NodeRecovery:
     """Return a recovery by its id, or the newest with evidence of a node. Raises HpctlError."""
     for rec in sorted(w.state.nodes.values(), key=lambda r: (r.opened, r.id), reverse=True):
         of_node = rec.node == target and rec.evidence is not None
@@ -258,13 +258,13 @@ def choose_recovery(w: World, target: str) -> NodeRecovery:
 
 def make_evidence_list_view(w: World) -> EvidenceListView:
     """Return the list as a value."""
-    rows = [_make_row(rec) for rec in w.state.nodes.values() if rec.evidence is not None]
+    rows = [_make_evidence_row(rec) for rec in w.state.nodes.values() if rec.evidence is not None]
     rows.sort(key=lambda row: (row.at, row.recovery), reverse=True)
     return EvidenceListView(w.now, tuple(rows))
 
 
-def _make_row(rec: NodeRecovery) -> EvidenceRow:
-    archive, move = find_kept_archive(rec), rec.evidence
+def _make_evidence_row(rec: NodeRecovery) -> EvidenceRow:
+    archive, move = find_evidence_archive(rec), rec.evidence
     if archive is None:
         why = move.why if move is not None else ""
         at = move.at if move is not None else rec.opened
@@ -273,7 +273,7 @@ def _make_row(rec: NodeRecovery) -> EvidenceRow:
     return EvidenceRow(rec.id, rec.node, at, "kept", archive.size, archive.path, archive.sha256, "")
 
 
-def find_kept_archive(rec: NodeRecovery) -> KeptArchive | None:
+def find_evidence_archive(rec: NodeRecovery) -> KeptArchive | None:
     """Return the archive that a recovery's journal names; None where nothing was kept."""
     return parse_kept_archive(rec.evidence.why) if rec.evidence is not None else None
 
@@ -286,14 +286,14 @@ def _explain_missing_archive(rec: NodeRecovery) -> str:
 
 def make_evidence_show_view(rec: NodeRecovery, reader: ArchiveReader) -> EvidenceShowView:
     """Return one recovery's evidence, looking at the archive."""
-    row, why, trouble, texts = _make_row(rec), "", "", []
-    archive = find_kept_archive(rec)
+    row, why, trouble, texts = _make_evidence_row(rec), "", "", []
+    archive = find_evidence_archive(rec)
     if archive is None:
         why = _explain_missing_archive(rec)
     else:
         try:
             with reader.open(archive) as file:
-                texts = check_archive_members(file)
+                texts = read_archive_texts(file)
         except InvalidArchiveError as error:
             trouble = str(error)
     return EvidenceShowView(
@@ -329,7 +329,7 @@ def write_support_case(rec: NodeRecovery, w: World, cluster: str, region: str) -
         *(f"  {line.at:{TIME}}  {line.text}" for line in build_timeline(rec, w.state)),
         "",
     ]
-    archive = find_kept_archive(rec)
+    archive = find_evidence_archive(rec)
     if archive is not None:
         lines += [
             "Attachment (secrets are redacted):",

@@ -24,7 +24,9 @@ class EvidenceRetention:
     def __init__(self, live: LiveConfig, clock: Clock) -> None:
         self._live, self._clock = live, clock
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="evidence", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run_retention_loop, name="evidence", daemon=True
+        )
         self._trouble = ""
 
     def start(self) -> None:
@@ -35,7 +37,7 @@ class EvidenceRetention:
         """End it; a look that hangs is left behind."""
         self._stop.set()
 
-    def _run(self) -> None:
+    def _run_retention_loop(self) -> None:
         while not self._stop.wait(EVERY_S):
             found = isolate_call("evidence", "retention", lambda _: self.look(), None)
             if isinstance(found, InconsistentState):
@@ -47,7 +49,7 @@ class EvidenceRetention:
         if not policy.directory:
             return
         try:
-            deleted = self._delete_expired(policy)
+            deleted = self._delete_expired_archives(policy)
         except OSError as error:
             trouble = f"{policy.directory}: {error.strerror or error}"
             if trouble != self._trouble:
@@ -58,7 +60,7 @@ class EvidenceRetention:
         if deleted:
             log.info("evidence_deleted=%d", deleted)
 
-    def _delete_expired(self, policy: EvidencePolicy) -> int:
+    def _delete_expired_archives(self, policy: EvidencePolicy) -> int:
         """Delete what is due; return how many. Raises OSError."""
         now = self._clock.now().timestamp()
         keep_s, keep_bytes = policy.keep_days * 86400.0, policy.keep_gb * 1e9

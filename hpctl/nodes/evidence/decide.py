@@ -7,34 +7,34 @@ from typing import Final
 from msgspec.structs import replace
 
 from hpctl.engine.node_history import may_have_begun_remedy
-from hpctl.engine.view import View, is_fresh
+from hpctl.engine.view import PlanningView, is_fresh
 from hpctl.faults.health import ORDER_S
 from hpctl.nodes.actors import NodeCase
 from hpctl.nodes.before_remedy import BeforeRemedySteps
 from hpctl.toolkit.bounds import add_seconds
 from hpctl.vocabulary.assessment import Remedy
-from hpctl.vocabulary.evidence import EvidenceOrder, is_valid_answer, name_archive
+from hpctl.vocabulary.evidence import EvidenceOrder, format_archive_name, is_archive_kept
 from hpctl.vocabulary.identity import RecoveryId
 from hpctl.vocabulary.model import Finding
 from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery, NodeSignal
 from hpctl.vocabulary.outcome import Outcome
-from hpctl.vocabulary.policy import EvidencePolicy, Mode, RecoveryPolicy
+from hpctl.vocabulary.policy import EvidencePolicy, OperatingMode, RecoveryPolicy
 from hpctl.vocabulary.recovery import (
     Next,
     PhaseMove,
-    RequeueInterval,
+    RecheckInterval,
     StartStep,
     StepKind,
     WaitUntil,
     find_last_step,
-    format_answer,
+    format_outcome,
 )
 
 _DESTROYS: Final = (Remedy.RESET_GPU, Remedy.REBOOT, Remedy.REPLACE)
 _MOST_WHY: Final = 300
 
 
-def keep_evidence_first(c: NodeCase) -> Next | None:
+def require_evidence_before_remedy(c: NodeCase) -> Next | None:
     """Have the evidence kept, or wait for it; None where the remedy may go ahead.
 
     The wait is part of the time that the remedy waits for other nodes to report the same
@@ -45,38 +45,38 @@ def keep_evidence_first(c: NodeCase) -> Next | None:
     if c.rec.remedy is not Remedy.RESET_GPU and not c.facts.provider_present:
         return None
     if c.facts.evidence is not None:
-        return _make_answer_move(c, c.facts.evidence)
+        return _make_agent_answer_move(c, c.facts.evidence)
     last = c.last(StepKind.EVIDENCE)
     if last is None:
-        return _begin_keeping(c)
+        return _begin_evidence_collection(c)
     if not last.in_doubt and not last.accepted:
-        return _repeat_order(c)
+        return _repeat_evidence_order(c)
     if c.facts.heard != c.rec.generation:
         return PhaseMove(NodeSignal.NO_EVIDENCE, "the node has booted since it was asked")
     ends = add_seconds(last.started, c.policy.evidence.deadline_s)
     if c.now >= ends:
         why = f"its agent did not answer within {c.policy.evidence.deadline_s:g} s"
         return PhaseMove(NodeSignal.NO_EVIDENCE, why)
-    return WaitUntil(ends, "the node's evidence is being kept", RequeueInterval.SLOWLY)
+    return WaitUntil(ends, "the node's evidence is being kept", RecheckInterval.SLOWLY)
 
 
 def _needs_evidence(rec: NodeRecovery, policy: RecoveryPolicy) -> bool:
     """Return whether hpctl itself is about to reset, reboot or replace, and a directory is set."""
-    acts = policy.mode is Mode.OWN and not policy.attended
+    acts = policy.mode is OperatingMode.OWN and not policy.attended
     return acts and bool(policy.evidence.directory) and rec.remedy in _DESTROYS
 
 
-def _make_answer_move(c: NodeCase, answer: Finding) -> PhaseMove:
+def _make_agent_answer_move(c: NodeCase, answer: Finding) -> PhaseMove:
     """Return the move for the agent's answer, which the node's root may have written."""
-    if not is_valid_answer(answer):
+    if not is_archive_kept(answer):
         why = answer.detail or "its agent gives no reason"
         return PhaseMove(NodeSignal.NO_EVIDENCE, why[:_MOST_WHY])
     directory = c.policy.evidence.directory.rstrip("/")
-    why = f"{directory}/{name_archive(c.rec.id)}, {answer.evidence}"
+    why = f"{directory}/{format_archive_name(c.rec.id)}, {answer.evidence}"
     return PhaseMove(NodeSignal.EVIDENCE_KEPT, why)
 
 
-def _begin_keeping(c: NodeCase) -> Next:
+def _begin_evidence_collection(c: NodeCase) -> Next:
     deadline_s, facts = c.policy.evidence.deadline_s, c.facts
     since = max(filter(None, (c.rec.since, facts.able_since)))
     ends = add_seconds(since, deadline_s)
@@ -86,7 +86,7 @@ def _begin_keeping(c: NodeCase) -> Next:
         why = f"{c.policy.evidence.at_once} other nodes kept theirs for {deadline_s:g} s"
         return PhaseMove(NodeSignal.NO_EVIDENCE, why)
     if not facts.turn:
-        return WaitUntil(ends, "other nodes' evidence is being kept", RequeueInterval.SLOWLY)
+        return WaitUntil(ends, "other nodes' evidence is being kept", RecheckInterval.SLOWLY)
     return _make_evidence_order(c, StartStep(StepKind.EVIDENCE, c.rec.node, 1, c.rec.meaning))
 
 
@@ -95,17 +95,17 @@ def _wait_for_agent(c: NodeCase) -> Next:
     ripe = add_seconds(c.rec.opened, c.policy.node.remedy_after_s)
     why = "its agent does not answer"
     if c.now < ripe and not c.rec.by:
-        return WaitUntil(ripe, f"{why}, so its evidence cannot be kept", RequeueInterval.SLOWLY)
+        return WaitUntil(ripe, f"{why}, so its evidence cannot be kept", RecheckInterval.SLOWLY)
     return PhaseMove(NodeSignal.NO_EVIDENCE, why)
 
 
-def _repeat_order(c: NodeCase) -> Next:
+def _repeat_evidence_order(c: NodeCase) -> Next:
     """Order again what was offered to no agent, or give up."""
     answer = c.attempt(StepKind.EVIDENCE, c.rec.node, c.rec.meaning)
     ends = add_seconds(c.rec.since, c.policy.evidence.deadline_s)
     if isinstance(answer, Outcome):
         return PhaseMove(
-            NodeSignal.NO_EVIDENCE, f"not ordered: {format_answer(answer)}"[:_MOST_WHY]
+            NodeSignal.NO_EVIDENCE, f"not ordered: {format_outcome(answer)}"[:_MOST_WHY]
         )
     if c.now >= ends:
         return PhaseMove(NodeSignal.NO_EVIDENCE, "the order could not be given in time")
@@ -127,12 +127,14 @@ def _make_evidence_order(c: NodeCase, step: StartStep) -> StartStep:
     return replace(step, evidence=order)
 
 
-def find_next_recoveries(
-    view: View, held: Collection[RecoveryId], policy: RecoveryPolicy, now: datetime
+def find_next_evidence_recoveries(
+    view: PlanningView, held: Collection[RecoveryId], policy: RecoveryPolicy, now: datetime
 ) -> frozenset[RecoveryId]:
     """Return the recoveries that may begin to keep evidence now, the longest empty first."""
     open_recoveries = [view.state.nodes[rid] for rid in view.state.open_nodes.values()]
-    asking = [r for r in open_recoveries if _is_node_empty(r) and _needs_evidence(r, policy)]
+    asking = [
+        r for r in open_recoveries if _is_waiting_for_evidence(r) and _needs_evidence(r, policy)
+    ]
     busy = [r for r in asking if _is_agent_busy(r, policy.evidence, now)]
     waiting = [
         r
@@ -147,7 +149,7 @@ def find_next_recoveries(
     return frozenset(r.id for r in waiting[:free])
 
 
-def _is_node_empty(rec: NodeRecovery) -> bool:
+def _is_waiting_for_evidence(rec: NodeRecovery) -> bool:
     return rec.phase is NodePhase.VACATED and rec.evidence is None
 
 
@@ -158,7 +160,7 @@ def _is_agent_busy(rec: NodeRecovery, policy: EvidencePolicy, now: datetime) -> 
 
 
 def _is_agent_answering(
-    rec: NodeRecovery, view: View, policy: RecoveryPolicy, now: datetime
+    rec: NodeRecovery, view: PlanningView, policy: RecoveryPolicy, now: datetime
 ) -> bool:
     health = view.health.get(rec.node)
     if health is None or health.generation != rec.generation:
@@ -167,5 +169,5 @@ def _is_agent_answering(
 
 
 EVIDENCE: Final = BeforeRemedySteps(
-    find_turns=find_next_recoveries, come_before_remedy=keep_evidence_first
+    find_turns=find_next_evidence_recoveries, come_before_remedy=require_evidence_before_remedy
 )

@@ -17,7 +17,7 @@ from typing import IO, Final
 from msgspec import Struct
 
 from hpctl.nodes.evidence.bucket import EvidenceBucket, Progress, open_evidence_bucket
-from hpctl.nodes.evidence.store import InvalidArchiveError, check_archive_members, open_regular_file
+from hpctl.nodes.evidence.store import InvalidArchiveError, open_regular_file, read_archive_texts
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.evidence import MOST_BYTES, KeptArchive, is_s3_location
 
@@ -63,7 +63,7 @@ class ArchiveReader(Struct, frozen=True):
         """Copy an archive to a new file in a directory; return its path. Raises
         InvalidArchiveError, HpctlError where the file is there already or cannot be written."""
         with self.open(archive) as file:
-            check_archive_members(file)
+            read_archive_texts(file)
             file.seek(0)
             return write_new_file(place / archive.path.rpartition("/")[2], file)
 

@@ -36,8 +36,8 @@ from hpctl.vocabulary.evidence import (
     GATHER_S,
     MOST_BYTES,
     EvidenceOrder,
+    format_archive_name,
     is_s3_location,
-    name_archive,
 )
 
 COLLECT_S: Final = GATHER_S - 12.0
@@ -77,15 +77,15 @@ def gather_evidence(request: GatherRequest) -> GatherResult:
     """
     begun = time.monotonic()
     if not is_s3_location(request.directory):
-        return _gather_into(request, Path(request.directory), begun + COLLECT_S)
+        return _write_evidence_archive(request, Path(request.directory), begun + COLLECT_S)
     try:
         folder = prepare_spool_folder(Path(request.spool))
     except OSError as error:
         return GatherResult(why=f"the spool takes no evidence: {error.strerror}")
-    result = _gather_into(request, folder, begun + COLLECT_S - SEND_S)
+    result = _write_evidence_archive(request, folder, begun + COLLECT_S - SEND_S)
     if result.why:
         return result
-    path = folder / name_archive(request.order.recovery)
+    path = folder / format_archive_name(request.order.recovery)
     why = upload_archive(path, request.directory, result.sha256, begun + COLLECT_S)
     if why:
         return GatherResult(why=f"on the node in {path}, not in S3: {why}"[:_MOST_WHY])
@@ -103,11 +103,11 @@ def prepare_spool_folder(spool: Path) -> Path:
     return folder
 
 
-def _gather_into(request: GatherRequest, folder: Path, ends: float) -> GatherResult:
+def _write_evidence_archive(request: GatherRequest, folder: Path, ends: float) -> GatherResult:
     """Write the archive of one recovery into a directory, reading until `ends`."""
     collector = EvidenceCollector(Path(request.root), ends)
     try:
-        archive = EvidenceArchive(folder, name_archive(request.order.recovery))
+        archive = EvidenceArchive(folder, format_archive_name(request.order.recovery))
     except EvidenceRefusedError as error:
         return GatherResult(why=str(error))
     try:
@@ -116,8 +116,8 @@ def _gather_into(request: GatherRequest, folder: Path, ends: float) -> GatherRes
             child = collector.start_bug_report(report)
             try:
                 archive.add("order", _format_order_lines(request.order))
-                archive.add("findings", _list_findings(request))
-                _add_commands(archive, collector, request)
+                archive.add("findings", _read_agent_findings(request))
+                _add_evidence_texts(archive, collector, request)
                 if child is not None:
                     text = redact_stream(collector.read_bug_report(child, report))
                     archive.add("nvidia-bug-report", text)
@@ -141,14 +141,14 @@ def _format_order_lines(order: EvidenceOrder) -> list[bytes]:
     return list(redact_stream([text.encode()]))
 
 
-def _list_findings(request: GatherRequest) -> Iterable[bytes]:
+def _read_agent_findings(request: GatherRequest) -> Iterable[bytes]:
     """Yield the agent's own history, a finding a line, as its spool has it."""
     found = FindingsSpool(Path(request.spool)).recall(request.order.generation).findings
     encoder = msgspec.json.Encoder(enc_hook=str)
     return redact_stream(encoder.encode(finding) + b"\n" for finding in found)
 
 
-def _add_commands(
+def _add_evidence_texts(
     archive: EvidenceArchive, collector: EvidenceCollector, request: GatherRequest
 ) -> None:
     since = parse_timestamp(request.order.since - _BEFORE_FAULT_S) or datetime.now(UTC)

@@ -84,12 +84,12 @@ def _split_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
         lines[0] = (rest + lines[0])[: MOST_LINE + 1]
         rest = lines.pop()[: MOST_LINE + 1]
         for line in lines:
-            yield _cut_at_blank(line)
+            yield _cut_line_at_blank(line)
     if rest:
-        yield _cut_at_blank(rest)
+        yield _cut_line_at_blank(rest)
 
 
-def _cut_at_blank(line: bytes) -> bytes:
+def _cut_line_at_blank(line: bytes) -> bytes:
     """Cut a line at a blank, so that the part that is kept has no part of a secret at its end."""
     if len(line) <= MOST_LINE:
         return line

@@ -63,7 +63,7 @@ def open_regular_file(path: Path) -> IO[bytes]:
     return file
 
 
-def check_archive_members(file: IO[bytes]) -> list[EvidenceText]:
+def read_archive_texts(file: IO[bytes]) -> list[EvidenceText]:
     """Return the texts of an archive. Raises InvalidArchiveError for one that holds anything else,
     or more than it may."""
     members: list[EvidenceText] = []
@@ -78,7 +78,7 @@ def check_archive_members(file: IO[bytes]) -> list[EvidenceText]:
                         "hpctl does not unpack the evidence archive: its contents are larger than "
                         "hpctl allows"
                     )
-                if not member.isreg() or not _is_plain_member(member.name):
+                if not member.isreg() or not _is_evidence_text_name(member.name):
                     raise InvalidArchiveError(
                         "hpctl does not unpack the evidence archive: it contains "
                         f"{member.name!r}, which is not a regular file"
@@ -108,7 +108,7 @@ class _BoundedStream(io.RawIOBase):
         return len(block)
 
 
-def _is_plain_member(name: str) -> bool:
+def _is_evidence_text_name(name: str) -> bool:
     return re.fullmatch(r"[a-z]{1,8}-[0-9a-f]{1,32}/[\w-]{1,64}\.txt", name) is not None
 
 

@@ -23,12 +23,17 @@ from hpctl.engine.request_client import (
     ask_daemon,
     expand_hostlists,
     find_invoking_user,
-    report_and_exit,
+    print_answers_and_exit,
 )
-from hpctl.engine.views import WindowView, find_windows, make_window_view
+from hpctl.engine.views import WindowView, list_maintenance_windows, make_window_view
 from hpctl.engine.world import World
-from hpctl.engine.world_reader import WorldReader, read_live, read_reservations, read_world_once
-from hpctl.nodes.windows.jobs_ahead import JobInWindow, find_jobs_ahead
+from hpctl.engine.world_reader import (
+    WorldReader,
+    read_live_world,
+    read_reservations,
+    read_world_once,
+)
+from hpctl.nodes.windows.jobs_ahead import JobInWindow, find_window_jobs
 from hpctl.nodes.windows.requests import (
     ADD,
     END,
@@ -87,14 +92,14 @@ def maintenance() -> None:
 @click.option(
     "--from",
     "start",
-    type=output.UntilType(),
+    type=output.FutureTimeType(),
     required=True,
     help="now, +2h (two hours from now), or ISO 8601.",
 )
 @click.option(
     "--until",
     "end",
-    type=output.UntilType(),
+    type=output.FutureTimeType(),
     required=True,
     help="+6h (six hours from now), or ISO 8601.",
 )
@@ -135,7 +140,7 @@ def add(
     if dry_run:
         if not as_json:
             output.echo(output.DRY_RUN)
-        output.exit_with(ExitCode.PROBLEM if view.refused else ExitCode.FINE)
+        output.exit_with_code(ExitCode.PROBLEM if view.refused else ExitCode.FINE)
         return
     if view.refused:
         raise HpctlError(view.refused)
@@ -145,14 +150,14 @@ def add(
         loaded, ADD, [""], wait_s=ANSWER_S, detail=msgspec.json.encode(asked).decode()
     )
     if not any(row.ok for row in answers.requests):
-        report_and_exit(answers, as_json, waited=True)
+        print_answers_and_exit(answers, as_json, waited=True)
         return
-    _follow_window(loaded, answers.requests[0].answer.split()[0], as_json=as_json)
+    _wait_for_window_reservation(loaded, answers.requests[0].answer.split()[0], as_json=as_json)
 
 
 def _preview_window(config: Config, asked: WindowRequest) -> WindowPlanView:
     """Plan on what Slurm shows now. Leaves with exit code 3 where it cannot be read."""
-    w = read_live(config, output.now())
+    w = read_live_world(config, output.now())
     if w.slurm is None:
         output.echo(f"hpctl: cannot see which jobs run on the nodes: {w.slurm_error}", err=True)
         raise click.exceptions.Exit(ExitCode.CANNOT_TELL)
@@ -169,13 +174,13 @@ def _preview_window(config: Config, asked: WindowRequest) -> WindowPlanView:
         start=asked.start,
         end=asked.end,
         why=asked.why,
-        jobs=_list_jobs_ahead(opened, w),
+        jobs=_list_window_jobs(opened, w),
         refused=refused,
     )
 
 
-def _list_jobs_ahead(opened: ChangeOpened | None, w: World) -> tuple[JobInWindow, ...]:
-    return () if opened is None else find_jobs_ahead(opened, w.view(), w.policy, w.now)
+def _list_window_jobs(opened: ChangeOpened | None, w: World) -> tuple[JobInWindow, ...]:
+    return () if opened is None else find_window_jobs(opened, w.view(), w.policy, w.now)
 
 
 def format_plan_lines(view: WindowPlanView) -> list[str]:
@@ -195,7 +200,7 @@ def format_plan_lines(view: WindowPlanView) -> list[str]:
     return lines
 
 
-def _follow_window(config: Config, name: str, *, as_json: bool) -> None:
+def _wait_for_window_reservation(config: Config, name: str, *, as_json: bool) -> None:
     """Wait until slurmctld has the reservation, print the window, and leave."""
     reader = WorldReader(config, recent=True)
     until = time.monotonic() + RESERVED_S
@@ -215,9 +220,9 @@ def _follow_window(config: Config, name: str, *, as_json: bool) -> None:
     view = WindowsView(w.now, (make_window_view(window, w.state),))
     output.show_view("maintenance-list", view, as_json)
     if window.phase is ChangePhase.FAILED:
-        output.exit_with(ExitCode.PROBLEM)
+        output.exit_with_code(ExitCode.PROBLEM)
     if window.phase is ChangePhase.OPEN:
-        output.exit_with(ExitCode.CANNOT_TELL)
+        output.exit_with_code(ExitCode.CANNOT_TELL)
 
 
 @maintenance.command("list")
@@ -227,7 +232,7 @@ def _follow_window(config: Config, name: str, *, as_json: bool) -> None:
 def list_windows(ended: bool, config: str, as_json: bool) -> None:
     """Show the open windows, and those whose nodes are being verified."""
     w = read_world_once(config_loading.load_config(config), output.now())
-    views = [make_window_view(one, w.state) for one in find_windows(w.state)]
+    views = [make_window_view(one, w.state) for one in list_maintenance_windows(w.state)]
     shown = [v for v in views if ended or v.waits or v.phase not in ("done", "failed", "cancelled")]
     output.show_view("maintenance-list", WindowsView(w.now, tuple(shown)), as_json)
 
@@ -241,7 +246,7 @@ def show(window: str, config: str, as_json: bool) -> None:
     w = read_world_once(config_loading.load_config(config), output.now())
     found = find_window(window, w.state)
     if found is None:
-        raise output.make_not_found_error("maintenance list", window, _list_names(w))
+        raise output.make_not_found_error("maintenance list", window, _list_window_names(w))
     view = WindowsView(w.now, (make_window_view(found, w.state),))
     output.show_view("maintenance-list", view, as_json)
 
@@ -256,8 +261,8 @@ def end(window: str, config: str, as_json: bool) -> None:
     Of one that has not begun, the reservation is deleted.
     """
     answers = ask_daemon(config_loading.load_config(config), END, [window], wait_s=ANSWER_S)
-    report_and_exit(answers, as_json, waited=True)
+    print_answers_and_exit(answers, as_json, waited=True)
 
 
-def _list_names(w: World) -> list[str]:
-    return [one.opened.group for one in find_windows(w.state)]
+def _list_window_names(w: World) -> list[str]:
+    return [one.opened.group for one in list_maintenance_windows(w.state)]

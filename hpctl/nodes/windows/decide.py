@@ -6,7 +6,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from hpctl.engine.maintenance import is_own_reservation
+from hpctl.engine.maintenance import is_hpctl_reservation
 from hpctl.engine.maintenance_times import (
     END_LEAD_S,
     SAME,
@@ -14,7 +14,7 @@ from hpctl.engine.maintenance_times import (
     get_window_lead_s,
 )
 from hpctl.engine.requests import find_ordered_generation
-from hpctl.engine.view import Candidate, View, group_jobs_by_node
+from hpctl.engine.view import PlanningView, RecoveryCandidate, group_jobs_by_node
 from hpctl.toolkit.bounds import EARLIEST, LATEST, add_seconds
 from hpctl.vocabulary.assessment import FaultClass, Remedy, Urgency
 from hpctl.vocabulary.change import (
@@ -28,13 +28,13 @@ from hpctl.vocabulary.change import (
 )
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.node_recovery import MAINTENANCE_BEGINS, MAINTENANCE_OVER
-from hpctl.vocabulary.policy import Mode, RecoveryPolicy
+from hpctl.vocabulary.policy import OperatingMode, RecoveryPolicy
 from hpctl.vocabulary.recovery import (
     Next,
     PhaseMove,
+    RecheckInterval,
     RecoveryCase,
     RepeatRule,
-    RequeueInterval,
     StepKind,
     WaitUntil,
     make_recovery_id,
@@ -66,15 +66,15 @@ Window = RecoveryCase[ClusterChange, Reservation | None]
 
 
 def find_admin_reservations(
-    view: View, policy: RecoveryPolicy, now: datetime
+    view: PlanningView, policy: RecoveryPolicy, now: datetime
 ) -> Iterator[ChangeOpened]:
     """Yield a change for each maintenance reservation that has begun and that none follows yet."""
-    if policy.mode is Mode.OBSERVE or view.scheduler.reservations is None:
+    if policy.mode is OperatingMode.OBSERVE or view.scheduler.reservations is None:
         return
     for one in view.scheduler.reservations.values():
         if (
             not one.maintenance
-            or is_own_reservation(one)
+            or is_hpctl_reservation(one)
             or f"{ChangeKind.MAINTENANCE} {one.name}" in (view.state.open_changes)
         ):
             continue
@@ -101,7 +101,7 @@ def find_admin_reservations(
         yield opened
 
 
-def _find_newest_change(name: str, view: View) -> ClusterChange | None:
+def _find_newest_change(name: str, view: PlanningView) -> ClusterChange | None:
     """Return the newest change of a reservation, where an admin has changed the reservation."""
     mine = [
         c
@@ -120,12 +120,12 @@ def _was_changed_by_admin(window: ClusterChange) -> bool:
 
 
 def advance_window(
-    window: ClusterChange, view: View, policy: RecoveryPolicy, now: datetime
+    window: ClusterChange, view: PlanningView, policy: RecoveryPolicy, now: datetime
 ) -> Next:
     """Return what an open window does next. Total over open phases."""
     if view.scheduler.reservations is None:
         return WaitUntil(
-            add_seconds(now, LOOK_S), "the reservations are not read yet", RequeueInterval.SLOWLY
+            add_seconds(now, LOOK_S), "the reservations are not read yet", RecheckInterval.SLOWLY
         )
     seen = view.scheduler.reservations.get(window.opened.group)
     if seen is not None and not seen.maintenance:
@@ -138,7 +138,7 @@ def advance_window(
     return _PHASES[window.phase](c)
 
 
-def _wait_for_drains(c: Window, view: View) -> WaitUntil | None:
+def _wait_for_drains(c: Window, view: PlanningView) -> WaitUntil | None:
     """Wait for the nodes to be closed, so that no job comes before they are verified."""
     until = add_seconds(c.rec.since, CLOSE_S)
     if c.facts is None or c.now >= until or not has_window_begun(c.rec):
@@ -149,7 +149,7 @@ def _wait_for_drains(c: Window, view: View) -> WaitUntil | None:
             still_open.append(name)
     if not still_open:
         return None
-    return WaitUntil(until, f"{len(still_open)} nodes are to be closed", RequeueInterval.SOON)
+    return WaitUntil(until, f"{len(still_open)} nodes are to be closed", RecheckInterval.SOON)
 
 
 def _advance_open_window(c: Window) -> Next:
@@ -184,7 +184,7 @@ def _advance_scheduled_window(c: Window) -> Next:
         return PhaseMove(ChangeSignal.BEGAN, f"until {_find_window_end(c):%Y-%m-%d %H:%M:%S} UTC")
     if c.facts is None:
         return PhaseMove(ChangeSignal.GONE, "its reservation was deleted before it began")
-    return _find_admin_change(c) or _make_wait(c, "the window begins")
+    return _find_admin_change(c) or _make_window_wait(c, "the window begins")
 
 
 def _advance_begun_window(c: Window) -> Next:
@@ -194,7 +194,7 @@ def _advance_begun_window(c: Window) -> Next:
         return PhaseMove(ChangeSignal.GONE, "it came to its end")
     if c.facts is None:
         return PhaseMove(ChangeSignal.GONE, "its reservation was deleted before its end")
-    return _find_admin_change(c) or _make_wait(c, "the window ends")
+    return _find_admin_change(c) or _make_window_wait(c, "the window ends")
 
 
 def _advance_ending_window(c: Window) -> Next:
@@ -234,16 +234,16 @@ def _find_admin_change(c: Window) -> PhaseMove | None:
     return PhaseMove(ChangeSignal.CHANGED, f"changed with scontrol: {', '.join(changed)}")
 
 
-def _make_wait(c: Window, what: str) -> WaitUntil:
+def _make_window_wait(c: Window, what: str) -> WaitUntil:
     until = find_next_window_time(c.rec, c.policy, c.now) or add_seconds(c.now, LOOK_S)
-    return WaitUntil(until, what, RequeueInterval.WOKEN)
+    return WaitUntil(until, what, RecheckInterval.WOKEN)
 
 
 def find_window_candidates(
-    view: View, policy: RecoveryPolicy, treated: Collection[NodeName], now: datetime
-) -> list[Candidate]:
+    view: PlanningView, policy: RecoveryPolicy, treated: Collection[NodeName], now: datetime
+) -> list[RecoveryCandidate]:
     """Return the nodes that make room for a window, and those to be verified after one."""
-    found: dict[NodeName, Candidate] = {}
+    found: dict[NodeName, RecoveryCandidate] = {}
     for window in view.state.changes.values():
         if not is_maintenance_window(window):
             continue
@@ -253,11 +253,11 @@ def find_window_candidates(
         for node in _find_window_nodes(window, fault, view):
             free = node not in treated or _has_earlier_candidate(node, view)
             if free and node not in found and not view.is_quarantined(node):
-                found[node] = _make_candidate(window, fault, node, view, now)
+                found[node] = _make_window_candidate(window, fault, node, view, now)
     return list(found.values())
 
 
-def _has_earlier_candidate(node: NodeName, view: View) -> bool:
+def _has_earlier_candidate(node: NodeName, view: PlanningView) -> bool:
     """Return whether another candidate for a node is certain to be held, by the gate
     `maintenance`."""
     return node in view.begun and node not in view.state.open_nodes
@@ -281,7 +281,9 @@ def find_due_fault_class(
     return OVER if window.ended and now < window.since + VERIFIED_WITHIN else None
 
 
-def _find_window_nodes(window: ClusterChange, fault: FaultClass, view: View) -> Iterator[NodeName]:
+def _find_window_nodes(
+    window: ClusterChange, fault: FaultClass, view: PlanningView
+) -> Iterator[NodeName]:
     """Yield the nodes of a window that were not closed for it before, as far as Slurm has them."""
     known = [name for name in window.opened.nodes if name in view.scheduler.nodes]
     if fault is BEGINS:
@@ -312,7 +314,7 @@ def _find_verification_start(window: ClusterChange) -> datetime:
 
 
 def _find_nodes_with_long_jobs(
-    window: ClusterChange, nodes: Collection[NodeName], view: View
+    window: ClusterChange, nodes: Collection[NodeName], view: PlanningView
 ) -> frozenset[NodeName]:
     """Return the nodes on which a job runs that was there before the window: they never stopped."""
     start = window.opened.start or EARLIEST
@@ -324,11 +326,13 @@ def _find_nodes_with_long_jobs(
     return frozenset(found)
 
 
-def _make_candidate(
-    window: ClusterChange, fault: FaultClass, name: NodeName, view: View, now: datetime
-) -> Candidate:
+def _make_window_candidate(
+    window: ClusterChange, fault: FaultClass, name: NodeName, view: PlanningView, now: datetime
+) -> RecoveryCandidate:
     node = view.scheduler.nodes[name]
     about = window.opened
     why = f"maintenance window {about.group}: {about.why}"
     by = about.by or "hpctl"
-    return Candidate(find_ordered_generation("return", name, view), node, fault, now, why, by=by)
+    return RecoveryCandidate(
+        find_ordered_generation("return", name, view), node, fault, now, why, by=by
+    )

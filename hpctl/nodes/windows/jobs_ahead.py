@@ -7,13 +7,13 @@ from itertools import chain
 from msgspec import Struct
 
 from hpctl.engine.maintenance_times import get_window_lead_s
-from hpctl.engine.view import View, group_jobs_by_node
+from hpctl.engine.view import PlanningView, group_jobs_by_node
 from hpctl.toolkit.bounds import add_seconds
 from hpctl.toolkit.durations import format_duration
 from hpctl.vocabulary.change import ChangeOpened
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.policy import RecoveryPolicy
-from hpctl.vocabulary.registration import Registration, read_comment
+from hpctl.vocabulary.registration import Registration, parse_registration_comment
 from hpctl.vocabulary.slurm_facts import SlurmJob
 
 
@@ -31,21 +31,23 @@ class JobInWindow(Struct, frozen=True):
     fate: str
 
 
-def find_jobs_ahead(
-    window: ChangeOpened, view: View, policy: RecoveryPolicy, now: datetime
+def find_window_jobs(
+    window: ChangeOpened, view: PlanningView, policy: RecoveryPolicy, now: datetime
 ) -> tuple[JobInWindow, ...]:
     """Return the jobs that run on the nodes of a window now, and what becomes of each."""
     here = group_jobs_by_node(list(window.nodes), view.scheduler.jobs)
     found = chain.from_iterable(here.values())
     jobs = {job.id: job for job in found if job.running}
-    return tuple(_judge_job(jobs[number], window, view, policy, now) for number in sorted(jobs))
+    return tuple(
+        _make_job_in_window(jobs[number], window, view, policy, now) for number in sorted(jobs)
+    )
 
 
-def _judge_job(
-    job: SlurmJob, window: ChangeOpened, view: View, policy: RecoveryPolicy, now: datetime
+def _make_job_in_window(
+    job: SlurmJob, window: ChangeOpened, view: PlanningView, policy: RecoveryPolicy, now: datetime
 ) -> JobInWindow:
     start = window.start or now
-    saves = (read_comment(job.comment) or Registration()).save_signal
+    saves = (parse_registration_comment(job.comment) or Registration()).save_signal
     ends_before = job.end is not None and job.end <= start
     in_time = now < start
     moves = job.recoverable and in_time and not ends_before
@@ -66,7 +68,7 @@ def _judge_job(
 def _describe_job_fate(  # noqa: PLR0913 -- what is known of one job
     job: SlurmJob,
     window: ChangeOpened,
-    view: View,
+    view: PlanningView,
     policy: RecoveryPolicy,
     now: datetime,
     *,
@@ -77,7 +79,7 @@ def _describe_job_fate(  # noqa: PLR0913 -- what is known of one job
     if ends:
         return "ends at its time limit before the window begins"
     if not job.recoverable:
-        why = job.why_unrecoverable
+        why = job.unrecoverable_reason
         return f"CANNOT be requeued ({why}): it is left alone and runs on in the window"
     if not moves:
         return "runs on: the window begins now, and hpctl moves no job within it"
@@ -85,10 +87,12 @@ def _describe_job_fate(  # noqa: PLR0913 -- what is known of one job
     saved = f"is asked to save ({saves}), then requeued" if saves else "is requeued, not saved"
     at = add_seconds(window.start or window.at, -get_window_lead_s(policy))
     when = f"at {at:%Y-%m-%d %H:%M:%S} UTC ({before} before)" if at > now else "at once"
-    return f"{saved} {when}; {_describe_nodes(job, window.nodes, view)}"
+    return f"{saved} {when}; {_describe_remaining_nodes(job, window.nodes, view)}"
 
 
-def _describe_nodes(job: SlurmJob, nodes: Collection[NodeName], view: View) -> str:
+def _describe_remaining_nodes(
+    job: SlurmJob, nodes: Collection[NodeName], view: PlanningView
+) -> str:
     partitions = set(job.partition.split(","))
     left = [
         node.name

@@ -3,8 +3,8 @@
 from datetime import datetime
 from typing import Final
 
-from hpctl.engine.kinds import Answers, JobsByNode, Plan, RecoveryAnswer, RecoveryKind
-from hpctl.engine.view import View
+from hpctl.engine.kinds import Answers, JobsByNode, RecoveryAnswer, RecoveryKind, RecoveryPlan
+from hpctl.engine.view import PlanningView
 from hpctl.nodes.windows.decide import (
     advance_window,
     find_admin_reservations,
@@ -12,12 +12,12 @@ from hpctl.nodes.windows.decide import (
 )
 from hpctl.nodes.windows.requests import REQUESTS
 from hpctl.vocabulary.change import ClusterChange
-from hpctl.vocabulary.isolation import isolate_each
+from hpctl.vocabulary.isolation import isolate_each_call
 from hpctl.vocabulary.policy import RecoveryPolicy
 
 
 def advance_windows(
-    view: View,
+    view: PlanningView,
     policy: RecoveryPolicy,
     here: JobsByNode,  # noqa: ARG001
     now: datetime,
@@ -27,22 +27,24 @@ def advance_windows(
     def answer_window(rec: ClusterChange) -> RecoveryAnswer:
         return RecoveryAnswer(rec.id, advance_window(rec, view, policy, now))
 
-    return isolate_each("advance", view.state.windows, lambda rec: rec.opened.group, answer_window)
+    return isolate_each_call(
+        "advance", view.state.windows, lambda rec: rec.opened.group, answer_window
+    )
 
 
-def plan_windows(
-    view: View,
+def plan_admin_windows(
+    view: PlanningView,
     policy: RecoveryPolicy,
     here: JobsByNode,  # noqa: ARG001
     now: datetime,
-) -> Plan:
+) -> RecoveryPlan:
     """Follow the reservations that admins made or changed."""
-    return Plan(tuple(find_admin_reservations(view, policy, now)))
+    return RecoveryPlan(tuple(find_admin_reservations(view, policy, now)))
 
 
 WINDOWS: Final = RecoveryKind(
     advance=advance_windows,
     find_candidates=find_window_candidates,
-    plan=plan_windows,
+    plan=plan_admin_windows,
     requests=REQUESTS,
 )

@@ -8,11 +8,11 @@ import msgspec
 from msgspec import Struct
 
 from hpctl.engine.journal.events import SignalSeen
-from hpctl.engine.journal.state import State
+from hpctl.engine.journal.state import EngineState
 from hpctl.engine.kinds import Answered, AnswerRequest
-from hpctl.engine.maintenance import is_own_reservation
-from hpctl.engine.pauses import list_partitions
-from hpctl.engine.view import Request, View
+from hpctl.engine.maintenance import is_hpctl_reservation
+from hpctl.engine.pauses import list_node_partitions
+from hpctl.engine.view import PlanningView, Request
 from hpctl.toolkit.bounds import convert_to_utc, make_printable
 from hpctl.toolkit.hostlist import HostlistError, expand_hostlist, fold_hostlist
 from hpctl.vocabulary.change import (
@@ -24,8 +24,8 @@ from hpctl.vocabulary.change import (
     is_maintenance_window,
 )
 from hpctl.vocabulary.identity import NodeName
-from hpctl.vocabulary.pause import WHY_CHARS, find_pause
-from hpctl.vocabulary.policy import Mode, RecoveryPolicy
+from hpctl.vocabulary.pause import WHY_CHARS, find_covering_pause
+from hpctl.vocabulary.policy import OperatingMode, RecoveryPolicy
 from hpctl.vocabulary.recovery import make_recovery_id
 
 ADD: Final = "maintenance-add"
@@ -49,7 +49,9 @@ class WindowRefusedError(ValueError):
     """A window that cannot be planned, with the reason."""
 
 
-def add_window(request: Request, view: View, policy: RecoveryPolicy, now: datetime) -> Answered:
+def add_window(
+    request: Request, view: PlanningView, policy: RecoveryPolicy, now: datetime
+) -> Answered:
     """Open the change of a window, or say why not."""
     try:
         asked = msgspec.json.decode(request.detail, type=WindowRequest)
@@ -62,22 +64,22 @@ def add_window(request: Request, view: View, policy: RecoveryPolicy, now: dateti
 
 
 def plan_window(
-    asked: WindowRequest, by: str, view: View, policy: RecoveryPolicy, now: datetime
+    asked: WindowRequest, by: str, view: PlanningView, policy: RecoveryPolicy, now: datetime
 ) -> ChangeOpened:
     """Return the opening of a window. Raises WindowRefusedError."""
     start, end = convert_to_utc(asked.start), convert_to_utc(asked.end)
     start, end = start.replace(microsecond=0), end.replace(microsecond=0)
     why = make_printable(asked.why)[:WHY_CHARS].strip()
-    _check_times(start, end, now)
+    _check_window_times(start, end, now)
     if not why:
         raise WindowRefusedError("a window needs a reason: --why")
-    if policy.mode is Mode.OBSERVE:
+    if policy.mode is OperatingMode.OBSERVE:
         raise WindowRefusedError(
             "in mode observe hpctl writes nothing into Slurm: reserve the nodes with scontrol"
         )
     if not view.current:
         raise WindowRefusedError("Slurm cannot be read now; ask again in some seconds")
-    nodes = _find_nodes(asked, view)
+    nodes = _find_requested_nodes(asked, view)
     _check_allowed_nodes(nodes, view, policy, now)
     _check_window_overlap(nodes, start, end, view)
     rid = make_recovery_id("m", *nodes, start, end, len(view.state.changes), known=view.state)
@@ -94,7 +96,7 @@ def plan_window(
     )
 
 
-def _check_times(start: datetime, end: datetime, now: datetime) -> None:
+def _check_window_times(start: datetime, end: datetime, now: datetime) -> None:
     if end <= now:
         raise WindowRefusedError(f"the window's end, {end:%Y-%m-%d %H:%M:%S} UTC, is past")
     if end <= start:
@@ -109,7 +111,7 @@ def _check_times(start: datetime, end: datetime, now: datetime) -> None:
         )
 
 
-def _find_nodes(asked: WindowRequest, view: View) -> tuple[NodeName, ...]:
+def _find_requested_nodes(asked: WindowRequest, view: PlanningView) -> tuple[NodeName, ...]:
     """Return the nodes that a window is of. Raises WindowRefusedError."""
     known = view.scheduler.nodes
     if asked.every:
@@ -132,12 +134,12 @@ def _find_nodes(asked: WindowRequest, view: View) -> tuple[NodeName, ...]:
 
 
 def _check_allowed_nodes(
-    nodes: tuple[NodeName, ...], view: View, policy: RecoveryPolicy, now: datetime
+    nodes: tuple[NodeName, ...], view: PlanningView, policy: RecoveryPolicy, now: datetime
 ) -> None:
     """Raise WindowRefusedError where hpctl may do nothing to a node now, or never."""
     if view.stopped:
         raise WindowRefusedError(f"{view.stopped}: nothing is done")
-    pause = find_pause(view.state.pauses, now, nodes, list_partitions(nodes, view))
+    pause = find_covering_pause(view.state.pauses, now, nodes, list_node_partitions(nodes, view))
     if pause is not None:
         raise WindowRefusedError(f"{pause.text}; lift it first: `{pause.lift_command}`")
     known = view.scheduler.nodes
@@ -149,7 +151,7 @@ def _check_allowed_nodes(
 
 
 def _check_window_overlap(
-    nodes: tuple[NodeName, ...], start: datetime, end: datetime, view: View
+    nodes: tuple[NodeName, ...], start: datetime, end: datetime, view: PlanningView
 ) -> None:
     """Raise WindowRefusedError where another window, or maintenance reservation, has a node
     then."""
@@ -158,7 +160,7 @@ def _check_window_overlap(
         for one in view.state.windows
     ]
     for one in (view.scheduler.reservations or {}).values():
-        if one.maintenance and not is_own_reservation(one):
+        if one.maintenance and not is_hpctl_reservation(one):
             taken.append((one.name, one.nodes, one.start, one.end))
     for name, held, since, until in taken:
         both = sorted({*nodes}.intersection(held))
@@ -173,7 +175,7 @@ def _check_window_overlap(
 
 def end_window(
     request: Request,
-    view: View,
+    view: PlanningView,
     policy: RecoveryPolicy,  # noqa: ARG001
     now: datetime,
 ) -> Answered:
@@ -190,8 +192,8 @@ def end_window(
         return False, f"{about.group} is an admin's own reservation: `{command}` ends it", []
     if window.phase is ChangePhase.ENDING:
         return True, f"{about.group} is ending", []
-    partitions = list_partitions(about.nodes, view)
-    pause = find_pause(view.state.pauses, now, about.nodes, partitions)
+    partitions = list_node_partitions(about.nodes, view)
+    pause = find_covering_pause(view.state.pauses, now, about.nodes, partitions)
     if pause is not None:
         return False, f"{pause.text}; lift it first: `{pause.lift_command}`", []
     why = f"{request.by or 'an operator'} asked for its end"
@@ -203,7 +205,7 @@ def end_window(
     return True, answer, [signal]
 
 
-def find_window(name: str, state: State) -> ClusterChange | None:
+def find_window(name: str, state: EngineState) -> ClusterChange | None:
     """Return the newest window of this id or reservation; None where there is none."""
     found = [
         one
@@ -212,12 +214,14 @@ def find_window(name: str, state: State) -> ClusterChange | None:
         and name in (one.id, one.opened.group, one.opened.group[len(PREFIX) :])
     ]
     followed = [
-        one for one in state.changes.values() if found and _is_followed_window(one, found[-1])
+        one
+        for one in state.changes.values()
+        if found and _is_window_of_same_reservation(one, found[-1])
     ]
     return [*found, *followed][-1] if found else None
 
 
-def _is_followed_window(one: ClusterChange, other: ClusterChange) -> bool:
+def _is_window_of_same_reservation(one: ClusterChange, other: ClusterChange) -> bool:
     return is_maintenance_window(one) and one.opened.group == other.opened.group
 
 

@@ -7,15 +7,15 @@ can be had, `history` keeps events. Processes are reached only through `hpctl.sa
 """
 
 from hpctl.sandbox.emulator.faults import ApiError, FaultKind, ServiceFault
-from hpctl.sandbox.emulator.service import Emulator
-from hpctl.sandbox.emulator.state import make_loopback_allocator
-from hpctl.sandbox.machines import NullMachines
+from hpctl.sandbox.emulator.service import HyperPodEmulator
+from hpctl.sandbox.emulator.state import make_loopback_address_allocator
+from hpctl.sandbox.machines import NullMachineBackend
 
 __all__ = [
     "ApiError",
-    "Emulator",
     "FaultKind",
-    "NullMachines",
+    "HyperPodEmulator",
+    "NullMachineBackend",
     "ServiceFault",
-    "make_loopback_allocator",
+    "make_loopback_address_allocator",
 ]

@@ -21,7 +21,7 @@ from hpctl.sandbox.emulator.faults import (
     make_not_found_error,
     make_validation_error,
 )
-from hpctl.sandbox.emulator.shapes import Body, list_enum_values, make_page
+from hpctl.sandbox.emulator.shapes import Body, list_enum_values, paginate_items
 from hpctl.sandbox.emulator.state import EmulatedCloud, EmulatedCluster, EmulatedNode, GroupState
 
 PLENTY = 1000.0
@@ -76,7 +76,7 @@ class EmulatedCapacity(Struct):
         for kind in node.group.instance_types:
             held = self._count_instances(kind=kind)
             if held < self.types.get(kind, 1 << 30) and (
-                plan is None or self._is_in_plan(plan, kind)
+                plan is None or self._has_plan_capacity(plan, kind)
             ):
                 node.instance_type = kind
                 return True
@@ -103,9 +103,9 @@ class EmulatedCapacity(Struct):
         for kind, quota in self.quotas.items():
             if wanted[kind] > quota and wanted[kind] > used[kind]:
                 raise make_limit_exceeded_error(kind, quota, used[kind], wanted[kind] - used[kind])
-        self._check_places(cluster, groups)
+        self._check_sandbox_limit(cluster, groups)
 
-    def _check_places(
+    def _check_sandbox_limit(
         self, cluster: EmulatedCluster | None, groups: Mapping[str, Mapping[str, Any]]
     ) -> None:
         if self.places is None:
@@ -116,7 +116,7 @@ class EmulatedCapacity(Struct):
         if more and used + more > self.places:
             raise make_limit_exceeded_error("instances of this sandbox", self.places, used, more)
 
-    def check_plans(self, groups: Mapping[str, Mapping[str, Any]]) -> None:
+    def check_training_plans(self, groups: Mapping[str, Mapping[str, Any]]) -> None:
         """Raise ApiError where a group names a training plan that it cannot use."""
         for name, spec in groups.items():
             arn = spec.get("TrainingPlanArn")
@@ -132,7 +132,7 @@ class EmulatedCapacity(Struct):
                     f"{', '.join(sorted(kinds)) or 'nothing'}, not {spec.get('InstanceType')}."
                 )
 
-    def add_plan(self, name: str, **more: Any) -> str:
+    def add_training_plan(self, name: str, **more: Any) -> str:
         """Add a training plan for tests, Active unless `more` says otherwise; its ARN.
 
         `more` are members of DescribeTrainingPlan's answer.
@@ -149,7 +149,7 @@ class EmulatedCapacity(Struct):
         }
         return arn
 
-    def describe_plan(self, request: Body) -> Body:
+    def describe_training_plan(self, request: Body) -> Body:
         """DescribeTrainingPlan, by name or ARN."""
         wanted = request["TrainingPlanName"]
         for arn, plan in self.plans.items():
@@ -168,12 +168,12 @@ class EmulatedCapacity(Struct):
         for kind in list_enum_values("ClusterInstanceType"):
             value = self.quotas.get(kind, PLENTY)
             for usage in ("usage", "spot instance usage"):
-                found.append(self._set_quota(f"{kind} for cluster {usage}", value))
-        return make_page(
-            "Quotas", [*found, *(self._set_quota(*one) for one in TOTALS.items())], request
+                found.append(self._make_quota_body(f"{kind} for cluster {usage}", value))
+        return paginate_items(
+            "Quotas", [*found, *(self._make_quota_body(*one) for one in TOTALS.items())], request
         )
 
-    def _set_quota(self, name: str, value: float) -> Body:
+    def _make_quota_body(self, name: str, value: float) -> Body:
         code = f"L-{zlib.crc32(name.encode()):08X}"
         place = f"{self.world.region}:{self.world.account}"
         return {
@@ -188,7 +188,7 @@ class EmulatedCapacity(Struct):
             "GlobalQuota": False,
         }
 
-    def _is_in_plan(self, plan: Body, kind: str) -> bool:
+    def _has_plan_capacity(self, plan: Body, kind: str) -> bool:
         if plan["Status"] != "Active":
             return False
         total = sum(

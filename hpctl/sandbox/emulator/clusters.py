@@ -15,16 +15,16 @@ from hpctl.sandbox.emulator.launch import (
     GroupScaler,
     InstanceLauncher,
     NodeTransitions,
-    write_failure_message,
+    format_failure_message,
 )
 from hpctl.sandbox.emulator.shapes import (
     BOTH_STYLES,
     Body,
     Parameters,
-    check_cluster,
-    make_group,
-    make_page,
-    mixes_slurm_settings,
+    check_cluster_spec,
+    has_mixed_slurm_settings,
+    make_group_state,
+    paginate_items,
 )
 from hpctl.sandbox.emulator.state import (
     EmulatedCloud,
@@ -47,7 +47,7 @@ _OF_CLUSTER = {"Creating": "Creating", "Deleting": "Deleting", "Failed": "Failed
                "Updating": "Updating", "RollingBack": "Updating"}  # fmt: skip
 
 
-class DescribeOperation(Struct):
+class DescribeClusterOperation(Struct):
     """DescribeCluster."""
 
     launches: InstanceLauncher
@@ -92,7 +92,7 @@ class DescribeOperation(Struct):
             "DesiredImageId": software.image or world.find_image_id(software.desired),
             "CurrentImageReleaseVersion": software.current,
             "DesiredImageReleaseVersion": software.desired,
-            "ImageVersionStatus": world.version_status(software.current),
+            "ImageVersionStatus": world.get_image_version_status(software.current),
         }
         if software.status:
             body["SoftwareUpdateStatus"] = software.status
@@ -150,16 +150,16 @@ class ClusterOperations(Struct):
         """CreateCluster: Creating, then InService; without Continuous RollingBack and Failed."""
         if any(c.name == request["ClusterName"] for c in self.world.clusters.values()):
             raise make_in_use_error(f"Cluster {request['ClusterName']} already exists.")
-        check_cluster(request, self.world.releases)
+        check_cluster_spec(request, self.world.releases)
         specs = {g["InstanceGroupName"]: g for g in request["InstanceGroups"]}
-        self.walks.launches.capacity.check_plans(specs)
+        self.walks.launches.capacity.check_training_plans(specs)
         self.walks.launches.capacity.check_quota(None, specs)
-        cluster = EmulatedCluster(self.world.new_arn(), dict(request), self.world.now())
+        cluster = EmulatedCluster(self.world.make_cluster_arn(), dict(request), self.world.now())
         self.world.clusters[cluster.arn] = cluster
         nodes: list[EmulatedNode] = []
         for spec in request["InstanceGroups"]:
             latest = self.world.releases[-1]
-            group = make_group(spec, self.parameters, GroupSoftware(latest, latest))
+            group = make_group_state(spec, self.parameters, GroupSoftware(latest, latest))
             cluster.groups[group.name] = group
             nodes += self.scaling.new_nodes(cluster, group, group.target)
         self.scaling.begun(cluster, {})
@@ -179,7 +179,7 @@ class ClusterOperations(Struct):
             kept = {"ClusterArn": one.arn, "ClusterName": one.name, "ClusterStatus": one.status}
             return {**kept, "CreationTime": one.created}
 
-        return make_page("ClusterSummaries", found, request, summarize_cluster)
+        return paginate_items("ClusterSummaries", found, request, summarize_cluster)
 
     def delete_cluster(self, request: Body) -> Body:
         """DeleteCluster: every instance goes, then the cluster."""
@@ -205,7 +205,7 @@ class ClusterOperations(Struct):
         """
         launches = self.walks.launches
         pause_s = launches.timings.create_s
-        if mixes_slurm_settings((g.spec for g in cluster.groups.values()), self.parameters):
+        if has_mixed_slurm_settings((g.spec for g in cluster.groups.values()), self.parameters):
             launches.threads.stopping.wait(pause_s)
             self._fail_launch(cluster, nodes, nodes, BOTH_STYLES)
             return
@@ -215,14 +215,14 @@ class ClusterOperations(Struct):
             if role == "login" and cluster.continuous:
                 self._launch_other_groups(cluster, waiting, pause_s)
                 return
-            failed = launches.launch_all(cluster, members, pause_s)
+            failed = launches.launch_nodes(cluster, members, pause_s)
             pause_s = 0.0 if members else pause_s
             waiting = [n for n in waiting if n not in members]
             if launches.threads.stopping.is_set():
                 return
             if failed:
                 self._fail_launch(
-                    cluster, nodes, waiting, write_failure_message(failed[0]), failed[0].trouble
+                    cluster, nodes, waiting, format_failure_message(failed[0]), failed[0].trouble
                 )
                 return
         self.scaling.settle(cluster, "InService")
@@ -236,20 +236,20 @@ class ClusterOperations(Struct):
         launches, world = self.walks.launches, self.world
         logins = [n for n in nodes if n.group.role == "login"]
 
-        def launch_is_over() -> bool:
+        def is_launch_over() -> bool:
             return launches.threads.stopping.is_set() or cluster.status != "Creating"
 
-        def node_is_up(node: EmulatedNode) -> bool:
+        def is_node_up(node: EmulatedNode) -> bool:
             return not node.doomed and node.state.status is InstanceStatus.RUNNING
 
         launches.threads.spawn(
-            lambda: launches.launch_all(cluster, nodes, pause_s), f"open-{cluster.name}"
+            lambda: launches.launch_nodes(cluster, nodes, pause_s), f"open-{cluster.name}"
         )
         with world.changed:
             world.changed.wait_for(
-                lambda: launch_is_over() or not logins or any(map(node_is_up, logins))
+                lambda: is_launch_over() or not logins or any(map(is_node_up, logins))
             )
-            if not launch_is_over():
+            if not is_launch_over():
                 self.scaling.settle(cluster, "InService")
 
     def _fail_launch(
@@ -267,7 +267,7 @@ class ClusterOperations(Struct):
             self.scaling.settle(cluster, "RollingBack", failure, trouble)
             with self.world.lock:
                 self.walks.mark_for_deletion(cluster, nodes)
-            self.walks.destroy_all(cluster, nodes)
+            self.walks.destroy_nodes(cluster, nodes)
         for node in nodes:
             node.wanting = False
         self.scaling.settle(cluster, "Failed", failure, trouble)

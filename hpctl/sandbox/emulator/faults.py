@@ -140,7 +140,7 @@ class FaultInjector:
             armed = self._find_fault(kind, operation, frozenset(names))
             return armed.fault if armed else None
 
-    def stuck_gate(self) -> threading.Event:
+    def get_stuck_release_event(self) -> threading.Event:
         """Set when the replacements that are stuck now may go on."""
         with self._lock:
             return self._released

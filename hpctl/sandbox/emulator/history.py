@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from hpctl.sandbox.emulator.faults import make_not_found_error, make_validation_error
-from hpctl.sandbox.emulator.shapes import Body, make_page
+from hpctl.sandbox.emulator.shapes import Body, paginate_items
 from hpctl.sandbox.emulator.state import (
     EmulatedCloud,
     EmulatedCluster,
@@ -70,7 +70,7 @@ class EventHistory(Struct):
             group=node.group.name if node else group.name if group else "",
             instance_id=str(state.instance_id or "") if state else "",
             operation_id=node.operation_id if node else "",
-            metadata=_make_metadata(node, group, failure, more),
+            metadata=_make_event_metadata(node, group, failure, more),
         )
         self.kept.setdefault(cluster.arn, deque(maxlen=KEPT)).append(event)
 
@@ -79,14 +79,16 @@ class EventHistory(Struct):
         cluster = self._find_cluster(request)
         found = [e for e in self.kept.get(cluster.arn, ()) if _matches_request(e, request)]
         found.sort(key=lambda e: e.at, reverse=request.get("SortOrder") != "Ascending")
-        return make_page("Events", found, request, lambda event: self._make_summary(cluster, event))
+        return paginate_items(
+            "Events", found, request, lambda event: self._make_event_summary(cluster, event)
+        )
 
     def describe_event(self, request: Body) -> Body:
         """DescribeClusterEvent: the summary and its metadata."""
         cluster = self._find_cluster(request)
         for event in self.kept.get(cluster.arn, ()):
             if event.id == request["EventId"]:
-                detail = self._make_summary(cluster, event)
+                detail = self._make_event_summary(cluster, event)
                 if event.metadata:
                     detail["EventDetails"] = {"EventMetadata": event.metadata}
                 return {"EventDetails": detail}
@@ -100,7 +102,7 @@ class EventHistory(Struct):
             )
         return cluster
 
-    def _make_summary(self, cluster: EmulatedCluster, event: EmulatedEvent) -> dict[str, Any]:
+    def _make_event_summary(self, cluster: EmulatedCluster, event: EmulatedEvent) -> dict[str, Any]:
         optional = {
             "InstanceGroupName": event.group,
             "InstanceId": event.instance_id,
@@ -129,7 +131,7 @@ def _matches_request(event: EmulatedEvent, request: Body) -> bool:
     return asked and not ((after and event.at <= after) or (before and event.at >= before))
 
 
-def count_running(cluster: EmulatedCluster, group: GroupState) -> int:
+def count_running_instances(cluster: EmulatedCluster, group: GroupState) -> int:
     """Return how many instances of a group are Running."""
     return sum(
         1
@@ -138,7 +140,7 @@ def count_running(cluster: EmulatedCluster, group: GroupState) -> int:
     )
 
 
-def _make_metadata(
+def _make_event_metadata(
     node: EmulatedNode | None, group: GroupState | None, failure: str, more: dict[str, Any]
 ) -> dict[str, Any]:
     known = {**({"FailureMessage": failure} if failure else {}), **more}

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from hpctl.sandbox.emulator.capacity import EmulatedCapacity
 from hpctl.sandbox.emulator.faults import FaultInjector, FaultKind
-from hpctl.sandbox.emulator.history import EventHistory, count_running
+from hpctl.sandbox.emulator.history import EventHistory, count_running_instances
 from hpctl.sandbox.emulator.state import (
     EmulatedCloud,
     EmulatedCluster,
@@ -30,7 +30,7 @@ from hpctl.sandbox.emulator.state import (
     make_instance_id,
     make_operation_id,
 )
-from hpctl.sandbox.machines import LifecycleFailed, Machines
+from hpctl.sandbox.machines import LifecycleFailed, MachineBackend
 from hpctl.vocabulary.cloud_facts import InstanceStatus
 
 log = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ class InstanceLauncher(Struct):
     """Makes instances run. `parallel_boots` bounds how many boot at the same time."""
 
     world: EmulatedCloud
-    machines: Machines
+    machines: MachineBackend
     faults: FaultInjector
     events: EventHistory
     capacity: EmulatedCapacity
@@ -98,7 +98,7 @@ class InstanceLauncher(Struct):
         self.change(cluster, node, InstanceStatus.PENDING, "Instance launched.", fresh=True)
         return True
 
-    def launch_all(
+    def launch_nodes(
         self, cluster: EmulatedCluster, nodes: Iterable[EmulatedNode], pause_s: float
     ) -> list[EmulatedNode]:
         """Boot new, claimed nodes, a few at a time; those that failed. Blocks."""
@@ -106,7 +106,7 @@ class InstanceLauncher(Struct):
         if not wanted or self.threads.stopping.wait(pause_s):
             return []
         with ThreadPoolExecutor(self.parallel_boots, "emulator-launch") as pool:
-            fine = list(pool.map(lambda node: self._launch(cluster, node), wanted))
+            fine = list(pool.map(lambda node: self._launch_node(cluster, node), wanted))
         return [node for node, good in zip(wanted, fine, strict=True) if not good]
 
     def boot(self, cluster: EmulatedCluster, node: EmulatedNode) -> bool:
@@ -114,7 +114,7 @@ class InstanceLauncher(Struct):
         node.trouble = ""
         scripted = bool(node.machine().on_create or node.machine().on_init_complete)
         if scripted:
-            self._record_lifecycle(cluster, node, "Started")
+            self._record_lifecycle_event(cluster, node, "Started")
         try:
             with self._booting:
                 if self.threads.stopping.is_set():
@@ -123,7 +123,7 @@ class InstanceLauncher(Struct):
         except LifecycleFailed as error:
             node.trouble = str(error)
             if scripted:
-                self._record_lifecycle(cluster, node, "Failed", LIFECYCLE)
+                self._record_lifecycle_event(cluster, node, "Failed", LIFECYCLE)
             self.fail(cluster, node, LIFECYCLE)
             return False
         except Exception as error:
@@ -132,7 +132,7 @@ class InstanceLauncher(Struct):
             self.fail(cluster, node, f"The instance did not start: {error}")
             return False
         if scripted:
-            self._record_lifecycle(cluster, node, "Succeeded")
+            self._record_lifecycle_event(cluster, node, "Succeeded")
         if node.group.spec.get("OnStartDeepHealthChecks") and not node.doomed:
             self.change(
                 cluster, node, InstanceStatus.DEEP_HEALTH_CHECK, "Deep health checks began."
@@ -177,17 +177,17 @@ class InstanceLauncher(Struct):
             )
             self.events.record(cluster, "Instance failed.", node=node, failure=message)
 
-    def _launch(self, cluster: EmulatedCluster, node: EmulatedNode) -> bool:
+    def _launch_node(self, cluster: EmulatedCluster, node: EmulatedNode) -> bool:
         try:
             if node.wanting and node.state.instance_id:
                 self.machines.destroy(node.machine())
             with self.world.lock:
                 there = node.state.instance_id is not None and not node.wanting
                 if node.doomed or not (there or self.obtain_instance(cluster, node)):
-                    return self.wait_for_capacity(cluster, node)
+                    return self.handle_missing_capacity(cluster, node)
             if self.faults.take(FaultKind.NO_CAPACITY, operation="Create", names=node.names):
                 node.instance_type = ""
-                return self.wait_for_capacity(cluster, node)
+                return self.handle_missing_capacity(cluster, node)
             good = self.boot(cluster, node)
             if not good:
                 self._schedule_retry(cluster, node)
@@ -195,7 +195,7 @@ class InstanceLauncher(Struct):
         finally:
             self.release(cluster, node)
 
-    def wait_for_capacity(self, cluster: EmulatedCluster, node: EmulatedNode) -> bool:
+    def handle_missing_capacity(self, cluster: EmulatedCluster, node: EmulatedNode) -> bool:
         """There is no capacity: a node of a Continuous cluster waits Pending without an instance,
         others fail. Always false.
         """
@@ -223,7 +223,7 @@ class InstanceLauncher(Struct):
             f"Instance group {group.name} could not be scaled to {group.target}.",
             group=group,
             failure=NO_CAPACITY,
-            InstanceCount=count_running(cluster, group),
+            InstanceCount=count_running_instances(cluster, group),
             TargetCount=group.target,
         )
 
@@ -250,9 +250,9 @@ class InstanceLauncher(Struct):
                     return
                 for node in ready:
                     self.claim(node, "Create")
-            self.launch_all(cluster, ready, 0.0)
+            self.launch_nodes(cluster, ready, 0.0)
 
-    def _record_lifecycle(
+    def _record_lifecycle_event(
         self, cluster: EmulatedCluster, node: EmulatedNode, state: str, failure: str = ""
     ) -> None:
         with self.world.lock:
@@ -300,7 +300,7 @@ class NodeTransitions(Struct):
         self.mark_for_deletion(cluster, nodes)
 
         def delete_nodes() -> None:
-            self.destroy_all(cluster, nodes)
+            self.destroy_nodes(cluster, nodes)
             done()
 
         self.launches.threads.spawn(delete_nodes, f"delete-{cluster.name}")
@@ -313,7 +313,7 @@ class NodeTransitions(Struct):
                 self.launches.claim(node, "Delete")
             self.launches.change(cluster, node, InstanceStatus.SHUTTING_DOWN, "Deletion began.")
 
-    def destroy_all(self, cluster: EmulatedCluster, nodes: list[EmulatedNode]) -> None:
+    def destroy_nodes(self, cluster: EmulatedCluster, nodes: list[EmulatedNode]) -> None:
         """Take doomed nodes out of the cluster once nothing else has them. Blocks."""
         launches, world = self.launches, self.launches.world
         launches.threads.stopping.wait(launches.timings.shutdown_s)
@@ -332,7 +332,7 @@ class NodeTransitions(Struct):
         with world.changed:
             world.changed.notify_all()
 
-    def start_reclaim(self, cluster: EmulatedCluster, node: EmulatedNode) -> None:
+    def start_spot_reclaim(self, cluster: EmulatedCluster, node: EmulatedNode) -> None:
         """Begin to take a claimed node's spot instance back: under continuous provisioning the
         node waits for another, else it is a Failure.
         """
@@ -343,7 +343,7 @@ class NodeTransitions(Struct):
             launches.machines.destroy(node.machine())
             node.instance_type = ""
             if not self._pause_and_check_end(node, launches.timings.shutdown_s):
-                launches.wait_for_capacity(cluster, node)
+                launches.handle_missing_capacity(cluster, node)
             launches.release(cluster, node)
 
         launches.threads.spawn(reclaim_node, f"reclaim-{node.name}")
@@ -391,7 +391,7 @@ class NodeTransitions(Struct):
                 launches.fail(cluster, node, NO_CAPACITY)
                 return
             if launches.faults.take(FaultKind.STUCK, names=node.names):
-                self._wait_for_release(node)
+                self._wait_until_unstuck(node)
             if not self._pause_and_check_end(node, 0.0):
                 launches.boot(cluster, node)
         except Exception as error:
@@ -405,8 +405,8 @@ class NodeTransitions(Struct):
         """Pause; whether the walk is to end here."""
         return self.launches.threads.stopping.wait(pause_s) or node.doomed
 
-    def _wait_for_release(self, node: EmulatedNode) -> None:
-        gate = self.launches.faults.stuck_gate()
+    def _wait_until_unstuck(self, node: EmulatedNode) -> None:
+        gate = self.launches.faults.get_stuck_release_event()
         while not gate.wait(0.1) and not self._pause_and_check_end(node, 0.0):
             continue
 
@@ -435,7 +435,10 @@ class GroupScaler(Struct):
 
         The caller holds the lock.
         """
-        nodes = [self.launches.world.new_node(cluster, group, launched=False) for _ in range(count)]
+        nodes = [
+            self.launches.world.add_pending_node(cluster, group, launched=False)
+            for _ in range(count)
+        ]
         for node in nodes:
             self.launches.claim(node, "Create")
             self.launches.obtain_instance(cluster, node)
@@ -449,7 +452,7 @@ class GroupScaler(Struct):
                     cluster,
                     f"Instance group {name} is scaling to {group.target}.",
                     group=group,
-                    InstanceCount=count_running(cluster, group),
+                    InstanceCount=count_running_instances(cluster, group),
                     TargetCount=group.target,
                     MinCount=group.minimum,
                 )
@@ -466,7 +469,7 @@ class GroupScaler(Struct):
             self.launches.world.changed.notify_all()
 
 
-def write_failure_message(node: EmulatedNode) -> str:
+def format_failure_message(node: EmulatedNode) -> str:
     """FailureMessage of a cluster for one of its instances (awsome-distributed-ai, issue 188)."""
     return (
         f"Instance {node.state.instance_id or node.logical_id} failed to provision with the "

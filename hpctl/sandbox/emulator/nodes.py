@@ -19,7 +19,7 @@ from hpctl.sandbox.emulator.faults import (
     make_validation_error,
 )
 from hpctl.sandbox.emulator.launch import GroupScaler, NodeTransitions
-from hpctl.sandbox.emulator.shapes import ONE_CONTROLLER, Body, make_page
+from hpctl.sandbox.emulator.shapes import ONE_CONTROLLER, Body, paginate_items
 from hpctl.sandbox.emulator.state import (
     EmulatedCloud,
     EmulatedCluster,
@@ -60,11 +60,11 @@ class NodeOperations(Struct):
             and request.get("InstanceGroupNameContains", "") in node.group.name
         ]
         found.sort(key=lambda at: (at[1].launched, at[0].logical_id))
-        return make_page(
+        return paginate_items(
             "ClusterNodeSummaries",
             found,
             request,
-            lambda one: self._make_summary(*one, whole=whole),
+            lambda one: self._make_node_summary(*one, whole=whole),
         )
 
     def describe_node(self, request: Body) -> Body:
@@ -76,7 +76,7 @@ class NodeOperations(Struct):
         if logical is not None and not cluster.continuous:
             raise make_validation_error(CONTINUOUS_ONLY.format("NodeLogicalId"))
         node = (
-            cluster.of_instance(instance)
+            cluster.find_node_of_instance(instance)
             if instance
             else cluster.nodes.get(LogicalId(str(logical)))
         )
@@ -88,7 +88,7 @@ class NodeOperations(Struct):
         software = node.group.software
         return {
             "NodeDetails": {
-                **self._make_summary(node, node.state, whole=cluster.continuous),
+                **self._make_node_summary(node, node.state, whole=cluster.continuous),
                 **kept,
                 "PrivatePrimaryIp": node.address,
                 "Placement": self.world.placement(cluster, node),
@@ -110,7 +110,9 @@ class NodeOperations(Struct):
                 seen.append((node, state))
         return seen
 
-    def _make_summary(self, node: EmulatedNode, state: NodeState, *, whole: bool) -> dict[str, Any]:
+    def _make_node_summary(
+        self, node: EmulatedNode, state: NodeState, *, whole: bool
+    ) -> dict[str, Any]:
         """Of ListClusterNodes "only included when IncludeNodeLogicalIds is set" (API model)."""
         status = {"Status": state.status, **({"Message": state.message} if state.message else {})}
         named = state.instance_id and not self.faults.holds(FaultKind.NO_DNS, names=node.names)
@@ -124,7 +126,7 @@ class NodeOperations(Struct):
             **({"NodeLogicalId": node.logical_id} if whole else {}),
             **({"LastSoftwareUpdateTime": node.updated} if node.updated else {}),
             "CurrentImageReleaseVersion": node.release,
-            "ImageVersionStatus": self.world.version_status(node.release),
+            "ImageVersionStatus": self.world.get_image_version_status(node.release),
         }
 
 
@@ -145,7 +147,7 @@ _BY = (("NodeIds", ""), ("NodeLogicalIds", "NodeLogicalIds"))
 _REPLACEABLE = (InstanceStatus.RUNNING, InstanceStatus.FAILURE)
 
 
-class BatchOperations(Struct):
+class BatchNodeOperations(Struct):
     """The four batch operations."""
 
     world: EmulatedCloud
@@ -154,39 +156,43 @@ class BatchOperations(Struct):
 
     def replace(self, request: Body) -> Body:
         """BatchReplaceClusterNodes: at most 25; never a controller."""
-        cluster = self._require_in_service(request)
+        cluster = self._get_cluster_in_service(request)
 
-        def check_node(node: EmulatedNode) -> Refusal | None:
+        def find_node_refusal(node: EmulatedNode) -> Refusal | None:
             if node.group.role == "controller":
                 return "InvalidInstanceStatus", "Slurm controller nodes cannot be replaced."
-            return _refuse_busy(node) or _refuse_status(node, _REPLACEABLE, "replacement")
+            return _find_busy_refusal(node) or _find_status_refusal(
+                node, _REPLACEABLE, "replacement"
+            )
 
-        def start_node(node: EmulatedNode) -> None:
+        def start_replacement(node: EmulatedNode) -> None:
             self.walks.launches.claim(node, "Replace")
             self.walks.replace(cluster, node)
 
-        return self._order_each_node(
-            cluster, request, "BatchReplaceClusterNodes", check_node, start_node
+        return self._apply_batch_operation(
+            cluster, request, "BatchReplaceClusterNodes", find_node_refusal, start_replacement
         )
 
     def reboot(self, request: Body) -> Body:
         """BatchRebootClusterNodes: at most 25; the service does reboot a controller."""
-        cluster = self._require_in_service(request)
+        cluster = self._get_cluster_in_service(request)
 
         def check_node(node: EmulatedNode) -> Refusal | None:
-            return _refuse_busy(node) or _refuse_status(node, (InstanceStatus.RUNNING,), "a reboot")
+            return _find_busy_refusal(node) or _find_status_refusal(
+                node, (InstanceStatus.RUNNING,), "a reboot"
+            )
 
-        def start_node(node: EmulatedNode) -> None:
+        def start_reboot(node: EmulatedNode) -> None:
             self.walks.launches.claim(node, "Reboot")
             self.walks.reboot(cluster, node)
 
-        return self._order_each_node(
-            cluster, request, "BatchRebootClusterNodes", check_node, start_node
+        return self._apply_batch_operation(
+            cluster, request, "BatchRebootClusterNodes", check_node, start_reboot
         )
 
     def delete(self, request: Body) -> Body:
         """BatchDeleteClusterNodes: lowers the groups' counts; refused whole where none may go."""
-        cluster = self._require_in_service(request)
+        cluster = self._get_cluster_in_service(request)
         ids = len(request.get("NodeIds", ()))
         logical = len(request.get("NodeLogicalIds", ()))
         if ids > MAX_DELETED_BY_ID or (logical and ids + logical > MAX_DELETED):
@@ -199,15 +205,15 @@ class BatchOperations(Struct):
             if node.group.role == "controller":
                 return "InvalidNodeStatus", "Slurm controller nodes cannot be deleted."
             waits = node.operation == "Create" and not node.state.instance_id
-            return None if waits else _refuse_busy(node)
+            return None if waits else _find_busy_refusal(node)
 
-        def start_node(node: EmulatedNode) -> None:
+        def start_deletion(node: EmulatedNode) -> None:
             if not node.operation:
                 self.walks.launches.claim(node, "Delete")
             going.append(node)
 
-        body = self._order_each_node(
-            cluster, request, "BatchDeleteClusterNodes", check_node, start_node
+        body = self._apply_batch_operation(
+            cluster, request, "BatchDeleteClusterNodes", check_node, start_deletion
         )
         if not going and not any(key.startswith("Successful") for key in body):
             first = next(iter(body.values()))[0]
@@ -222,7 +228,7 @@ class BatchOperations(Struct):
 
     def add(self, request: Body) -> Body:
         """BatchAddClusterNodes: Continuous only; the one call with a client token (8 hours)."""
-        cluster = self._require_in_service(request)
+        cluster = self._get_cluster_in_service(request)
         if not cluster.continuous:
             raise make_validation_error(CONTINUOUS_ONLY.format("BatchAddClusterNodes"))
         wanted = request["NodesToAdd"]
@@ -234,7 +240,7 @@ class BatchOperations(Struct):
             if time.monotonic() - at < TOKEN_VALID_S:
                 if before != wanted:
                     raise make_validation_error("ClientToken was used with other parameters.")
-                return _make_added_answer(cluster, nodes, [])
+                return _make_add_nodes_response(cluster, nodes, [])
         for entry in wanted:
             group = cluster.groups.get(entry["InstanceGroupName"])
             if group and group.role == "controller":
@@ -251,11 +257,11 @@ class BatchOperations(Struct):
         ids = [n.logical_id for n in new]
         if token:
             cluster.added[token] = (time.monotonic(), wanted, ids)
-        body = _make_added_answer(cluster, ids, failed)
+        body = _make_add_nodes_response(cluster, ids, failed)
         launches = self.walks.launches
         self.scaling.begun(cluster, before)
         launches.threads.spawn(
-            lambda: launches.launch_all(cluster, new, launches.timings.boot_s),
+            lambda: launches.launch_nodes(cluster, new, launches.timings.boot_s),
             f"add-{cluster.name}",
         )
         return body
@@ -273,7 +279,7 @@ class BatchOperations(Struct):
         made = []
         group.target += entry["IncrementTargetCountBy"]
         for _ in range(entry["IncrementTargetCountBy"]):
-            node = self.world.new_node(cluster, group, launched=False)
+            node = self.world.add_pending_node(cluster, group, launched=False)
             self.walks.launches.claim(node, "Create")
             made.append(node)
         return [], made
@@ -287,7 +293,7 @@ class BatchOperations(Struct):
                 specs[group.name] = {**group.spec, "InstanceCount": count}
         self.walks.launches.capacity.check_quota(cluster, specs)
 
-    def _require_in_service(self, request: Body) -> EmulatedCluster:
+    def _get_cluster_in_service(self, request: Body) -> EmulatedCluster:
         cluster = self.world.cluster(request["ClusterName"])
         if cluster.status != "InService":
             raise make_validation_error(
@@ -295,7 +301,7 @@ class BatchOperations(Struct):
             )
         return cluster
 
-    def _order_each_node(
+    def _apply_batch_operation(
         self,
         cluster: EmulatedCluster,
         request: Body,
@@ -338,15 +344,19 @@ class BatchOperations(Struct):
 
 
 def _find_node(cluster: EmulatedCluster, key: str, name: str) -> EmulatedNode | None:
-    return cluster.of_instance(name) if key == "NodeIds" else cluster.nodes.get(LogicalId(name))
+    return (
+        cluster.find_node_of_instance(name)
+        if key == "NodeIds"
+        else cluster.nodes.get(LogicalId(name))
+    )
 
 
-def _refuse_busy(node: EmulatedNode) -> Refusal | None:
+def _find_busy_refusal(node: EmulatedNode) -> Refusal | None:
     text = f"Another operation ({node.operation}) is in progress for this node. Wait or retry."
     return ("InstanceIdInUse", text) if node.operation else None
 
 
-def _refuse_status(
+def _find_status_refusal(
     node: EmulatedNode, allowed: tuple[InstanceStatus, ...], what: str
 ) -> Refusal | None:
     status = node.state.status
@@ -364,7 +374,7 @@ def _make_refusal(entry: Body, code: str, what: str) -> Body:
     }
 
 
-def _make_added_answer(
+def _make_add_nodes_response(
     cluster: EmulatedCluster, nodes: list[LogicalId], failed: list[Body]
 ) -> Body:
     made = [cluster.nodes[n] for n in nodes if n in cluster.nodes]
@@ -381,7 +391,7 @@ def _make_added_answer(
     }
 
 
-def refuse_during_checks(cluster: EmulatedCluster) -> None:
+def check_no_health_check_running(cluster: EmulatedCluster) -> None:
     """Raise ApiError ConflictException while deep health checks are in progress."""
     if any(one["Status"] == "InProgress" for one in cluster.checks):
         raise make_conflict_error(f"Deep health checks are in progress on cluster {cluster.name}.")
@@ -400,7 +410,7 @@ class HealthCheckOperation(Struct):
             raise make_validation_error(
                 f"Cluster {cluster.name} is {cluster.status}; it must be InService."
             )
-        refuse_during_checks(cluster)
+        check_no_health_check_running(cluster)
         wanted = request["DeepHealthCheckConfigurations"]
         nodes = list(chain.from_iterable(self._select_nodes(cluster, config) for config in wanted))
         check = {
@@ -421,7 +431,7 @@ class HealthCheckOperation(Struct):
         def run_checks() -> None:
             self.walks.launches.threads.stopping.wait(self.walks.launches.timings.health_check_s)
             for node in free:
-                self._judge_check(cluster, node)
+                self._apply_check_result(cluster, node)
             with self.world.changed:
                 check["Status"] = "Done"
                 self.world.changed.notify_all()
@@ -433,7 +443,7 @@ class HealthCheckOperation(Struct):
         """ListClusterOperations of deep health checks, newest first; of its filters Status."""
         checks = reversed(self.world.cluster(request["ClusterName"]).checks)
         found = [one for one in checks if request.get("Status") in (None, one["Status"])]
-        return make_page("ClusterOperationSummaries", found, request)
+        return paginate_items("ClusterOperationSummaries", found, request)
 
     def _select_nodes(self, cluster: EmulatedCluster, config: Body) -> list[EmulatedNode]:
         name = config["InstanceGroupName"]
@@ -457,7 +467,7 @@ class HealthCheckOperation(Struct):
                 )
         return [by_id[instance] for instance in config["InstanceIds"]]
 
-    def _judge_check(self, cluster: EmulatedCluster, node: EmulatedNode) -> None:
+    def _apply_check_result(self, cluster: EmulatedCluster, node: EmulatedNode) -> None:
         launches = self.walks.launches
         if node.doomed:
             launches.release(cluster, node)

@@ -20,7 +20,11 @@ from msgspec import Struct
 
 from hpctl.sandbox.emulator import shapes
 from hpctl.sandbox.emulator.capacity import EmulatedCapacity
-from hpctl.sandbox.emulator.clusters import ClusterOperations, DescribeOperation, TagOperations
+from hpctl.sandbox.emulator.clusters import (
+    ClusterOperations,
+    DescribeClusterOperation,
+    TagOperations,
+)
 from hpctl.sandbox.emulator.faults import (
     ApiError,
     FaultInjector,
@@ -37,7 +41,7 @@ from hpctl.sandbox.emulator.launch import (
     NodeTransitions,
     ServiceTimings,
 )
-from hpctl.sandbox.emulator.nodes import BatchOperations, HealthCheckOperation, NodeOperations
+from hpctl.sandbox.emulator.nodes import BatchNodeOperations, HealthCheckOperation, NodeOperations
 from hpctl.sandbox.emulator.shapes import SERVICES, Body, Parameters
 from hpctl.sandbox.emulator.state import (
     Allocate,
@@ -45,11 +49,11 @@ from hpctl.sandbox.emulator.state import (
     EmulatedCluster,
     EmulatedNode,
     StoppableThreads,
-    make_loopback_allocator,
+    make_loopback_address_allocator,
     make_operation_id,
 )
-from hpctl.sandbox.emulator.updates import SoftwareOperation, UpdateOperation
-from hpctl.sandbox.machines import EmulatedMachine, Machines
+from hpctl.sandbox.emulator.updates import ClusterUpdateOperation, SoftwareUpdateOperation
+from hpctl.sandbox.machines import EmulatedMachine, MachineBackend
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.cloud_facts import InstanceStatus
 from hpctl.vocabulary.identity import InstanceId
@@ -76,7 +80,7 @@ class _HttpServer(ThreadingHTTPServer):
     block_on_close = False
     request_queue_size = 128
 
-    def __init__(self, emulator: "Emulator", port: int, access_key: str) -> None:
+    def __init__(self, emulator: "HyperPodEmulator", port: int, access_key: str) -> None:
         """`access_key`: the only one that is accepted; where it is empty, any is."""
         super().__init__(("127.0.0.1", port), _ApiHandler)
         self.emulator = emulator
@@ -107,7 +111,7 @@ class _ApiHandler(BaseHTTPRequestHandler):
         try:
             self._send(self.server.emulator.handle(*self._parse_request()))
         except ApiError as error:
-            self._send(_make_refusal(error, ""))
+            self._send(_make_error_answer(error, ""))
 
     def _parse_request(self) -> tuple[str, Body, str]:
         """Return the operation, the request and the service. Raises ApiError."""
@@ -159,7 +163,7 @@ class _ApiHandler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
 
-def _make_refusal(error: ApiError, request_id: str) -> HttpAnswer:
+def _make_error_answer(error: ApiError, request_id: str) -> HttpAnswer:
     wire = {"__type": error.code, "message": error.message, "Message": error.message}
     return HttpAnswer(request_id, error.status, wire)
 
@@ -220,7 +224,7 @@ class EmulatorExtensions:
     """Takes a spot instance's own notice: its metadata service."""
 
 
-class Emulator:
+class HyperPodEmulator:
     """SageMaker's HyperPod cluster API on a loopback port, in front of `machines`.
 
     `boot_time_s` is how long a replacement or an added node is Pending before it boots,
@@ -234,7 +238,7 @@ class Emulator:
 
     def __init__(  # noqa: PLR0913 -- settings of the emulator, by keyword with defaults
         self,
-        machines: Machines,
+        machines: MachineBackend,
         *,
         region: str = "us-west-2",
         account: str = "000000000000",
@@ -253,7 +257,7 @@ class Emulator:
         self.world = EmulatedCloud(
             region,
             account,
-            allocate or make_loopback_allocator(),
+            allocate or make_loopback_address_allocator(),
             moved=site.moved,
             zones=site.zones,
         )
@@ -279,31 +283,33 @@ class Emulator:
             parallel_boots,
         )
         self.walks = NodeTransitions(self.launches)
-        self.handlers = self._list_operations(parameters)
+        self.handlers = self._make_operation_handlers(parameters)
         self.give_notice = site.give_notice
         self._watch_interval_s = watch_interval_s
         self._http = _HttpServer(self, port, site.access_key)
         self._serving = threading.Thread(target=self._http.serve_forever, args=(0.05,), daemon=True)
 
-    def _list_operations(self, parameters: Parameters) -> dict[str, Callable[[Body], Body]]:
+    def _make_operation_handlers(self, parameters: Parameters) -> dict[str, Callable[[Body], Body]]:
         world, walks = self.world, self.walks
         scaling = GroupScaler(self.launches, walks)
         clusters = ClusterOperations(world, walks, scaling, parameters)
         nodes = NodeOperations(world, self.faults)
-        batch = BatchOperations(world, walks, scaling)
+        batch = BatchNodeOperations(world, walks, scaling)
         tags = TagOperations(world)
         checks = HealthCheckOperation(world, walks)
         return {
             "ListServiceQuotas": self.capacity.list_quotas,
             "ListAWSDefaultServiceQuotas": self.capacity.list_quotas,
             "CreateCluster": clusters.create_cluster,
-            "DescribeCluster": DescribeOperation(self.launches).describe_cluster,
+            "DescribeCluster": DescribeClusterOperation(self.launches).describe_cluster,
             "ListClusters": clusters.list_clusters,
-            "UpdateCluster": UpdateOperation(world, walks, scaling, parameters).update_cluster,
-            "UpdateClusterSoftware": SoftwareOperation(world, walks, scaling).update_software,
+            "UpdateCluster": ClusterUpdateOperation(
+                world, walks, scaling, parameters
+            ).update_cluster,
+            "UpdateClusterSoftware": SoftwareUpdateOperation(world, walks, scaling).update_software,
             "StartClusterHealthCheck": checks.start,
             "ListClusterOperations": checks.list_operations,
-            "DescribeTrainingPlan": self.capacity.describe_plan,
+            "DescribeTrainingPlan": self.capacity.describe_training_plan,
             "AddTags": tags.add,
             "ListTags": tags.list,
             "DeleteTags": tags.delete,
@@ -328,7 +334,7 @@ class Emulator:
         self._serving.start()
         if self._watch_interval_s is not None:
             interval = self._watch_interval_s
-            self.threads.spawn(lambda: self._watch_machines(interval), "watch")
+            self.threads.spawn(lambda: self._recover_dead_instances(interval), "watch")
 
     def stop(self) -> None:
         """Stop serving and end every operation where it is. Machines are left as they are."""
@@ -340,11 +346,11 @@ class Emulator:
 
     def create(self, spec: Mapping[str, Any]) -> str:
         """CreateCluster without HTTP; the ARN. Raises ApiError. Not in the log of calls."""
-        return str(self._run_checked("CreateCluster", dict(spec))["ClusterArn"])
+        return str(self._run_validated_operation("CreateCluster", dict(spec))["ClusterArn"])
 
     def delete(self, cluster: str) -> None:
         """DeleteCluster without HTTP. Raises ApiError."""
-        self._run_checked("DeleteCluster", {"ClusterName": cluster})
+        self._run_validated_operation("DeleteCluster", {"ClusterName": cluster})
 
     def find_cluster(self, logical_id: str) -> EmulatedCluster | None:
         """Return the cluster of a node, by its logical id. Hold the world's lock."""
@@ -358,15 +364,15 @@ class Emulator:
         with self.world.changed:
             return self.world.changed.wait_for(done, timeout_s)
 
-    def wait_in_service(self, cluster: str, timeout_s: float = 60.0) -> None:
+    def wait_until_in_service(self, cluster: str, timeout_s: float = 60.0) -> None:
         """Wait until a cluster is InService and all its nodes settled. Raises HpctlError."""
 
-        def is_settled() -> bool:
+        def has_reached_final_status() -> bool:
             found = self.world.cluster(cluster)
             busy = any(n.operation for n in found.nodes.values())
             return found.status == "Failed" or (found.status == "InService" and not busy)
 
-        done = self.wait_until(is_settled, timeout_s)
+        done = self.wait_until(has_reached_final_status, timeout_s)
         found = self.world.cluster(cluster)
         if not done or found.status == "Failed":
             raise HpctlError(
@@ -376,13 +382,13 @@ class Emulator:
                 "read the lifecycle scripts' log in the sandbox's state directory",
             )
 
-    def act_without_order(self, instance_id: str, how: str = "replace") -> bool:
+    def start_unrequested_recovery(self, instance_id: str, how: str = "replace") -> bool:
         """Replace or reboot an instance with no call of the customer's.
 
         False where it cannot: no such instance, a controller, or an operation is in progress.
         """
         with self.world.lock:
-            found = self._find(instance_id)
+            found = self._find_cluster_and_node(instance_id)
             if found is None or found[1].operation or found[1].group.role == "controller":
                 return False
             self.launches.claim(found[1], how.capitalize())
@@ -399,12 +405,12 @@ class Emulator:
         replacement began.
         """
         with self.world.lock:
-            found = self._find(instance_id)
+            found = self._find_cluster_and_node(instance_id)
             if found is None:
                 return False
             cluster, node = found
             self.events.record(cluster, "Instance is unhealthy.", node=node)
-            return cluster.automatic and self.act_without_order(instance_id)
+            return cluster.automatic and self.start_unrequested_recovery(instance_id)
 
     def interrupt(self, instance_id: str, notice_s: float = 120.0) -> bool:
         """Spot capacity is taken back, `notice_s` after an event that announces it.
@@ -412,7 +418,7 @@ class Emulator:
         False where that is no spot instance.
         """
         with self.world.lock:
-            found = self._find(instance_id)
+            found = self._find_cluster_and_node(instance_id)
             if found is None or not found[1].spot:
                 return False
             cluster, node = found
@@ -423,10 +429,10 @@ class Emulator:
         def reclaim_instance() -> None:
             self.threads.stopping.wait(notice_s)
             with self.world.lock:
-                if cluster.of_instance(instance_id) is not node or node.operation:
+                if cluster.find_node_of_instance(instance_id) is not node or node.operation:
                     return
                 self.launches.claim(node, "Reclaim")
-                self.walks.start_reclaim(cluster, node)
+                self.walks.start_spot_reclaim(cluster, node)
 
         self.threads.spawn(reclaim_instance, f"interrupt-{instance_id}")
         return True
@@ -436,14 +442,16 @@ class Emulator:
         with self.world.lock:
             self.world.releases.append(version)
 
-    def _find(self, instance_id: str) -> tuple[EmulatedCluster, EmulatedNode] | None:
+    def _find_cluster_and_node(
+        self, instance_id: str
+    ) -> tuple[EmulatedCluster, EmulatedNode] | None:
         for cluster in self.world.clusters.values():
-            node = cluster.of_instance(instance_id)
+            node = cluster.find_node_of_instance(instance_id)
             if node:
                 return cluster, node
         return None
 
-    def _watch_machines(self, interval_s: float) -> None:
+    def _recover_dead_instances(self, interval_s: float) -> None:
         while not self.threads.stopping.wait(interval_s):
             for instance in self._list_dead_instances():
                 log.info("instance %s does not live; the service acts", instance)
@@ -465,14 +473,14 @@ class Emulator:
         request_id = make_operation_id()
         call = self.calls.add(ApiCall(self.world.now(), operation, request))
         try:
-            call.response = self._run_with_faults(operation, request, service)
+            call.response = self._run_operation_with_faults(operation, request, service)
         except ApiError as error:
             call.error = error.code
-            return _make_refusal(error, request_id)
+            return _make_error_answer(error, request_id)
         call.replied = not self.faults.take(FaultKind.DROP_REPLY, operation=operation)
         return HttpAnswer(request_id, 200, call.response if call.replied else None)
 
-    def _run_with_faults(self, operation: str, request: Body, service: str) -> Body:
+    def _run_operation_with_faults(self, operation: str, request: Body, service: str) -> Body:
         late = self.faults.take(FaultKind.LATENCY, operation=operation)
         if late:
             self.threads.stopping.wait(late.seconds)
@@ -483,11 +491,13 @@ class Emulator:
         broken = self.faults.take(FaultKind.INTERNAL_ERROR, operation=operation)
         if broken:
             if broken.accepted:
-                self._run_checked(operation, request, service)
+                self._run_validated_operation(operation, request, service)
             raise make_internal_error()
-        return self._run_checked(operation, request, service)
+        return self._run_validated_operation(operation, request, service)
 
-    def _run_checked(self, operation: str, request: Body, service: str = shapes.SAGEMAKER) -> Body:
+    def _run_validated_operation(
+        self, operation: str, request: Body, service: str = shapes.SAGEMAKER
+    ) -> Body:
         """Run an operation between the two checks against the service model."""
         model = shapes.load_operation_model(operation, service)
         handler = self.handlers.get(operation)

@@ -20,7 +20,7 @@ import botocore.session
 from botocore.model import ListShape, MapShape, OperationModel, ServiceModel, Shape, StructureShape
 from botocore.validate import ParamValidator
 
-from hpctl.clusters.request import parse_parameters
+from hpctl.clusters.request import parse_provisioning_parameters
 from hpctl.sandbox.emulator.faults import make_validation_error
 from hpctl.sandbox.emulator.state import GroupSoftware, GroupState, Role
 from hpctl.toolkit.compat import UTC, parse_iso_time
@@ -56,12 +56,12 @@ def list_enum_values(shape: str) -> tuple[str, ...]:
 
 def find_request_errors(operation: OperationModel, params: Body) -> list[str]:
     """Return what the service would find wrong with a request; empty where it is well formed."""
-    return _find_errors(operation.input_shape, params)
+    return _find_shape_errors(operation.input_shape, params)
 
 
 def find_response_errors(operation: OperationModel, body: Body) -> list[str]:
     """Return where an answer departs from the model, its types, enumerations and lengths."""
-    return _find_errors(operation.output_shape, body)
+    return _find_shape_errors(operation.output_shape, body)
 
 
 def decode_request(operation: OperationModel, params: Body) -> Body:
@@ -76,48 +76,48 @@ def encode_answer(operation: OperationModel, body: Body) -> Body:
     return dict(_convert_timestamps(body, shape, _to_epoch)) if shape is not None else body
 
 
-def _find_errors(shape: Shape | None, value: Body) -> list[str]:
+def _find_shape_errors(shape: Shape | None, value: Body) -> list[str]:
     if shape is None:
         return [] if not value else ["the model has no shape for this"]
     report = ParamValidator().validate(value, shape)
     found = report.generate_report().splitlines() if report.has_errors() else []
-    return [*found, *_check_constraints(value, shape, shape.name)]
+    return [*found, *_find_constraint_errors(value, shape, shape.name)]
 
 
-def _check_constraints(value: Any, shape: Shape, place: str) -> Iterator[str]:
+def _find_constraint_errors(value: Any, shape: Shape, place: str) -> Iterator[str]:
     """Maximum lengths, enumerations and patterns, which ParamValidator leaves to the service."""
     if isinstance(shape, StructureShape) and isinstance(value, Mapping):
         for name, item in value.items():
             if name in shape.members:
-                yield from _check_constraints(item, shape.members[name], f"{place}.{name}")
+                yield from _find_constraint_errors(item, shape.members[name], f"{place}.{name}")
     elif isinstance(shape, ListShape) and isinstance(value, list | tuple):
-        yield from _check_length(value, shape, place)
+        yield from _find_length_errors(value, shape, place)
         for at, item in enumerate(value):
-            yield from _check_constraints(item, shape.member, f"{place}[{at}]")
+            yield from _find_constraint_errors(item, shape.member, f"{place}[{at}]")
     elif isinstance(shape, MapShape) and isinstance(value, Mapping):
         for name, item in value.items():
-            yield from _check_constraints(name, shape.key, f"{place} key")
-            yield from _check_constraints(item, shape.value, f"{place}.{name}")
+            yield from _find_constraint_errors(name, shape.key, f"{place} key")
+            yield from _find_constraint_errors(item, shape.value, f"{place}.{name}")
     elif shape.type_name == "string" and isinstance(value, str):
-        yield from _check_text(value, shape, place)
+        yield from _find_text_errors(value, shape, place)
     elif shape.type_name in ("integer", "long") and isinstance(value, int):
-        yield from _check_number(value, shape, place)
+        yield from _find_number_errors(value, shape, place)
 
 
-def _check_number(value: int, shape: Shape, place: str) -> Iterator[str]:
+def _find_number_errors(value: int, shape: Shape, place: str) -> Iterator[str]:
     top = shape.metadata.get("max")
     if top is not None and value > top:
         yield _format_constraint(value, place, f"have value less than or equal to {top}")
 
 
-def _check_length(value: Any, shape: Shape, place: str) -> Iterator[str]:
+def _find_length_errors(value: Any, shape: Shape, place: str) -> Iterator[str]:
     top = shape.metadata.get("max")
     if top is not None and len(value) > top:
         yield _format_constraint(value, place, f"have length less than or equal to {top}")
 
 
-def _check_text(value: str, shape: Shape, place: str) -> Iterator[str]:
-    yield from _check_length(value, shape, place)
+def _find_text_errors(value: str, shape: Shape, place: str) -> Iterator[str]:
+    yield from _find_length_errors(value, shape, place)
     enum = shape.metadata.get("enum")
     if enum and value not in enum:
         yield _format_constraint(value, place, f"satisfy enum value set: [{', '.join(enum)}]")
@@ -174,7 +174,7 @@ PAGE = 100
 Item = TypeVar("Item")
 
 
-def make_page(
+def paginate_items(
     key: str, items: Sequence[Item], request: Body, show: Callable[[Item], Any] = lambda one: one
 ) -> Body:
     """Return one page of `items` below `key`, each as `show` has it, and the token of the next if
@@ -183,14 +183,14 @@ def make_page(
     Raises ApiError ValidationException for a token that this API did not give.
     """
     size = min(request.get("MaxResults") or PAGE, PAGE)
-    start = _parse_start(request.get("NextToken"))
+    start = _parse_next_token(request.get("NextToken"))
     body: Body = {key: [show(one) for one in items[start : start + size]]}
     if start + size < len(items):
         body["NextToken"] = str(start + size)
     return body
 
 
-def _parse_start(token: str | None) -> int:
+def _parse_next_token(token: str | None) -> int:
     if token and not token.isdecimal():
         raise make_validation_error("Invalid NextToken.")
     return int(token or 0)
@@ -213,7 +213,7 @@ BOTH_STYLES = (
 """FailureMessage of an update with SlurmConfig that found the file (the migration guide)."""
 
 
-def make_group(
+def make_group_state(
     spec: Mapping[str, Any], parameters: Parameters, software: GroupSoftware
 ) -> GroupState:
     """Return an instance group of a specification that was checked, with no nodes yet.
@@ -225,7 +225,7 @@ def make_group(
     if slurm:
         role = ROLES[slurm["NodeType"]]
     else:
-        roles, _ = parse_parameters(parameters(spec) or {})
+        roles, _ = parse_provisioning_parameters(parameters(spec) or {})
         name, partition = roles.get(spec["InstanceGroupName"], ("compute", None))
         role = ROLES[name.capitalize()]
     version = str(spec.get("ImageReleaseVersion", software.desired))
@@ -239,13 +239,13 @@ def make_group(
     )
 
 
-def mixes_slurm_settings(groups: Iterable[Mapping[str, Any]], parameters: Parameters) -> bool:
+def has_mixed_slurm_settings(groups: Iterable[Mapping[str, Any]], parameters: Parameters) -> bool:
     """Return whether groups with SlurmConfig have a provisioning_parameters.json beside their
     scripts."""
     return any("SlurmConfig" in group and parameters(group) is not None for group in groups)
 
 
-def check_cluster(spec: Mapping[str, Any], releases: Sequence[str]) -> None:
+def check_cluster_spec(spec: Mapping[str, Any], releases: Sequence[str]) -> None:
     """Raise ApiError ValidationException where CreateCluster would.
 
     `releases` are the AMI releases there are.
@@ -256,7 +256,7 @@ def check_cluster(spec: Mapping[str, Any], releases: Sequence[str]) -> None:
     if "Eks" in spec.get("Orchestrator", {}):
         raise make_validation_error("Only clusters orchestrated by Slurm are offered here.")
     continuous = spec.get("NodeProvisioningMode") == "Continuous"
-    check_groups(groups, releases, spec)
+    check_group_specs(groups, releases, spec)
     if continuous and not all("SlurmConfig" in group for group in groups):
         raise make_validation_error(
             "SlurmConfig is required for every instance group of a Slurm cluster with "
@@ -265,10 +265,10 @@ def check_cluster(spec: Mapping[str, Any], releases: Sequence[str]) -> None:
     strategy = "SlurmConfigStrategy" in spec.get("Orchestrator", {}).get("Slurm", {})
     if strategy and not any("SlurmConfig" in group for group in groups):
         raise make_validation_error("SlurmConfigStrategy needs SlurmConfig in the instance groups.")
-    check_orchestrator(spec)
+    check_orchestrator_settings(spec)
 
 
-def check_orchestrator(spec: Mapping[str, Any]) -> None:
+def check_orchestrator_settings(spec: Mapping[str, Any]) -> None:
     """Raise ApiError ValidationException for Slurm settings that do not suit the mode."""
     continuous = spec.get("NodeProvisioningMode") == "Continuous"
     slurm = spec.get("Orchestrator", {}).get("Slurm", {})
@@ -280,7 +280,7 @@ def check_orchestrator(spec: Mapping[str, Any]) -> None:
         raise make_validation_error("AccountingDatabase needs NodeProvisioningMode Continuous.")
 
 
-def check_groups(
+def check_group_specs(
     groups: Iterable[Mapping[str, Any]],
     releases: Sequence[str],
     cluster: Mapping[str, Any],
@@ -300,9 +300,9 @@ def check_groups(
     if twice:
         raise make_validation_error(f"Instance group names must be unique: {', '.join(twice)}.")
     for group in listed:
-        _check_group(group)
-        _check_storage(group, cluster)
-        _check_counts(group, continuous=continuous)
+        _check_group_spec(group)
+        _check_storage_config(group, cluster)
+        _check_instance_counts(group, continuous=continuous)
         version = group.get("ImageReleaseVersion")
         if version is not None and version not in releases:
             raise make_validation_error(
@@ -335,7 +335,7 @@ def check_groups(
         raise make_validation_error("At most one instance group may have NodeType Login.")
 
 
-def _check_counts(group: Mapping[str, Any], *, continuous: bool) -> None:
+def _check_instance_counts(group: Mapping[str, Any], *, continuous: bool) -> None:
     name, minimum = group["InstanceGroupName"], group.get("MinInstanceCount", 0)
     if minimum > group["InstanceCount"]:
         raise make_validation_error(
@@ -355,7 +355,7 @@ def _check_counts(group: Mapping[str, Any], *, continuous: bool) -> None:
         )
 
 
-def _check_group(group: Mapping[str, Any]) -> None:
+def _check_group_spec(group: Mapping[str, Any]) -> None:
     name = group["InstanceGroupName"]
     if ("InstanceType" in group) == ("InstanceRequirements" in group):
         raise make_validation_error(
@@ -392,7 +392,7 @@ def _check_group(group: Mapping[str, Any]) -> None:
         raise make_validation_error(ONE_CONTROLLER.format(name))
 
 
-def _check_storage(group: Mapping[str, Any], cluster: Mapping[str, Any]) -> None:
+def _check_storage_config(group: Mapping[str, Any], cluster: Mapping[str, Any]) -> None:
     vpc = cluster.get("VpcConfig") or group.get("OverrideVpcConfig")
     keys = chain.from_iterable(group.get("InstanceStorageConfigs", ()))
     mounts = any(key.startswith("Fsx") for key in keys)

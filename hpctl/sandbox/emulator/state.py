@@ -240,7 +240,7 @@ class EmulatedCluster(Struct, eq=False):
         """Return whether Slurm is configured through the API: its groups have SlurmConfig."""
         return any("SlurmConfig" in group.spec for group in self.groups.values())
 
-    def of_instance(self, instance: str) -> EmulatedNode | None:
+    def find_node_of_instance(self, instance: str) -> EmulatedNode | None:
         """Return the node whose instance has that id now; ids of replaced instances find
         nothing."""
         for node in self.nodes.values():
@@ -289,7 +289,7 @@ class EmulatedCloud:
                 return cluster
         raise make_not_found_error(f"Cluster with name or ARN {name_or_arn} not found.")
 
-    def new_arn(self) -> str:
+    def make_cluster_arn(self) -> str:
         """Return an ARN with a fresh cluster id of 12 characters."""
         return f"arn:aws:sagemaker:{self.region}:{self.account}:cluster/{secrets.token_hex(6)}"
 
@@ -302,19 +302,19 @@ class EmulatedCloud:
 
     def placement(self, cluster: EmulatedCluster, node: EmulatedNode) -> dict[str, str]:
         """Return the state of a node's instance."""
-        zone = self.find_zone(cluster, node.group)
+        zone = self.find_availability_zone(cluster, node.group)
         number = ord(zone[-1]) - ord("a") + 1
         parts = self.region.split("-")
         short = parts[0] + "".join(p[0] for p in parts[1:-1]) + parts[-1]
         return {"AvailabilityZone": zone, "AvailabilityZoneId": f"{short}-az{number}"}
 
-    def find_zone(self, cluster: EmulatedCluster, group: GroupState) -> str:
+    def find_availability_zone(self, cluster: EmulatedCluster, group: GroupState) -> str:
         """Return the availability zone of a group's first subnet."""
         vpc = group.spec.get("OverrideVpcConfig") or cluster.spec.get("VpcConfig") or {}
         subnet = next(iter(vpc.get("Subnets", ())), "")
         return self.zones.get(subnet, f"{self.region}a")
 
-    def version_status(self, release: str) -> str:
+    def get_image_version_status(self, release: str) -> str:
         """ImageVersionStatus of what runs this release."""
         return "UpToDate" if release == self.releases[-1] else "UpdateAvailable"
 
@@ -322,7 +322,7 @@ class EmulatedCloud:
         """Return the id of HyperPod's own AMI of a release."""
         return f"ami-{zlib.crc32(f'{self.region}/{release}'.encode()):08x}"
 
-    def new_node(
+    def add_pending_node(
         self, cluster: EmulatedCluster, group: GroupState, *, launched: bool
     ) -> EmulatedNode:
         """Return a node more in a group, Pending, with the lowest free number."""
@@ -352,7 +352,7 @@ class EmulatedCloud:
             cluster.deleted.append(node)
 
 
-def make_loopback_allocator() -> Allocate:
+def make_loopback_address_allocator() -> Allocate:
     """127.0.1.1, 127.0.1.2, ... with Slurm names `ip-127-0-1-1`, ...; an instance name that
     comes again gets its old address.
     """

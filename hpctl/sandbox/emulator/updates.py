@@ -12,16 +12,16 @@ from hpctl.sandbox.emulator.faults import (
     make_not_found_error,
     make_validation_error,
 )
-from hpctl.sandbox.emulator.launch import GroupScaler, NodeTransitions, write_failure_message
-from hpctl.sandbox.emulator.nodes import refuse_during_checks
+from hpctl.sandbox.emulator.launch import GroupScaler, NodeTransitions, format_failure_message
+from hpctl.sandbox.emulator.nodes import check_no_health_check_running
 from hpctl.sandbox.emulator.shapes import (
     BOTH_STYLES,
     Body,
     Parameters,
-    check_groups,
-    check_orchestrator,
-    make_group,
-    mixes_slurm_settings,
+    check_group_specs,
+    check_orchestrator_settings,
+    has_mixed_slurm_settings,
+    make_group_state,
 )
 from hpctl.sandbox.emulator.state import (
     EmulatedCloud,
@@ -32,7 +32,7 @@ from hpctl.sandbox.emulator.state import (
 )
 
 
-class SoftwareOperation(Struct):
+class SoftwareUpdateOperation(Struct):
     """UpdateClusterSoftware. Jobs are not asked: root volumes are rewritten under them."""
 
     world: EmulatedCloud
@@ -61,34 +61,36 @@ class SoftwareOperation(Struct):
         groups = [cluster.groups[name] for name in wanted]
         for group in groups:
             group.software.desired = wanted[group.name]
-            group.software.image = _find_image(request, group)
+            group.software.image = _find_requested_image_id(request, group)
             group.software.status = "Pending"
             group.phase = "SystemUpdating"
         if not cluster.continuous:
             self.scaling.settle(cluster, "SystemUpdating")
         self.walks.launches.threads.spawn(
-            lambda: self._update(cluster, groups, deployment), f"software-{cluster.name}"
+            lambda: self._update_groups(cluster, groups, deployment), f"software-{cluster.name}"
         )
         return {"ClusterArn": cluster.arn}
 
-    def _update(self, cluster: EmulatedCluster, groups: list[GroupState], deployment: Body) -> None:
+    def _update_groups(
+        self, cluster: EmulatedCluster, groups: list[GroupState], deployment: Body
+    ) -> None:
         for group in groups:
             policy = deployment.get("RollingUpdatePolicy", {})
             done: list[EmulatedNode] = []
             group.software.status = "InProgress"
-            good = self._roll_group(
+            good = self._update_group_nodes(
                 cluster, group, deployment, policy.get("MaximumBatchSize"), done
             )
             if self.walks.launches.threads.stopping.is_set():
                 return
             if good:
                 group.software.current = group.software.desired
-                self._finish_group(group, "Succeeded")
+                self._finish_group_update(group, "Succeeded")
             else:
-                self._roll_back(cluster, group, policy.get("RollbackMaximumBatchSize"), done)
+                self._roll_back_group(cluster, group, policy.get("RollbackMaximumBatchSize"), done)
         self.scaling.settle(cluster, "InService")
 
-    def _roll_group(
+    def _update_group_nodes(
         self,
         cluster: EmulatedCluster,
         group: GroupState,
@@ -121,7 +123,7 @@ class SoftwareOperation(Struct):
                 for n in cluster.nodes.values()
                 if n.group is group and n not in done and n.state.instance_id and not n.doomed
             ]
-            batch = left[: _count_batch(size, group.target)]
+            batch = left[: _compute_batch_size(size, group.target)]
             self.world.changed.wait_for(
                 lambda: (
                     self.walks.launches.threads.stopping.is_set()
@@ -132,7 +134,7 @@ class SoftwareOperation(Struct):
                 self.walks.launches.claim(node, "SoftwareUpdate")
             return batch
 
-    def _roll_back(
+    def _roll_back_group(
         self,
         cluster: EmulatedCluster,
         group: GroupState,
@@ -144,13 +146,13 @@ class SoftwareOperation(Struct):
         software.status = "RollbackInProgress"
         software.current, software.desired = software.desired, software.current
         good = True
-        for start in range(0, len(done), _count_batch(size, group.target)):
-            batch = done[start : start + _count_batch(size, group.target)]
+        for start in range(0, len(done), _compute_batch_size(size, group.target)):
+            batch = done[start : start + _compute_batch_size(size, group.target)]
             for node in batch:
                 self.walks.launches.claim(node, "SoftwareUpdate")
             good &= self.walks.update_all(cluster, batch, software.desired)
         software.current = software.desired
-        self._finish_group(group, "RollbackComplete" if good else "Failed")
+        self._finish_group_update(group, "RollbackComplete" if good else "Failed")
         self.walks.launches.events.record(
             cluster,
             f"Software update of instance group {group.name} was rolled back.",
@@ -158,18 +160,18 @@ class SoftwareOperation(Struct):
             failure="An instance did not come up with the new image.",
         )
 
-    def _finish_group(self, group: GroupState, status: str) -> None:
+    def _finish_group_update(self, group: GroupState, status: str) -> None:
         with self.world.changed:
             group.software.status, group.phase = status, ""
             self.world.changed.notify_all()
 
 
-def _find_image(request: Body, group: GroupState) -> str:
+def _find_requested_image_id(request: Body, group: GroupState) -> str:
     image = request.get("ImageId", group.software.image)
     return "" if image == "default" else str(image)
 
 
-def _count_batch(size: Body | None, target: int) -> int:
+def _compute_batch_size(size: Body | None, target: int) -> int:
     """Return how many nodes at once: all where no policy is given."""
     if not size:
         return max(1, target)
@@ -191,7 +193,7 @@ no ThreadsPerCore)."""
 DRIFT = "Partition configuration drift detected."
 
 
-class UpdateOperation(Struct):
+class ClusterUpdateOperation(Struct):
     """UpdateCluster."""
 
     world: EmulatedCloud
@@ -205,7 +207,7 @@ class UpdateOperation(Struct):
     def update_cluster(self, request: Body) -> Body:
         """UpdateCluster: refused whole, or begun whole. A shrink takes instances at random."""
         cluster = self.world.cluster(request["ClusterName"])
-        self._check_free(cluster)
+        self._check_cluster_in_service(cluster)
         restated = {
             g["InstanceGroupName"]: _keep_omitted_values(
                 cluster.groups.get(g["InstanceGroupName"]), g
@@ -213,10 +215,10 @@ class UpdateOperation(Struct):
             for g in request.get("InstanceGroups", [])
         }
         leaving = list(request.get("InstanceGroupsToDelete", []))
-        self._check_request(cluster, request, restated, leaving)
+        self._check_update_request(cluster, request, restated, leaving)
         why = self._find_rollback_cause(cluster, request, restated)
         if why:
-            self._refuse_later(cluster, why)
+            self._start_failing_update(cluster, why)
             return {"ClusterArn": cluster.arn}
         migrates = any("SlurmConfig" in g for g in restated.values()) and not cluster.by_api
         for key in _CHANGED_AT_ONCE:
@@ -226,7 +228,7 @@ class UpdateOperation(Struct):
         new: list[EmulatedNode] = []
         going: list[EmulatedNode] = []
         for name, spec in restated.items():
-            made, lost = self._restate_group(cluster, name, spec)
+            made, lost = self._apply_group_spec(cluster, name, spec)
             new += made
             going += lost
         for name in leaving:
@@ -238,14 +240,14 @@ class UpdateOperation(Struct):
             self._start_update(cluster, new, going, leaving, before)
         return {"ClusterArn": cluster.arn}
 
-    def _check_free(self, cluster: EmulatedCluster) -> None:
+    def _check_cluster_in_service(self, cluster: EmulatedCluster) -> None:
         if cluster.status != "InService":
             raise make_conflict_error(
                 f"Cluster {cluster.name} is {cluster.status}; wait until it is InService."
             )
-        refuse_during_checks(cluster)
+        check_no_health_check_running(cluster)
 
-    def _check_request(
+    def _check_update_request(
         self,
         cluster: EmulatedCluster,
         request: Body,
@@ -258,7 +260,7 @@ class UpdateOperation(Struct):
             )
         after = {**cluster.spec, **request}
         # A strategy from before a cluster became Continuous is no wish of this request.
-        check_orchestrator({**after, "Orchestrator": request.get("Orchestrator", {})})
+        check_orchestrator_settings({**after, "Orchestrator": request.get("Orchestrator", {})})
         for name in leaving:
             if name not in cluster.groups:
                 raise make_not_found_error(
@@ -272,20 +274,20 @@ class UpdateOperation(Struct):
             raise make_validation_error("Instance group names must be unique.")
         stays = {n: g.spec for n, g in cluster.groups.items() if n not in leaving}
         groups = {**stays, **restated}
-        check_groups(groups.values(), self.world.releases, after, there=True)
-        self._check_mode(cluster, request, groups)
+        check_group_specs(groups.values(), self.world.releases, after, there=True)
+        self._check_provisioning_mode(cluster, request, groups)
         for name, spec in restated.items():
             group = cluster.groups.get(name)
             if group:
-                _check_change(group, spec)
+                _check_group_change(group, spec)
                 if "SlurmConfig" in spec and group.software.current in self.world.outdated:
                     raise make_validation_error(
                         "Update required to use SlurmConfig in InstanceGroups"
                     )
-        self.walks.launches.capacity.check_plans(restated)
+        self.walks.launches.capacity.check_training_plans(restated)
         self.walks.launches.capacity.check_quota(cluster, restated)
 
-    def _check_mode(
+    def _check_provisioning_mode(
         self, cluster: EmulatedCluster, request: Body, groups: Mapping[str, Mapping[str, Any]]
     ) -> None:
         """A cluster may become Continuous where Slurm is configured through the API, by Merge."""
@@ -296,12 +298,12 @@ class UpdateOperation(Struct):
             raise make_validation_error(
                 "NodeProvisioningMode Continuous needs SlurmConfig in all groups."
             )
-        if self._choose_strategy(cluster, {}) != "Merge":
+        if self._choose_slurm_config_strategy(cluster, {}) != "Merge":
             raise make_validation_error(
                 "NodeProvisioningMode Continuous needs SlurmConfigStrategy Merge."
             )
 
-    def _choose_strategy(self, cluster: EmulatedCluster, request: Body) -> str:
+    def _choose_slurm_config_strategy(self, cluster: EmulatedCluster, request: Body) -> str:
         both = {**cluster.spec, **request}
         chosen = both.get("Orchestrator", {}).get("Slurm", {}).get("SlurmConfigStrategy")
         return str(chosen or ("Managed" if self.world.managed_by_default else "Merge"))
@@ -314,37 +316,41 @@ class UpdateOperation(Struct):
         Both from the migration guide: the file beside the scripts, and drift under Managed.
         """
         groups = {**{n: g.spec for n, g in cluster.groups.items()}, **restated}.values()
-        if mixes_slurm_settings(groups, self.parameters):
+        if has_mixed_slurm_settings(groups, self.parameters):
             return BOTH_STYLES
         if cluster.continuous or not any("SlurmConfig" in group for group in groups):
             return ""
-        strategy = self._choose_strategy(cluster, request)
-        drifted = self.walks.launches.machines.has_drifted() if strategy != "Merge" else False
+        strategy = self._choose_slurm_config_strategy(cluster, request)
+        drifted = (
+            self.walks.launches.machines.has_partition_drift() if strategy != "Merge" else False
+        )
         if drifted and strategy == "Managed":
             return DRIFT
         if drifted:
             self.walks.launches.machines.write_partitions()
         return ""
 
-    def _refuse_later(self, cluster: EmulatedCluster, failure: str) -> None:
+    def _start_failing_update(self, cluster: EmulatedCluster, failure: str) -> None:
         """Updating, RollingBack, and InService as it was before."""
         pause_s = self.walks.launches.timings.boot_s
 
-        def refuse_update() -> None:
+        def roll_back_cluster() -> None:
             for status in ("RollingBack", "InService"):
                 if self.walks.launches.threads.stopping.wait(pause_s):
                     return
                 self.scaling.settle(cluster, status, failure)
 
         self.scaling.settle(cluster, "Updating")
-        self.walks.launches.threads.spawn(refuse_update, f"refuse-{cluster.name}")
+        self.walks.launches.threads.spawn(roll_back_cluster, f"refuse-{cluster.name}")
 
-    def _restate_group(
+    def _apply_group_spec(
         self, cluster: EmulatedCluster, name: str, spec: Body
     ) -> tuple[list[EmulatedNode], list[EmulatedNode]]:
         """Take over a group's new specification; the nodes that are new, and those that go."""
         if name not in cluster.groups:
-            cluster.groups[name] = make_group(spec, self.parameters, self._choose_software(cluster))
+            cluster.groups[name] = make_group_state(
+                spec, self.parameters, self._choose_group_software(cluster)
+            )
         group = cluster.groups[name]
         have = [n for n in cluster.nodes.values() if n.group is group and not n.doomed]
         group.spec, group.target = dict(spec), int(spec["InstanceCount"])
@@ -352,7 +358,7 @@ class UpdateOperation(Struct):
         surplus = max(0, len(have) - group.target)
         return new, self.chance.sample(have, surplus)
 
-    def _choose_software(self, cluster: EmulatedCluster) -> GroupSoftware:
+    def _choose_group_software(self, cluster: EmulatedCluster) -> GroupSoftware:
         """Return what a new group gets: of a Continuous cluster "new instance groups inherit the
         AMI from the earliest existing instance group" (the API model on ImageId).
         """
@@ -374,24 +380,24 @@ class UpdateOperation(Struct):
         launches = self.walks.launches
 
         def run_update() -> None:
-            self.walks.destroy_all(cluster, going)
+            self.walks.destroy_nodes(cluster, going)
             with self.world.changed:
                 for name in leaving:
                     cluster.groups.pop(name, None)
                 self.world.changed.notify_all()
             if not new:
                 launches.threads.stopping.wait(launches.timings.boot_s)
-            failed = launches.launch_all(cluster, new, launches.timings.boot_s)
+            failed = launches.launch_nodes(cluster, new, launches.timings.boot_s)
             if launches.threads.stopping.is_set() or cluster.continuous:
                 return
             if failed:
-                self._roll_back(cluster, new, failed[0], before)
+                self._roll_back_update(cluster, new, failed[0], before)
             else:
                 self.scaling.settle(cluster, "InService")
 
         launches.threads.spawn(run_update, f"update-{cluster.name}")
 
-    def _roll_back(
+    def _roll_back_update(
         self,
         cluster: EmulatedCluster,
         new: list[EmulatedNode],
@@ -399,11 +405,11 @@ class UpdateOperation(Struct):
         before: Mapping[str, int],
     ) -> None:
         """What the update added goes again; what it took is not brought back."""
-        failure, trouble = write_failure_message(culprit), culprit.trouble
+        failure, trouble = format_failure_message(culprit), culprit.trouble
         self.scaling.settle(cluster, "RollingBack", failure, trouble)
         with self.world.lock:
             self.walks.mark_for_deletion(cluster, new)
-        self.walks.destroy_all(cluster, new)
+        self.walks.destroy_nodes(cluster, new)
         with self.world.changed:
             for node in new:
                 node.group.target -= 1
@@ -418,7 +424,7 @@ def _keep_omitted_values(group: GroupState | None, spec: Mapping[str, Any]) -> d
     return {**{k: before[k] for k in _KEPT if k in before}, **spec}
 
 
-def _check_change(group: GroupState, spec: Mapping[str, Any]) -> None:
+def _check_group_change(group: GroupState, spec: Mapping[str, Any]) -> None:
     """Raise ApiError ValidationException for what cannot be changed of a group that is there.
 
     A NodeType may be given where there was none: the migration to API-driven configuration.

@@ -21,7 +21,7 @@ def main() -> int:
     from hpctl.sandbox.training.group import PeerLost, RankInfo
     from hpctl.sandbox.training.loop import CannotResume, TrainingOptions, run_training
 
-    def save_asked() -> bool:
+    def take_save_request() -> bool:
         wanted = bool(asked)
         asked.clear()
         return wanted
@@ -30,7 +30,7 @@ def main() -> int:
     options = TrainingOptions(**given)
     try:
         options.directory.mkdir(parents=True, exist_ok=True)
-        run_training(options, place, save_asked)
+        run_training(options, place, take_save_request)
     except CannotResume as error:
         print(f"training: {error}", file=sys.stderr)
         return 2

@@ -114,14 +114,14 @@ class ProcessGroup:
             peer.close()
 
 
-def join_group(place: RankInfo, directory: Path) -> ProcessGroup:
+def join_process_group(place: RankInfo, directory: Path) -> ProcessGroup:
     """Meet the other ranks through a file in a shared directory. Raises PeerLost, OSError."""
     meeting = directory / f"rendezvous-{place.attempt}.json"
     deadline = time.monotonic() + JOIN_S
     if place.rank == 0:
         return _accept_ranks(place, meeting, deadline)
     while time.monotonic() < deadline:
-        group = _try_connect(place, meeting)
+        group = _connect_to_rank_zero(place, meeting)
         if group is not None:
             return group
         time.sleep(0.05)
@@ -161,7 +161,7 @@ def _admit_rank(peer: Connection, nonce: str, size: int) -> int:
     return 0
 
 
-def _try_connect(place: RankInfo, meeting: Path) -> ProcessGroup | None:
+def _connect_to_rank_zero(place: RankInfo, meeting: Path) -> ProcessGroup | None:
     """Try once to reach rank 0; None where the file is missing or stale, or rank 0 is silent."""
     try:
         there = json.loads(meeting.read_text())

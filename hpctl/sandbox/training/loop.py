@@ -18,9 +18,9 @@ from msgspec import Struct
 from hpctl.checkpoints.files import CheckpointDefect
 from hpctl.checkpoints.formats import manifest
 from hpctl.checkpoints.formats.manifest import ManifestFile
-from hpctl.checkpoints.hpctl_checkpoint import NAME, publish
+from hpctl.checkpoints.hpctl_checkpoint import NAME, publish_checkpoint
 from hpctl.sandbox.training import model
-from hpctl.sandbox.training.group import ProcessGroup, RankInfo, join_group
+from hpctl.sandbox.training.group import ProcessGroup, RankInfo, join_process_group
 from hpctl.sandbox.training.model import Floats, ProgressRecorder, TrainingState
 
 VECTORS = ("weights", "mean", "square")
@@ -50,17 +50,17 @@ def save_checkpoint(
     mine.mkdir(parents=True, exist_ok=True)
     rank, size = group.place.rank, group.place.size
     shard = mine / f"rank-{rank:05d}.npz"
-    part = _slice_rank_part(len(state.weights), group.place)
+    part = _make_rank_slice(len(state.weights), group.place)
     with shard.open("wb") as file:
         np.savez(file, **{name: getattr(state, name)[part] for name in VECTORS})
         file.flush()
         os.fsync(file.fileno())
-    files = group.gather(msgspec.json.encode(manifest.describe(shard, mine)))
+    files = group.gather(msgspec.json.encode(manifest.describe_file(shard, mine)))
     if rank == 0:
         entries = [msgspec.json.decode(each, type=ManifestFile) for each in files]
-        manifest.write(mine, step=state.step, world_size=size, files=entries, meta=meta)
+        manifest.write_manifest(mine, step=state.step, world_size=size, files=entries, meta=meta)
         if shared:
-            publish(mine, final)
+            publish_checkpoint(mine, final)
     group.broadcast(b"saved")
     return final
 
@@ -70,10 +70,10 @@ def load_checkpoint(directory: Path, meta: dict[str, str]) -> TrainingState:
 
     Raises CannotResume where it is not whole, or is another model's, and OSError.
     """
-    document = manifest.read(directory)
+    document = manifest.read_manifest(directory)
     if not isinstance(document, manifest.Manifest):
         raise CannotResume(f"{directory}: {document or 'no ' + NAME}")
-    defect: CheckpointDefect | None = manifest.verify(directory, document, deep=True)
+    defect: CheckpointDefect | None = manifest.verify_manifest_files(directory, document, deep=True)
     if defect is not None:
         raise CannotResume(f"{directory}: {defect}")
     if document.meta != meta:
@@ -86,7 +86,7 @@ def load_checkpoint(directory: Path, meta: dict[str, str]) -> TrainingState:
     return TrainingState(weights, mean, square, document.step)
 
 
-def _slice_rank_part(length: int, place: RankInfo) -> slice:
+def _make_rank_slice(length: int, place: RankInfo) -> slice:
     """This rank's one of nearly equal parts of a vector, or of a batch's rows."""
     return slice(length * place.rank // place.size, length * (place.rank + 1) // place.size)
 
@@ -111,7 +111,7 @@ def run_training(options: TrainingOptions, place: RankInfo, save_asked: Callable
     `save_asked()` is asked once a step; if it is true on any rank, all save after that step.
     Raises PeerLost, CannotResume, OSError.
     """
-    group = join_group(place, options.directory)
+    group = join_process_group(place, options.directory)
     try:
         _train_steps(options, group, save_asked)
     finally:
@@ -133,7 +133,7 @@ def _train_steps(
     if group.place.rank == 0:
         pen = ProgressRecorder(options.directory, group.name, state.step, hosts)
 
-    shard = _slice_rank_part(options.batch, group.place)
+    shard = _make_rank_slice(options.batch, group.place)
     while state.step < options.steps:
         not_before = time.monotonic() + options.step_s
         windows, targets = model.make_batch(

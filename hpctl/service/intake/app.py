@@ -7,8 +7,8 @@ are in authentication.py. `GET /healthz`, `GET /metrics` and the routes that the
 Starlette's. Reports do not pass through it: ten thousand agents are served on one thread, and half
 of its time would be spent on choosing among three routes.
 
-`make_proved_route` makes the other routes, whose sender MUNGE proves, and whose answer the daemon
-proves in turn:
+`make_authenticated_route` makes the other routes, whose sender MUNGE proves, and whose answer the
+daemon proves in turn:
 
 | status | code | meaning |
 |---|---|---|
@@ -41,7 +41,7 @@ from hpctl.wire.authentication import (
     AddressOf,
     AgentSession,
     Authenticator,
-    BodyBounds,
+    BodyLimits,
     IntakeSettings,
     RequestRefusal,
     read_body,
@@ -286,7 +286,7 @@ class _ReportEndpoint:
             body = await read_body(
                 headers.get(b"content-length", b"0").decode("latin-1"),
                 receive,
-                BodyBounds(
+                BodyLimits(
                     most=wire.MAX_BODY,
                     within_s=BODY_TIMEOUT_S,
                     too_large=f"a report has at most {wire.MAX_BODY} bytes",
@@ -296,18 +296,24 @@ class _ReportEndpoint:
             peer = scope["client"][0] if scope["client"] else ""
             if authorization.startswith(_SESSION):
                 session = self._authenticator.session(authorization, body, peer)
-                message = self._authenticator.within_session(session, body).content
+                message = self._authenticator.decode_session_message(session, body).content
                 ack = await self._accept_message(message)
             else:
-                credential = await self._run(self._authenticator.verify, authorization, body)
-                proved = await self._run(self._authenticator.by_credential, credential, body, peer)
+                credential = await self._run_in_thread_pool(
+                    self._authenticator.verify, authorization, body
+                )
+                proved = await self._run_in_thread_pool(
+                    self._authenticator.authenticate_report, credential, body, peer
+                )
                 message = proved.message.content
                 ack = await self._accept_message(message)
                 if proved.message.open_session:
-                    granted = await self._run(self._authenticator.open_session, proved, peer)
+                    granted = await self._run_in_thread_pool(
+                        self._authenticator.open_session, proved, peer
+                    )
                     ack = replace(ack, session=granted)
             scope["state"]["node"] = message.node
-            answer = wire.encode_ack(ack)
+            answer = wire.encode_report_ack(ack)
         except RequestRefusal as refusal:
             self._refused.add(refusal.code)
             # What is left of an unread body must not be taken for the next request, and a client
@@ -318,10 +324,12 @@ class _ReportEndpoint:
         if session is not None:
             proof = session.proof(answered)
         elif credential is not None:
-            proof = await self._run(self._settings.prove, credential.uid, answered)
+            proof = await self._run_in_thread_pool(self._settings.prove, credential.uid, answered)
         await send_response(send, status, answer, proof, close=close)
 
-    async def _run(self, blocking: Callable[..., AnswerT], *arguments: object) -> AnswerT:
+    async def _run_in_thread_pool(
+        self, blocking: Callable[..., AnswerT], *arguments: object
+    ) -> AnswerT:
         return await asyncio.get_running_loop().run_in_executor(self._pool, blocking, *arguments)
 
     async def _accept_message(self, message: AgentReport | wire.Heartbeat) -> wire.ReportAck:

@@ -143,12 +143,12 @@ class IntakeChannel:
         self._sending = threading.Lock()
 
     @classmethod
-    def of_daemon(cls, end: socket.socket) -> IntakeChannel:
+    def make_daemon_end(cls, end: socket.socket) -> IntakeChannel:
         """Return the daemon's end, which hears FromIntake."""
         return cls(end, _from_intake)
 
     @classmethod
-    def of_intake(cls, end: socket.socket) -> IntakeChannel:
+    def make_intake_end(cls, end: socket.socket) -> IntakeChannel:
         """Return the intake's end, which hears ToIntake."""
         return cls(end, _to_intake)
 

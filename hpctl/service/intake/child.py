@@ -32,12 +32,17 @@ from starlette.types import ASGIApp
 from hpctl.engine.clock import SystemClock
 from hpctl.engine.journal.reader import open_journal
 from hpctl.engine.journal.source import make_sqlite_url
-from hpctl.engine.journal.sqlite_source import publish_copy
-from hpctl.engine.request_intake import make_route as request_route
-from hpctl.service.alerts import make_routes as alert_routes
+from hpctl.engine.journal.sqlite_source import publish_readable_copy
+from hpctl.engine.request_intake import make_request_route as request_route
+from hpctl.service.alerts import make_alert_routes as alert_routes
 from hpctl.service.intake import channel
 from hpctl.service.intake.app import make_discovery_route, make_intake_app
-from hpctl.service.intake.server import RESERVED, ConnectionBounds, IntakeConnections, IntakeServer
+from hpctl.service.intake.server import (
+    RESERVED,
+    ConnectionBounds,
+    IntakeServer,
+    PeerConnectionTracker,
+)
 from hpctl.toolkit.errors import HpctlError, Unavailable
 from hpctl.vocabulary.identity import NodeGeneration, NodeName
 from hpctl.vocabulary.job_recovery import JobReport
@@ -47,7 +52,7 @@ from hpctl.wire import job_reports as job_wire
 from hpctl.wire import munge
 from hpctl.wire import reports as wire
 from hpctl.wire.authentication import IntakeSettings, LeadershipNotice, RequestRefusal
-from hpctl.wire.proved_route import RefusalCounter, make_proved_route
+from hpctl.wire.proved_route import RefusalCounter, make_authenticated_route
 from hpctl.wire.stack_request import StackRequest
 
 EVERY_S: Final = 1.0
@@ -76,7 +81,7 @@ class JournalCopier:
                 return
             try:
                 open_journal(make_sqlite_url(self._journal)).close()
-                publish_copy(self._journal, wire.find_journal_copy(self._journal))
+                publish_readable_copy(self._journal, wire.make_journal_copy_path(self._journal))
             except (HpctlError, OSError, sqlite3.Error) as error:
                 raise RequestRefusal(503, "journal_unavailable", f"not copied: {error}") from error
             finally:
@@ -84,7 +89,7 @@ class JournalCopier:
                 self._next = ended + max(EVERY_S, SHARE * (ended - begun))
 
 
-def make_copy_route(
+def make_journal_copy_route(
     copies: JournalCopier, settings: IntakeSettings, registry: CollectorRegistry
 ) -> Route:
     """Return the route for the intake's application: each user known to MUNGE may request a copy.
@@ -92,14 +97,18 @@ def make_copy_route(
     Answers 200 `{}`, at once where the newest copy is young enough; 503 journal_unavailable.
     """
 
-    async def make_copy(_body: bytes, _who: munge.Credential) -> bytes:
+    async def make_journal_copy(_body: bytes, _who: munge.Credential) -> bytes:
         await run_in_threadpool(copies.make)
         return b"{}"
 
     text = "Requested journal copies refused."
     refused = RefusalCounter("hpctl_copies_refused", text, registry)
-    return make_proved_route(
-        path=wire.COPY_PATH, most=64, settings=settings, answer_to=make_copy, refused=refused
+    return make_authenticated_route(
+        path=wire.COPY_PATH,
+        most=64,
+        settings=settings,
+        answer_to=make_journal_copy,
+        refused=refused,
     )
 
 
@@ -172,7 +181,7 @@ class DaemonClient:
             else:
                 self._beats = {beat.node: beat for beat in beats}
 
-    def send_beats(self) -> None:
+    def forward_heartbeats(self) -> None:
         """Forever: what `tick` has put by."""
         while True:
             try:
@@ -222,9 +231,9 @@ class DaemonClient:
                 message: channel.ToIntake = self._line.receive()
             except (EOFError, OSError):
                 return
-            self._receive(message)
+            self._apply_daemon_message(message)
 
-    def _receive(self, message: channel.ToIntake) -> None:
+    def _apply_daemon_message(self, message: channel.ToIntake) -> None:
         match message:
             case channel.IntakeNodes(addresses, orders):
                 self._addresses, self.orders = addresses, orders
@@ -258,7 +267,7 @@ class RouteDependencies(Struct, frozen=True):
 MakeRoute = Callable[[RouteDependencies], Route]
 
 
-def make_application(
+def make_intake_application(
     setup: channel.Setup,
     daemon: DaemonClient,
     registry: CollectorRegistry,
@@ -281,7 +290,7 @@ def make_application(
     ]
     if setup.journal:
         routes.append(
-            make_copy_route(JournalCopier(Path(setup.journal), clock), settings, registry)
+            make_journal_copy_route(JournalCopier(Path(setup.journal), clock), settings, registry)
         )
     where, scrape = daemon.address_of, daemon.scrape
     return make_intake_app(
@@ -290,7 +299,7 @@ def make_application(
     )  # fmt: skip
 
 
-def register_gauges(crowd: IntakeConnections, registry: CollectorRegistry) -> None:
+def register_connection_gauges(crowd: PeerConnectionTracker, registry: CollectorRegistry) -> None:
     """Show how many connections there are."""
     Gauge("hpctl_intake_connections", "Open now.", registry=registry).set_function(crowd.__len__)
     dropped = Gauge("hpctl_intake_dropped", "Closed for lack of space or time.", registry=registry)
@@ -304,13 +313,13 @@ def serve_intake(
     setup: channel.Setup = line.receive()
     daemon, registry = DaemonClient(line), CollectorRegistry()
     disable_created_metrics()  # type: ignore[no-untyped-call]
-    app = make_application(setup, daemon, registry, others)
+    app = make_intake_application(setup, daemon, registry, others)
     server = IntakeServer(
         app, bounds=ConnectionBounds(in_all=_raise_descriptor_limit() - RESERVED), tick=daemon.tick
     )
-    register_gauges(server.connections, registry)
+    register_connection_gauges(server.connections, registry)
     server.start(listener=listener)
-    threading.Thread(target=daemon.send_beats, name="beats", daemon=True).start()
+    threading.Thread(target=daemon.forward_heartbeats, name="beats", daemon=True).start()
     daemon.listen()
     # Nothing of what is under way can be acknowledged any longer.
     os._exit(0)
@@ -339,7 +348,7 @@ def main(others: Sequence[MakeRoute] = ()) -> None:
     logging.basicConfig(
         level=int(sys.argv[3]), format="%(asctime)s %(levelname)s %(name)s %(message)s"
     )
-    serve_intake(listener, channel.IntakeChannel.of_intake(ours), others)
+    serve_intake(listener, channel.IntakeChannel.make_intake_end(ours), others)
 
 
 if __name__ == "__main__":

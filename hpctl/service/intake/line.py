@@ -9,7 +9,7 @@ import threading
 from collections.abc import Mapping
 
 from hpctl.service.intake import channel
-from hpctl.toolkit.threads import start_pool
+from hpctl.toolkit.threads import start_thread_pool
 from hpctl.vocabulary.identity import NodeName
 from hpctl.wire.stack_request import StackRequest
 
@@ -19,7 +19,7 @@ class IntakeConnection:
 
     def __init__(self) -> None:
         """Nothing is sent before `connect`."""
-        self._sender = start_pool(1, "intake-send")
+        self._sender = start_thread_pool(1, "intake-send")
         self._channel: channel.IntakeChannel | None = None
         self._addresses: Mapping[NodeName, str] | None = None
         self._orders: Mapping[NodeName, str] = {}
@@ -28,7 +28,7 @@ class IntakeConnection:
     def connect(self, end: channel.IntakeChannel) -> None:
         """Talk to the process that was just started, and send it the nodes."""
         self._channel = end
-        self._sender.submit(self._send_nodes)
+        self._sender.submit(self._send_nodes_and_orders)
 
     def detach_channel(self) -> None:
         """Send nothing until the next process."""
@@ -43,16 +43,16 @@ class IntakeConnection:
         """Say which nodes Slurm has where, if that is news. For the loop's thread."""
         if addresses is not self._addresses and not self._closed.is_set():
             self._addresses = addresses
-            self._sender.submit(self._send_nodes)
+            self._sender.submit(self._send_nodes_and_orders)
 
     def set_orders(self, orders: Mapping[NodeName, str]) -> None:
         """Say which orders wait for the agents of these nodes, if that is news. For the loop's
         thread."""
         if orders != self._orders and not self._closed.is_set():
             self._orders = orders
-            self._sender.submit(self._send_nodes)
+            self._sender.submit(self._send_nodes_and_orders)
 
-    def ask_stacks(self, stacks: Mapping[NodeName, StackRequest]) -> None:
+    def request_stacks(self, stacks: Mapping[NodeName, StackRequest]) -> None:
         """Have the agents of these nodes asked for stacks, and no others.
 
         An intake that is started again meanwhile asks no agent: the handler gives up in time.
@@ -67,6 +67,6 @@ class IntakeConnection:
             with contextlib.suppress(OSError):
                 end.send(message)
 
-    def _send_nodes(self) -> None:
+    def _send_nodes_and_orders(self) -> None:
         if self._addresses is not None:
             self.send(channel.IntakeNodes(dict(self._addresses), dict(self._orders)))

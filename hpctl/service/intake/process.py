@@ -23,7 +23,7 @@ from msgspec import Struct
 from prometheus_client import generate_latest
 
 from hpctl.engine.node_health import NodeHealthStore
-from hpctl.engine.request_intake import RequestHandler
+from hpctl.engine.request_intake import OperatorRequestHandler
 from hpctl.service.alerts import AlertmanagerWebhook
 from hpctl.service.intake import channel
 from hpctl.service.intake.line import IntakeConnection
@@ -31,7 +31,7 @@ from hpctl.service.intake.server import open_listener
 from hpctl.service.metrics import DaemonMetrics
 from hpctl.toolkit.compat import SAFE_PATH
 from hpctl.toolkit.errors import HpctlError, Unavailable
-from hpctl.toolkit.threads import start_pool
+from hpctl.toolkit.threads import start_thread_pool
 from hpctl.vocabulary.identity import NodeGeneration
 from hpctl.vocabulary.job_recovery import JobReport
 from hpctl.wire import job_reports as job_wire
@@ -90,7 +90,7 @@ class IntakeBackend(Struct, frozen=True):
     """
 
     health: NodeHealthStore
-    requests: RequestHandler
+    requests: OperatorRequestHandler
     webhook: AlertmanagerWebhook
     metrics: DaemonMetrics
     leadership: LeadershipStatus = SoleLeader()
@@ -100,9 +100,9 @@ class IntakeBackend(Struct, frozen=True):
     def heard(self, heartbeat: wire.Heartbeat) -> None:
         """Note that a node lives, and take its gauges."""
         if self.health.heard(heartbeat):
-            self._note_gauges(heartbeat.generation, heartbeat.gauges)
+            self._forward_gauges(heartbeat.generation, heartbeat.gauges)
 
-    def _note_gauges(self, generation: NodeGeneration, gauges: Mapping[str, float]) -> None:
+    def _forward_gauges(self, generation: NodeGeneration, gauges: Mapping[str, float]) -> None:
         for hear in self.on_gauges:
             hear(generation, gauges)
 
@@ -120,7 +120,7 @@ class IntakeBackend(Struct, frozen=True):
             case channel.StoreReports(reports):
                 self.health.accept(*reports)
                 for report in reports:
-                    self._note_gauges(report.generation, report.gauges)
+                    self._forward_gauges(report.generation, report.gauges)
                 return b""
             case channel.FromJob(report, uid, asked):
                 if self.jobs is None:
@@ -154,8 +154,8 @@ class IntakeProcess:
         self._setup, self._listen_on, self._backend = setup, listen_on, backend
         self._line = line
         # What jobs say must never keep what nodes say waiting.
-        self._reports = start_pool(2, "intake-reports")
-        self._others = start_pool(3, "intake-others")
+        self._reports = start_thread_pool(2, "intake-reports")
+        self._others = start_thread_pool(3, "intake-others")
         self._listener: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: channel.IntakeChannel | None = None
@@ -191,7 +191,7 @@ class IntakeProcess:
                 "The log lines before this one say why.",
             )
 
-    def keep_listener(self) -> int:
+    def duplicate_listener(self) -> int:
         """Return a descriptor of the listening socket that outlives `stop`."""
         assert self._listener is not None
         return os.dup(self._listener.fileno())
@@ -215,8 +215,8 @@ class IntakeProcess:
         while not self._stopping.is_set():
             begun = time.monotonic()
             try:
-                self._log_start()
-                self._serve_intake()
+                self._start_process()
+                self._process_intake_messages()
             # This thread is all that starts the intake: nothing may end it.
             except Exception:
                 log.exception("the intake's process failed")
@@ -227,7 +227,7 @@ class IntakeProcess:
             log.error("the intake's process ended; another is started in %.1f s", pause)
             self._stopping.wait(pause)
 
-    def _log_start(self) -> None:
+    def _start_process(self) -> None:
         assert self._listener is not None
         ours, theirs = socket.socketpair()
         places = [str(Path(__file__).parents[3]), *os.environ.get("PYTHONPATH", "").split(":")]
@@ -240,7 +240,7 @@ class IntakeProcess:
                 stdin=subprocess.DEVNULL,
                 env={**os.environ, "PYTHONPATH": ":".join(filter(None, places))},
             )
-        self._channel = channel.IntakeChannel.of_daemon(ours)
+        self._channel = channel.IntakeChannel.make_daemon_end(ours)
         self._channel.send(self._setup)
         self._channel.send(self._leads())
         self._line.connect(self._channel)
@@ -263,7 +263,7 @@ class IntakeProcess:
             self._changed.clear()
             self._line.send(self._leads())
 
-    def _serve_intake(self) -> None:
+    def _process_intake_messages(self) -> None:
         """Hear the intake until it ends, or is silent for too long."""
         end = self._channel
         while end is not None and not self._stopping.is_set():

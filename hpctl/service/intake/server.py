@@ -48,7 +48,7 @@ class AcceptFilter:
     """Accepts at a pace, within the bounds of `Connections`. For the event loop alone."""
 
     def __init__(
-        self, listener: socket.socket, connections: IntakeConnections, serve: Serve
+        self, listener: socket.socket, connections: PeerConnectionTracker, serve: Serve
     ) -> None:
         self._listener, self._crowd, self._serve = listener, connections, serve
         self._loop = asyncio.get_running_loop()
@@ -65,7 +65,7 @@ class AcceptFilter:
             self._paused.cancel()
         self._loop.remove_reader(self._listener)
         for client in [*self._held]:
-            self._drop(client)
+            self._drop_client(client)
 
     def _resume_accepting(self) -> None:
         self._left = ACCEPTS
@@ -88,13 +88,13 @@ class AcceptFilter:
     def take(self, client: socket.socket, address: str) -> None:
         """Hold a connection until its first head is here."""
         client.setblocking(False)
-        peer = ConnectedPeer(address, partial(self._drop, client))
+        peer = ConnectedPeer(address, partial(self._drop_client, client))
         self._held[client] = bytearray()
         self._crowd.made(peer)
         if client in self._held:
-            self._loop.add_reader(client, self._read_head, client, peer)
+            self._loop.add_reader(client, self._read_request_head, client, peer)
 
-    def _read_head(self, client: socket.socket, peer: ConnectedPeer) -> None:
+    def _read_request_head(self, client: socket.socket, peer: ConnectedPeer) -> None:
         held = self._held[client]
         try:
             came = client.recv(MAX_HEAD)
@@ -117,7 +117,7 @@ class AcceptFilter:
             self._serving.add(task)
             task.add_done_callback(self._serving.discard)
         else:
-            self._drop(client)
+            self._drop_client(client)
 
     async def _hand_over_connection(self, client: socket.socket, came: bytes) -> None:
         try:
@@ -126,7 +126,7 @@ class AcceptFilter:
             log.debug("a connection was not taken: %s", error)
             client.close()
 
-    def _drop(self, client: socket.socket) -> None:
+    def _drop_client(self, client: socket.socket) -> None:
         if self._held.pop(client, None) is not None:
             self._loop.remove_reader(client)
             client.close()
@@ -151,7 +151,7 @@ def tune_garbage_collection() -> None:
     gc.set_threshold(2_000, 20, 500)
 
 
-class _JoinedTransport:
+class _HeadBufferingTransport:
     """A transport that keeps the head of an answer back until its body is there.
 
     uvicorn writes the two apart: two system calls, two packets, and twice the interpreter given
@@ -193,7 +193,7 @@ class _BoundedHttpProtocol(HttpToolsProtocol):
     """
 
     def __init__(
-        self, *args: Any, connections: IntakeConnections, came: bytes = b"", **more: Any
+        self, *args: Any, connections: PeerConnectionTracker, came: bytes = b"", **more: Any
     ) -> None:
         super().__init__(*args, **more)
         self._crowd = connections
@@ -207,7 +207,7 @@ class _BoundedHttpProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client is there."""
         plain = cast(asyncio.Transport, transport)
-        self._joined = _JoinedTransport(plain)
+        self._joined = _HeadBufferingTransport(plain)
         super().connection_made(cast(asyncio.Transport, self._joined))
         self._peer = ConnectedPeer(self.client[0] if self.client else "", plain.abort)
         self._crowd.made(self._peer)
@@ -244,15 +244,15 @@ class _BoundedHttpProtocol(HttpToolsProtocol):
 
     def on_url(self, url: bytes) -> None:
         """The request's target, or a part of it."""
-        self._count_bytes(len(url))
+        self._count_head_bytes(len(url))
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """One whole header."""
-        self._count_bytes(len(name) + len(value))
+        self._count_head_bytes(len(name) + len(value))
         super().on_header(name, value)
 
-    def _count_bytes(self, size: int) -> None:
+    def _count_head_bytes(self, size: int) -> None:
         self._parsed += size
         if self._parsed > MAX_HEAD:
             raise ValueError("the head of the request is too large")
@@ -260,7 +260,7 @@ class _BoundedHttpProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """The body begins, which the application bounds."""
         self._unread, self._in_head = True, False
-        self._crowd.head_is_here(self._peer)
+        self._crowd.mark_head_received(self._peer)
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
@@ -331,7 +331,7 @@ class IntakeServer:
         tick: Callable[[], None] = lambda: None,
     ) -> None:
         self.host, self.port = host, port
-        self.connections = IntakeConnections(bounds or ConnectionBounds())
+        self.connections = PeerConnectionTracker(bounds or ConnectionBounds())
         self._tick = tick
         # A line in the log for each request that is none would be the peers' to write.
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
@@ -460,7 +460,7 @@ class ConnectedPeer:
         """What it is at present, and of whom: its bound is that of this group."""
 
 
-class IntakeConnections:
+class PeerConnectionTracker:
     """All connections of one intake."""
 
     def __init__(
@@ -481,11 +481,13 @@ class IntakeConnections:
         """A peer has connected; it, or an older one that waits, is dropped where room is out."""
         self._all[peer] = None
         bounds = self._bounds
-        crowded = self._find_oldest(("waiting", peer.address), bounds.waiting_of_address)
+        crowded = self._find_oldest_excess_peer(
+            ("waiting", peer.address), bounds.waiting_of_address
+        )
         if crowded is not None:
-            self._drop(crowded)
+            self._drop_peer(crowded)
         elif len(self._waiting) >= bounds.waiting or len(self._all) > bounds.in_all:
-            self._drop(self._choose_peer_to_drop(peer))
+            self._drop_peer(self._choose_peer_to_drop(peer))
         if peer in self._all:
             self.waits(peer)
 
@@ -500,17 +502,17 @@ class IntakeConnections:
     def lost(self, peer: ConnectedPeer) -> None:
         """Forget a connection that is over, whichever side ended it."""
         self._all.pop(peer, None)
-        self._leave_group(peer)
+        self._remove_peer_from_group(peer)
 
     def waits(self, peer: ConnectedPeer) -> None:
         """A request is expected, or has begun: its head must be here in time."""
-        self._leave_group(peer)
+        self._remove_peer_from_group(peer)
         peer.until = self._monotonic() + HEAD_S
         if not peer.node:
             self._waiting[peer] = None
-            self._join_group(peer, "waiting", peer.address)
+            self._add_peer_to_group(peer, "waiting", peer.address)
         else:
-            self._join_group(peer, "kept", peer.node)
+            self._add_peer_to_group(peer, "kept", peer.node)
 
     def holds(self, peer: ConnectedPeer, size: int) -> None:
         """Count so many bytes of a request in memory, whose sender has not proved itself."""
@@ -519,52 +521,54 @@ class IntakeConnections:
         peer.held += size
         self._bytes += size
         while self._bytes > self._bounds.waiting_bytes and self._waiting:
-            self._drop(next(iter(self._waiting)))
+            self._drop_peer(next(iter(self._waiting)))
 
-    def head_is_here(self, peer: ConnectedPeer) -> None:
+    def mark_head_received(self, peer: ConnectedPeer) -> None:
         """The body is next, which the application bounds in size and time."""
         peer.until = self._monotonic() + REQUEST_S
 
     def whole(self, peer: ConnectedPeer) -> None:
         """The request is here; no peer is dropped while it is handled."""
-        self._leave_group(peer)
+        self._remove_peer_from_group(peer)
         peer.until = self._monotonic() + REQUEST_S
-        crowded = self._find_oldest(("busy", peer.address), self._bounds.busy_of_address)
+        crowded = self._find_oldest_excess_peer(
+            ("busy", peer.address), self._bounds.busy_of_address
+        )
         if crowded is not None:
-            self._drop(crowded if self._bounds.oldest_busy_goes else peer)
+            self._drop_peer(crowded if self._bounds.oldest_busy_goes else peer)
         if peer in self._all:
-            self._join_group(peer, "busy", peer.address)
+            self._add_peer_to_group(peer, "busy", peer.address)
 
     def kept(self, peer: ConnectedPeer, node: str) -> None:
         """A node has proved itself and is answered: its connection is kept, its oldest goes."""
-        self._leave_group(peer)
+        self._remove_peer_from_group(peer)
         peer.node, peer.until = node, math.inf
-        crowded = self._find_oldest(("kept", node), self._bounds.kept_of_node)
+        crowded = self._find_oldest_excess_peer(("kept", node), self._bounds.kept_of_node)
         if crowded:
-            self._drop(crowded)
-        self._join_group(peer, "kept", node)
+            self._drop_peer(crowded)
+        self._add_peer_to_group(peer, "kept", node)
 
     def sweep(self) -> None:
         """Drop each peer that is out of time. To be called once a second or so."""
         now = self._monotonic()
         for peer in [peer for peer in self._all if peer.until < now]:
-            self._drop(peer)
+            self._drop_peer(peer)
 
-    def _drop(self, peer: ConnectedPeer) -> None:
+    def _drop_peer(self, peer: ConnectedPeer) -> None:
         self.dropped += 1
         self.lost(peer)
         peer.drop()
 
-    def _join_group(self, peer: ConnectedPeer, what: str, whose: str) -> None:
+    def _add_peer_to_group(self, peer: ConnectedPeer, what: str, whose: str) -> None:
         peer.group = (what, whose)
         self._groups.setdefault(peer.group, {})[peer] = None
 
-    def _find_oldest(self, group: Hashable, most: int) -> ConnectedPeer | None:
+    def _find_oldest_excess_peer(self, group: Hashable, most: int) -> ConnectedPeer | None:
         """Return the oldest of a group that has `most` or more."""
         peers = self._groups.get(group, {})
         return next(iter(peers)) if len(peers) >= most else None
 
-    def _leave_group(self, peer: ConnectedPeer) -> None:
+    def _remove_peer_from_group(self, peer: ConnectedPeer) -> None:
         """It is no longer what it was."""
         self._waiting.pop(peer, None)
         peers = self._groups.get(peer.group, {})

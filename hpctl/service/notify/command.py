@@ -62,9 +62,9 @@ def notify() -> None:
 
 
 def _read_outbox(config: Config) -> Outbox:
-    from hpctl.engine.adapters import open_reader
+    from hpctl.engine.adapters import open_journal_reader
 
-    with suppress(Unavailable), closing(open_reader(config)) as store:
+    with suppress(Unavailable), closing(open_journal_reader(config)) as store:
         kept = store.outbox()
         if kept:
             return msgspec.json.decode(kept, type=Outbox)
@@ -109,4 +109,4 @@ def test(sink: str | None, config: str, as_json: bool) -> None:
     found = found or [CheckView("sinks", "fail", "there is none", "docs/notify.md")]
     view = DoctorView(at, tuple(found))
     output.show_view("notify-test", view, as_json)
-    output.exit_with(choose_exit_code(view))
+    output.exit_with_code(choose_exit_code(view))

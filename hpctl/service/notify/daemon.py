@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from hpctl.engine.adapters import make_scheduler
 from hpctl.engine.config import MAILPROG, Config, RouteSection
 from hpctl.engine.journal.events import Event
-from hpctl.engine.journal.store import Store
+from hpctl.engine.journal.store import JournalStore
 from hpctl.engine.loop_port import LoopPort
 from hpctl.service.metrics import DaemonMetrics
 from hpctl.service.notify import decide, sinks
@@ -80,7 +80,7 @@ class Notifier:
     """The threads. `look` is for the loop's."""
 
     def __init__(
-        self, config: Config, store: Store, loop: LoopPort, metrics: DaemonMetrics
+        self, config: Config, store: JournalStore, loop: LoopPort, metrics: DaemonMetrics
     ) -> None:
         """Nothing is read or sent before `start`."""
         self._config, self._store, self._metrics = config, store, metrics
@@ -91,7 +91,7 @@ class Notifier:
             self._names.append(MAILPROG)
         for outcome in ("sent", "failed"):
             for name in self._names:
-                self._count_result(name, outcome, 0)
+                self._count_delivery_result(name, outcome, 0)
         self._outbox = Outbox(0)
         self._change, self._unkept = threading.Lock(), False
         self._stopping, self._news = threading.Event(), threading.Event()
@@ -130,7 +130,7 @@ class Notifier:
             pass
         for name in self._names:
             threading.Thread(
-                target=self._serve_sink, name=f"notify-{name}", args=[name], daemon=True
+                target=self._run_sink_delivery, name=f"notify-{name}", args=[name], daemon=True
             ).start()
         while not self._stopping.is_set():
             if self._run_isolated("notify", self._read_new_events, self._clock.now()) is False:
@@ -153,7 +153,7 @@ class Notifier:
 
     def _save_outbox(self, outbox: Outbox) -> None:
         """On disk first. Raises LeaseLost, OSError."""
-        self._store.keep_outbox(msgspec.json.encode(outbox).decode())
+        self._store.save_outbox(msgspec.json.encode(outbox).decode())
         self._outbox, self._unkept = outbox, False
 
     def _read_new_events(self, now: datetime) -> bool:
@@ -168,8 +168,8 @@ class Notifier:
                 self._stopping.wait(0.05)
                 break
             if now < add_seconds(event.at, KEEP_S):
-                rows = self._run_isolated(f"event {number}", self._post_event, event)
-                if rows is None and _is_recent(event.at, now):
+                rows = self._run_isolated(f"event {number}", self._make_posted_notices, event)
+                if rows is None and _is_event_recent(event.at, now):
                     break
                 fresh += rows or ()
             elif notice := self._run_isolated(f"event {number}", self._make_event_notice, event):
@@ -191,7 +191,7 @@ class Notifier:
             self._lost.popleft()
         return bool(found)
 
-    def _post_event(self, event: Event) -> list[PostedNotice]:
+    def _make_posted_notices(self, event: Event) -> list[PostedNotice]:
         notice = self._make_event_notice(event)
         return [] if notice is None else self._route_notice(notice, self._clock.now())
 
@@ -221,7 +221,11 @@ class Notifier:
         account = run("squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%a %u")
         shown = run("scontrol", "show", "job", job)
         for ran in (account, shown):
-            if not ran.ok and "Invalid job id" not in ran.message and _is_recent(notice.at, now):
+            if (
+                not ran.ok
+                and "Invalid job id" not in ran.message
+                and _is_event_recent(notice.at, now)
+            ):
                 raise Unavailable(
                     f"cannot read job {job} from Slurm for its notification: {ran.message}",
                     "nothing to do: the daemon tries again",
@@ -231,11 +235,11 @@ class Notifier:
         name, _, owner = account.text.strip().partition("\n")[0].partition(" ")
         return name, owner.strip(), sinks.parse_mail_address(mail), kinds.split(",")
 
-    def _serve_sink(self, name: str) -> None:
+    def _run_sink_delivery(self, name: str) -> None:
         source = self._settings.sinks.get(name)
         if source:
             for error in sinks.find_unusable_sinks({name: source}, reach=True):
-                self._note_failure(name, f"{error}: {error.hint}")
+                self._record_delivery_failure(name, f"{error}: {error.hint}")
         while not self._stopping.wait(LOOK_S):
             self._run_isolated(name, self._send_due_notices, name)
 
@@ -251,7 +255,7 @@ class Notifier:
             if self._unkept:
                 self._save_outbox(self._outbox)
         now, posted = self._clock.now(), [p for p in self._outbox.posted if p.sink == name]
-        self._forget_retries(name, {p.row for p in posted if not p.sent})
+        self._drop_stale_retries(name, {p.row for p in posted if not p.sent})
         readers = {p.reader for p in posted if not p.sent}
         retries = {one: self._retries.get((name, one), _RetryState()) for one in sorted(readers)}
         tried = notify_outbox.find_owners_at_limit(posted, self._settings.per_hour, now)
@@ -264,7 +268,7 @@ class Notifier:
             if to and owner in tried:
                 continue
             mine = [p for p in posted if p.reader == reader]
-            quiet = not to and self._settings.quiet_at(now)
+            quiet = not to and self._settings.is_in_quiet_hours(now)
             group = tuple(p for p in mine if p.row in retry.rows and not p.sent)
             group = group or notify_outbox.select_due_notices(
                 mine, self._settings.per_hour, now, quiet=quiet
@@ -272,7 +276,7 @@ class Notifier:
             if not group:
                 continue
             tried.add(owner)
-            if self._try_delivery(name, reader, group):
+            if self._deliver_notice_group(name, reader, group):
                 with self._change:
                     marked = self._outbox.mark(group, self._clock.now())
                     # In memory at once: what cannot be noted is not sent again and again.
@@ -281,7 +285,7 @@ class Notifier:
             if retry.attempts:
                 return
 
-    def _forget_retries(self, name: str, waiting: set[tuple[str, Reader, Notice]]) -> None:
+    def _drop_stale_retries(self, name: str, waiting: set[tuple[str, Reader, Notice]]) -> None:
         """Forget the failures of readers for whom nothing, or no part of the message, waits."""
         readers = {reader for _, reader, _ in waiting}
         for key, retry in tuple(self._retries.items()):
@@ -289,7 +293,9 @@ class Notifier:
             if key[0] == name and is_over:
                 self._retries.pop(key, None)
 
-    def _try_delivery(self, name: str, reader: Reader, group: Sequence[PostedNotice]) -> bool:
+    def _deliver_notice_group(
+        self, name: str, reader: Reader, group: Sequence[PostedNotice]
+    ) -> bool:
         """Try to send a message once; whether it need not be tried again: it was sent, or it is for
         one user and has failed TRIES times."""
         notices = [p.notice for p in group]
@@ -297,7 +303,7 @@ class Notifier:
             self._config.cluster.name or socket.gethostname(), notices
         )
         to, _ = reader
-        why = self._try_send(name, to, text)
+        why = self._send_to_sink(name, to, text)
         attempts = self._retries.pop((name, reader), _RetryState()).attempts + 1
         if not why or (to and attempts >= TRIES):
             return True
@@ -308,25 +314,25 @@ class Notifier:
         self._retries[name, reader] = _RetryState(attempts, time.monotonic() + wait_s, rows)
         return False
 
-    def _try_send(self, name: str, to: str, text: SinkMessage) -> str:
+    def _send_to_sink(self, name: str, to: str, text: SinkMessage) -> str:
         if name == MAILPROG:
             program = make_scheduler(self._config).show_config().get("MailProg", "")
             why = sinks.send_mail(program, text, to)
         else:
             why = sinks.deliver_message(name, self._settings.sinks[name], text, to)
         if why:
-            self._note_failure(name, why)
+            self._record_delivery_failure(name, why)
         else:
             self._trouble.pop(name, None)
-            self._count_result(name, "sent")
+            self._count_delivery_result(name, "sent")
         return why
 
-    def _count_result(self, name: str, outcome: str, more: int = 1) -> None:
+    def _count_delivery_result(self, name: str, outcome: str, more: int = 1) -> None:
         label = name if name in self._names[:NAMED] else "other"
         self._metrics.notifications.labels(label, outcome).inc(more)
 
-    def _note_failure(self, name: str, why: str) -> None:
-        self._count_result(name, "failed")
+    def _record_delivery_failure(self, name: str, why: str) -> None:
+        self._count_delivery_result(name, "failed")
         if self._trouble.get(name) != why:
             log.error("notify: %s", why)
         self._trouble[name] = why
@@ -355,7 +361,7 @@ def _is_notice_for_route(route: RouteSection, notice: Notice, account: str) -> b
     return not route.accounts or (notice.job is not None and account in ("", *route.accounts))
 
 
-def _is_recent(at: datetime, now: datetime) -> bool:
+def _is_event_recent(at: datetime, now: datetime) -> bool:
     """Return whether an event may still wait to be sent."""
     return abs(now - at) < clamp_duration(ASK_S)
 

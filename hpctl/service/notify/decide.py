@@ -21,14 +21,14 @@ from hpctl.engine.journal.events import (
     RequestTaken,
     SignalSeen,
 )
-from hpctl.engine.journal.state import State
+from hpctl.engine.journal.state import EngineState
 from hpctl.engine.plan import ESCALATED, GATE
 from hpctl.engine.timeline import (
     Subject,
     describe_hold_release,
-    find_awaited,
+    find_awaited_event,
     format_sentence,
-    write_headline,
+    format_subject_headline,
 )
 from hpctl.toolkit.bounds import parse_count
 from hpctl.vocabulary import change, job_recovery
@@ -102,21 +102,21 @@ class Notice(Struct, frozen=True):
         return bool(self.person) and self.kind != "job_gave_up"
 
 
-def needs_earlier_state(event: Event, state: State) -> bool:
+def needs_earlier_state(event: Event, state: EngineState) -> bool:
     """Return whether a state that another thread folds events into has not got this one yet."""
     if not isinstance(event, SignalSeen):
         return False
-    rec = _find_subject(event, state)
+    rec = _find_event_recovery(event, state)
     return rec is None or (event.at, event.signal) not in {(m.at, m.signal) for m in rec.trail}
 
 
 def make_notice(
-    event: Event, state: State, slurm: SchedulerView, policy: RecoveryPolicy
+    event: Event, state: EngineState, slurm: SchedulerView, policy: RecoveryPolicy
 ) -> Notice | None:
     """Return what an event tells people; None for most. `state` has the event folded in."""
     match event:
         case SignalSeen():
-            return _make_end_notice(event, state, slurm, policy)
+            return _make_recovery_end_notice(event, state, slurm, policy)
         case GateBlocked() if event.gate not in _PASSING:
             return _make_hold_notice(event, slurm)
         case RequestTaken(ok=True) if event.verb in _OF_PAUSES:
@@ -146,32 +146,34 @@ def _make_pause_notice(e: RequestTaken) -> Notice:
     return Notice("paused", pause.what, key, e.at, format_sentence(text), "hpctl status")
 
 
-def _find_subject(event: SignalSeen, state: State) -> Subject | None:
+def _find_event_recovery(event: SignalSeen, state: EngineState) -> Subject | None:
     rid = event.recovery
     return state.nodes.get(rid) or state.jobs.get(rid) or state.changes.get(rid)
 
 
-def _make_end_notice(
-    e: SignalSeen, state: State, slurm: SchedulerView, policy: RecoveryPolicy
+def _make_recovery_end_notice(
+    e: SignalSeen, state: EngineState, slurm: SchedulerView, policy: RecoveryPolicy
 ) -> Notice | None:
-    rec = _find_subject(e, state)
+    rec = _find_event_recovery(e, state)
     if rec is None or isinstance(rec, ClusterChange) or (rec.since, rec.ended) != (e.at, True):
         return None
     kind = _ENDS.get(rec.phase)
     if isinstance(rec, JobRecovery) and rec.note:
         kind = "job_preempted"
-    if isinstance(rec, NodeRecovery) and (rec.of_capacity or _is_node_verified(rec)):
+    if isinstance(rec, NodeRecovery) and (
+        rec.is_for_capacity_change or _has_returned_from_maintenance(rec)
+    ):
         return None
     if kind is None or e.signal == job_recovery.JobSignal.FAILED_AGAIN:
         return None  # of a run that failed again, the recovery of that run tells
-    person = find_awaited(rec, policy).what if kind in ("escalated", "job_gave_up") else ""
+    person = find_awaited_event(rec, policy).what if kind in ("escalated", "job_gave_up") else ""
     if isinstance(rec, NodeRecovery):
-        about = _describe_target(rec.node, slurm)
+        about = _make_target_fields(rec.node, slurm)
     else:
         about = {"partitions": tuple(filter(None, [rec.partition])), "job": rec.key}
     target = rec.node if isinstance(rec, NodeRecovery) else rec.shown
     show = f"hpctl explain {target}"
-    what = write_headline(rec) + _describe_evidence(rec)
+    what = format_subject_headline(rec) + _describe_evidence(rec)
     return Notice(kind, target, rec.id, e.at, what, show, person, **about)
 
 
@@ -183,9 +185,9 @@ def _describe_evidence(rec: NodeRecovery | JobRecovery) -> str:
     return f" Evidence: {archive.path} (`hpctl evidence case {rec.id}`)." if archive else ""
 
 
-def _is_node_verified(rec: NodeRecovery) -> bool:
+def _has_returned_from_maintenance(rec: NodeRecovery) -> bool:
     """Return whether a node serves again after a maintenance window, as planned."""
-    return rec.of_maintenance and rec.phase is NodePhase.RETURNED
+    return rec.is_for_maintenance and rec.phase is NodePhase.RETURNED
 
 
 def _make_hold_notice(e: GateBlocked, slurm: SchedulerView) -> Notice:
@@ -205,10 +207,12 @@ def _make_hold_notice(e: GateBlocked, slurm: SchedulerView) -> Notice:
     if kind == "job_hung":
         person = "the job's owner, to look at it and to cancel or requeue it"
     what, show = format_sentence(head, e.why), f"hpctl explain {e.shown}"
-    return Notice(kind, e.shown, key, e.at, what, show, person, **_describe_target(e.target, slurm))
+    return Notice(
+        kind, e.shown, key, e.at, what, show, person, **_make_target_fields(e.target, slurm)
+    )
 
 
-def _describe_target(target: str, slurm: SchedulerView) -> dict[str, Any]:
+def _make_target_fields(target: str, slurm: SchedulerView) -> dict[str, Any]:
     job = slurm.jobs.get(JobId(parse_count(target)))
     if job is not None:
         return {"partitions": (job.partition,), "job": job.id}

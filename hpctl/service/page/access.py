@@ -43,7 +43,7 @@ class PageAccess:
         read_secret_file(file, "page.token_file")
         return cls(lambda: read_secret_file(file, "page.token_file"), page.hosts)
 
-    def is_own_host(self, host: str) -> bool:
+    def is_allowed_host(self, host: str) -> bool:
         """Return whether a Host header is this server's. A name that other DNS leads here, as in
         DNS rebinding, is not; an address cannot be led elsewhere."""
         try:

@@ -28,7 +28,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from hpctl.engine.explain_view import NO_PARTS, ExplainExtensions
 from hpctl.service.intake.server import REQUEST_S, ConnectionBounds
 from hpctl.service.page.access import SESSION_S, PageAccess
-from hpctl.service.page.follow import PageFollower
+from hpctl.service.page.follow import StatusPagePoller
 from hpctl.service.page.render import PagePart, PageRenderer
 from hpctl.toolkit.bounds import parse_count
 from hpctl.wire.authentication import RequestRefusal
@@ -96,7 +96,9 @@ class PageFeed:
 class PageHub:
     """The follower and the feeds, for the event loop; the work is done on one thread."""
 
-    def __init__(self, follower: PageFollower, explain_parts: ExplainExtensions = NO_PARTS) -> None:
+    def __init__(
+        self, follower: StatusPagePoller, explain_parts: ExplainExtensions = NO_PARTS
+    ) -> None:
         self._look_at, self._renderer = follower.look, PageRenderer(follower, explain_parts)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="page-render")
         self._feeds: dict[str, PageFeed] = {}
@@ -143,10 +145,10 @@ class PageHub:
                 yield f"id: {since}\ndata: {json.dumps(changes)}\n\n"
             if feed.of == self._look:
                 if self._following is None or self._following.done():
-                    self._following = asyncio.create_task(self._follow_world())
+                    self._following = asyncio.create_task(self._poll_until_changed())
                 await asyncio.wait([self._following], timeout=left)
 
-    async def _follow_world(self) -> None:
+    async def _poll_until_changed(self) -> None:
         """Look again and again while anybody does, until there is news."""
         look = self._look
         while look == self._look and time.monotonic() - self._asked < IDLE_S and not self.closed:
@@ -181,7 +183,7 @@ class RequestGuard:
     def _make_refusal(self, asked: HTTPConnection) -> Response | None:
         if asked.scope["method"] not in ("GET", "HEAD"):
             return PlainTextResponse("This page only shows.\n", 405, {"allow": "GET, HEAD"})
-        if not self._access.is_own_host(asked.headers.get("host", "")):
+        if not self._access.is_allowed_host(asked.headers.get("host", "")):
             return PlainTextResponse(NOT_OURS, 421)
         shown = asked.headers.get("authorization", ""), asked.cookies.get(COOKIE, "")
         try:

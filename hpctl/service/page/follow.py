@@ -12,13 +12,13 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
-from hpctl.engine.adapters import make_rules, make_scheduler
+from hpctl.engine.adapters import make_fault_rules, make_scheduler
 from hpctl.engine.config import Config
-from hpctl.engine.journal.state import InconsistentEventError, State
+from hpctl.engine.journal.state import EngineState, InconsistentEventError
 from hpctl.engine.world import World
-from hpctl.engine.world_offline import try_to_read
+from hpctl.engine.world_offline import read_if_requested
 from hpctl.engine.world_reader import WorldReader
-from hpctl.engine.world_wire import get_socket_path
+from hpctl.engine.world_wire import get_world_socket_path
 from hpctl.toolkit.errors import HpctlError
 from hpctl.toolkit.output import now
 from hpctl.vocabulary.identity import NodeName
@@ -40,15 +40,15 @@ LATE_S = 30.0
 """How long a reading may take before the page says that what it shows is old."""
 
 
-class PageFollower:
+class StatusPagePoller:
     """What `hpctl status` would know now. For one thread."""
 
     def __init__(self, config: Config, monotonic: Callable[[], float] = time.monotonic) -> None:
         """Raises HpctlError where the rules cannot be had, or only a copy of the journal."""
         self._monotonic = monotonic
-        self.config, self.rules = config, make_rules(config)
+        self.config, self.rules = config, make_fault_rules(config)
         journal = config.state_dir / "journal.db"
-        mine = (journal, get_socket_path(config.state_dir))
+        mine = (journal, get_world_socket_path(config.state_dir))
         here = not config.database_url and journal.exists()
         if here and not any(os.access(path, os.W_OK) for path in mine):
             raise HpctlError(
@@ -65,7 +65,7 @@ class PageFollower:
         self._afresh = self._next = self._due = self._leaves_due = self._spent = 0.0
         self._begun = 0.0
         """When the reading that is under way began, on the monotonic clock."""
-        self.world = World(now(), config.policy(), State(), config.cluster.name)
+        self.world = World(now(), config.policy(), EngineState(), config.cluster.name)
         self.trouble = "the journal was not read yet"
         """Why what is here is not what it is now; empty: it is."""
 
@@ -87,7 +87,10 @@ class PageFollower:
 
     def _refresh_world(self, wait_s: float) -> bool:
         if self._reading is None and self._monotonic() >= self._due:
-            self._reading, self._begun = self._pool.submit(self._read_due_world), self._monotonic()
+            self._reading, self._begun = (
+                self._pool.submit(self._read_current_world),
+                self._monotonic(),
+            )
         if self._reading is None:
             return False
         if self._reading not in wait((self._reading,), wait_s).done:
@@ -95,7 +98,7 @@ class PageFollower:
                 self.trouble = f"the daemon, the journal or Slurm has not answered for {LATE_S:g} s"
             return False
         reading, self._reading = self._reading, None
-        self._choose_next_read()
+        self._schedule_next_read()
         before, self.world = self.world, reading.result()
         self.trouble = ""
         if self.world.computed:
@@ -103,7 +106,7 @@ class PageFollower:
         self._due = 0.0
         return self.world.number != before.number
 
-    def _read_due_world(self) -> World:
+    def _read_current_world(self) -> World:
         """Read what is due."""
         at = self._monotonic()
         if at >= self._afresh:
@@ -113,10 +116,10 @@ class PageFollower:
             self.leaves = world.leaves
         elif at >= self._leaves_due:
             self._leaves_due = at + LEAVES_S
-            self.leaves = try_to_read(True, self._scheduler.leaves)[0] or {}
+            self.leaves = read_if_requested(True, self._scheduler.leaves)[0] or {}
         return world
 
-    def _choose_next_read(self) -> None:
+    def _schedule_next_read(self) -> None:
         """Read again the later, the more of a processor went into all since the last time, the
         commands of Slurm among it."""
         ran = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -56,13 +56,13 @@ def make_node_cells(
     return sorted(
         found,
         key=lambda cell: (
-            instance_resolver.make_natural_key(cell.group),
-            instance_resolver.make_natural_key(cell.leaf),
+            instance_resolver.make_natural_sort_key(cell.group),
+            instance_resolver.make_natural_sort_key(cell.leaf),
         ),
     )
 
 
-def count_node_cells(found: Iterable[NodeMapCell]) -> str:
+def summarize_node_cells(found: Iterable[NodeMapCell]) -> str:
     """Return how many cells there are, and of what is not well how many."""
     of = Counter(cell.kind for cell in found)
     unwell = [f"{of[k]} {meaning}" for k, (sign, meaning) in KINDS.items() if of[k] and sign]
@@ -75,7 +75,7 @@ def _make_node_cell(
     node, instance = w.slurm.nodes.get(name) if w.slurm else None, w.joined.instances.get(name)
     judged, hold = w.assessments.get(name), w.state.holds.get(name)
     rec = w.state.node_recovery(name)
-    healing = w.state.is_treated(name)
+    healing = w.state.is_node_in_recovery(name)
     says = [judged.why or str(judged.condition) if judged else "no agent has reported"]
     says += ["+".join([node.state, *sorted(node.flags)])] if node else []
     says += [f"in treatment: {rec.phase} ({rec.id})"] if rec else []
@@ -89,12 +89,12 @@ def _make_node_cell(
         "closed": closed,
         "busy": job is not None,
         "idle": True,
-        **_summarize_health(judged),
+        **_make_health_flags(judged),
     }
     partition = node.partitions[0] if node and node.partitions else "other nodes"
     group = instance.group if instance and instance.group else partition
     return NodeMapCell(group, leaf, name, next(k for k in KINDS if is_so.get(k)), "; ".join(says))
 
 
-def _summarize_health(judged: Assessment | None) -> dict[str, bool]:
+def _make_health_flags(judged: Assessment | None) -> dict[str, bool]:
     return {str(judged.condition) if judged else "unknown": True}

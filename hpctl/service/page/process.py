@@ -53,14 +53,14 @@ class PageProcess:
         soon, latest = AGAIN_S
         pause = soon
         while not self._stopping.is_set():
-            ended = self._serve_once(latest)
+            ended = self._run_process_once(latest)
             pause = min(2 * pause, latest) if ended and self.trouble else soon
             self.trouble = f"no page on {self._listen}: `hpctl page` ended: {ended}" * bool(ended)
             if ended:
                 log.error("%s; another is started in %.0f s", self.trouble, pause)
             self._stopping.wait(pause)
 
-    def _serve_once(self, well_s: float) -> object:
+    def _run_process_once(self, well_s: float) -> object:
         """Run one until it ends; its exit status, 0 where it was asked to, or why it did not start.
         One that serves for so long is well."""
         try:

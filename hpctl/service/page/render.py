@@ -28,16 +28,16 @@ from hpctl.engine.explain_view import (
     build_explain_view,
     make_job_view,
 )
-from hpctl.engine.journal.state import State
-from hpctl.engine.named_jobs import find_named_jobs
+from hpctl.engine.journal.state import EngineState
+from hpctl.engine.named_jobs import find_jobs_by_id
 from hpctl.engine.nodes_view import make_nodes_view
 from hpctl.engine.run_policies import RunPolicies
 from hpctl.engine.status_view import StatusView, make_status_view
-from hpctl.engine.timeline import describe_phase, write_title
-from hpctl.engine.views import choose_recoveries
+from hpctl.engine.timeline import describe_recovery_phase, format_subject_title
+from hpctl.engine.views import select_recoveries
 from hpctl.engine.world import list_known_nodes
-from hpctl.service.page.follow import PageFollower
-from hpctl.service.page.node_map import KINDS, count_node_cells, make_node_cells
+from hpctl.service.page.follow import StatusPagePoller
+from hpctl.service.page.node_map import KINDS, make_node_cells, summarize_node_cells
 from hpctl.service.page.training import (
     Segment,
     TrainingJobSummary,
@@ -90,7 +90,7 @@ class PagePart(NamedTuple):
     key: str
 
 
-def _make_part(html: str) -> PagePart:
+def _make_page_part(html: str) -> PagePart:
     return PagePart(html, html)
 
 
@@ -146,15 +146,17 @@ class PageCard(NamedTuple):
     training: TrainingJobSummary | None = None
 
 
-def _list_recoveries(state: State, **which: Any) -> list[NodeRecovery | JobRecovery]:
-    nodes, jobs = choose_recoveries(state, **{"ended": True, "since": None, **which})
+def _list_recoveries(state: EngineState, **which: Any) -> list[NodeRecovery | JobRecovery]:
+    nodes, jobs = select_recoveries(state, **{"ended": True, "since": None, **which})
     return [*nodes, *jobs]
 
 
 class PageRenderer:
     """Makes pages of what a follower knows."""
 
-    def __init__(self, follower: PageFollower, explain_parts: ExplainExtensions = NO_PARTS) -> None:
+    def __init__(
+        self, follower: StatusPagePoller, explain_parts: ExplainExtensions = NO_PARTS
+    ) -> None:
         self._explain_parts = replace(explain_parts, look=False)
         folder = FileSystemLoader(Path(__file__).parent / "templates")
         made = Environment(
@@ -170,15 +172,15 @@ class PageRenderer:
         }
         made.filters |= {
             "coded": _mark_commands,
-            "title": write_title,
+            "title": format_subject_title,
             "shortened": _shorten_line,
-            "standing": describe_phase,
+            "standing": describe_recovery_phase,
             "folded": _fold_node_names,
         }
         made.globals |= {
             "KINDS": KINDS,
             "PAGES": PAGES,
-            "counted": count_node_cells,
+            "counted": summarize_node_cells,
             "passed": _format_elapsed,
         }
         parts: Any = made.get_template("parts.html").module
@@ -207,28 +209,28 @@ class PageRenderer:
         if path == "/":
             parts = self._render_overview(status)
         elif path == "/jobs":
-            parts = {"jobs": _make_part(self._parts.jobs(list_training_jobs(w)))}
+            parts = {"jobs": _make_page_part(self._parts.jobs(list_training_jobs(w)))}
         elif path == "/history":
-            parts = {"history": _make_part(self._render_history())}
+            parts = {"history": _make_page_part(self._render_history())}
         elif page or not (html := self._render_explanation(target)):
             return {}
         else:
-            parts = {"explain": _make_part(html)}
-        return {"head": self._render_head(status), **parts}
+            parts = {"explain": _make_page_part(html)}
+        return {"head": self._render_header(status), **parts}
 
-    def _render_head(self, status: StatusView) -> PagePart:
+    def _render_header(self, status: StatusView) -> PagePart:
         """Sent again once a minute where nothing else in it changes: its time shows its age."""
         w = self._follower.world
         minute = w.now.replace(second=0, microsecond=0)
         html = self._parts.head(status, self._follower.trouble, w.computed, minute)
-        return _make_part(html)
+        return _make_page_part(html)
 
     def _render_overview(self, status: StatusView) -> dict[str, PagePart]:
         w, to_html = self._follower.world, self._parts
         persons = set(chain.from_iterable(task.targets for task in status.person_tasks))
         waiting = {task.explain for task in status.person_tasks}
         holds = [h for h in status.holds if h.target not in persons and h.shown not in waiting]
-        nodes, jobs = choose_recoveries(w.state, ended=False, since=None)
+        nodes, jobs = select_recoveries(w.state, ended=False, since=None)
         found = make_node_cells(w, self._follower.leaves, persons)
         many, kinds = len(found) > FEW, Counter(cell.kind for cell in found)
         estimator = RecoveryTimeEstimator(w)
@@ -242,9 +244,9 @@ class PageRenderer:
             "capacity": len(status.changes),
         }
         parts = {
-            "contents": _make_part(to_html.contents(counts)),
-            "person": _make_part(to_html.person(status, LINES)),
-            "legend": _make_part(to_html.legend(kinds, len(found))),
+            "contents": _make_page_part(to_html.contents(counts)),
+            "person": _make_page_part(to_html.person(status, LINES)),
+            "legend": _make_page_part(to_html.legend(kinds, len(found))),
         }
         for group, members in groupby(found, attrgetter("group")):
             here = list(members)
@@ -256,13 +258,15 @@ class PageRenderer:
             # A group is drawn again where nodes came or went, else its cells one by one.
             key = "\n".join([f"{many}", *(f"{cell.leaf} {cell.name}" for cell in here)])
             parts[f"g-{group}"] = PagePart(to_html.group(group, here, leaves, many), key)
-            parts[f"c-{group}"] = _make_part(to_html.counts(group, here))
-            parts |= {f"n-{name}": _make_part(html) for name, html in drawn.items()}
-        parts["jobs"] = _make_part(to_html.open_jobs(*self._make_job_cards(jobs, estimator)))
-        parts["healing"] = _make_part(to_html.healing(*self._make_node_cards(nodes, estimator)))
-        parts["held"] = _make_part(to_html.held(holds[:ROWS], len(holds)))
-        parts["others"] = _make_part(to_html.others(status.other_problems, LINES))
-        parts["capacity"] = _make_part(to_html.capacity(status.changes))
+            parts[f"c-{group}"] = _make_page_part(to_html.counts(group, here))
+            parts |= {f"n-{name}": _make_page_part(html) for name, html in drawn.items()}
+        parts["jobs"] = _make_page_part(to_html.open_jobs(*self._make_job_cards(jobs, estimator)))
+        parts["healing"] = _make_page_part(
+            to_html.healing(*self._make_node_cards(nodes, estimator))
+        )
+        parts["held"] = _make_page_part(to_html.held(holds[:ROWS], len(holds)))
+        parts["others"] = _make_page_part(to_html.others(status.other_problems, LINES))
+        parts["capacity"] = _make_page_part(to_html.capacity(status.changes))
         return parts
 
     def _make_job_cards(
@@ -276,8 +280,10 @@ class PageRenderer:
         for rec in jobs[:CARDS]:
             view = build_explain_view(w, self._follower.rules, rec.id, self._explain_parts)
             if view is not None:
-                estimate = estimator.estimate_job(rec)
-                found.append(PageCard(rec, write_title(rec), view, estimate, of_job.get(rec.key)))
+                estimate = estimator.estimate_job_restart(rec)
+                found.append(
+                    PageCard(rec, format_subject_title(rec), view, estimate, of_job.get(rec.key))
+                )
         return found, jobs[CARDS:]
 
     def _make_node_cards(
@@ -289,7 +295,11 @@ class PageRenderer:
         for rec in nodes[:CARDS]:
             view = build_explain_view(w, self._follower.rules, rec.id, self._explain_parts)
             if view is not None:
-                found.append(PageCard(rec, write_title(rec), view, estimator.estimate_node(rec)))
+                found.append(
+                    PageCard(
+                        rec, format_subject_title(rec), view, estimator.estimate_node_return(rec)
+                    )
+                )
         return found, nodes[CARDS:]
 
     def _render_history(self) -> str:
@@ -305,12 +315,12 @@ class PageRenderer:
 
     def _render_explanation(self, target: str) -> str:
         w = self._follower.world
-        named = find_named_jobs(w, target)
+        named = find_jobs_by_id(w, target)
         number = named[0] if len(named) == 1 else None
         view = build_explain_view(w, self._follower.rules, target, self._explain_parts)
         job = w.slurm.jobs.get(number) if w.slurm and number is not None else None
         if view is None and job is not None:
-            ruled = RunPolicies(self._follower.config.run_policy_layers).find_policies(job)
+            ruled = RunPolicies(self._follower.config.run_policy_layers).find_job_policy(job)
             policies = {job.id: ruled.policy} if ruled else {}
             view = make_job_view(w, policies, target, self._explain_parts)
         if view is None:
@@ -323,7 +333,14 @@ class PageRenderer:
         headline = view.headline.removeprefix(f"{title_of_it}. ")
         related = [(to, self._format_target_name(to)) for to in view.related]
         html: str = self._parts.explain(
-            title_of_it, headline, view, related, node, job, own, self._measure_phases(view.target)
+            title_of_it,
+            headline,
+            view,
+            related,
+            node,
+            job,
+            own,
+            self._make_phase_segments(view.target),
         )
         return html
 
@@ -332,9 +349,9 @@ class PageRenderer:
         thing by its own name."""
         state, rid = self._follower.world.state, RecoveryId(subject or target)
         found = state.nodes.get(rid) or state.jobs.get(rid) or state.changes.get(rid)
-        return write_title(found) if found is not None else target
+        return format_subject_title(found) if found is not None else target
 
-    def _measure_phases(self, target: str) -> tuple[Segment, ...]:
+    def _make_phase_segments(self, target: str) -> tuple[Segment, ...]:
         """Return how long a recovery was in each phase."""
         state, rid = self._follower.world.state, RecoveryId(target)
         rec = state.nodes.get(rid) or state.jobs.get(rid)

@@ -13,7 +13,7 @@ from hpctl.engine.explain_view import ExplainExtensions
 from hpctl.service.intake.server import IntakeServer
 from hpctl.service.page.access import PageAccess
 from hpctl.service.page.app import BOUNDS, PageHub, make_application
-from hpctl.service.page.follow import PageFollower
+from hpctl.service.page.follow import StatusPagePoller
 from hpctl.toolkit import output
 from hpctl.toolkit.errors import HpctlError
 
@@ -56,7 +56,7 @@ def serve_page(
     # Before any thread begins: each has them blocked, and this one waits for them.
     ends = {signal.SIGTERM, signal.SIGINT}
     signal.pthread_sigmask(signal.SIG_BLOCK, ends)
-    with contextlib.closing(PageFollower(loaded)) as follower:
+    with contextlib.closing(StatusPagePoller(loaded)) as follower:
         listener = _open_listener(listen, loaded.access.group)
         follower.look(FIRST_S)
         hub = PageHub(follower, explain_parts)

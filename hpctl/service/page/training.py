@@ -13,9 +13,9 @@ from hpctl.engine.job_losses import (
     JobInterruption,
     find_job_downtime,
     group_recoveries_by_job,
-    has_moved_recently,
+    has_recent_phase_change,
 )
-from hpctl.engine.timeline import write_headline
+from hpctl.engine.timeline import format_subject_headline
 from hpctl.engine.world import World
 from hpctl.toolkit.durations import format_duration
 from hpctl.vocabulary.identity import JobId, NodeName
@@ -91,7 +91,7 @@ def list_training_jobs(w: World, only: Collection[JobId] | None = None) -> list[
     hits, estimator = group_recoveries_by_job(w), RecoveryTimeEstimator(w)
     known = w.slurm.jobs.values() if w.slurm else ()
     jobs = {job.id: job for job in known if job.state not in ENDED}
-    shown = jobs.keys() | {job for job in hits if has_moved_recently(hits[job][-1], now)}
+    shown = jobs.keys() | {job for job in hits if has_recent_phase_change(hits[job][-1], now)}
     if only is not None:
         shown &= {*only}
     found = []
@@ -133,12 +133,12 @@ def _make_job_summary(
         until=max(until, begun, *(loss.end for loss in lost.losses)),
         lost=lost,
         recovery=still,
-        estimate=estimator.estimate_job(still) if still else None,
+        estimate=estimator.estimate_job_restart(still) if still else None,
     )
 
 
 def _make_loss_span(loss: JobInterruption) -> Span:
     """From the fault to the job's next run, or to its owner's hands."""
     lost = format_duration(loss.seconds)
-    says = f"{loss.begin:%m-%d %H:%M:%S}: {lost} lost. {write_headline(loss.recovery)}"
+    says = f"{loss.begin:%m-%d %H:%M:%S}: {lost} lost. {format_subject_headline(loss.recovery)}"
     return loss.begin, loss.end, "lost", says

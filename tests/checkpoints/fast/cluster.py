@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from hpctl.checkpoints import search
 from hpctl.checkpoints.fast import spec as specs
-from hpctl.checkpoints.fast.lead import find_file_holders, list_held_steps, restore_fast_saves
+from hpctl.checkpoints.fast.lead import find_file_locations, list_node_steps, restore_fast_saves
 from hpctl.checkpoints.fast.peer import PeerConnection
 from hpctl.checkpoints.fast.spec import FastSaveSpec, SavedFile
 from hpctl.checkpoints.fast.union import PeerConnections
@@ -149,10 +149,10 @@ class Nodes:
 def is_held(spec: FastSaveSpec, living: Sequence[str], name: str, copies: int) -> bool:
     """Return whether so many of the living nodes hold each file of a step."""
     with closing(PeerConnections(spec)) as peers:
-        steps, answered = list_held_steps(peers, list(living), 0)
+        steps, answered = list_node_steps(peers, list(living), 0)
         found = peers.each("inventory", answered)
     for each in steps:
-        held = find_file_holders(each.row, found).values()
+        held = find_file_locations(each.row, found).values()
         if each.row.name == name and all(len({host for host, _ in w}) >= copies for w in held):
             return True
     return False

@@ -29,7 +29,7 @@ from hpctl.checkpoints.fast.peer import (
     PeerConnection,
     PeerError,
     PeerServer,
-    TransferLimit,
+    TransferRateLimiter,
     list_helper_ports,
 )
 from hpctl.checkpoints.fast.spec import (
@@ -42,7 +42,7 @@ from hpctl.checkpoints.fast.spec import (
     write_fast_save_spec,
 )
 from hpctl.checkpoints.fast.union import PeerConnections
-from hpctl.checkpoints.search import CompleteCheckpoint, judge_checkpoint
+from hpctl.checkpoints.search import CompleteCheckpoint, verify_checkpoint
 from hpctl.cli.main import cli
 from hpctl.slurm.signals import SIGNALS
 from hpctl.toolkit.errors import HpctlError
@@ -82,7 +82,7 @@ def test_a_lost_nodes_share_comes_from_its_partner(tmp_path):
         assert found.step == 10
         for host in nodes.spec.hosts:
             assert content(nodes.disk(host) / name) == files
-            assert isinstance(judge_checkpoint(nodes.disk(host) / name), CompleteCheckpoint)
+            assert isinstance(verify_checkpoint(nodes.disk(host) / name), CompleteCheckpoint)
         assert any(f"copy of {lost}" in line for line in nodes.said), nodes.said
 
 
@@ -250,7 +250,7 @@ def test_older_steps_go_and_the_last_is_flushed_at_the_end(tmp_path):
         assert any((nodes.disk(h) / "step-3").exists() for h in nodes.spec.hosts)
         nodes.end()
         assert content(nodes.shared / "step-4") == files
-        assert isinstance(judge_checkpoint(nodes.shared / "step-4"), CompleteCheckpoint)
+        assert isinstance(verify_checkpoint(nodes.shared / "step-4"), CompleteCheckpoint)
         assert "flushed step 4" in nodes.log()
 
 
@@ -298,7 +298,7 @@ def test_a_newest_step_that_is_lost_does_not_keep_the_one_before_it_from_the_las
             lost.unlink()
         nodes.end()
         assert "flushed step 10" in nodes.log()
-        assert isinstance(judge_checkpoint(nodes.shared / "step-10"), CompleteCheckpoint)
+        assert isinstance(verify_checkpoint(nodes.shared / "step-10"), CompleteCheckpoint)
         assert not (nodes.shared / "step-20").exists()
 
 
@@ -309,7 +309,7 @@ def test_megatrons_ranks_are_flushed_with_the_pointer_that_says_they_saved(tmp_p
         files = make()
         save(nodes, name, files, owners(nodes, files))
         wait_for(nodes.shared / name)
-        until(lambda: isinstance(judge_checkpoint(nodes.shared / name), CompleteCheckpoint), 10)
+        until(lambda: isinstance(verify_checkpoint(nodes.shared / name), CompleteCheckpoint), 10)
         assert content(nodes.shared / name) == files
         for host in ("n0", "n1"):
             nodes.lose(host)
@@ -407,7 +407,7 @@ def test_a_helper_that_is_killed_while_a_step_is_gathered_costs_no_step(tmp_path
         nodes.resume()
         name, files = saved(nodes, 1)
         nodes.safe(name)
-        looks, held_steps = [], lead.list_held_steps
+        looks, held_steps = [], lead.list_node_steps
 
         def look(*given):
             looks.append(found := held_steps(*given))
@@ -416,7 +416,7 @@ def test_a_helper_that_is_killed_while_a_step_is_gathered_costs_no_step(tmp_path
                 os.kill(child, signal.SIGKILL)
             return found
 
-        monkeypatch.setattr(lead, "list_held_steps", look)
+        monkeypatch.setattr(lead, "list_node_steps", look)
         assert nodes.resume().found is not None, nodes.said
         assert len(looks) == 2
         assert any("is not gathered" in line for line in nodes.said), nodes.said
@@ -533,12 +533,12 @@ def test_hostile_entries_are_no_part_of_a_step(tmp_path, kind):
 def test_a_slow_answer_is_no_clock_that_differs():
     clocks, ms = NodeClockOffsets(), 1_000_000
     clocks.sample("n1", 0, 1 * ms, 80 * ms)
-    assert clocks.ahead_ns("n1") == 0, "answered at once, and 79 ms on its way"
+    assert clocks.get_offset_ns("n1") == 0, "answered at once, and 79 ms on its way"
     clocks.sample("n1", 1000 * ms, 1021 * ms, 1002 * ms)
-    assert clocks.ahead_ns("n1") == 20 * ms
+    assert clocks.get_offset_ns("n1") == 20 * ms
     clocks.sample("n1", 2000 * ms, 2021 * ms, 2060 * ms)
     clocks.sample("n1", 3000 * ms, 3022 * ms, 3002 * ms)
-    assert clocks.ahead_ns("n1") == 20 * ms, "a drift of 1 ms judges no step again"
+    assert clocks.get_offset_ns("n1") == 20 * ms, "a drift of 1 ms judges no step again"
 
 
 def test_a_helper_waits_for_the_one_of_the_run_before_to_exit(tmp_path):
@@ -582,7 +582,7 @@ def test_a_helper_of_an_earlier_start_is_ended(tmp_path, monkeypatch):
 def test_a_start_says_which_node_takes_no_part(tmp_path):
     (tmp_path / "n1").symlink_to(tmp_path)
     with Nodes(tmp_path, 2) as nodes:
-        why = helpers.find_fast_save_obstacle(nodes.spec, lambda hosts: ())
+        why = helpers.wait_for_node_helpers(nodes.spec, lambda hosts: ())
         assert why == f"on n1, {tmp_path}/n1 is not a directory of this user"
 
 
@@ -591,7 +591,7 @@ def test_a_directory_that_two_nodes_share_is_no_disk_of_their_own(tmp_path, monk
     monkeypatch.setattr(cluster, "HELPER", cluster.HELPER.replace(cluster.LOOK_OFTEN, short))
     monkeypatch.setattr(Nodes, "disk", lambda nodes, host: nodes.place / "disk")
     with Nodes(tmp_path, 2) as nodes:
-        why = helpers.find_fast_save_obstacle(nodes.spec, lambda hosts: ())
+        why = helpers.wait_for_node_helpers(nodes.spec, lambda hosts: ())
         assert re.search(r"disk is the same directory as on n[01]: fast saves need a disk", why)
 
 
@@ -602,7 +602,7 @@ def test_where_locks_are_of_one_node_the_shared_directory_is_seen_all_the_same(t
     first = NodeSaveStore(spec, "n0")
     assert first.handle({"do": "ready"}) == {"off": ""}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hpctl.checkpoints.fast.node.try_file_lock", lambda file: True)
+        patch.setattr("hpctl.checkpoints.fast.node.try_lock_file", lambda file: True)
         NodeSaveStore(spec, "n1")
     assert "is the same directory as on n1" in first.handle({"do": "ready"})["off"]
 
@@ -612,7 +612,7 @@ def test_a_node_without_a_helper_counts_while_it_is_the_job_s(tmp_path, gone, wh
     with Nodes(tmp_path, 2) as nodes:
         nodes.resume()
         nodes.kill("n1")
-        assert helpers.find_fast_save_obstacle(nodes.spec, lambda hosts: gone, wait_s=5.0) == why
+        assert helpers.wait_for_node_helpers(nodes.spec, lambda hosts: gone, wait_s=5.0) == why
 
 
 @pytest.mark.parametrize(
@@ -650,12 +650,12 @@ def test_what_a_killed_helper_and_a_restore_leave_takes_no_room_for_good(tmp_pat
     for name in ("aside/step-9", "new/step-8", "copies/n1/step-7.tmp"):
         (node.meta / name).mkdir(parents=True)
         (node.meta / name / "x").write_bytes(b"x" * size)
-    assert 3 * size < node.measure_bytes() < 3 * size + 1000
+    assert 3 * size < node.measure_disk_usage() < 3 * size + 1000
     shutil.rmtree(node.meta / "new")
     shutil.rmtree(left / "step-7.tmp")
     (node.root / "step-10").mkdir()
     os.link(node.meta / "aside/step-9/x", node.root / "step-10/x")
-    assert node.measure_bytes() < size + 1000, "one file, at two places"
+    assert node.measure_disk_usage() < size + 1000, "one file, at two places"
     file = SavedFile("x", size, 1, 1, "n1")
     row = SavedStep("step-11", 11, "torch-dcp", ("n0", "n1"), (file,), time.time() + 1)
     node.rows = {row.name: row}
@@ -665,8 +665,8 @@ def test_what_a_killed_helper_and_a_restore_leave_takes_no_room_for_good(tmp_pat
     (error,) = node.replicate_steps()
     assert "more than --fast-size" in error
     assert not (node.meta / "aside").exists()
-    assert node.measure_bytes() < size + 1000
-    node.check_room(size - 1000)
+    assert node.measure_disk_usage() < size + 1000
+    node.check_free_space(size - 1000)
 
 
 def test_memory_that_is_left_is_the_least_of_all_groups(tmp_path):
@@ -719,7 +719,7 @@ def test_the_leaders_word_of_a_restore_waits_for_the_restore(tmp_path, monkeypat
     (node.meta / "new/step-1").mkdir(parents=True)
     missed = {"do": "missed", "epoch": 5, "above": 1, "begun": 1}
     told = threading.Thread(target=node.handle, args=(missed,))
-    move_away = node.move_newer_away
+    move_away = node.move_newer_steps_away
 
     def slowly(above, name):
         told.start()
@@ -727,7 +727,7 @@ def test_the_leaders_word_of_a_restore_waits_for_the_restore(tmp_path, monkeypat
         assert told.is_alive(), "it came between"
         move_away(above, name)
 
-    monkeypatch.setattr(node, "move_newer_away", slowly)
+    monkeypatch.setattr(node, "move_newer_steps_away", slowly)
     node.handle({"do": "adopt", "row": msgspec.to_builtins(row), "epoch": 5})
     told.join(60)
     assert node.rows == {"step-1": row}
@@ -812,7 +812,7 @@ def test_a_pace_is_kept(monkeypatch):
     slept: list[float] = []
     clock = Mock(monotonic=lambda: sum(slept), sleep=slept.append)
     monkeypatch.setattr("hpctl.checkpoints.fast.peer.time", clock)
-    pace = TransferLimit(10 << 20)
+    pace = TransferRateLimiter(10 << 20)
     for _ in range(8):
         pace(1 << 19)
     assert 0.25 < sum(slept) < 0.5

@@ -21,7 +21,7 @@ from hpctl.checkpoints.fast.peer import (
 )
 from hpctl.checkpoints.fast.spec import FastSaveSpec
 from hpctl.vocabulary.fast_saves import FastSaveOptions
-from hpctl.wire.admission import UNPROVEN, UNPROVEN_BY_ADDRESS, AdmissionPool, create_peer_name
+from hpctl.wire.admission import UNPROVEN, UNPROVEN_BY_ADDRESS, HandshakeLimiter, create_peer_name
 from hpctl.wire.job_channel import PIECE, JobChannel
 
 SECRETS = b"another user's weights"
@@ -201,7 +201,7 @@ def test_a_peer_is_out_of_the_strangers_room_before_it_learns_that_it_is_proven(
     tmp_path, monkeypatch
 ):
     """A stranger that comes in between would else have a proven connection shut down."""
-    release, send, order = AdmissionPool.release, JobChannel.send, []
+    release, send, order = HandshakeLimiter.release, JobChannel.send, []
 
     def note_release(pool, connection):
         # Threads of servers that earlier tests closed release theirs meanwhile.
@@ -213,7 +213,7 @@ def test_a_peer_is_out_of_the_strangers_room_before_it_learns_that_it_is_proven(
         order.append(message)
         send(channel, message)
 
-    monkeypatch.setattr(AdmissionPool, "release", note_release)
+    monkeypatch.setattr(HandshakeLimiter, "release", note_release)
     monkeypatch.setattr(JobChannel, "send", note_send)
     spec = spec_of(tmp_path, "127.0.9.95")
     with closing(PeerServer(spec, "n0", lambda _: {"yes": 1})), closing(PeerConnection(spec, "n0")):

@@ -8,7 +8,7 @@ import pytest
 
 from hpctl.checkpoints.fast.node import NodeSaveStore
 from hpctl.checkpoints.fast.spec import META, FastSaveSpec, SavedFile, SavedStep
-from hpctl.checkpoints.search import OWN_FORMAT, CompleteCheckpoint, judge_checkpoint
+from hpctl.checkpoints.search import OWN_FORMAT, CompleteCheckpoint, verify_checkpoint
 from hpctl.vocabulary.fast_saves import FastSaveOptions
 from tests.checkpoints.checkpoint_files import safetensors, torch_save
 from tests.checkpoints.fast import cluster
@@ -69,7 +69,7 @@ def test_the_newest_file_is_flushed_at_the_end_and_older_ones_go(tmp_path):
         until(lambda: copies(nodes, "step-1.pt") == [])
         nodes.end()
         assert (nodes.shared / "step-4.pt").read_bytes() == raw(4)
-        assert isinstance(judge_checkpoint(nodes.shared / "step-4.pt"), CompleteCheckpoint)
+        assert isinstance(verify_checkpoint(nodes.shared / "step-4.pt"), CompleteCheckpoint)
         assert not (nodes.shared / "step-3.pt").exists()
 
 

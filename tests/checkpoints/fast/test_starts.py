@@ -138,7 +138,7 @@ def test_a_start_from_scratch_keeps_its_own_saves(tmp_path):
 def test_a_start_from_scratch_has_the_nodes_move_away_what_they_hold(tmp_path, monkeypatch, resume):
     monkeypatch.setattr(helpers, "launch_node_helpers", lambda *_: None)
     monkeypatch.setattr(helpers, "SlurmCommandReader", Mock())
-    monkeypatch.setattr(helpers, "find_fast_save_obstacle", lambda spec, gone: "")
+    monkeypatch.setattr(helpers, "wait_for_node_helpers", lambda spec, gone: "")
     monkeypatch.setattr(helpers, "restore_fast_saves", made := Mock())
     reader = helpers.SlurmCommandReader()
     reader.nodes.return_value = reader.leaves.return_value = {}
@@ -224,7 +224,7 @@ def test_a_full_disk_does_not_keep_a_helper_from_its_start(tmp_path, monkeypatch
             if full:
                 no_room = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
                 patch.setattr(Path, "write_bytes", no_room)
-                patch.setattr("hpctl.checkpoints.fast.node.NodeSaveStore.take_ownership", Mock())
+                patch.setattr("hpctl.checkpoints.fast.node.NodeSaveStore.lock_directory", Mock())
             node = NodeSaveStore(spec, "n0")
     assert node.start.job == hashlib.sha256(b"b").hexdigest()
     assert node.begun_ns > 0
@@ -300,7 +300,7 @@ def test_a_drained_node_that_answers_is_gone_when_the_job_has_lost_it(
     reader = Mock(nodes=lambda names: {drained.name: drained}, job=lambda number: record)
     monkeypatch.setattr(helpers, "SlurmCommandReader", lambda *_: reader)
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    assert (list(helpers.find_gone_hosts(["n1"])) == ["n1"]) is is_gone
+    assert (list(helpers.find_unavailable_hosts(["n1"])) == ["n1"]) is is_gone
 
 
 def test_of_deepspeed_every_node_gets_all_where_one_was_a_spare(tmp_path):

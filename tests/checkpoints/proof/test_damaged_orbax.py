@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.checkpoints.search import CompleteCheckpoint, judge_checkpoint
+from hpctl.checkpoints.search import CompleteCheckpoint, verify_checkpoint
 from tests.checkpoints.proof.writers import missing
 from tests.checkpoints.test_checkpoint_orbax import ITEMS, REAL
 
@@ -80,7 +80,7 @@ def test_what_orbax_cannot_load_is_not_called_whole(loads, tmp_path, archive):
                     target.write_bytes(kept)
                 errors = loads.errors(copy)
                 refused += bool(errors)
-                assert not errors or not isinstance(judge_checkpoint(copy), CompleteCheckpoint), (
+                assert not errors or not isinstance(verify_checkpoint(copy), CompleteCheckpoint), (
                     target,
                     kept,
                     errors,

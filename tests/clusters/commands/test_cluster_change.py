@@ -13,12 +13,12 @@ from hpctl.clusters.commands.change_view import (
     CallView,
     ClusterChangeView,
     RemovalView,
-    select_followed_fields,
+    select_progress_fields,
 )
 from hpctl.clusters.diff import DiffKind, SpecChange
 from hpctl.clusters.progress import (
     ClusterProgress,
-    EventLine,
+    ClusterProgressEvent,
     GroupProgress,
     NodeProgress,
     WaitState,
@@ -62,7 +62,7 @@ SHORT = NodeProgress(
     ),
 )  # fmt: skip
 COMING = NodeProgress("h100", "i-00000000000000003", "node-3", "ip-10-1-0-3", "Pending", "", NOW)
-EVENT = EventLine(NOW, "Error", "Instance could not be launched.", "h100")
+EVENT = ClusterProgressEvent(NOW, "Error", "Instance could not be launched.", "h100")
 LOOK = ClusterProgress(
     "llm-prod", "InService", NOW, arn=ARN, groups=GROUPS, nodes=(SCRIPT, SHORT, COMING),
     failures=(SCRIPT, SHORT), events=(EVENT,), waited_s=725.0,
@@ -103,7 +103,7 @@ def view(command: str, outcome: str, **more) -> ClusterChangeView:
 FAILED = replace(LOOK, verdict=WaitState.FAILED, why="2 node(s) did not come up")
 CALL = CallView("CreateCluster", {"ClusterName": "llm-prod"})
 VIEWS = {
-    "create-failed": view("create", **select_followed_fields(FAILED)),
+    "create-failed": view("create", **select_progress_fields(FAILED)),
     "update-impossible": view("update", "failed", why="nothing was done", changes=CHANGES),
     "scale-refused": view(
         "scale", "failed", why="1 of 3 node(s) did not go", removals=GONE, orders=(CALL,)
@@ -147,14 +147,14 @@ def test_nodes_that_failed_alike_are_reported_once(capsys):
     same = replace(SCRIPT, node="ip-10-1-0-4", trouble=replace(SCRIPT.trouble, line=other))
     unread = replace(SCRIPT, node="ip-10-1-0-5", trouble=None)
     look = replace(LOOK, failures=(SCRIPT, SHORT, same, unread))
-    text = shown(view("create", **select_followed_fields(look)), capsys)
+    text = shown(view("create", **select_progress_fields(look)), capsys)
     assert text.count("log: hpctl lifecycle: FAILED") == 1
     assert "so did ip-10-1-0-4, ip-10-1-0-5" in text
     assert "means: AWS has none of" in text
 
 
 def test_lines_are_written_when_something_changes_and_once_a_minute(capsys):
-    lines = screen.ProgressLines()
+    lines = screen.LineProgressScreen()
     calm = replace(LOOK, events=(), waited_s=0.0)
     for seconds, look in [(0, LOOK), (10, calm), (20, calm), (61, calm)]:
         moment = NOW + timedelta(seconds=seconds)

@@ -204,9 +204,9 @@ def test_one_command_keeps_its_words(history):
     args = ("ssh", "head-1", "--print", "--profile", "ana", "--", "echo", "a b")
     result = history.run("cluster", *args)
     assert "--profile ana --document-name AWS-StartNonInteractiveCommand" in result.stdout
-    text = ssh.build_session_command("t", region="r", command=("echo", "a b"))[-1]
+    text = ssh.build_ssm_session_command("t", region="r", command=("echo", "a b"))[-1]
     assert json.loads(text) == {"command": ["echo 'a b'"]}
-    text = ssh.build_session_command("t", region="r", command=("echo $HOME | wc",))[-1]
+    text = ssh.build_ssm_session_command("t", region="r", command=("echo $HOME | wc",))[-1]
     assert json.loads(text) == {"command": ["echo $HOME | wc"]}
 
 

@@ -11,7 +11,7 @@ from hpctl.clusters import request as provisioning
 from hpctl.clusters.cluster_file import OFFERS
 from hpctl.clusters.request import make_create_request
 from hpctl.clusters.spec import parse_spec, read_spec
-from hpctl.sandbox.emulator import Emulator, NullMachines
+from hpctl.sandbox.emulator import HyperPodEmulator, NullMachineBackend
 from tests.cli.test_golden import compare
 from tests.clusters.api_model import FILES, complaints, files
 from tests.clusters.bed import SANDBOX_KEYS
@@ -123,14 +123,14 @@ def aws(here: Path, monkeypatch):
         monkeypatch.setenv(key, value)
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9")
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
-    emulator = Emulator(NullMachines(), boot_time_s=0.0)
+    emulator = HyperPodEmulator(NullMachineBackend(), boot_time_s=0.0)
     emulator.start()
     request = make_create_request(files()["continuous"])
     for group in request["InstanceGroups"]:
         group.pop("ImageReleaseVersion", None)
         group.pop("TrainingPlanArn", None)
     emulator.create(request)
-    emulator.wait_in_service("llm-next", 20)
+    emulator.wait_until_in_service("llm-next", 20)
     yield "--region", "us-west-2", "--endpoint-url", emulator.endpoint_url
     emulator.stop()
     assert emulator.response_errors == []

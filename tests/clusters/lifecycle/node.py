@@ -103,7 +103,7 @@ def wheelhouse(target: Path, whole: bool = False, version: str = "0.1.0") -> tup
     return tuple(sorted(target.glob("*.whl")))
 
 
-def bundle(target: Path, wheels: tuple[Path, ...] = (), **files: str) -> bundles.Bundle:
+def bundle(target: Path, wheels: tuple[Path, ...] = (), **files: str) -> bundles.LifecycleBundle:
     """A bundle with what a site adds: users, parameters, and more by path (`__` for a dash)."""
     target.mkdir(parents=True)
     here = {"python": f"{sys.version_info.major}.{sys.version_info.minor}"}
@@ -126,7 +126,9 @@ exec mount --bind "/srv/{kind}" "$2"
 """
 
 
-def furnish(machine: Machine, made: bundles.Bundle, rc: dict[str, Any] | None = None) -> None:
+def furnish(
+    machine: Machine, made: bundles.LifecycleBundle, rc: dict[str, Any] | None = None
+) -> None:
     """Leave on a machine what an AMI and HyperPod's agents do before the first script runs."""
     shutil.copytree(made.directory, machine.path(BUCKET))
     machine.write("/opt/ml/config/resource_config.json", json.dumps(rc or resources()))

@@ -111,9 +111,9 @@ def test_additions_lie_at_the_top_and_nothing_else_is_overwritten(tmp_path) -> N
     assert (made / "users.json").is_file()
     assert not list(made.rglob("*.pyc"))
     with pytest.raises(HpctlError, match="exists and is not a lifecycle bundle"):
-        bundles.check_bundle_directory(tmp_path)
+        bundles.require_replaceable_bundle_directory(tmp_path)
     bundles.write_manifest(made)
-    bundles.check_bundle_directory(made)
+    bundles.require_replaceable_bundle_directory(made)
 
 
 def test_a_wheel_is_made_again_from_what_is_installed(tmp_path) -> None:

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from hpctl.clusters.bundle import Bundle, find_lifecycle_scripts, write_manifest
+from hpctl.clusters.bundle import LifecycleBundle, find_lifecycle_scripts, write_manifest
 from hpctl.engine.config import parse_config
 from tests.clusters.lifecycle import chroot
 from tests.clusters.lifecycle.chroot import PYTHON, Machine
@@ -46,7 +46,7 @@ DROP_IN = "/etc/systemd/system/slurmd.service.d/hpctl.conf"
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory) -> Bundle:
+def made(tmp_path_factory) -> LifecycleBundle:
     room = tmp_path_factory.mktemp("bundle")
     return bundle(
         room / "bundle",
@@ -61,7 +61,7 @@ def made(tmp_path_factory) -> Bundle:
 
 
 @pytest.fixture
-def machine(tmp_path, made: Bundle):
+def machine(tmp_path, made: LifecycleBundle):
     with Machine(tmp_path / "machine") as clean:
         furnish(clean, made)
         yield clean
@@ -190,7 +190,7 @@ TABLE = find_lifecycle_scripts() / "lifecycle/steps/__init__.py"
 ORDER = re.findall(r'Step\("(\w+)"', TABLE.read_text())
 
 
-def _with_everything(machine: Machine, made: Bundle, role: str) -> None:
+def _with_everything(machine: Machine, made: LifecycleBundle, role: str) -> None:
     furnish(machine, made)
     if "hpctl" not in KILLED[role]:
         shutil.rmtree(machine.path(f"{BUCKET}/wheels"))

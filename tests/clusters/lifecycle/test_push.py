@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from hpctl.clusters import bundle as bundles
-from hpctl.clusters.bundle import Bundle, S3Prefix, write_manifest
-from hpctl.engine.adapters import open_aws
-from hpctl.toolkit.errors import HpctlError, OrderInDoubt, ResourceNotFound
+from hpctl.clusters.bundle import LifecycleBundle, S3Prefix, write_manifest
+from hpctl.engine.adapters import open_aws_account
+from hpctl.toolkit.errors import HpctlError, OrderOutcomeUnknown, ResourceNotFound
 from tests.clusters.lifecycle.node import bundle
 from tests.s3 import BUCKET, s3, s3_endpoint
 
@@ -21,12 +21,12 @@ TO = S3Prefix(BUCKET, "demo/base")
 
 
 @pytest.fixture
-def made(tmp_path) -> Bundle:
+def made(tmp_path) -> LifecycleBundle:
     return bundle(tmp_path / "bundle")
 
 
-def send(made: Bundle) -> bundles.PushPlan:
-    aws = open_aws(None, None, None)
+def send(made: LifecycleBundle) -> bundles.PushPlan:
+    aws = open_aws_account(None, None, None)
     planned = bundles.plan_bundle_push(aws, made, TO)
     bundles.push_bundle(aws, made, TO, planned)
     return planned
@@ -71,14 +71,16 @@ def test_what_lies_in_the_prefix_and_in_no_bundle_is_reported_and_deleted_on_req
     s3.put_object(Bucket=BUCKET, Key="demo/base2/other", Body=b"")
     planned = send(made)
     assert planned.left_over == ("old/step.py",)
-    bundles.delete_stale_objects(open_aws(None, None, None), TO, planned)
+    bundles.delete_stale_objects(open_aws_account(None, None, None), TO, planned)
     assert send(made).left_over == ()
     assert s3.get_object(Bucket=BUCKET, Key="demo/base2/other")
 
 
 def test_a_bucket_that_is_not_there_is_named(s3, made):
     with pytest.raises(ResourceNotFound, match="bucket sagemaker-other does not exist"):
-        bundles.plan_bundle_push(open_aws(None, None, None), made, S3Prefix("sagemaker-other", "x"))
+        bundles.plan_bundle_push(
+            open_aws_account(None, None, None), made, S3Prefix("sagemaker-other", "x")
+        )
 
 
 @pytest.mark.parametrize("uri", ["", "sagemaker-x/y", "s3://", "s3://A/x", "https://x/y"])
@@ -109,7 +111,7 @@ class LosesAnswers:
         self.puts.append(str(request["Key"]))
         if self.losses:
             self.losses -= 1
-            raise OrderInDoubt("s3:PutObject: no answer")
+            raise OrderOutcomeUnknown("s3:PutObject: no answer")
         return {}
 
 
@@ -119,6 +121,6 @@ def test_a_put_without_an_answer_is_put_again_a_bounded_number_of_times(made):
     bundles.push_bundle(aws, made, TO, planned)
     assert aws.puts == ["demo/base/config.json"] * 3 + ["demo/base/MANIFEST"]
     aws = LosesAnswers(3)
-    with pytest.raises(OrderInDoubt):
+    with pytest.raises(OrderOutcomeUnknown):
         bundles.push_bundle(aws, made, TO, planned)
     assert aws.puts == ["demo/base/config.json"] * 3

@@ -39,7 +39,7 @@ CONFIG = "mode: observe\nintake: {listen: '127.0.0.1:8470'}\nslurm: {adapter: cl
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory) -> bundles.Bundle:
+def made(tmp_path_factory) -> bundles.LifecycleBundle:
     """As `hpctl cluster lifecycle bundle --installed` of a 3.10 makes it."""
     target = tmp_path_factory.mktemp("bundle") / "b"
     args = [

@@ -8,7 +8,7 @@ from botocore import xform_name
 from botocore.validate import ParamValidator
 
 from hpctl.toolkit.compat import UTC
-from hpctl.toolkit.errors import CallRefused, OrderInDoubt, ResourceNotFound
+from hpctl.toolkit.errors import CallRefused, OrderOutcomeUnknown, ResourceNotFound
 
 Body = dict[str, Any]
 MODEL = botocore.session.get_session().get_service_model("fsx")
@@ -58,7 +58,7 @@ class Fsx:
         body = self.read(operation, **request)
         if self.lose_reply:
             self.lose_reply = False
-            raise OrderInDoubt("no reply")
+            raise OrderOutcomeUnknown("no reply")
         return body
 
     def _describe_file_systems(self, request) -> Body:

@@ -18,7 +18,7 @@ FS = "fs-0123456789abcdef0"
 @pytest.fixture
 def fsx(monkeypatch) -> Fsx:
     made = Fsx()
-    monkeypatch.setattr("hpctl.engine.adapters.open_aws", lambda *_: made)
+    monkeypatch.setattr("hpctl.engine.adapters.open_aws_account", lambda *_: made)
     monkeypatch.setattr(storage, "POLL_S", 0.01)
     made.lustre(FS)
     return made
@@ -63,7 +63,7 @@ def test_neither_a_link_that_is_there_nor_a_lost_reply_is_repeated(fsx):
 def test_a_path_that_leads_elsewhere_is_refused(fsx, path, says):
     run("link", FS, "s3://data/a", "--path", "/x/y")
     with pytest.raises(HpctlError, match=says):
-        storage.create_link(fsx, wanted("s3://data/b", path))
+        storage.create_data_repository_link(fsx, wanted("s3://data/b", path))
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_a_path_that_leads_elsewhere_is_refused(fsx, path, says):
 def test_a_file_system_that_cannot_be_linked_is_named(fsx, file_system, says):
     fsx.lustre(FS, **file_system)
     with pytest.raises(HpctlError, match=says) as caught:
-        storage.create_link(fsx, wanted("s3://data/b", "/x"))
+        storage.create_data_repository_link(fsx, wanted("s3://data/b", "/x"))
     assert caught.value.hint
     assert fsx.associations == {}
 

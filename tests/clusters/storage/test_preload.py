@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpctl.clusters.commands import storage
-from hpctl.clusters.commands.storage import LfsProgram, preload_files
+from hpctl.clusters.commands.storage import LustreLfsProgram, preload_files
 from hpctl.toolkit.errors import HpctlError
 from tests.fakes import command_line
 
@@ -54,7 +54,7 @@ def run(*text):
 
 
 def looks(path: Path, **more) -> Iterator[storage.Preload]:
-    return preload_files(path, LfsProgram(), sleep=lambda _: None, **more)
+    return preload_files(path, LustreLfsProgram(), sleep=lambda _: None, **more)
 
 
 def test_only_what_is_missing_is_loaded_in_bounded_batches(make, tmp_path, monkeypatch):
@@ -114,7 +114,7 @@ def test_no_lfs_and_no_such_path_are_one_clear_error(make, tmp_path, monkeypatch
         list(looks(tmp_path / "nothing"))
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(HpctlError, match="Lustre's program lfs is not installed") as caught:
-        LfsProgram()
+        LustreLfsProgram()
     assert "lustre-client" in caught.value.hint
 
 
@@ -124,5 +124,5 @@ def test_a_path_that_is_no_lustre_says_so(tmp_path, monkeypatch):
     program.chmod(0o755)
     (tmp_path / "f").touch()
     with pytest.raises(HpctlError, match="Inappropriate ioctl") as caught:
-        list(preload_files(tmp_path / "f", LfsProgram(str(program))))
+        list(preload_files(tmp_path / "f", LustreLfsProgram(str(program))))
     assert "not on a Lustre file system" in caught.value.hint

@@ -15,7 +15,7 @@ from msgspec import Struct, field
 
 from hpctl.sagemaker.aws import AwsAccount
 from hpctl.sandbox import other_aws
-from hpctl.sandbox.emulator import Emulator, NullMachines
+from hpctl.sandbox.emulator import HyperPodEmulator, NullMachineBackend
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import CallRefused
 from hpctl.vocabulary.ports import Aws, ServiceClient
@@ -72,12 +72,12 @@ class Bed:
 
     def __init__(self) -> None:
         os.environ |= SANDBOX_KEYS
-        other_aws.install_simulation()
+        other_aws.patch_moto_policy_simulation()
         self.moto = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
         self.moto.start()
         host, port = self.moto.get_host_and_port()
         self.url = f"http://{host}:{port}"
-        self.emulator = Emulator(NullMachines(), boot_time_s=0.02)
+        self.emulator = HyperPodEmulator(NullMachineBackend(), boot_time_s=0.02)
         self.emulator.start()
         self.places = {
             "AWS_ENDPOINT_URL": self.url,
@@ -156,7 +156,7 @@ class Bed:
             "Status": "Active",
             "AvailabilityZone": zone,
         }
-        return self.emulator.capacity.add_plan(
+        return self.emulator.capacity.add_training_plan(
             f"p5-{zone}",
             ReservedCapacitySummaries=[capacity],
             EndTime=datetime(2100, 1, 1, tzinfo=UTC),

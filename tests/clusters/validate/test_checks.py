@@ -8,8 +8,8 @@ name no emulator tells, so they stand here alone.
 import pytest
 
 from hpctl.clusters.validate import FAMILIES
-from hpctl.clusters.validate.role import list_statements
-from hpctl.clusters.validate.wanted import CheckLevel, format_place
+from hpctl.clusters.validate.role import list_required_iam_statements
+from hpctl.clusters.validate.wanted import CheckLevel, format_spec_key_path
 from tests.clusters.validate.world import ROLE, WORLD, trouble, wanted
 
 pytestmark = pytest.mark.integration
@@ -25,7 +25,7 @@ def test_a_check_fires_and_no_other_blames_something_else(check, case):
     found = trouble(*change)
     own = [v for v in found if f"{v.family}.{v.check}" == check and text in v.what]
     assert own, found
-    assert (own[0].level, format_place(own[0].place)) == (level, place)
+    assert (own[0].level, format_spec_key_path(own[0].place)) == (level, place)
     assert own[0].fix
     others = {f"{v.family}.{v.check}" for v in found} - {check}
     assert others <= {*WORLD["beside"].get(check, ())}, found
@@ -60,6 +60,8 @@ def test_alarms_that_roll_back_are_read_by_the_role_and_no_others(update, named)
     """
     alarm = {"deployment_config": {"auto_rollback_configuration": [{"alarm_name": "down"}]}}
     gpu = {key: {**how, **alarm} for key, how in update.items()}
-    found = list_statements(wanted({"instance_groups": {"gpu": gpu}}), ROLE, "us-east-1")
+    found = list_required_iam_statements(
+        wanted({"instance_groups": {"gpu": gpu}}), ROLE, "us-east-1"
+    )
     arns = [a for s in found if "cloudwatch:DescribeAlarms" in s.actions for a in s.resources]
     assert [arn.rpartition(":alarm:")[2] for arn in arns] == named

@@ -3,7 +3,7 @@
 import pytest
 
 from hpctl.clusters import spec as specs
-from hpctl.clusters.validate import CheckedFinding, validate_spec
+from hpctl.clusters.validate import FindingWithCheck, validate_spec
 from hpctl.clusters.validate.wanted import CheckLevel
 from tests.clusters.validate.account import Bed, denied
 from tests.sagemaker.contract.beds import cluster
@@ -37,7 +37,7 @@ def file(bed, group=None, gpu=None, **more):
 
 
 def said(aws, spec, level=CheckLevel.FAIL, **more):
-    found: tuple[CheckedFinding, ...] = validate_spec(aws, spec, **more)
+    found: tuple[FindingWithCheck, ...] = validate_spec(aws, spec, **more)
     return {f"{v.family}.{v.check}": v.what for v in found if v.level is level}
 
 
@@ -89,7 +89,7 @@ def test_the_living_cluster_counts(bed: Bed) -> None:
     network = {"Subnets": [bed.subnet], "SecurityGroupIds": [bed.group]}
     request = cluster("h100-a", 2, VpcConfig=network)
     bed.emulator.create(request)
-    bed.emulator.wait_in_service("h100-a", 60)
+    bed.emulator.wait_until_in_service("h100-a", 60)
     try:
         found = validate_spec(bed.account(), file(bed), only=["cluster", "network"])
         args = {v.check: v.what for v in found}

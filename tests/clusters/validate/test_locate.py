@@ -6,7 +6,11 @@ from hypothesis import given, settings
 
 from hpctl.clusters.cluster_file import format_spec_yaml
 from hpctl.clusters.request import make_create_request
-from hpctl.clusters.validate.wanted import SpecLines, format_place, locate_in_file
+from hpctl.clusters.validate.wanted import (
+    SpecLineFinder,
+    format_spec_key_path,
+    map_place_to_spec_keys,
+)
 from tests.clusters.any_spec import specs
 
 pytestmark = pytest.mark.integration
@@ -38,7 +42,7 @@ def there(data, place: tuple[str | int, ...]) -> bool:
 def test_every_place_leads_to_a_key(spec):
     data = yaml.safe_load(format_spec_yaml(spec))
     for place in leaves(make_create_request(spec)):
-        keys = locate_in_file(place)
+        keys = map_place_to_spec_keys(place)
         if keys[:1] == ("tags",):
             # The API has a list where the file has a map.
             keys = keys[:1]
@@ -65,5 +69,5 @@ def _elsewhere(data, keys: tuple[str | int, ...]) -> bool:
 )
 def test_a_line_is_that_of_the_key_or_of_the_nearest_above(place, said, line):
     text = "name: a\nvpc:\n  subnets:\n    - x\n    - y\ninstance_groups: [{name: g,\n count: 1}]\n"
-    assert format_place(place) == said
-    assert SpecLines(text).of(place) == line
+    assert format_spec_key_path(place) == said
+    assert SpecLineFinder(text).of(place) == line

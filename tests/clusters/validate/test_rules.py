@@ -2,12 +2,16 @@
 
 import pytest
 
-from hpctl.clusters.validate.network import RulePeers, allows_all_traffic, has_open_ports
+from hpctl.clusters.validate.network import (
+    SecurityGroupRulePeers,
+    allows_all_traffic,
+    has_open_ports,
+)
 from tests.tables import beside
 
 pytestmark = pytest.mark.integration
 
-NODES = RulePeers({"sg-nodes"}, ("10.1.0.0/20", "10.1.16.0/20"))
+NODES = SecurityGroupRulePeers({"sg-nodes"}, ("10.1.0.0/20", "10.1.16.0/20"))
 RULES = beside(__file__, "rules.yaml")
 
 
@@ -23,7 +27,7 @@ def test_ports(case) -> None:
 
 
 def test_ipv6_nodes_are_let_in_by_ipv6_blocks() -> None:
-    six = RulePeers({"sg-nodes"}, ("2600:1f14::/64",))
+    six = SecurityGroupRulePeers({"sg-nodes"}, ("2600:1f14::/64",))
     blocks = {"IpProtocol": "-1", "Ipv6Ranges": [{"CidrIpv6": "2600:1f14::/56"}]}
     assert allows_all_traffic([blocks], six)
     assert not allows_all_traffic(

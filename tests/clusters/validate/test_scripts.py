@@ -22,7 +22,7 @@ def write(path: Path, text: bytes, mode: int = 0o755) -> None:
 
 def trouble(directory: Path) -> dict[str, list[str]]:
     """What the checks say of a directory, by check."""
-    found = replace(facts(), scripts=scripts.gather_facts(directory))
+    found = replace(facts(), scripts=scripts.gather_script_facts(directory))
     answer: dict[str, list[str]] = {}
     for verdict in FAMILY.verdicts(wanted(), found):
         if verdict.level is not CheckLevel.OK:

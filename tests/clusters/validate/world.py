@@ -26,11 +26,11 @@ from hpctl.clusters.validate.facts import (
     SpecFacts,
 )
 from hpctl.clusters.validate.wanted import (
-    CheckedFinding,
     CheckLevel,
     FailedCall,
-    WantedCluster,
-    build_wanted_cluster,
+    FindingWithCheck,
+    RequestedCluster,
+    build_requested_cluster,
 )
 from tests import tables
 
@@ -72,12 +72,12 @@ def merged(good, change):
     return {key: value for key, value in both.items() if value is not GONE}
 
 
-def wanted(change: Mapping[str, Any] = {}) -> WantedCluster:
+def wanted(change: Mapping[str, Any] = {}) -> RequestedCluster:
     """What the cluster file wants, by way of its text."""
     answer = merged(WORLD["file"], change)
     groups = [{"name": name, **group} for name, group in answer["instance_groups"].items()]
     text = yaml.safe_dump({**answer, "instance_groups": groups}, sort_keys=False)
-    return build_wanted_cluster(specs.parse_spec(text))
+    return build_requested_cluster(specs.parse_spec(text))
 
 
 def facts(change: Mapping[str, Any] = {}) -> SpecFacts:
@@ -124,7 +124,9 @@ def _script(name: str, data=SCRIPT, vouches=(), executable=None) -> LifecycleScr
     return LifecycleScript(name, len(data), data, executable)
 
 
-def trouble(file: Mapping[str, Any] = {}, account: Mapping[str, Any] = {}) -> list[CheckedFinding]:
+def trouble(
+    file: Mapping[str, Any] = {}, account: Mapping[str, Any] = {}
+) -> list[FindingWithCheck]:
     """All that the checks say of the two but OK."""
     wants, found = wanted(file), facts(account)
     every = (v for family in FAMILIES for v in family.verdicts(wants, found))

@@ -18,13 +18,13 @@ from hpctl.detection.check import (
     ExpectedHardware,
     UnknownResultError,
 )
-from hpctl.detection.conditions import CheckFindings
+from hpctl.detection.conditions import CheckFindingTracker
 from hpctl.detection.findings import FindingStore
 from hpctl.detection.nvml.client import DEADLINE_S, MISSES
 from hpctl.detection.nvml.snapshot import GpuState, NvmlError, NvmlSnapshot
 from hpctl.detection.runner import LoadedCheck, load_check
 from hpctl.faults.assess import assess_health
-from hpctl.faults.catalogue import build_rules
+from hpctl.faults.catalogue import build_fault_rules
 from hpctl.faults.table import CHECKS
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.assessment import Assessment, NodeCondition
@@ -57,7 +57,7 @@ class Player:
 
     def __init__(self) -> None:
         self._checks = [load_check(spec) for spec in CHECKS]
-        self._rules = build_rules()
+        self._rules = build_fault_rules()
 
     def verdict(self, case: Case) -> CaseVerdict:
         """What the head node makes of the case in the end, and how soon it could have."""
@@ -113,7 +113,7 @@ class _Run:
     def __init__(self, check: LoadedCheck, case: Case) -> None:
         self.check = check
         self._believe_at = T0 + timedelta(seconds=check.spec.grace_s - case.boot_age_s)
-        self.conditions = CheckFindings(check.spec)
+        self.conditions = CheckFindingTracker(check.spec)
         self._before: Any = None
 
     def once(self, machine: CheckedMachine, at: datetime) -> None:

@@ -73,7 +73,9 @@ class World:
 
     def _count(self, tree: SysfsTree, device: str, name: str, value) -> None:
         if device.startswith("neuron"):
-            self._put(tree.neuron_file(int(device.removeprefix("neuron")), name), value)
+            self._put(
+                tree.find_neuron_counter_file(int(device.removeprefix("neuron")), name), value
+            )
         elif name == "state":
             tree.state(device, value, "5: LinkUp" if "ACTIVE" in value else "3: Disabled")
         else:

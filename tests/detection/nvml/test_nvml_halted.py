@@ -96,7 +96,7 @@ def test_sigstop_inside_a_sweep_ten_times(stub, connect, tmp_path):
 
 
 def _inside(client) -> bool:
-    call = client._child.in_call()
+    call = client._child.get_oldest_call()
     return call is not None and call.name.startswith("nvmlDeviceGetFieldValues")
 
 

@@ -76,7 +76,7 @@ def test_a_child_that_does_not_get_out_of_the_driver_is_reported(stub, connect, 
     client = connect()
     client.wait(PATIENCE_S)
     with monkeypatch.context() as patch:
-        patch.setattr(client_module.NvmlChild, "exit_status", lambda child: None)
+        patch.setattr(client_module.NvmlChildProcess, "exit_status", lambda child: None)
         stub.gpus(2)  # ends the session
         assert until(lambda: hung(client)).call == "the child's exit"
     assert fresh(client).gpus[0].recovery_action == 0

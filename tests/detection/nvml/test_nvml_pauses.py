@@ -10,7 +10,7 @@ from hpctl.detection.nvml.pauses import (
     STOPPED,
     ChildPauses,
     ThreadSample,
-    is_frozen,
+    is_process_frozen,
     sample_thread,
 )
 
@@ -34,7 +34,7 @@ def looks(*samples: ThreadSample, every_s: float = 2.0) -> tuple[ChildPauses, fl
 
 def counted(*samples: ThreadSample, every_s: float = 2.0) -> float:
     pauses, now = looks(*samples, every_s=every_s)
-    return pauses.counted_s(100.0, now)
+    return pauses.compute_unpaused_s(100.0, now)
 
 
 def test_a_call_in_the_driver_counts_in_full():
@@ -44,7 +44,7 @@ def test_a_call_in_the_driver_counts_in_full():
 @pytest.mark.parametrize("halted", [STOPPED, FROZEN])
 def test_a_halted_thread_does_not_count_and_is_named(halted):
     pauses, now = looks(*[thread(halted)] * 50)
-    assert pauses.counted_s(100.0, now) == 0.0
+    assert pauses.compute_unpaused_s(100.0, now) == 0.0
     assert pauses.reason == halted
 
 
@@ -55,20 +55,20 @@ def test_the_time_on_both_sides_of_a_stop_does_not_count():
 
 def test_after_a_stop_the_driver_has_its_whole_time_again():
     pauses, now = looks(*[thread(STOPPED)] * 20, *[thread()] * 11)
-    assert pauses.counted_s(100.0, now) == 20.0
+    assert pauses.compute_unpaused_s(100.0, now) == 20.0
     assert pauses.reason == ""
 
 
 def test_a_pause_of_the_agent_itself_does_not_count():
     pauses, now = looks(thread(), every_s=1000.0)
-    assert pauses.counted_s(100.0, now) == LONGEST_S
+    assert pauses.compute_unpaused_s(100.0, now) == LONGEST_S
     assert pauses.reason == "the agent itself did not run for 1000 s"
 
 
 def test_a_runnable_thread_without_processor_time_does_not_count():
     waits = [thread(runnable=True, cpu_s=0.01 * look) for look in range(10)]
     pauses, now = looks(*waits)
-    assert pauses.counted_s(100.0, now) == 2.0
+    assert pauses.compute_unpaused_s(100.0, now) == 2.0
     assert pauses.reason == STARVED
 
 
@@ -79,14 +79,14 @@ def test_a_thread_that_spins_in_the_driver_counts():
 
 def test_only_the_part_of_a_pause_that_lies_in_the_call_is_taken_off():
     pauses, now = looks(*[thread(STOPPED)] * 3, thread(), thread())
-    assert pauses.counted_s(now - 3.0, now) == 2.0
+    assert pauses.compute_unpaused_s(now - 3.0, now) == 2.0
 
 
 def test_a_calm_look_forgets_all_pauses():
     pauses, now = looks(*[thread(STOPPED)] * 3)
     pauses.calm(now)
     pauses.overdue(now + 2.0, thread())
-    assert pauses.counted_s(100.0, now + 2.0) == now + 2.0 - 100.0
+    assert pauses.compute_unpaused_s(100.0, now + 2.0) == now + 2.0 - 100.0
 
 
 V1_MOUNT = "37 31 0:34 / {at} rw,relatime - cgroup cgroup rw,freezer"
@@ -126,11 +126,11 @@ def lay_out(root: Path, membership: str, mount: str, file: str = "", text: str =
     ],
 )
 def test_a_frozen_cgroup_of_either_version(tmp_path, membership, mount, file, text, frozen):
-    assert is_frozen(7, lay_out(tmp_path, membership, mount, file, text)) is frozen
+    assert is_process_frozen(7, lay_out(tmp_path, membership, mount, file, text)) is frozen
 
 
 def test_a_process_that_is_gone_is_not_frozen(tmp_path):
-    assert is_frozen(7, tmp_path) is False
+    assert is_process_frozen(7, tmp_path) is False
     assert sample_thread(7, 7, tmp_path) is None
 
 

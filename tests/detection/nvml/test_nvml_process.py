@@ -13,7 +13,7 @@ from hpctl.detection.nvml.client import (
     ChildClosedError,
     EventMessage,
     Message,
-    NvmlChild,
+    NvmlChildProcess,
     SweepMessage,
 )
 from hpctl.detection.nvml.driver import EVENTS, SWEEP, CallsInFlight
@@ -23,20 +23,20 @@ from tests.waiting import PATIENCE_S
 SWEPT = b'{"kind":"sweep","snapshot":{"at":1.0},"done":3.0}'
 EVENT = b'{"kind":"event","event":{"at":2.0,"pci":"0000:10:00.0","kind":8,"data":79}}'
 
-Start = Callable[[bytes], NvmlChild]
+Start = Callable[[bytes], NvmlChildProcess]
 
 
 @pytest.fixture
 def start(tmp_path, monkeypatch):
     """Starts a child that writes these bytes and ends."""
-    children: list[NvmlChild] = []
+    children: list[NvmlChildProcess] = []
 
-    def make(args: bytes) -> NvmlChild:
+    def make(args: bytes) -> NvmlChildProcess:
         name = f"a_child_{len(children)}"
         (tmp_path / f"{name}.py").write_text(f"import os\nos.write(0, {args!r})\n")
         monkeypatch.syspath_prepend(tmp_path)
         monkeypatch.setattr(client, "MODULE", name)
-        children.append(NvmlChild(5.0, os.environ))
+        children.append(NvmlChildProcess(5.0, os.environ))
         return children[-1]
 
     yield make
@@ -49,7 +49,7 @@ def frame(text: bytes) -> bytes:
     return LENGTH.pack(len(text)) + text
 
 
-def read(child: NvmlChild) -> tuple[list[Message], str]:
+def read(child: NvmlChildProcess) -> tuple[list[Message], str]:
     """All messages, and how it ended."""
     assert child.wait(PATIENCE_S)
     messages: list[Message] = []

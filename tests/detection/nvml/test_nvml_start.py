@@ -9,7 +9,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from hpctl.detection.changes import ChangeListener
+from hpctl.detection.changes import FindingChangeListener
 from hpctl.detection.checking import CheckSupervisor
 from hpctl.detection.config import AgentConfig, CheckConfig
 from hpctl.detection.settings import AgentSettings
@@ -30,7 +30,9 @@ def checks(root, seen):
         (HeadAddress("127.0.0.1", 1),), "n1", "i-1", "b-1", spool=root / "spool", root=root,
         config=AgentConfig(checks=chosen),
     )  # fmt: skip
-    listener = Mock(spec_set=ChangeListener, note_change=lambda: seen.extend(made.findings()))
+    listener = Mock(
+        spec_set=FindingChangeListener, note_change=lambda: seen.extend(made.findings())
+    )
     made = CheckSupervisor(settings, (), listener)
     return made
 

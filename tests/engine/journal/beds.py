@@ -5,13 +5,13 @@ from typing import Protocol
 
 from sqlalchemy import text
 
-from hpctl.engine.journal.database import make_engine
+from hpctl.engine.journal.database import make_database_engine
 from hpctl.engine.journal.reader import JournalReader, open_journal
-from hpctl.engine.journal.store import Store
+from hpctl.engine.journal.store import JournalStore
 from tests.engine.journal.servers import Server
 from tests.fakes.journal import Disk, MemoryJournal
 
-AnyJournal = Store | MemoryJournal
+AnyJournal = JournalStore | MemoryJournal
 
 
 class Bed(Protocol):
@@ -41,8 +41,8 @@ class DatabaseBed:
         self.server = server
         self._open: list[JournalReader] = []
 
-    def open(self) -> Store:
-        store = Store(self.url)
+    def open(self) -> JournalStore:
+        store = JournalStore(self.url)
         self._open.append(store)
         return store
 
@@ -54,7 +54,7 @@ class DatabaseBed:
 
     def execute(self, statement: str, **values) -> None:
         """Do to the tables what no hpctl does. Makes nothing."""
-        engine = make_engine(self.url)
+        engine = make_database_engine(self.url)
         try:
             with engine.begin() as c:
                 c.execute(text(statement), values)

@@ -13,7 +13,7 @@ import time
 from datetime import datetime
 
 from hpctl.engine.journal.rows import DaemonIdentity
-from hpctl.engine.journal.store import LeaseLost, Store
+from hpctl.engine.journal.store import JournalStore, LeaseLost
 from hpctl.engine.leadership import Leadership, LeaseTerms, read_boot_clock
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import Unavailable
@@ -33,14 +33,14 @@ class SteppedClock:
 
 def live(url: str, name: str, effects: int, lease_s: float) -> None:
     """Stand by, lead, act; until another one leads."""
-    store = Store(url)
+    store = JournalStore(url)
     me = DaemonIdentity(name, os.getpid(), "0", "own", f"{name}:1")
     head = Leadership(store, me, LeaseTerms(lease_s, shared=True), SteppedClock())
     known = 0
     try:
         while not head.try_to_lead():
             known += sum(1 for _ in store.events(after=store.position))
-            head.note_standby()
+            head.record_standby_heartbeat()
             time.sleep(head.poll_s)
         info = store.daemon()
         assert info is not None

@@ -9,7 +9,7 @@ import pytest
 
 from hpctl.engine.journal.events import HoldLifted
 from hpctl.engine.journal.rows import DaemonIdentity
-from hpctl.engine.journal.store import Store
+from hpctl.engine.journal.store import JournalStore
 from hpctl.toolkit import output
 from tests.cli import worlds
 from tests.fakes.command_line import run
@@ -30,7 +30,7 @@ class Journal:
         self.store = bed.open()
         self.store.append([*worlds.healed(), *worlds.troubled()])
         self.store.record(list(worlds.health().values()))
-        self.store.note_heard(dict.fromkeys(worlds.health(), worlds.NOW))
+        self.store.store_last_heard_times(dict.fromkeys(worlds.health(), worlds.NOW))
         self.store.ask("pause", "", "ann", worlds.NOW)
         self.config = self.named(bed.url, directory)
 
@@ -138,10 +138,12 @@ def test_a_backup_is_put_back_and_fences_who_wrote_before(journal, tmp_path):
     held = journal.run("restore", journal.file, "--yes")
     assert (held.exit_code, "head-1 (pid 7) holds" in str(held.exception)) == (1, True)
     journal.bed.execute("UPDATE hpctl_lease SET until = 1")
-    journal.store.note_standby(DaemonIdentity("head-2", 7, "1", "own", "b:1"), 1, worlds.NOW)
+    journal.store.record_standby_heartbeat(
+        DaemonIdentity("head-2", 7, "1", "own", "b:1"), 1, worlds.NOW
+    )
     held = journal.run("restore", journal.file, "--yes")
     assert "standby daemon on head-2 follows it" in str(held.exception)
-    journal.store.forget_standby("b:1")
+    journal.store.delete_standby("b:1")
     shown = journal.json("restore", journal.file, "--dry-run")
     assert (shown["done"], shown["lost"]) == (False, 2)
     assert journal.json("check")["digest"] != before["digest"]
@@ -159,7 +161,7 @@ def test_a_backup_is_put_back_and_fences_who_wrote_before(journal, tmp_path):
     assert (shown["events"], (tmp_path / "other.db").exists()) == (0, False)
     journal.run("restore", journal.file, "--yes", config=other)
     assert journal.json("check", config=other)["digest"] == before["digest"]
-    fresh = Store(f"sqlite:///{tmp_path}/other.db")
+    fresh = JournalStore(f"sqlite:///{tmp_path}/other.db")
     fresh.append([lift(4)])
     fresh.close()
     assert journal.json("check", config=other)["ok"]
@@ -168,9 +170,9 @@ def test_a_backup_is_put_back_and_fences_who_wrote_before(journal, tmp_path):
 def epochs(journal: Journal) -> list[int]:
     from sqlalchemy import text
 
-    from hpctl.engine.journal.database import make_engine
+    from hpctl.engine.journal.database import make_database_engine
 
-    engine = make_engine(journal.bed.url)
+    engine = make_database_engine(journal.bed.url)
     try:
         with engine.connect() as c:
             return list(c.execute(text("SELECT epoch FROM hpctl_lease")).scalars())
@@ -179,7 +181,7 @@ def epochs(journal: Journal) -> list[int]:
 
 
 def test_restore_refuses_another_journal_and_a_broken_file(journal, tmp_path):
-    other = Store(f"sqlite:///{tmp_path}/other.db")
+    other = JournalStore(f"sqlite:///{tmp_path}/other.db")
     other.append([lift(7)])
     other.close()
     refused = journal.run("restore", tmp_path / "other.db", "--yes")

@@ -40,12 +40,12 @@ def test_a_node_is_as_old_as_it_was_last_heard(bed):
     other = replace(WELL, generation=replace(WELL.generation, node="n2"))
     journal.record([WELL, other])
     later, latest = NOW + timedelta(seconds=10), NOW + timedelta(seconds=20)
-    journal.note_heard({"n1": later, "n3": later})
+    journal.store_last_heard_times({"n1": later, "n3": later})
     aged = replace(WELL, last_heard=later)
     assert bed.open().health() == {"n1": aged, "n2": other}
-    journal.note_heard({"n1": latest})
+    journal.store_last_heard_times({"n1": latest})
     assert bed.open().health()["n1"].last_heard == latest
-    journal.note_heard({"n1": NOW - timedelta(seconds=10)})
+    journal.store_last_heard_times({"n1": NOW - timedelta(seconds=10)})
     assert bed.open().health()["n1"].last_heard == NOW
 
 
@@ -56,7 +56,7 @@ def test_ten_thousand_nodes_are_heard(bed):
     last = replace(WELL, generation=replace(WELL.generation, node=nodes[-1]))
     journal.record([last])
     later = NOW + timedelta(seconds=1, microseconds=250_000)
-    journal.note_heard(dict.fromkeys(nodes, later))
+    journal.store_last_heard_times(dict.fromkeys(nodes, later))
     assert bed.open().health() == {nodes[-1]: replace(last, last_heard=later)}
 
 
@@ -122,7 +122,7 @@ def test_the_outbox_is_kept_whole_and_events_come_with_their_numbers(database):
     journal = database.open()
     assert (journal.outbox(), journal.newest(), journal.newer(0, 9)) == (None, 0, [])
     for payload in ("one", "two \u2603" * 40_000):
-        journal.keep_outbox(payload)
+        journal.save_outbox(payload)
         assert database.read().outbox() == payload
     journal.append([taken(n) for n in range(5)])
     assert journal.newest() == 5

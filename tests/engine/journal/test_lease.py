@@ -149,8 +149,8 @@ def test_a_standby_takes_over_after_the_old_leader_stopped_by_its_own_clock(jump
     for write in (
         lambda: old.store.append([signal(4)]),
         lambda: old.store.record([HEALTH]),
-        lambda: old.store.note_heard({HEALTH.generation.node: NOW}),
-        lambda: old.store.keep_outbox("[]"),
+        lambda: old.store.store_last_heard_times({HEALTH.generation.node: NOW}),
+        lambda: old.store.save_outbox("[]"),
     ):
         with pytest.raises(LeaseLost):
             write()
@@ -204,14 +204,14 @@ def followed(hosts):
     """A leader and two standbys. slurmctld is active beside the first standby."""
     old, near, far = three = [hosts(f"head-{n}") for n in (1, 2, 3)]
     for one in three:
-        one.leadership.note_controller("HEAD-2.example")
+        one.leadership.set_active_controller("HEAD-2.example")
         one.leadership.try_to_lead()
     return old, near, far
 
 
 def test_a_standby_beside_the_controller_leads_before_another(followed, ticks):
     _, near, far = followed
-    near.leadership.note_standby()
+    near.leadership.record_standby_heartbeat()
     ticks.at += LEASE_S - 0.1
     assert [one.leadership.try_to_lead() for one in (far, near)] == [False, False]
     ticks.at += 0.1
@@ -226,7 +226,7 @@ def test_a_standby_elsewhere_leads_at_once_where_no_other_stands_by(followed, ti
 
 def test_a_standby_elsewhere_leads_where_the_other_lets_a_second_pass(followed, ticks):
     _, near, far = followed
-    near.leadership.note_standby()
+    near.leadership.record_standby_heartbeat()
     ticks.at += LEASE_S + 0.9
     assert not far.leadership.try_to_lead()
     ticks.at += 0.1
@@ -236,19 +236,19 @@ def test_a_standby_elsewhere_leads_where_the_other_lets_a_second_pass(followed, 
 def test_the_active_slurmctlds_host_comes_first(hosts, ticks):
     old, near, far = (hosts(f"head-{n}") for n in (1, 2, 3))
     for one in (old, near, far):
-        assert not one.leadership.is_beside_controller(), "nobody knows where it is"
-        one.leadership.note_controller("HEAD-2.example")
+        assert not one.leadership.is_on_controller_host(), "nobody knows where it is"
+        one.leadership.set_active_controller("HEAD-2.example")
         one.leadership.try_to_lead()
-    assert [one.leadership.is_beside_controller() for one in (old, near, far)] == [
+    assert [one.leadership.is_on_controller_host() for one in (old, near, far)] == [
         False,
         True,
         False,
     ]
     for _ in range(2):
         for one in (near, far):
-            one.leadership.note_standby()
+            one.leadership.record_standby_heartbeat()
         old.leadership.renew()
-        old.leadership.follow_controller()
+        old.leadership.follow_active_controller()
         assert bool(old.leadership.hand_over_to) == (ticks.at >= 1000 + FOLLOW_S)
         ticks.at += FOLLOW_S
         old.leadership.progress()
@@ -271,7 +271,7 @@ def test_an_operator_names_the_next_leader(target, proof, ok, answer, hosts):
     old.leadership.try_to_lead()
     for one in others:
         one.leadership.try_to_lead()
-        one.leadership.note_standby()
+        one.leadership.record_standby_heartbeat()
     old.leadership.renew()
     old.leadership.take(
         Request(1, NOW, "failover", target, "anna", proof), JournaledState(old.store)
@@ -291,12 +291,12 @@ def test_standbys_are_seen_while_they_live(hosts, ticks):
     old, new = hosts("head-1"), hosts("head-2")
     old.leadership.try_to_lead()
     old.acts(1)
-    new.leadership.note_standby()
+    new.leadership.record_standby_heartbeat()
     old.leadership.renew()
     assert [(one.host, one.behind) for one in old.leadership.ready()] == [("head-2", 1)]
     assert old.leadership.silent() == set()
     list(new.store.events())
-    new.leadership.note_standby()
+    new.leadership.record_standby_heartbeat()
     assert [one.behind for one in old.store.standbys()] == [0]
     old.leadership.renew()
     ticks.at += LEASE_S
@@ -341,7 +341,7 @@ def test_leader_frozen_in_a_write_does_not_block_a_standby(served):
     me = DaemonIdentity("head-1", 7, "0.1", "own", "head-1:8470")
     head.take_lease(me, None, NOW, LEASE_S)
     with contextlib.suppress(SQLAlchemyError), head._writer.begin() as c:
-        head._hold_lease(c, id=1)
+        head._update_lease_row(c, id=1)
         begun = time.monotonic()
         other.take_lease(me, other.daemon(), NOW, LEASE_S)
         # By the server's limit of 2 s; what a busy machine adds is no lock that is kept.

@@ -41,7 +41,7 @@ def test_reader_reads_the_same_events_as_the_store(
     store = sqlite.open()
     store.append([signal(1), *batch])
     store.record([WELL])
-    store.note_heard({WELL.generation.node: NOW})
+    store.store_last_heard_times({WELL.generation.node: NOW})
     store.take_lease(DaemonIdentity("head", 7, "1.2", "own", ""), store.daemon(), NOW, 30)
     with closing(sqlite.read()) as reader:
         assert list(reader.events()) == list(store.events())
@@ -72,18 +72,20 @@ def test_follower_skips_ended_jobs_and_resumes_at_a_number(database):
     if database.server is None:
         readers.append(database.read())
     for reader in readers:
-        everything = list(reader.number_events())
+        everything = list(reader.list_numbered_events())
         assert [event for _, event in everything] == list(reader.events())
         whole = replay_events(reader.events())
         (ended,) = {r.id for r in whole.jobs.values() if r.ended}
         for seconds, left_out in ((31, 0), (32, 1), (80, 1)):
-            found = replay_events(e for _, e in reader.number_events(since=worlds.at(seconds)))
+            found = replay_events(
+                e for _, e in reader.list_numbered_events(since=worlds.at(seconds))
+            )
             assert (found.nodes, found.holds) == (whole.nodes, whole.holds)
             assert found.open_jobs == whole.open_jobs
             assert (ended not in found.jobs) == left_out
             assert bool(found.reports) == (seconds < 72)
         last = everything[-3][0]
-        assert list(reader.number_events(last)) == everything[-2:]
+        assert list(reader.list_numbered_events(last)) == everything[-2:]
         reader.close()
 
 
@@ -142,7 +144,7 @@ def test_showing_loads_no_sqlalchemy(sqlite: DatabaseBed) -> None:
         "from hpctl.toolkit import output\n"
         f"config = Config(state_dir=Path({str(sqlite.file.parent)!r}))\n"
         "world_reader.read_world_once(config, output.now())\n"
-        "adapters.open_reader(config).audit_trail()\n"
+        "adapters.open_journal_reader(config).audit_trail()\n"
         f"url = make_sqlite_url(Path({str(sqlite.file)!r}))\n"
         "assert check_journal(url, print).problem is None\n"
         "list(list_events(url, None, None))\n"
@@ -155,8 +157,8 @@ def test_a_server_that_was_demoted_is_no_corrupt_journal() -> None:
     class ReadOnly(Exception):
         sqlstate = "25006"
 
-    assert journal_database.is_transient(DBAPIError("UPDATE lease", {}, ReadOnly()))
-    assert not journal_database.is_transient(
+    assert journal_database.is_transient_error(DBAPIError("UPDATE lease", {}, ReadOnly()))
+    assert not journal_database.is_transient_error(
         DBAPIError("SELECT 1", {}, Exception("no such column"))
     )
 

@@ -53,7 +53,7 @@ def test_migration_keeps_all_content(database: DatabaseBed) -> None:
         assert (info.host, info.epoch, info.beat, info.lease_s) == ("head-1", 1, 0, 30.0)
     stores[0].take_lease(ME, stores[0].daemon(), NOW, 3.0)
     stores[0].append([signal(4)])
-    stores[0].note_standby(ME, 1, NOW)
+    stores[0].record_standby_heartbeat(ME, 1, NOW)
     assert numbers(database.open().events()) == [1, 2, 3, 4]
 
 

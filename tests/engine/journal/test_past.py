@@ -33,11 +33,11 @@ def test_retired_recovery_is_found_but_not_replayed(database: DatabaseBed) -> No
     journal = database.open()
     # Of one recovery and another in turn, more than go in one statement.
     journal.append([signal(n % 4) for n in range(1300)])
-    assert journal.list_retired() == frozenset()
+    assert journal.list_retired_recovery_ids() == frozenset()
     assert journal.retire(ended({1: NOW, 2: NOW - DAY})) == 650
     assert set(numbers(journal.events())) == {0, 3}
     assert numbers(database.open().events(past=True)) == [n % 4 for n in range(1300)], "in order"
-    assert journal.list_retired() == {"r-1", "r-2"}
+    assert journal.list_retired_recovery_ids() == {"r-1", "r-2"}
     assert journal.retire(ended({1: NOW, 2: NOW - DAY})) == 0
     journal.append([signal(4)])
     assert numbers(journal.events(after=1300)) == [4], "no number is given twice"
@@ -48,7 +48,7 @@ def test_whole_days_are_moved_the_oldest_first_until_it_is_enough(database: Data
     journal.append([signal(n % 4) for n in range(8)])
     over = ended({1: NOW, 2: NOW - DAY, 3: NOW - 2 * DAY})
     assert journal.retire(over, most=3) == 4
-    assert journal.list_retired() == {"r-3", "r-2"}
+    assert journal.list_retired_recovery_ids() == {"r-3", "r-2"}
     assert journal.retire(over, most=2) == 2
     assert journal.retire(over, most=2) == 0
     assert numbers(journal.events()) == [0, 0]
@@ -58,7 +58,7 @@ def test_event_without_a_recovery_has_no_id(database: DatabaseBed) -> None:
     journal = database.open()
     journal.append([taken(1)])
     assert journal.retire(lambda _: NOW) == 1
-    assert (list(journal.events()), journal.list_retired()) == ([], frozenset())
+    assert (list(journal.events()), journal.list_retired_recovery_ids()) == ([], frozenset())
     assert list(journal.events(past=True)) == [taken(1)]
 
 
@@ -68,7 +68,7 @@ def test_the_past_is_deleted_by_the_day_of_its_end(database: DatabaseBed) -> Non
     journal.retire(ended({1: NOW - 2 * DAY, 2: NOW - DAY, 3: NOW}))
     journal.forget(NOW - DAY)
     assert numbers(journal.events(past=True)) == [0, 2, 3], "the day itself stays"
-    assert journal.list_retired() == {"r-2", "r-3"}
+    assert journal.list_retired_recovery_ids() == {"r-2", "r-3"}
     journal.forget(NOW + 1000 * DAY)
     assert numbers(journal.events(past=True)) == [0], "what is not past is never deleted"
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from hpctl.engine.journal import reserve as reserve_module
-from hpctl.engine.journal.reserve import BALLAST, RESERVE, WAL_ROOM, JournalReserve
+from hpctl.engine.journal.reserve import BALLAST, RESERVE, WAL_ROOM, JournalDiskReserve
 from hpctl.engine.journal.source import make_sqlite_url
-from hpctl.engine.journal.store import Store
+from hpctl.engine.journal.store import JournalStore
 from hpctl.toolkit.errors import Unavailable
 from tests.engine.journal.events import numbers, signal
 from tests.small_disk import count_free_bytes, filled_by_another_user, small_disk
@@ -38,7 +38,7 @@ def journal(disk: Path) -> Path:
     return disk / "hpctl" / "journal.db"
 
 
-def append(store: Store, count: int) -> None:
+def append(store: JournalStore, count: int) -> None:
     for number in range(count):
         store.append([signal(number)])
 
@@ -53,8 +53,8 @@ def count_free_pages(journal: Path) -> int:
 def test_a_journal_with_a_reserve_is_written_while_another_user_fills_the_disk(
     disk: Path, journal: Path
 ) -> None:
-    with closing(Store(make_sqlite_url(journal))) as store:
-        JournalReserve(journal).make()
+    with closing(JournalStore(make_sqlite_url(journal))) as store:
+        JournalDiskReserve(journal).make()
         with filled_by_another_user(disk):
             append(store, EVENTS)
             assert count_free_bytes(disk) == 0
@@ -64,7 +64,7 @@ def test_a_journal_with_a_reserve_is_written_while_another_user_fills_the_disk(
 
 def test_a_journal_without_a_reserve_is_stopped_by_the_same_user(disk: Path, journal: Path) -> None:
     with (
-        closing(Store(make_sqlite_url(journal))) as store,
+        closing(JournalStore(make_sqlite_url(journal))) as store,
         filled_by_another_user(disk),
         pytest.raises(OSError, match="cannot be written"),
     ):
@@ -74,8 +74,8 @@ def test_a_journal_without_a_reserve_is_stopped_by_the_same_user(disk: Path, jou
 def test_a_log_that_a_reader_has_made_grow_is_written_again_from_its_start(
     disk: Path, journal: Path
 ) -> None:
-    with closing(Store(make_sqlite_url(journal))) as store:
-        reserve = JournalReserve(journal)
+    with closing(JournalStore(make_sqlite_url(journal))) as store:
+        reserve = JournalDiskReserve(journal)
         reserve.make()
         append(store, 1)
         (journal.parent / "reserve").unlink()
@@ -90,40 +90,40 @@ def test_a_log_that_a_reader_has_made_grow_is_written_again_from_its_start(
             reader.execute("ROLLBACK")
             with pytest.raises(OSError, match="cannot be written"):
                 append(store, 1)
-            reserve.free_for_write()
+            reserve.free_space_for_write()
             append(store, EVENTS)
 
 
 def test_a_daemon_starts_on_a_full_disk(disk: Path, journal: Path) -> None:
-    with closing(Store(make_sqlite_url(journal))) as store:
-        JournalReserve(journal).make()
+    with closing(JournalStore(make_sqlite_url(journal))) as store:
+        JournalDiskReserve(journal).make()
         append(store, 10)
     full = disk / "full"
     with full.open("wb") as file:
         os.posix_fallocate(file.fileno(), 0, count_free_bytes(disk))
     with pytest.raises((OSError, Unavailable)):
-        Store(make_sqlite_url(journal)).append([signal(10)])
-    JournalReserve(journal).free_for_start()
-    with closing(Store(make_sqlite_url(journal))) as store:
+        JournalStore(make_sqlite_url(journal)).append([signal(10)])
+    JournalDiskReserve(journal).free_space_for_start()
+    with closing(JournalStore(make_sqlite_url(journal))) as store:
         append(store, 10)
         assert len(list(store.events())) == 20
 
 
 def test_the_reserve_is_made_again_once_there_is_room(disk: Path, journal: Path) -> None:
-    with closing(Store(make_sqlite_url(journal))) as store:
-        reserve = JournalReserve(journal)
+    with closing(JournalStore(make_sqlite_url(journal))) as store:
+        reserve = JournalDiskReserve(journal)
         reserve.make()
         assert count_free_pages(journal) >= RESERVE
         assert journal.with_name("journal.db-wal").stat().st_size >= WAL_ROOM
         with filled_by_another_user(disk):
-            reserve.free_for_write()
+            reserve.free_space_for_write()
             assert not (journal.parent / "reserve").exists()
             for _ in range(3000):
                 store.append([signal(number) for number in range(18)])
-            reserve.make_if_due()
+            reserve.allocate_if_due()
             assert count_free_pages(journal) < RESERVE // 2
             assert not (journal.parent / "reserve").exists(), "there is no room for it"
-        reserve.free_for_write()
+        reserve.free_space_for_write()
         reserve.make()
         assert count_free_pages(journal) >= RESERVE
         ballast = (journal.parent / "reserve").stat()
@@ -133,8 +133,8 @@ def test_the_reserve_is_made_again_once_there_is_room(disk: Path, journal: Path)
 
 
 def test_complete_reserve_is_not_written_again(disk: Path, journal: Path) -> None:
-    with closing(Store(make_sqlite_url(journal))):
-        reserve = JournalReserve(journal)
+    with closing(JournalStore(make_sqlite_url(journal))):
+        reserve = JournalDiskReserve(journal)
         reserve.make()
         before = [each.stat().st_mtime_ns for each in (journal, journal.parent / "reserve")]
         reserve.make()
@@ -145,8 +145,8 @@ def test_complete_reserve_is_not_written_again(disk: Path, journal: Path) -> Non
 def test_a_link_in_the_place_of_the_reserve_is_not_followed(disk: Path, journal: Path) -> None:
     target = disk / "target"
     (journal.parent / "reserve").symlink_to(target)
-    with closing(Store(make_sqlite_url(journal))):
-        JournalReserve(journal).make()
+    with closing(JournalStore(make_sqlite_url(journal))):
+        JournalDiskReserve(journal).make()
     assert not target.exists()
     assert (journal.parent / "reserve").lstat().st_size == BALLAST
 
@@ -155,6 +155,6 @@ def test_a_small_disk_keeps_its_room(
     disk: Path, journal: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reserve_module, "ROOM", count_free_bytes(disk) + 1)
-    with closing(Store(make_sqlite_url(journal))):
-        JournalReserve(journal).make()
+    with closing(JournalStore(make_sqlite_url(journal))):
+        JournalDiskReserve(journal).make()
     assert not (journal.parent / "reserve").exists()

@@ -10,8 +10,8 @@ from hpctl.engine.database_url import mask_database_url
 from hpctl.engine.journal.reader import JournalReader, open_journal
 from hpctl.engine.journal.rows import DaemonIdentity
 from hpctl.engine.journal.source import make_sqlite_url
-from hpctl.engine.journal.sqlite_source import SqliteSource
-from hpctl.engine.journal.store import Store
+from hpctl.engine.journal.sqlite_source import SqliteRowSource
+from hpctl.engine.journal.store import JournalStore
 from hpctl.toolkit.errors import HpctlError, JournalCorrupt, Unavailable
 from tests.engine.journal.beds import DatabaseBed
 from tests.engine.journal.events import NOW, numbers, signal
@@ -119,7 +119,7 @@ def test_tables_that_are_gone(database):
     for write in (
         lambda: store.append([signal(1)]),
         lambda: store.record([WELL]),
-        lambda: store.note_heard({WELL.generation.node: NOW}),
+        lambda: store.store_last_heard_times({WELL.generation.node: NOW}),
         lambda: store.renew_lease(NOW, 30.0, 0.0, "", "own"),
     ):
         with pytest.raises(OSError, match="cannot be written"):
@@ -155,7 +155,7 @@ def test_reading_what_is_not_there_makes_nothing(sqlite):
 
 def test_a_reader_changes_nothing(sqlite):
     sqlite.open().append([signal(1)])
-    with closing(SqliteSource(sqlite.file)) as source:
+    with closing(SqliteRowSource(sqlite.file)) as source:
         with pytest.raises(Unavailable, match="readonly"), source.rows("DELETE FROM hpctl_events"):
             pass
         assert numbers(JournalReader(source).events()) == [1]
@@ -171,10 +171,10 @@ def test_a_journal_that_is_read_after_its_writer_has_gone(sqlite):
 
 def test_a_directory_that_is_not_there(tmp_path):
     with pytest.raises(Unavailable, match=str(tmp_path)):
-        Store(f"sqlite:///{tmp_path}/none/journal.db")
+        JournalStore(f"sqlite:///{tmp_path}/none/journal.db")
 
 
-@pytest.mark.parametrize("opens", [Store, open_journal])
+@pytest.mark.parametrize("opens", [JournalStore, open_journal])
 @pytest.mark.parametrize("name", ["journal.db", "a #b c.db"])
 def test_a_file_that_is_no_database(tmp_path, name, opens):
     file = tmp_path / name
@@ -214,24 +214,24 @@ def test_a_full_disk_fails_the_whole_batch(sqlite):
 
 def test_a_url_that_no_driver_serves():
     with pytest.raises(HpctlError, match="does not support: 'oracle'") as caught:
-        Store("oracle://hpctl@db.example/hpctl")
+        JournalStore("oracle://hpctl@db.example/hpctl")
     assert "postgresql://" in caught.value.hint
     with pytest.raises(HpctlError, match="is no URL"):
-        Store("journal.db")
+        JournalStore("journal.db")
 
 
 @pytest.mark.parametrize(("url", "module"), [("postgresql", "psycopg"), ("mariadb", "pymysql")])
 def test_a_driver_that_is_not_installed(url, module, monkeypatch):
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(HpctlError, match=module) as caught:
-        Store(f"{url}://hpctl@db.example/hpctl")
+        JournalStore(f"{url}://hpctl@db.example/hpctl")
     assert caught.value.hint == f"pip install 'hpctl[{url}]'"
 
 
 def test_a_password_is_never_shown(served):
     secret = served.url.replace("@", ":hunter2@", 1).replace("hpctl_", "nowhere_")
     with pytest.raises(Unavailable) as caught:
-        Store(secret)
+        JournalStore(secret)
     assert "hunter2" not in f"{caught.value} {caught.value.hint}"
 
 

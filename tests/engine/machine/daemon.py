@@ -14,21 +14,21 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from hpctl.daemon.kinds import KINDS
-from hpctl.engine.cloud_watch import CloudWatch
+from hpctl.engine.cloud_watch import CloudPoller
 from hpctl.engine.config import Config
-from hpctl.engine.execute import Executor, ExecutorPorts
+from hpctl.engine.execute import ExecutorPorts, StepExecutor
 from hpctl.engine.journal.events import Event, JobReported
 from hpctl.engine.journal.port import Journal
 from hpctl.engine.journaled_state import JournaledState
 from hpctl.engine.live_config import LiveConfig
-from hpctl.engine.loop import Loop, NextCycle
+from hpctl.engine.loop import NextCycle, RecoveryLoop
 from hpctl.engine.loop_port import LoopPort
 from hpctl.engine.node_health import NodeHealthStore
-from hpctl.engine.observe import Observer, ObserverSources
-from hpctl.engine.request_intake import RequestHandler
+from hpctl.engine.observe import ClusterObserver, ObserverSources
+from hpctl.engine.request_intake import OperatorRequestHandler
 from hpctl.toolkit.errors import Unavailable
 from hpctl.vocabulary.cloud_facts import ProviderView
-from hpctl.vocabulary.controller_news import ControllerNews
+from hpctl.vocabulary.controller_news import ControllerLogEvent
 from hpctl.vocabulary.evidence import EvidenceOrder
 from hpctl.vocabulary.identity import JobAttempt
 from hpctl.vocabulary.isolation import InconsistentState
@@ -119,8 +119,8 @@ class JournalDoor:
     def events(self) -> Iterable[Event]:
         return list(self._journal.events())
 
-    def list_retired(self) -> frozenset[str]:
-        return frozenset(self._journal.list_retired())
+    def list_retired_recovery_ids(self) -> frozenset[str]:
+        return frozenset(self._journal.list_retired_recovery_ids())
 
     def health(self) -> Mapping[str, NodeHealth]:
         found: Mapping[str, NodeHealth] = self._journal.health()
@@ -144,16 +144,16 @@ class Mishaps(Struct):
     mark: str = ""
 
 
-ON_NODES = {"drain": "drain", "down": "down", "give_back": "return"}
+ON_NODES = {"drain": "drain", "down": "down", "resume_nodes": "return"}
 ON_JOBS = {
     "signal": "signal",
     "requeue": "requeue",
-    "start_now": "start_now",
+    "start_pending_job": "start_now",
     "hold": "hold",
     "lift": "lift",
-    "give_up": "cancel",
+    "cancel_attempt": "cancel",
 }
-OF_TESTS = {"reserve": "isolate", "test": "test", "end_test": "end_test"}
+OF_TESTS = {"reserve": "isolate", "test": "test", "cancel_node_test": "end_test"}
 """The orders of the Scheduler port."""
 
 
@@ -272,7 +272,7 @@ class AgentsDoor:
         nodes = ",".join(order.generation.node for order in orders)
         return self._boundary.cross(f"reset {nodes}", whole)
 
-    def keep_evidence(self, orders: Sequence[EvidenceOrder]) -> Mapping[str, Outcome]:
+    def request_evidence(self, orders: Sequence[EvidenceOrder]) -> Mapping[str, Outcome]:
         def whole() -> dict[str, Outcome]:
             for order in orders:
                 self.world.keeps_evidence(order)
@@ -311,11 +311,11 @@ class ControllerLog:
         self.is_following = True
         return ""
 
-    def read(self) -> ControllerNews:
+    def read(self) -> ControllerLogEvent:
         before, self._seen = self._seen, self._look()
         if not self.is_following or before == self._seen:
-            return ControllerNews.NONE
-        return ControllerNews.NODE if before[0] != self._seen[0] else ControllerNews.JOB
+            return ControllerLogEvent.NONE
+        return ControllerLogEvent.NODE if before[0] != self._seen[0] else ControllerLogEvent.JOB
 
 
 class Daemon:
@@ -342,21 +342,21 @@ class Daemon:
         clock = self.world.clock
         self._quiet = False
         self.book = NodeHealthStore(self.journal.health(), self.journal, self._wake, clock)
-        self.cloud = CloudWatch(self.provider, self._wake, 30.0)
+        self.cloud = CloudPoller(self.provider, self._wake, 30.0)
         switch: Path = self.kill_switch
         live = LiveConfig(Config(kill_switch=switch))
         self.log = ControllerLog(self.world)
         sources = ObserverSources(self.scheduler, self.cloud, self.book, self.log)
         # Parts are read wherever they may be.
-        self.observer = Observer(sources, live, clock, whole_cheap_s=-1.0)
+        self.observer = ClusterObserver(sources, live, clock, whole_cheap_s=-1.0)
         memory = JournaledState(door)
         agents = AgentsDoor(self.world, self.boundary)
         effectors = ExecutorPorts(self.scheduler, self.provider, agents)
-        executor = Executor(effectors, memory, clock)
+        executor = StepExecutor(effectors, memory, clock)
         port = LoopPort(self.observer, memory, clock, self._wake)
-        requests = RequestHandler(self.journal, port, live)
+        requests = OperatorRequestHandler(self.journal, port, live)
         jobs: Any = self
-        self.loop = Loop(memory, executor, self.observer, requests, clock, KINDS, jobs)
+        self.loop = RecoveryLoop(memory, executor, self.observer, requests, clock, KINDS, jobs)
         self._untold: list[JobReported] = []
         self._newest: dict[str, tuple[Any, int]] = {}
         self._read_cloud = -1.0

@@ -20,16 +20,16 @@ from hpctl.engine.journal.events import (
     StepResolved,
     StepStarted,
 )
-from hpctl.engine.journal.state import State
+from hpctl.engine.journal.state import EngineState
 from hpctl.engine.test_reservation import PREFIX
-from hpctl.faults.hma_marks import MARKS, find_node_mark
+from hpctl.faults.hma_marks import MARKS, find_hma_mark
 from hpctl.vocabulary import job_recovery, node_recovery
 from hpctl.vocabulary.assessment import Remedy
 from hpctl.vocabulary.identity import NodeGeneration
 from hpctl.vocabulary.isolation import InconsistentState
 from hpctl.vocabulary.job_recovery import RequestedAction
 from hpctl.vocabulary.outcome import Outcome, OutcomeKind
-from hpctl.vocabulary.policy import Mode, RecoveryPolicy
+from hpctl.vocabulary.policy import OperatingMode, RecoveryPolicy
 from hpctl.vocabulary.reason import parse_reason_owner
 from tests.engine.machine.daemon import Daemon, Watcher
 from tests.engine.machine.world import T0, World
@@ -230,7 +230,9 @@ class Oracle(Watcher):
         """Only what asked for it is treated without a node's fault, and only where hpctl acts."""
         job = self.world.slurm.jobs[e.attempt.job]
         _require(job.comment.startswith("hpctl:{"), 8, f"{e.recovery} of {job.id}, never asked for")
-        _require(self.policy.mode is not Mode.OBSERVE, 5, f"{e.recovery} opened in mode observe")
+        _require(
+            self.policy.mode is not OperatingMode.OBSERVE, 5, f"{e.recovery} opened in mode observe"
+        )
         _require(
             not job.running or self._wished(job) or self._headless(job),
             8,
@@ -342,7 +344,7 @@ class Oracle(Watcher):
             _require(not completing, 8, f"{kind} of job {detail[0]}, seen COMPLETING")
         if kind in ("requeue", "signal") and job is not None and job.running:
             shown = [seen.nodes[n] for n in job.nodes]
-            closed = [n.name for n in shown if parse_reason_owner(n.reason) or find_node_mark(n)]
+            closed = [n.name for n in shown if parse_reason_owner(n.reason) or find_hma_mark(n)]
             mine = self.world.slurm.jobs[job.id]
             asked = self._wished(mine) or self._headless(mine)
             given_up = mine.no_kill and (asked or self._silent(mine, answer))
@@ -495,15 +497,15 @@ def wipes(world: World, policy: RecoveryPolicy, kind: str, name: str) -> bool:
 
     In mode own nobody reads it; giving a node back that has booted since takes off what is spent.
     """
-    if policy.mode is Mode.OWN or kind == "return":
+    if policy.mode is OperatingMode.OWN or kind == "return":
         return False
-    return not find_node_mark(world.slurm.node(world.slurm.nodes[name]))
+    return not find_hma_mark(world.slurm.node(world.slurm.nodes[name]))
 
 
-def forgotten(world: World, state: State) -> str:
+def forgotten(world: World, state: EngineState) -> str:
     """A marked node that is not healed, not held with a reason, and of which no person was told."""
     for name, node in world.slurm.nodes.items():
-        if not find_node_mark(world.slurm.node(node)) or name in state.holds:
+        if not find_hma_mark(world.slurm.node(node)) or name in state.holds:
             continue
         last = state.last_of_node.get(name)
         phase = state.nodes[last].phase if last is not None else "never treated"

@@ -4,9 +4,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpctl.daemon.kinds import KINDS
-from hpctl.faults.catalogue import build_rules as catalogue_rules
+from hpctl.faults.catalogue import build_fault_rules as catalogue_rules
 from hpctl.jobs.kind import JOBS
-from hpctl.vocabulary.policy import AcceptancePolicy, Mode, RecoveryPolicy
+from hpctl.vocabulary.policy import AcceptancePolicy, OperatingMode, RecoveryPolicy
 from tests.engine.machine.daemon import Daemon
 from tests.engine.machine.oracle import Oracle
 from tests.engine.machine.world import Defect, World
@@ -14,7 +14,7 @@ from tests.engine.machine.world import Defect, World
 assert JOBS in KINDS, "the story rests on the recoveries of jobs"
 
 RULES = catalogue_rules()
-POLICY = RecoveryPolicy(mode=Mode.OWN)
+POLICY = RecoveryPolicy(mode=OperatingMode.OWN)
 TESTED = AcceptancePolicy(replace="quick", reboot="quick")
 BROKEN = Defect("79", reboot_cures=False, kills=False)
 """A GPU off the bus, for good: rebooted, faulty again, replaced, healthy, given back."""
@@ -82,7 +82,7 @@ class Story:
         while (spent := self.world.clock.monotonic() - begun) < LASTS_S:
             if not acted and spent >= (self.variant.second_actor_s or 0.0):
                 acted = True
-                self.world.provider.act_without_order(self._born[0])
+                self.world.provider.start_unrequested_recovery(self._born[0])
             self.pass_time(0.5 if spent < 10 else 5.0 if spent < 300 else 20.0)
         self.oracle.ended_well()
         return self.end()

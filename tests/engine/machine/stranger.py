@@ -18,20 +18,20 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from hpctl.daemon.kinds import KINDS
-from hpctl.engine.cloud_watch import CloudWatch
+from hpctl.engine.cloud_watch import CloudPoller
 from hpctl.engine.config import Config
-from hpctl.engine.execute import Executor, ExecutorPorts
+from hpctl.engine.execute import ExecutorPorts, StepExecutor
 from hpctl.engine.journal.events import Event, GateBlocked, JobReported
 from hpctl.engine.journal.rows import decode_event, encode_event
-from hpctl.engine.journal.state import State, replay_events
+from hpctl.engine.journal.state import EngineState, replay_events
 from hpctl.engine.journaled_state import JournaledState
 from hpctl.engine.live_config import LiveConfig
-from hpctl.engine.loop import Loop
+from hpctl.engine.loop import RecoveryLoop
 from hpctl.engine.loop_port import LoopPort
 from hpctl.engine.node_health import NodeHealthStore
-from hpctl.engine.observe import Observer, ObserverSources
-from hpctl.engine.request_intake import RequestHandler
-from hpctl.faults.catalogue import build_rules
+from hpctl.engine.observe import ClusterObserver, ObserverSources
+from hpctl.engine.request_intake import OperatorRequestHandler
+from hpctl.faults.catalogue import build_fault_rules
 from hpctl.sagemaker import provider
 from hpctl.slurm.cli import CliScheduler
 from hpctl.slurm.run import CommandEnd, CommandResult, SlurmRunner
@@ -40,7 +40,7 @@ from hpctl.vocabulary.cloud_facts import ProviderView
 from hpctl.vocabulary.isolation import InconsistentState
 from hpctl.vocabulary.job_recovery import JobReport
 from hpctl.vocabulary.model import AgentReport, DeviceVerdict, Finding
-from hpctl.vocabulary.policy import Mode, RecoveryPolicy, TreatmentBudgets
+from hpctl.vocabulary.policy import OperatingMode, RecoveryPolicy, TreatmentBudgets
 from hpctl.wire import job_reports as job_wire
 from hpctl.wire import reports as wire
 from tests.fakes.journal import MemoryJournal
@@ -51,9 +51,9 @@ NODE, JOB, UID = "n8", 9, 666
 """The first hostile node, job and user; those after it are the next numbers."""
 OTHERS = 7
 """The nodes n1 to n7 are nobody's but the operator's."""
-RULES = build_rules()
+RULES = build_fault_rules()
 POLICY = RecoveryPolicy(
-    mode=Mode.ASSIST,
+    mode=OperatingMode.ASSIST,
     budgets=TreatmentBudgets(open_min=99, partition_min=99, per_hour=999, correlated_min=99),
 )
 """With room for all: a node that tells of its own fault is believed, and then one more is open."""
@@ -167,7 +167,7 @@ class Outcome(Struct):
 
     decisions: list[tuple[Any, ...]]
     flaws: list[InconsistentState]
-    state: State
+    state: EngineState
     journal: list[Event]
     reached: Counter[str]
 
@@ -185,9 +185,9 @@ def play(*answer: Words | None) -> Outcome:
             _speak(place, text, book, parts, reached)
     journal.append(parts)
     provider = _Cloud(answer, clock)
-    cloud = CloudWatch(provider, lambda: None, 30.0)
+    cloud = CloudPoller(provider, lambda: None, 30.0)
     live = LiveConfig(Config(kill_switch=Path("/nonexistent")))
-    observer = Observer(ObserverSources(scheduler, cloud, book), live, clock)
+    observer = ClusterObserver(ObserverSources(scheduler, cloud, book), live, clock)
 
     class Jobs:
         def news(self) -> list[JobReported]:
@@ -195,9 +195,11 @@ def play(*answer: Words | None) -> Outcome:
             return new
 
     memory = JournaledState(journal)
-    executor = Executor(ExecutorPorts(scheduler, provider), memory, clock)
-    requests = RequestHandler(journal, LoopPort(observer, memory, clock, lambda: None), live)
-    loop = Loop(memory, executor, observer, requests, clock, KINDS, Jobs())
+    executor = StepExecutor(ExecutorPorts(scheduler, provider), memory, clock)
+    requests = OperatorRequestHandler(
+        journal, LoopPort(observer, memory, clock, lambda: None), live
+    )
+    loop = RecoveryLoop(memory, executor, observer, requests, clock, KINDS, Jobs())
     flaws: list[InconsistentState] = []
     for _ in range(CYCLES):
         cloud.read()
@@ -214,7 +216,7 @@ def play(*answer: Words | None) -> Outcome:
     return Outcome(decisions, flaws, loop.state, events, reached)
 
 
-def restarted(outcome: Outcome) -> State:
+def restarted(outcome: Outcome) -> EngineState:
     """The state that a daemon has which reads the journal back, byte for byte."""
     return replay_events(
         decode_event(n, *encode_event(event)) for n, event in enumerate(outcome.journal)

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from hpctl.faults.hma_marks import MARKS
 from hpctl.vocabulary.job_recovery import JobPhase
 from hpctl.vocabulary.node_recovery import NodePhase
-from hpctl.vocabulary.policy import Mode, RecoveryPolicy
+from hpctl.vocabulary.policy import OperatingMode, RecoveryPolicy
 from tests.engine.machine.daemon import Daemon
 from tests.engine.machine.oracle import Oracle
 from tests.engine.machine.scenario import BROKEN, POLICY, RULES, VARIANTS, Story
@@ -116,7 +116,7 @@ def test_open_recoveries_rest_while_mode_is_observe(phase):
         assert story.phase() is phase
     else:
         story.until(phase, 0.05 if phase is NodePhase.CORDONED else 1.0)
-    own, story.daemon.policy = story.daemon.policy, replace(POLICY, mode=Mode.OBSERVE)
+    own, story.daemon.policy = story.daemon.policy, replace(POLICY, mode=OperatingMode.OBSERVE)
     before = story.effects()
     for _ in range(int(HOURS / 60)):
         story.pass_time(60.0)
@@ -130,7 +130,7 @@ def test_open_recoveries_rest_while_mode_is_observe(phase):
 
 @pytest.mark.parametrize("mark", MARKS)
 def test_a_mark_that_comes_just_before_our_drain_stays_and_the_service_acts(mark):
-    policy = RecoveryPolicy(mode=Mode.ASSIST)
+    policy = RecoveryPolicy(mode=OperatingMode.ASSIST)
     world = World(8, automatic=True)
     job = world.slurm.submit(4, 50_000.0)
     oracle = Oracle(world, policy)

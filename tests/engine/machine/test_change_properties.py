@@ -8,11 +8,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from hpctl.capacity.plan import plan_capacity, rank_no_risks
+from hpctl.capacity.plan import make_empty_risks, plan_capacity
 from hpctl.engine.journal.events import Event, StepResolved, StepStarted
-from hpctl.engine.journal.state import State
+from hpctl.engine.journal.state import EngineState
 from hpctl.engine.view import group_jobs_by_node
-from hpctl.faults.catalogue import build_rules
+from hpctl.faults.catalogue import build_fault_rules
 from hpctl.vocabulary.change import ChangeKind, ChangeOpened
 from hpctl.vocabulary.cloud_facts import InstanceStatus, ProviderView
 from hpctl.vocabulary.outcome import Outcome, OutcomeKind
@@ -34,7 +34,7 @@ class LeavingNode:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.state = State()
+        self.state = EngineState()
         self.drained, self.reason, self.job = False, "", False
         self.going: float | None = None
         self.seen, self.cloud_away = cluster().provider, False
@@ -125,8 +125,8 @@ class LeavingNode:
             self.view(),
             group_jobs_by_node(list(self.state.open_nodes), self.view().scheduler.jobs),
         )
-        self.append([*plan(view, SCALE, build_rules(), here, at(self.now)).opens])
-        self.append([*unflawed(plan_capacity(self.view(), SCALE, at(self.now), rank_no_risks))])
+        self.append([*plan(view, SCALE, build_fault_rules(), here, at(self.now)).opens])
+        self.append([*unflawed(plan_capacity(self.view(), SCALE, at(self.now), make_empty_risks))])
         for _ in range(20):
             progress = advance_all(self.view(), SCALE, at(self.now))
             if not progress.moves:

@@ -14,8 +14,8 @@ import pytest
 from hpctl.engine.remedies import find_remedy_start
 from hpctl.engine.status_view import StatusView, make_status_view
 from hpctl.engine.world import World as ReadWorld
-from hpctl.faults.catalogue import build_rules as catalogue_rules
-from hpctl.vocabulary.policy import Mode, RecoveryPolicy, TreatmentBudgets
+from hpctl.faults.catalogue import build_fault_rules as catalogue_rules
+from hpctl.vocabulary.policy import OperatingMode, RecoveryPolicy, TreatmentBudgets
 from tests.engine.machine.daemon import Daemon
 from tests.engine.machine.world import Defect, World
 from tests.examples import sliced
@@ -25,7 +25,7 @@ ONE_SLOT = TreatmentBudgets(
     open_min=1, open_fraction=0.0, partition_min=1, partition_fraction=0.0, per_hour=1000,
     correlated_min=30,
 )  # fmt: skip
-POLICY = RecoveryPolicy(mode=Mode.OWN, budgets=ONE_SLOT)
+POLICY = RecoveryPolicy(mode=OperatingMode.OWN, budgets=ONE_SLOT)
 CODES = ("79", "48", "94", "64", "119")
 NODES, FAULTS = 40, 40
 MOST_CLOSED = 15

@@ -17,13 +17,13 @@ from hypothesis import seed as with_seed
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule, run_state_machine_as_test
 
-from hpctl.faults.catalogue import build_rules as catalogue_rules
+from hpctl.faults.catalogue import build_fault_rules as catalogue_rules
 from hpctl.faults.hma_marks import MARKS
 from hpctl.vocabulary.policy import (
     AcceptancePolicy,
     JobPolicy,
-    Mode,
     NodePolicy,
+    OperatingMode,
     RecoveryPolicy,
     TreatmentBudgets,
     UnrecoverableJobAction,
@@ -77,7 +77,9 @@ class ClusterMachine(JobRules):
     oracle: Oracle
 
     @initialize(
-        mode=st.sampled_from((Mode.OWN,) * 6 + (Mode.ASSIST, Mode.ASSIST, Mode.OBSERVE)),
+        mode=st.sampled_from(
+            (OperatingMode.OWN,) * 6 + (OperatingMode.ASSIST,) * 2 + (OperatingMode.OBSERVE,)
+        ),
         kill=st.booleans(), automatic=st.sampled_from((False,) * 5 + (True,)),
         budget=st.sampled_from((2, 2, 4)),
         jobs=st.lists(
@@ -229,7 +231,7 @@ class ClusterMachine(JobRules):
     @rule(node=which, after=then)
     def service_replaces_without_order(self, node: int, after: float) -> None:
         provider = self.world.provider
-        provider.act_without_order(provider.instance_of(self._node(node)))
+        provider.start_unrequested_recovery(provider.instance_of(self._node(node)))
         self.pass_time(after)
 
     @rule(

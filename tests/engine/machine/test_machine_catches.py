@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.engine import gates, node_deadlines, observe, plan, remedies, view
-from hpctl.engine.execute import Executor
+from hpctl.engine.execute import StepExecutor
 from hpctl.engine.kinds import DueStep
 from hpctl.jobs import advance, kind, run_cases
 from hpctl.jobs import plan as jobs_plan
@@ -47,7 +47,7 @@ def test_addressing_by_todays_instance_is_caught(monkeypatch):
         call = getattr(self._provider, str(batch[0].do.kind))
         return {d.do.target: o for d, o in zip(batch, call(ids).values(), strict=True)}
 
-    monkeypatch.setattr(Executor, "order_instances", by_name)
+    monkeypatch.setattr(StepExecutor, "order_instances", by_name)
     story = Story(Variant("second", second_actor_s=4.0))
     with pytest.raises(Violation, match=r"promise [345]"):
         _late_replace(story)
@@ -59,7 +59,7 @@ def _late_replace(story: Story) -> None:
     story.world.breaks(story.sick()[0], story.variant.defect)
     story.pass_time(0.5)
     rec = next(iter(story.daemon.loop.state.nodes.values()))
-    story.world.provider.act_without_order(rec.generation.instance)
+    story.world.provider.start_unrequested_recovery(rec.generation.instance)
     story.world.passes(120.0)
     executor = story.daemon.loop.executor
     executor.run([DueStep(rec.id, _replace_of(rec.generation.instance))])
@@ -76,7 +76,7 @@ def test_acting_before_writing_down_is_caught(monkeypatch):
     def unwritten(self, batch, call):
         return call(batch)
 
-    monkeypatch.setattr(Executor, "run_step", unwritten)
+    monkeypatch.setattr(StepExecutor, "run_step", unwritten)
     with pytest.raises(Violation, match="promise 3: drain n1 was not written down"):
         Story(VARIANTS[0]).play()
 
@@ -113,7 +113,7 @@ def test_a_missing_budget_of_remedies_is_caught(monkeypatch):
 
 
 def test_ignoring_who_owns_the_node_is_caught(monkeypatch):
-    monkeypatch.setattr(nodes_advance, "detect_takeover", lambda _: None)
+    monkeypatch.setattr(nodes_advance, "detect_operator_takeover", lambda _: None)
     story = Story(VARIANTS[0])
     story.pass_time(1.0)
     story.world.away("cloud", 30.0)
@@ -128,7 +128,9 @@ def test_ignoring_who_owns_the_node_is_caught(monkeypatch):
 def test_acting_on_stale_facts_is_caught(monkeypatch):
     for module in (gates, facts, view):
         monkeypatch.setattr(module, "is_fresh", lambda *_: True)
-    monkeypatch.setattr(observe, "View", lambda **k: view.View(**{**k, "current": True}))
+    monkeypatch.setattr(
+        observe, "PlanningView", lambda **k: view.PlanningView(**{**k, "current": True})
+    )
     story = Story(VARIANTS[0])
     story.pass_time(1.0)
     story.world.away("slurm", 500.0)
@@ -182,7 +184,7 @@ def test_unregistered_job_is_not_touched(monkeypatch):
     story, job = _job_of_a_story("my own words")
     _crashes(story, job)
     assert job.state == "FAILED"
-    monkeypatch.setattr(jobs_plan, "read_comment", lambda _: Registration())
+    monkeypatch.setattr(jobs_plan, "parse_registration_comment", lambda _: Registration())
     with pytest.raises(Violation, match=r"promise 8: .* of 2, never asked for"):
         story.pass_time(3.0)
 
@@ -196,7 +198,7 @@ def test_a_run_that_is_well_and_treated_is_caught(monkeypatch):
 
 def test_a_backoff_that_is_forgotten_is_caught(monkeypatch):
     story, job = _job_of_a_story(ASKED)
-    monkeypatch.setattr(advance, "compute_backoff_s", lambda *_: 0.0)
+    monkeypatch.setattr(advance, "compute_remaining_backoff_s", lambda *_: 0.0)
     trouble = Trouble(TroubleKind.HANG, story.world.clock.now(), "it hangs", "hang")
     report = JobReport(job.id, 0, trouble, RunAction.REQUEUE, "", RequestedAction.REQUEUE, (), 60.0)
     story.daemon.tell(report)

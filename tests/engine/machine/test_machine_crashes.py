@@ -10,7 +10,7 @@ import pytest
 
 from hpctl.engine.journal.events import Event, NodeRecoveryOpened
 from hpctl.engine.journal.state import replay_events
-from hpctl.engine.journal.store import Store
+from hpctl.engine.journal.store import JournalStore
 from hpctl.vocabulary.node_recovery import NodePhase
 from hpctl.vocabulary.recovery import StepKind
 from tests.engine.machine.daemon import Daemon, calm_down
@@ -122,12 +122,12 @@ def test_crash_at_every_boundary_on_the_real_store(tmp_path) -> None:
         if number > boundaries:
             break
         url = f"sqlite:///{tmp_path / f'{number}.db'}"
-        stores: list[Store] = []
+        stores: list[JournalStore] = []
 
-        def reopen(url: str = url, stores: list[Store] = stores) -> Store:
+        def reopen(url: str = url, stores: list[JournalStore] = stores) -> JournalStore:
             for store in stores:
                 store.close()
-            stores.append(Store(url))
+            stores.append(JournalStore(url))
             return stores[-1]
 
         story = Story(variant, POLICY, reopen(), reopen)

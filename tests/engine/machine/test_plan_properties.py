@@ -9,15 +9,15 @@ from msgspec.structs import replace
 
 from hpctl.engine.config import Config
 from hpctl.engine.journal.events import GateBlocked, NodeRecoveryOpened
-from hpctl.engine.kinds import Plan
+from hpctl.engine.kinds import RecoveryPlan
 from hpctl.engine.plan import find_node_candidates
-from hpctl.engine.view import View
+from hpctl.engine.view import PlanningView
 from hpctl.faults.catalogue import OWN_HARDWARE
-from hpctl.faults.catalogue import build_rules as catalogue_rules
+from hpctl.faults.catalogue import build_fault_rules as catalogue_rules
 from hpctl.vocabulary.assessment import FaultClass, Remedy, Urgency
 from hpctl.vocabulary.model import NodeHealth
 from hpctl.vocabulary.pause import Pause
-from hpctl.vocabulary.policy import Mode, RecoveryPolicy, TreatmentBudgets
+from hpctl.vocabulary.policy import OperatingMode, RecoveryPolicy, TreatmentBudgets
 from hpctl.vocabulary.reason import format_own_reason, parse_reason_owner
 from hpctl.vocabulary.recovery import make_recovery_id
 from hpctl.vocabulary.slurm_facts import SlurmNode
@@ -40,7 +40,7 @@ REASONS = ("", "", "", "bad fan", format_own_reason(make_recovery_id("n", 0), "o
 
 
 @st.composite
-def clusters(draw: st.DrawFn) -> View:
+def clusters(draw: st.DrawFn) -> PlanningView:
     size = draw(st.integers(1, 12))
     names = [node_name(i) for i in range(1, size + 1)]
     nodes: dict[str, SlurmNode] = {}
@@ -72,17 +72,21 @@ budgets = st.builds(
 )  # fmt: skip
 
 
-def _plan(view: View, budgets: TreatmentBudgets, mode: Mode = Mode.OWN) -> Plan:
+def _plan(
+    view: PlanningView, budgets: TreatmentBudgets, mode: OperatingMode = OperatingMode.OWN
+) -> RecoveryPlan:
     return plan(view, RecoveryPolicy(mode=mode, budgets=budgets), RULES, {}, at(0))
 
 
-def _opens(made: Plan) -> list[str]:
+def _opens(made: RecoveryPlan) -> list[str]:
     return [o.generation.node for o in made.opens if isinstance(o, NodeRecoveryOpened)]
 
 
 @EXAMPLES
 @given(clusters(), budgets)
-def test_every_candidate_yields_exactly_one_open_or_hold(view: View, b: TreatmentBudgets) -> None:
+def test_every_candidate_yields_exactly_one_open_or_hold(
+    view: PlanningView, b: TreatmentBudgets
+) -> None:
     made = _plan(view, b)
     decided = [*_opens(made), *(h.target for h in made.holds if not _blocked(h, view))]
     assert sorted(decided) == sorted(
@@ -90,14 +94,16 @@ def test_every_candidate_yields_exactly_one_open_or_hold(view: View, b: Treatmen
     )
 
 
-def _blocked(hold: GateBlocked, view: View) -> bool:
+def _blocked(hold: GateBlocked, view: PlanningView) -> bool:
     """Whether it is the remedy of an open recovery that a gate holds."""
     return hold.target in view.state.open_nodes
 
 
 @EXAMPLES
 @given(clusters(), budgets)
-def test_the_same_view_gives_the_same_plan_in_any_order(view: View, b: TreatmentBudgets) -> None:
+def test_the_same_view_gives_the_same_plan_in_any_order(
+    view: PlanningView, b: TreatmentBudgets
+) -> None:
     shuffled = random.Random(7)
     nodes = list(view.scheduler.nodes.items())
     sick = list(view.assessments.items())
@@ -115,7 +121,7 @@ def test_the_same_view_gives_the_same_plan_in_any_order(view: View, b: Treatment
 
 @EXAMPLES
 @given(clusters(), budgets, st.integers(0, 3))
-def test_a_larger_budget_opens_no_fewer(view: View, b: TreatmentBudgets, more: int) -> None:
+def test_a_larger_budget_opens_no_fewer(view: PlanningView, b: TreatmentBudgets, more: int) -> None:
     larger = replace(b, drain_min=b.drain_min + more, partition_min=b.partition_min + more)
     few, many = set(_opens(_plan(view, b))), set(_opens(_plan(view, larger)))
     assert few <= many
@@ -124,19 +130,19 @@ def test_a_larger_budget_opens_no_fewer(view: View, b: TreatmentBudgets, more: i
 @EXAMPLES
 @given(clusters(), budgets)
 def test_nothing_opens_while_paused_stale_stopped_or_observing(
-    view: View, b: TreatmentBudgets
+    view: PlanningView, b: TreatmentBudgets
 ) -> None:
     view.state.pauses = {"": Pause("", "eve", at(-1))}
     assert not _opens(_plan(view, b))
     view.state.pauses = {}
     assert not _opens(_plan(replace(view, stopped="the file exists"), b))
     assert not _opens(_plan(replace(view, current=False), b))
-    assert not _opens(_plan(view, b, Mode.OBSERVE))
+    assert not _opens(_plan(view, b, OperatingMode.OBSERVE))
     old = replace(view.scheduler, as_of=at(-61))
     assert not _opens(_plan(replace(view, scheduler=old), b))
 
 
-def dumb(view: View, b: TreatmentBudgets) -> list[str]:
+def dumb(view: PlanningView, b: TreatmentBudgets) -> list[str]:
     """A second opinion in as few lines as can be, for one partition and mode own."""
     nodes, state, now = view.scheduler.nodes, view.state, at(0)
     ours = {n for n, node in nodes.items() if node.drained and parse_reason_owner(node.reason)}
@@ -181,7 +187,7 @@ def dumb(view: View, b: TreatmentBudgets) -> list[str]:
 
 @EXAMPLES
 @given(clusters(), budgets)
-def test_a_dumb_second_opinion_agrees(view: View, b: TreatmentBudgets) -> None:
+def test_a_dumb_second_opinion_agrees(view: PlanningView, b: TreatmentBudgets) -> None:
     assert _opens(_plan(view, b)) == dumb(view, b)
 
 

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from hpctl.faults.catalogue import build_rules
+from hpctl.faults.catalogue import build_fault_rules
 from hpctl.vocabulary.node_recovery import SCALE_DOWN, NodePhase
-from hpctl.vocabulary.policy import AutoscalePolicy, GroupLimits, Mode, RecoveryPolicy
+from hpctl.vocabulary.policy import AutoscalePolicy, GroupLimits, OperatingMode, RecoveryPolicy
 from hpctl.vocabulary.reason import parse_reason_owner
 from hpctl.vocabulary.recovery import StepKind
 from tests.engine.machine.daemon import Daemon
@@ -21,7 +21,7 @@ from tests.fakes.provider import GROUP
 pytestmark = pytest.mark.slow
 
 SCALE = AutoscalePolicy(enabled=True, groups={GROUP: GroupLimits(3, 4)}, down_after_s=60.0)
-POLICY = RecoveryPolicy(mode=Mode.OWN, autoscale=SCALE)
+POLICY = RecoveryPolicy(mode=OperatingMode.OWN, autoscale=SCALE)
 
 
 class Removal:
@@ -31,7 +31,7 @@ class Removal:
         self.world = World(4)
         self.job = self.world.slurm.submit(3, 50_000.0)
         self.oracle = Oracle(self.world, POLICY)
-        self.daemon = Daemon(self.world, POLICY, build_rules(), watcher=self.oracle)
+        self.daemon = Daemon(self.world, POLICY, build_fault_rules(), watcher=self.oracle)
         self.oracle.daemon = self.daemon
         self.world.passes(1.0)
         self.daemon.run()

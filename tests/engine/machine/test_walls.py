@@ -71,7 +71,8 @@ def _breaks(monkeypatch, module, name: str) -> None:
     real = getattr(module, name)
 
     def broken(*given, **more):
-        hit = _about(given[0]) or (name == "_parse_record" and given[0][0].strip() == str(JOB))
+        of_job = name == "_parse_squeue_record" and given[0][0].strip() == str(JOB)
+        hit = _about(given[0]) or of_job
         if hit:
             raise Planted(f"in {name}")
         return real(*given, **more)
@@ -80,24 +81,25 @@ def _breaks(monkeypatch, module, name: str) -> None:
 
 
 BUGS = [
-    (parse, "_parse_record", "parse", str(JOB)), (parse, "_parse_node", "parse", NODE),
+    (parse, "_parse_squeue_record", "parse", str(JOB)), (parse, "_parse_node", "parse", NODE),
     (observe, "assess_health", "assess", NODE),
-    (run_policies.RunPolicies, "find_policies", "policy", str(JOB)),
+    (run_policies.RunPolicies, "find_job_policy", "policy", str(JOB)),
     (plan, "_make_candidate", "plan", NODE), (plan, "decide_candidate", "plan", NODE),
-    (jobs_plan, "find_run_case", "plan", str(JOB)), (kind, "make_node_facts", "advance", NODE),
+    (jobs_plan, "find_failed_run_case", "plan", str(JOB)),
+    (kind, "make_node_facts", "advance", NODE),
 ]  # fmt: skip
 
 
 def _plant(monkeypatch, module, name: str) -> None:
-    if name == "find_policies":
-        real = module.find_policies
+    if name == "find_job_policy":
+        real = module.find_job_policy
 
-        def find_policies(self, job: SlurmJob):
+        def find_job_policy(self, job: SlurmJob):
             if job.id == JOB:
-                raise Planted("in find_policies")
+                raise Planted("in find_job_policy")
             return real(self, job)
 
-        monkeypatch.setattr(module, "find_policies", find_policies)
+        monkeypatch.setattr(module, "find_job_policy", find_job_policy)
     else:
         _breaks(monkeypatch, module, name)
 

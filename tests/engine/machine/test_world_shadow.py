@@ -18,21 +18,21 @@ from hpctl.engine.plan import plan_recoveries
 from hpctl.engine.view import group_jobs_by_node
 from hpctl.engine.world import World
 from hpctl.engine.world_client import unpack_world
-from hpctl.engine.world_offline import assess_world
+from hpctl.engine.world_offline import add_cluster_assessments
 from hpctl.engine.world_wire import (
-    AnswerSource,
     CycleDecisions,
+    WorldAnswerSummary,
     WorldPart,
+    build_state_from_records,
     decode_frames,
     encode_frames,
     find_history_start,
-    unpack_state,
 )
-from hpctl.faults.catalogue import build_rules as catalogue_rules
+from hpctl.faults.catalogue import build_fault_rules as catalogue_rules
 from hpctl.faults.hma_marks import MARKS
 from hpctl.faults.reachability import CHECKS
 from hpctl.vocabulary.identity import NodeName
-from hpctl.vocabulary.policy import Mode, RecoveryPolicy, TreatmentBudgets
+from hpctl.vocabulary.policy import OperatingMode, RecoveryPolicy, TreatmentBudgets
 from tests.cli.worlds import DAEMON
 from tests.engine.machine.daemon import Daemon
 from tests.engine.machine.world import DEFECTS
@@ -49,7 +49,9 @@ class Play:
 
     def __init__(self, seed: int) -> None:
         self.dice = random.Random(seed)
-        mode = self.dice.choice((Mode.OWN, Mode.OWN, Mode.ASSIST, Mode.OBSERVE))
+        mode = self.dice.choice(
+            (OperatingMode.OWN, OperatingMode.OWN, OperatingMode.ASSIST, OperatingMode.OBSERVE)
+        )
         budgets = TreatmentBudgets(open_min=self.dice.choice((1, 2)), partition_min=2, per_hour=4)
         self.policy = RecoveryPolicy(mode=mode, budgets=budgets)
         self.cluster = Cluster(8, automatic=self.dice.random() < 0.2, protected=1)
@@ -90,7 +92,7 @@ class Play:
         last = self.daemon.loop.last
         assert last is not None
         decided = CycleDecisions(last.candidates, last.holds, last.flaws)
-        about = AnswerSource(
+        about = WorldAnswerSummary(
             daemon=DAEMON,
             policy=last.policy,
             stopped=last.view.stopped,
@@ -103,7 +105,7 @@ class Play:
             listed = [(kind, len(body)) for kind, body in sent]
             body = b"".join(body for _, body in sent)
             found |= decode_frames(listed, memoryview(body))
-        return unpack_world(about, unpack_state(found), found, last.at)
+        return unpack_world(about, build_state_from_records(found), found, last.at)
 
     def computed(self) -> World:
         """What the offline reader makes of the facts of that cycle."""
@@ -114,11 +116,11 @@ class Play:
             now=last.at,
             policy=self.policy,
             state=replay_events(self.daemon.journal.events()),
-            health=self.daemon.book.of_agents(),
+            health=self.daemon.book.copy_agent_health(),
             stopped=last.view.stopped,
             daemon=DAEMON,
         )
-        return assess_world(
+        return add_cluster_assessments(
             bare,
             CONFIG,
             (None if slurm else last.view.scheduler, slurm),

@@ -13,7 +13,7 @@ from hpctl.engine.test_reservation import PREFIX
 from hpctl.faults.health import RESET_CHECK as CHECK
 from hpctl.faults.health import RESET_DONE as DONE
 from hpctl.faults.health import RESET_FAILED as FAILED
-from hpctl.faults.hma_marks import MARKS, find_node_mark
+from hpctl.faults.hma_marks import MARKS, find_hma_mark
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary import evidence
 from hpctl.vocabulary.evidence import EvidenceOrder
@@ -288,7 +288,7 @@ class World:
         """A mark that is younger than the boot by the clock that was set back since is a word about
         that boot: to Slurm, to the service and to hpctl it looks like one that came after."""
         node = self.slurm.nodes[machine.node]
-        mark, at = find_node_mark(self.slurm.node(node)), node.reason_at
+        mark, at = find_hma_mark(self.slurm.node(node)), node.reason_at
         if mark and at is not None and at > self.clock.now():
             afflicted = self.afflicted.setdefault(machine.generation.instance, [])
             afflicted.append(Defect("", mark))
@@ -305,7 +305,7 @@ class World:
             elif (
                 shown.state in ("IDLE", "DOWN")
                 and "COMPLETING" not in shown.flags
-                and self.provider.act_without_order(self.provider.instance_of(name))
+                and self.provider.start_unrequested_recovery(self.provider.instance_of(name))
             ):
                 self.treated.add(name)
 

@@ -19,7 +19,7 @@ from hpctl.insight.forecast.decide import (
     STEPS,
     ForecastInstance,
     InstanceFailure,
-    learn_failure_model,
+    fit_failure_model,
 )
 
 Trace = Mapping[str, tuple[InstanceFailure, ...]]
@@ -159,7 +159,7 @@ def walk(trace: Trace, days: float, every: float = 1.0, end: float = DAYS) -> li
             for n, p in known.items()
         }
         broken = [unit for unit in units.values() if unit.breaks]
-        model = learn_failure_model(broken, (len(units) - len(broken)) * (now - since), now, PRIORS)
+        model = fit_failure_model(broken, (len(units) - len(broken)) * (now - since), now, PRIORS)
         usual = model.chance(ForecastInstance(since), days)
         for node, unit in units.items():
             past = known[node]

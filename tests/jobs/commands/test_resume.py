@@ -18,7 +18,7 @@ from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.identity import JobId
 from hpctl.vocabulary.outcome import Outcome
-from hpctl.vocabulary.registration import Registration, write_comment
+from hpctl.vocabulary.registration import Registration, format_registration_comment
 from hpctl.vocabulary.slurm_facts import SlurmJob
 from tests.checkpoints.checkpoint_files import generic
 from tests.cli.test_json_contract import holds
@@ -31,14 +31,14 @@ class Desk:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        comment = write_comment(Registration(ckpt=str(root)))
+        comment = format_registration_comment(Registration(ckpt=str(root)))
         self.job = SlurmJob(
             JobId(12), "RUNNING", AT, comment=comment, uid=os.geteuid(), user="alice"
         )
         self.slurm = Mock()
         self.slurm.view = lambda: Mock(jobs={self.job.id: self.job})
         self.slurm.requeue.return_value = Outcome.accepted()
-        self.slurm.start_now.return_value = Outcome.accepted()
+        self.slurm.start_pending_job.return_value = Outcome.accepted()
         self.slurm.order.return_value = Outcome.accepted()
 
     def run(self, *arguments: object, stdin: str = ""):
@@ -76,7 +76,7 @@ def test_a_running_job_is_requeued_and_says_from_where(desk):
     assert desk.newest == 20
     assert search.find_last_complete_checkpoint(desk.root).skip == "25:28"
     desk.slurm.requeue.assert_called_once_with(desk.job.attempt)
-    desk.slurm.start_now.assert_called_once_with(desk.job.id, ())
+    desk.slurm.start_pending_job.assert_called_once_with(desk.job.id, ())
 
 
 def test_the_json_is_documented(desk):
@@ -120,9 +120,9 @@ def test_a_job_that_completes_is_waited_for(desk):
     completing = Outcome.rejected("completing", "the job is COMPLETING", transient=True)
     desk.slurm.requeue.side_effect = [completing, completing, Outcome.accepted()]
     pending = Outcome.rejected("not_pending", "the job is RUNNING")
-    desk.slurm.start_now.side_effect = [pending, completing, Outcome.accepted()]
+    desk.slurm.start_pending_job.side_effect = [pending, completing, Outcome.accepted()]
     assert desk.run(12, "--from-step", 20, "--yes").exit_code == 0
-    assert (desk.slurm.requeue.call_count, desk.slurm.start_now.call_count) == (3, 3)
+    assert (desk.slurm.requeue.call_count, desk.slurm.start_pending_job.call_count) == (3, 3)
 
 
 def test_a_requeue_that_slurm_refuses_says_what_is_done_and_what_to_do(desk):
@@ -161,7 +161,7 @@ def test_a_job_that_did_not_register_or_has_no_checkpoints(desk):
     assert refused(desk, 12, "--from-step", 20)[0] == (
         "cannot choose where job 12 resumes: it was not submitted with hpctl sbatch"
     )
-    desk.job = replace(desk.job, comment=write_comment(Registration(spares=1)))
+    desk.job = replace(desk.job, comment=format_registration_comment(Registration(spares=1)))
     assert "without --checkpoint-dir" in refused(desk, 12, "--from-step", 20)[0]
 
 

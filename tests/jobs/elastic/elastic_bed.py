@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from hpctl.jobs.elastic.controller import GroupRunRecord
-from hpctl.jobs.elastic.controller import read_group_run_record as read
+from hpctl.jobs.elastic.controller import RankGroupRecord
+from hpctl.jobs.elastic.controller import read_rank_group_record as read
 from tests.checkpoints.proof.torch_here import need
 from tests.waiting import PATIENCE_S
 
@@ -94,7 +94,7 @@ class Launchers:
     def text(self) -> str:
         return self.out.read_text(errors="replace")
 
-    def account(self) -> GroupRunRecord:
+    def account(self) -> RankGroupRecord:
         return read(self.directory / "account.json")
 
     def await_(self, test: Callable[[], bool], what: str, timeout: float = 60.0) -> None:

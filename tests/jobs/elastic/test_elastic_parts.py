@@ -12,11 +12,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from hpctl.checkpoints.resume import NoWholeCheckpointError, ResumePoint, find_generation_start
+from hpctl.checkpoints.resume import (
+    NoCompleteCheckpointError,
+    ResumePoint,
+    find_generation_resume_point,
+)
 from hpctl.jobs import elastic
 from hpctl.jobs.elastic import controller, options
 from hpctl.jobs.elastic.group import RankFailure, read_rank_failure
-from hpctl.jobs.elastic.launcher import build_rank_environment, list_descendants
+from hpctl.jobs.elastic.launcher import build_rank_environment, list_descendant_processes
 from hpctl.jobs.elastic.options import (
     LauncherLocation,
     parse_launcher_options,
@@ -204,15 +208,15 @@ def test_undecodable_file_name_is_sent_and_kept(tmp_path):
 
 def test_nothing_whole_is_refused_unless_this_step_began_with_nothing(tmp_path):
     there = {"HPCTL_CHECKPOINT_DIR": str(tmp_path)}
-    assert find_generation_start(there, 0, was_empty=False) == ResumePoint()
+    assert find_generation_resume_point(there, 0, was_empty=False) == ResumePoint()
     write(tmp_path, {"step-1/manifest.json": b"{}"})
-    with pytest.raises(NoWholeCheckpointError, match="step-1"):
-        find_generation_start(there, 1, was_empty=False)
-    assert find_generation_start(there, 1, was_empty=True).path is None
+    with pytest.raises(NoCompleteCheckpointError, match="step-1"):
+        find_generation_resume_point(there, 1, was_empty=False)
+    assert find_generation_resume_point(there, 1, was_empty=True).path is None
     scratch = {**there, "HPCTL_RESUME": "scratch"}
-    assert find_generation_start(scratch, 0, was_empty=False) == ResumePoint(judged=False)
-    with pytest.raises(NoWholeCheckpointError):
-        find_generation_start(scratch, 1, was_empty=False)
+    assert find_generation_resume_point(scratch, 0, was_empty=False) == ResumePoint(judged=False)
+    with pytest.raises(NoCompleteCheckpointError):
+        find_generation_resume_point(scratch, 1, was_empty=False)
 
 
 def test_tiers_are_looked_at_too(tmp_path):
@@ -220,9 +224,11 @@ def test_tiers_are_looked_at_too(tmp_path):
     for tier, step in ((near, 7), (far, 5)):
         generic(tier, f"step-{step}", step)
     there = {"HPCTL_CHECKPOINT_DIR": str(far), "HPCTL_TIERS": json.dumps([f"local:{near}"])}
-    assert find_generation_start(there, 1, was_empty=False).path == str(near / "step-7")
+    assert find_generation_resume_point(there, 1, was_empty=False).path == str(near / "step-7")
     # The other node has nothing of this one's disk.
-    assert find_generation_start(there, 1, was_empty=False, nodes=2).path == str(far / "step-5")
+    assert find_generation_resume_point(there, 1, was_empty=False, nodes=2).path == str(
+        far / "step-5"
+    )
 
 
 def test_tiers_that_are_no_list_are_no_reason_to_overlook_one(tmp_path):
@@ -231,7 +237,7 @@ def test_tiers_that_are_no_list_are_no_reason_to_overlook_one(tmp_path):
         HpctlError,
         match=("the environment variable HPCTL_TIERS is not a JSON list of places: local:/nvme"),
     ):
-        find_generation_start(there, 0, was_empty=False)
+        find_generation_resume_point(there, 0, was_empty=False)
 
 
 def test_a_process_may_have_a_name_that_is_no_text():
@@ -244,5 +250,5 @@ def test_a_process_may_have_a_name_that_is_no_text():
     pipe = subprocess.PIPE
     with subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe) as named:
         named.stdout.readline()
-        assert named.pid in list_descendants(os.getpid())
+        assert named.pid in list_descendant_processes(os.getpid())
         assert has_signal_handler(named.pid, signal.SIGINT)

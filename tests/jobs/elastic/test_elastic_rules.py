@@ -15,7 +15,7 @@ from hpctl.jobs.elastic.group import (
     RankGroupResult,
     RankRestartLimits,
     StopGenerationOrder,
-    format_end_line,
+    format_group_end_line,
 )
 
 
@@ -78,7 +78,7 @@ def test_the_budget_is_a_sliding_window() -> None:
     group.handle_failed_rank(group.generation, bad(code=7))
     end = stop_all(group, 140.0)
     assert (end.verdict, end.code) == (RankGroupResult.GAVE_UP, 7)
-    assert "restarts used up: 2 within 100 s" in format_end_line(end)
+    assert "restarts used up: 2 within 100 s" in format_group_end_line(end)
 
 
 def test_a_final_code_wins_over_whatever_else_failed() -> None:
@@ -94,7 +94,7 @@ def test_a_command_that_is_not_there_is_not_tried_again() -> None:
     group.handle_failed_rank(0, bad(0, code=127))
     end = stop_all(group)
     assert (end.verdict, end.code) == (RankGroupResult.FINAL, 127)
-    assert format_end_line(end).startswith(
+    assert format_group_end_line(end).startswith(
         "final, exit code 127 (its command was not found): rank 0"
     )
     # One that was there before may be there again.
@@ -145,9 +145,9 @@ def test_launchers_that_do_not_come_and_a_step_that_is_ended() -> None:
     group.add_launcher(0, 1)
     assert group.handle_lost_launcher(0, "gone", 0.0) is None
     assert group.add_launcher(0, 1) is None
-    assert group.handle_gather_timeout("1 of 2 did not come").code == LOST
+    assert group.handle_launcher_join_timeout("1 of 2 did not come").code == LOST
     other = running()
-    assert other.handle_gather_timeout("late") is None
+    assert other.handle_launcher_join_timeout("late") is None
     assert other.handle_step_end("SIGTERM") == EndGroupOrder(
         RankGroupResult.STOPPED, STOPPED, "SIGTERM"
     )

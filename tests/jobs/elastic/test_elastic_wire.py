@@ -14,26 +14,26 @@ import pytest
 
 from hpctl.jobs.elastic import controller as account
 from hpctl.jobs.elastic import wire
-from hpctl.jobs.elastic.controller import GroupController, GroupRunRecorder, RankGroupTimeouts
+from hpctl.jobs.elastic.controller import RankGroupController, RankGroupRecorder, RankGroupTimeouts
 from hpctl.jobs.elastic.group import EndGroupOrder, RankFailure, RankGroupResult, RankRestartLimits
 from hpctl.jobs.elastic.options import LauncherLocation
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.trouble import TroubleKind
 from hpctl.wire import job_ports
-from hpctl.wire.admission import UNPROVEN, AdmissionPool, create_peer_name
+from hpctl.wire.admission import UNPROVEN, HandshakeLimiter, create_peer_name
 
 SECRET = "0123456789abcdef"
 
 
 RUN = f"{os.getpid()}.0"
 """Of this process alone, so that tests beside it meet on other ports."""
-PORT = job_ports.choose_first_port(SECRET, RUN)
+PORT = job_ports.choose_rendezvous_port(SECRET, RUN)
 
 
 @contextlib.asynccontextmanager
 async def listening(serve: wire.Serve, run_id: str = RUN) -> AsyncIterator[None]:
     """A controller's listener, of one launcher."""
-    listener = wire.GroupListener(run_id, SECRET, 1, serve)
+    listener = wire.LauncherListener(run_id, SECRET, 1, serve)
     try:
         yield
         await asyncio.sleep(0.05)  # for the other end to see that it was left
@@ -46,18 +46,18 @@ async def _met() -> list[object]:
     seen: list[object] = []
     over = asyncio.Event()
 
-    async def serve(line: wire.GroupConnection, hello: wire.Message) -> None:
+    async def serve(line: wire.LauncherConnection, hello: wire.Message) -> None:
         seen.append(hello)
         try:
             while True:
                 seen.append(await line.receive())
-        except wire.GroupProtocolError as error:
+        except wire.LauncherProtocolError as error:
             seen.append(str(error))
         await line.close()
         over.set()
 
     async with listening(serve):
-        line = await wire.connect_controller("127.0.0.1", RUN, SECRET, {"node": 1})
+        line = await wire.connect_to_controller("127.0.0.1", RUN, SECRET, {"node": 1})
         for message in ({"beat": 1}, {"long": "x" * wire.LIMIT}, {"never": "seen"}):
             line.send(message)
         await wire.await_with_timeout(over.wait(), 60)
@@ -84,7 +84,7 @@ async def _suspended(jump_s: float) -> wire.Message:
     writer = asyncio.StreamWriter(_DeadEnd(), asyncio.Protocol(), reader, loop)
     clock, stopped = loop.time, [0.0]
     loop.time = lambda: clock() + stopped[0]
-    heard = asyncio.create_task(wire.GroupConnection(reader, writer).receive_within(15.0))
+    heard = asyncio.create_task(wire.LauncherConnection(reader, writer).receive_with_timeout(15.0))
     await asyncio.sleep(0)
     stopped[0] = jump_s
     for _ in range(10):
@@ -98,14 +98,14 @@ def test_a_suspended_job_is_not_silent():
 
 
 async def _reported_end(place: LauncherLocation) -> wire.Message:
-    controller = GroupController(
-        place, RankRestartLimits(), RankGroupTimeouts(), GroupRunRecorder(None, place.run_id), {}
+    controller = RankGroupController(
+        place, RankRestartLimits(), RankGroupTimeouts(), RankGroupRecorder(None, place.run_id), {}
     )
     await controller.listen()
     group = asyncio.create_task(controller.run())
     hello = {"node": 0, "ranks": 1, "host": "n1"}
-    line = await wire.connect_controller("127.0.0.1", place.run_id, place.secret, hello)
-    while "end" not in (message := await line.receive_within(60)):
+    line = await wire.connect_to_controller("127.0.0.1", place.run_id, place.secret, hello)
+    while "end" not in (message := await line.receive_with_timeout(60)):
         pass
     await line.close()
     await group
@@ -116,7 +116,7 @@ def test_failed_start_is_reported_with_its_reason(tmp_path, monkeypatch):
     def find_start(*_, **__) -> None:
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr("hpctl.jobs.elastic.controller.find_generation_start", find_start)
+    monkeypatch.setattr("hpctl.jobs.elastic.controller.find_generation_resume_point", find_start)
     ran = asyncio.run(
         _reported_end(LauncherLocation(0, 1, "n1", "127.0.0.1", str(tmp_path), SECRET))
     )
@@ -124,7 +124,7 @@ def test_failed_start_is_reported_with_its_reason(tmp_path, monkeypatch):
     assert "out of memory" in ran["why"]
 
 
-async def _refuse_all(line: wire.GroupConnection, hello: wire.Message) -> None:
+async def _refuse_all(line: wire.LauncherConnection, hello: wire.Message) -> None:
     raise AssertionError(hello)
 
 
@@ -148,12 +148,12 @@ def test_what_a_stranger_sends_ends_its_connection(text):
     ids=["another secret", "another step"],
 )
 def test_another_step_is_refused_before_anything_is_said(monkeypatch, secret, run_id):
-    monkeypatch.setattr(wire, "choose_first_port", lambda *_: PORT)
+    monkeypatch.setattr(wire, "choose_rendezvous_port", lambda *_: PORT)
 
     async def try_it() -> None:
         async with listening(_refuse_all):
-            with pytest.raises(wire.GroupProtocolError, match="no launcher answers"):
-                await wire.connect_controller("127.0.0.1", run_id, secret, {"node": 1})
+            with pytest.raises(wire.LauncherProtocolError, match="no launcher answers"):
+                await wire.connect_to_controller("127.0.0.1", run_id, secret, {"node": 1})
 
     asyncio.run(try_it())
 
@@ -164,12 +164,12 @@ def test_silent_strangers_on_the_ports_before_cost_little_time():
             for port in range(PORT, PORT + job_ports.PORTS - 1):
                 silent.enter_context(socket.create_server(("127.0.0.1", port)))
 
-            async def answer(line: wire.GroupConnection, hello: wire.Message) -> None:
+            async def answer(line: wire.LauncherConnection, hello: wire.Message) -> None:
                 line.send({"you": hello["node"]})
                 await line.close()
 
             async with listening(answer):
-                line = await wire.connect_controller("127.0.0.1", RUN, SECRET, {"node": 1})
+                line = await wire.connect_to_controller("127.0.0.1", RUN, SECRET, {"node": 1})
                 assert await line.receive() == {"you": 1}
                 await line.close()
 
@@ -184,7 +184,7 @@ def test_dripping_strangers_keep_no_launcher_out():
             await asyncio.sleep(0.05)
 
     async def try_it() -> None:
-        async def answer(line: wire.GroupConnection, hello: wire.Message) -> None:
+        async def answer(line: wire.LauncherConnection, hello: wire.Message) -> None:
             line.send(hello)
             await line.close()
 
@@ -192,7 +192,7 @@ def test_dripping_strangers_keep_no_launcher_out():
             writers = [(await asyncio.open_connection("127.0.0.1", PORT))[1] for _ in range(256)]
             dripping = asyncio.create_task(drip(writers))
             for node in range(20):
-                line = await wire.connect_controller("127.0.0.1", RUN, SECRET, {"node": node})
+                line = await wire.connect_to_controller("127.0.0.1", RUN, SECRET, {"node": node})
                 assert await line.receive() == {"node": node}
                 await line.close()
             dripping.cancel()
@@ -218,16 +218,16 @@ def test_a_relay_reads_and_says_nothing():
         await asyncio.gather(copy(reader, back), copy(there, writer))
 
     async def try_it() -> None:
-        async def serve(line: wire.GroupConnection, hello: wire.Message) -> None:
+        async def serve(line: wire.LauncherConnection, hello: wire.Message) -> None:
             heard.append(hello)
             line.send({"MASTER_ADDR": "10.1.0.1"})
-            with contextlib.suppress(wire.GroupProtocolError):
+            with contextlib.suppress(wire.LauncherProtocolError):
                 heard.append(await line.receive())
             await line.close()
 
         stranger = await asyncio.start_server(relay, "0.0.0.0", PORT)
         async with stranger, listening(serve):
-            line = await wire.connect_controller(
+            line = await wire.connect_to_controller(
                 "127.0.0.1", RUN, SECRET, {"tell": "restart: a secret"}
             )
             assert await line.receive() == {"MASTER_ADDR": "10.1.0.1"}
@@ -252,12 +252,12 @@ def test_a_listener_outlives_errors_of_accept(monkeypatch):
 
         monkeypatch.setattr(loop, "sock_accept", fail_first)
 
-        async def answer(line: wire.GroupConnection, hello: wire.Message) -> None:
+        async def answer(line: wire.LauncherConnection, hello: wire.Message) -> None:
             line.send(hello)
             await line.close()
 
         async with listening(answer):
-            line = await wire.connect_controller("127.0.0.1", RUN, SECRET, {"node": 1})
+            line = await wire.connect_to_controller("127.0.0.1", RUN, SECRET, {"node": 1})
             assert await line.receive() == {"node": 1}
             await line.close()
 
@@ -281,7 +281,7 @@ def test_a_listener_without_descriptors_closes_a_stranger(monkeypatch):
         monkeypatch.setattr(loop, "sock_accept", fail_in_between)
         monkeypatch.setattr(wire, "HANDSHAKE_S", 600.0)
 
-        async def answer(line: wire.GroupConnection, hello: wire.Message) -> None:
+        async def answer(line: wire.LauncherConnection, hello: wire.Message) -> None:
             await line.close()
 
         async with listening(answer):
@@ -294,25 +294,25 @@ def test_a_listener_without_descriptors_closes_a_stranger(monkeypatch):
 
 
 def test_a_launcher_is_out_of_the_strangers_room_before_it_learns_that_it_is_proven(monkeypatch):
-    release, send, order = AdmissionPool.release, wire.GroupConnection.send, []
+    release, send, order = HandshakeLimiter.release, wire.LauncherConnection.send, []
 
-    def note_release(pool: AdmissionPool, connection: socket.socket) -> None:
+    def note_release(pool: HandshakeLimiter, connection: socket.socket) -> None:
         order.append("released")
         release(pool, connection)
 
-    def note_send(line: wire.GroupConnection, message: wire.Message) -> None:
+    def note_send(line: wire.LauncherConnection, message: wire.Message) -> None:
         order.extend(message)
         send(line, message)
 
-    monkeypatch.setattr(AdmissionPool, "release", note_release)
-    monkeypatch.setattr(wire.GroupConnection, "send", note_send)
+    monkeypatch.setattr(HandshakeLimiter, "release", note_release)
+    monkeypatch.setattr(wire.LauncherConnection, "send", note_send)
 
     async def try_it() -> None:
-        async def answer(line: wire.GroupConnection, hello: wire.Message) -> None:
+        async def answer(line: wire.LauncherConnection, hello: wire.Message) -> None:
             await line.close()
 
         async with listening(answer):
-            line = await wire.connect_controller("127.0.0.1", RUN, SECRET, {"node": 1})
+            line = await wire.connect_to_controller("127.0.0.1", RUN, SECRET, {"node": 1})
             await line.close()
 
     asyncio.run(wire.await_with_timeout(try_it(), 60))
@@ -324,7 +324,7 @@ def test_a_launcher_that_has_named_itself_stays_among_strangers(monkeypatch):
     monkeypatch.setattr(wire, "HANDSHAKE_S", 60.0)
 
     async def try_it() -> None:
-        async def answer(line: wire.GroupConnection, hello: wire.Message) -> None:
+        async def answer(line: wire.LauncherConnection, hello: wire.Message) -> None:
             line.send(hello)
             await line.close()
 
@@ -361,9 +361,9 @@ def create_client_hello(name: str) -> bytes:
 
 def test_an_account_is_read_as_it_was_written(tmp_path):
     path = tmp_path / "account.json"
-    pen = GroupRunRecorder(path, "7.3")
+    pen = RankGroupRecorder(path, "7.3")
     pen.record_generation_start(0, "", ["a", "b"])
-    answer = account.read_group_run_record(path)
+    answer = account.read_rank_group_record(path)
     assert (answer.verdict, answer.exit_code, answer.troubles) == ("running", None, ())
     trace = "Traceback (most recent call last):\n  File x\nKeyError: 'w'"
     first = RankFailure(1, "b", 1, 10.0, "KeyError", "'w'", trace)
@@ -371,10 +371,10 @@ def test_an_account_is_read_as_it_was_written(tmp_path):
         "rank 1", [first, RankFailure(0, "a", 143, 9.0, "X", "broken pipe", "")]
     )
     pen.record_generation_start(1, "/c/step-5", ["a", "b"])
-    pen.record_end(
+    pen.record_group_end(
         EndGroupOrder(RankGroupResult.FINAL, 93, "rank 0 ..."), [RankFailure(0, "a", 93, 11.0)]
     )
-    answer = account.read_group_run_record(path)
+    answer = account.read_rank_group_record(path)
     assert (answer.run_id, answer.verdict, answer.exit_code, answer.restarts) == (
         "7.3", "final", 93, 1,
     )  # fmt: skip
@@ -393,7 +393,7 @@ def test_an_account_is_read_as_it_was_written(tmp_path):
 def test_malformed_account_is_refused(tmp_path, text):
     (tmp_path / "a").write_text(text)
     with pytest.raises(HpctlError):
-        account.read_group_run_record(tmp_path / "a")
+        account.read_rank_group_record(tmp_path / "a")
 
 
 def test_waiting_too_long_raises_the_builtin_error() -> None:
@@ -410,19 +410,19 @@ def test_attempts_that_are_not_needed_end_without_a_word():
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, context: said.append(context["message"]))
 
-        async def fail() -> wire.GroupConnection:
+        async def fail() -> wire.LauncherConnection:
             raise ConnectionRefusedError
 
         ended = [asyncio.ensure_future(fail()) for _ in range(2)]
         await asyncio.wait(ended[:1])
         for task in ended:
-            wire.abandon_connect_attempt(task)
+            wire.cancel_connect_attempt(task)
         await asyncio.wait(ended)
         failing = loop.create_future()
         late = asyncio.ensure_future(wire.await_with_timeout(failing, 60))
         await asyncio.sleep(0)
         failing.set_exception(ConnectionRefusedError())
-        wire.abandon_connect_attempt(late)
+        wire.cancel_connect_attempt(late)
         await asyncio.wait([late])
         await asyncio.sleep(0)
 
@@ -439,7 +439,7 @@ def test_a_connection_that_comes_too_late_is_closed():
         late = asyncio.ensure_future(wire.await_with_timeout(coming, 60))
         await asyncio.sleep(0)
         coming.set_result(line)
-        wire.abandon_connect_attempt(late)
+        wire.cancel_connect_attempt(late)
         await asyncio.wait([late])
         await asyncio.sleep(0)
         return bool(closed) or late.cancelled()

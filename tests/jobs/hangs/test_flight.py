@@ -4,42 +4,48 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.jobs.hangs.flight_recorder import (
-    FlightDump,
-    FlightEntry,
-    FlightProcessGroup,
     FlightRecorderCause,
-    FlightVerdict,
+    FlightRecorderDump,
+    FlightRecorderEntry,
+    FlightRecorderProcessGroup,
+    FlightRecorderVerdict,
     align_rank_collectives,
 )
 
 WORLD = 8
-ALL = FlightProcessGroup("0", "default_pg", tuple(range(WORLD)))
+ALL = FlightRecorderProcessGroup("0", "default_pg", tuple(range(WORLD)))
 
 
 def entries(
     count: int, *, group: str = "0", done: int | None = None, **last: object
-) -> list[FlightEntry]:
+) -> list[FlightRecorderEntry]:
     """A rank's collectives 1 to `count` of a group, completed up to `done`."""
     upto = count if done is None else done
     made = [
-        FlightEntry(group, seq, "all_reduce", (64,), ("Float",), seq <= upto, place="step (t.py:7)")
+        FlightRecorderEntry(
+            group, seq, "all_reduce", (64,), ("Float",), seq <= upto, place="step (t.py:7)"
+        )
         for seq in range(1, count + 1)
     ]
     if last:
-        made[-1] = FlightEntry(group, count, **{"op": "all_reduce", "completed": False, **last})
+        made[-1] = FlightRecorderEntry(
+            group, count, **{"op": "all_reduce", "completed": False, **last}
+        )
     return made
 
 
-def dump(rank: int, *made: list[FlightEntry], groups=(ALL,), whole: bool = True) -> FlightDump:
-    return FlightDump(rank, groups, tuple(entry for part in made for entry in part), whole)
+def dump(
+    rank: int, *made: list[FlightRecorderEntry], groups=(ALL,), whole: bool = True
+) -> FlightRecorderDump:
+    return FlightRecorderDump(rank, groups, tuple(entry for part in made for entry in part), whole)
 
 
-def waiting(*ranks: int) -> list[FlightDump]:
+def waiting(*ranks: int) -> list[FlightRecorderDump]:
     """Ranks that wait in collective 5."""
     return [dump(rank, entries(5, done=4)) for rank in ranks]
 
 
-def named(dumps: list[FlightDump]) -> tuple[FlightRecorderCause, tuple[int, ...]]:
+def named(dumps: list[FlightRecorderDump]) -> tuple[FlightRecorderCause, tuple[int, ...]]:
     found = align_rank_collectives(dumps)
     return found.cause, found.ranks
 
@@ -78,7 +84,7 @@ def test_no_one_is_named_where_most_did_not_come() -> None:
 
 def test_a_victim_in_one_group_that_waits_in_another_is_not_named() -> None:
     """Rank 1 waits for rank 3 in its own small group, and the rest of the world for both."""
-    pair = FlightProcessGroup("1", "tensor", (1, 3))
+    pair = FlightRecorderProcessGroup("1", "tensor", (1, 3))
     stuck = dump(1, entries(4), entries(9, group="1", done=8), groups=(ALL, pair))
     culprit = dump(3, entries(4), entries(8, group="1"), groups=(ALL, pair))
     assert named([*waiting(0, 2, 4, 5, 6, 7), stuck, culprit]) == (FlightRecorderCause.ABSENT, (3,))
@@ -86,7 +92,7 @@ def test_a_victim_in_one_group_that_waits_in_another_is_not_named() -> None:
 
 def test_ranks_that_came_together_and_do_not_get_on_are_not_behind_in_another_group() -> None:
     """Ranks 1 and 3 wait for the network in their small group, and the others for both."""
-    pair = FlightProcessGroup("1", "tensor", (1, 3))
+    pair = FlightRecorderProcessGroup("1", "tensor", (1, 3))
     small = [
         dump(rank, entries(4), entries(9, group="1", done=8), groups=(ALL, pair)) for rank in (1, 3)
     ]
@@ -96,7 +102,7 @@ def test_ranks_that_came_together_and_do_not_get_on_are_not_behind_in_another_gr
 
 
 def test_ranks_that_wait_for_each_other_in_two_groups_are_not_named() -> None:
-    pair = FlightProcessGroup("1", "tensor", (0, 1))
+    pair = FlightRecorderProcessGroup("1", "tensor", (0, 1))
     one = dump(0, entries(5, done=4), entries(8, group="1"), groups=(ALL, pair))
     two = dump(1, entries(4), entries(9, group="1", done=8), groups=(ALL, pair))
     assert named([one, two]) == (FlightRecorderCause.NOTHING, ())
@@ -104,8 +110,8 @@ def test_ranks_that_wait_for_each_other_in_two_groups_are_not_named() -> None:
 
 def test_groups_of_one_name_are_distinguished_by_their_ranks() -> None:
     """Up to torch 2.7, split_group gives all groups of one call the same name."""
-    left = FlightProcessGroup("2", "mesh_tp", (0, 1))
-    right = FlightProcessGroup("2", "mesh_tp", (2, 3))
+    left = FlightRecorderProcessGroup("2", "mesh_tp", (0, 1))
+    right = FlightRecorderProcessGroup("2", "mesh_tp", (2, 3))
     ahead = [dump(rank, entries(90, group="2"), groups=(left,)) for rank in (0, 1)]
     waits = dump(2, entries(41, group="2", done=40), groups=(right,))
     late = dump(3, entries(40, group="2"), groups=(right,))
@@ -117,7 +123,7 @@ def test_groups_of_one_name_are_distinguished_by_their_ranks() -> None:
 
 
 def test_a_rank_in_a_point_to_point_operation_waits_itself() -> None:
-    receives = [FlightEntry("0", 4, "recv 2<-3", p2p=True)]
+    receives = [FlightRecorderEntry("0", 4, "recv 2<-3", p2p=True)]
     late = dump(3, entries(4), receives)
     assert named([*waiting(0, 1, 2, 4, 5, 6, 7), late])[1] == ()
 
@@ -140,7 +146,7 @@ def test_a_rank_in_another_collective_is_named(other, said) -> None:
 
 
 def test_of_two_ranks_that_differ_neither_is_named() -> None:
-    pair = FlightProcessGroup("0", "default_pg", (0, 1))
+    pair = FlightRecorderProcessGroup("0", "default_pg", (0, 1))
     two = [
         dump(0, entries(5, done=4), groups=(pair,)),
         dump(1, entries(5, done=4, op="barrier"), groups=(pair,)),
@@ -166,7 +172,7 @@ def test_ranks_without_a_dump_are_named_where_they_are_few() -> None:
     ("world", "dumped", "silent"), [(4, (0, 1, 3), 2), (4, (0, 1), None), (2, (0,), None)]
 )
 def test_the_only_rank_without_a_dump_is_known_where_none_waits(world, dumped, silent) -> None:
-    group = FlightProcessGroup("0", "default_pg", tuple(range(world)))
+    group = FlightRecorderProcessGroup("0", "default_pg", tuple(range(world)))
     dumps = [dump(rank, entries(5), groups=(group,)) for rank in dumped]
     assert align_rank_collectives(dumps).only_silent == silent
 
@@ -185,11 +191,11 @@ def test_a_rank_whose_dump_could_not_be_read_is_not_called_silent() -> None:
 def test_a_run_that_is_well_names_no_one() -> None:
     found = align_rank_collectives([dump(rank, entries(5)) for rank in range(WORLD)])
     assert found.text == "no rank waits in a collective"
-    assert align_rank_collectives([]) == FlightVerdict(text="no rank waits in a collective")
+    assert align_rank_collectives([]) == FlightRecorderVerdict(text="no rank waits in a collective")
 
 
 def test_a_thousand_ranks_are_aligned() -> None:
-    group = FlightProcessGroup("0", "default_pg", tuple(range(1000)))
+    group = FlightRecorderProcessGroup("0", "default_pg", tuple(range(1000)))
     dumps = [dump(rank, entries(5, done=4), groups=(group,)) for rank in range(1000) if rank != 617]
     found = align_rank_collectives([*dumps, dump(617, entries(4), groups=(group,))])
     assert (found.ranks, found.world) == ((617,), 1000)
@@ -205,8 +211,8 @@ def test_a_rank_that_completed_another_collective_is_named() -> None:
 
 
 def test_a_swapped_order_of_two_collectives_is_named() -> None:
-    def issued(rank: int, *ops: str) -> FlightDump:
-        later = [FlightEntry("0", 5 + n, op, (64,), ("Float",)) for n, op in enumerate(ops)]
+    def issued(rank: int, *ops: str) -> FlightRecorderDump:
+        later = [FlightRecorderEntry("0", 5 + n, op, (64,), ("Float",)) for n, op in enumerate(ops)]
         return dump(rank, entries(4), later)
 
     others = [issued(rank, "all_reduce", "all_gather") for rank in range(WORLD) if rank != 3]
@@ -224,15 +230,18 @@ def test_a_dump_that_cannot_be_read_is_mentioned() -> None:
 
 @pytest.mark.parametrize("world", [2, 3, 64, 16_384])
 def test_one_late_rank_is_named_in_every_size_of_job(world: int) -> None:
-    group = FlightProcessGroup("0", "default_pg", tuple(range(world)))
+    group = FlightRecorderProcessGroup("0", "default_pg", tuple(range(world)))
     dumps = [dump(rank, entries(2, done=1), groups=(group,)) for rank in range(world - 1)]
     found = align_rank_collectives([*dumps, dump(world - 1, entries(1), groups=(group,))])
     assert (found.cause, found.ranks) == (FlightRecorderCause.ABSENT, (world - 1,))
 
 
-def over(count: int, op: str = "all_reduce") -> list[FlightEntry]:
+def over(count: int, op: str = "all_reduce") -> list[FlightRecorderEntry]:
     """A rank's collectives over gloo, of which all ended, maybe with an error."""
-    return [FlightEntry("0", seq, op, completed=True, may_fail=True) for seq in range(1, count + 1)]
+    return [
+        FlightRecorderEntry("0", seq, op, completed=True, may_fail=True)
+        for seq in range(1, count + 1)
+    ]
 
 
 def test_a_collective_that_a_rank_never_issued_failed_on_the_others() -> None:
@@ -252,8 +261,8 @@ def test_failed_collectives_name_no_rank_where_as_many_are_behind_as_ahead() -> 
     assert named([*ahead, *behind])[0] is FlightRecorderCause.NOTHING
 
 
-UNLISTED = FlightProcessGroup("0", "default_pg")
-PAIR = FlightProcessGroup("1", "undefined")
+UNLISTED = FlightRecorderProcessGroup("0", "default_pg")
+PAIR = FlightRecorderProcessGroup("1", "undefined")
 
 
 def test_ranks_that_differ_are_named_where_no_dump_lists_the_ranks_of_its_groups() -> None:
@@ -276,9 +285,9 @@ def test_ranks_of_an_unlisted_group_are_not_known_to_be_all_of_it() -> None:
     assert (found.cause, found.world) == (FlightRecorderCause.NOTHING, 0)
 
 
-def came(at_s: float, *, failed: bool = True, clock_s: float = 0.0) -> list[FlightEntry]:
+def came(at_s: float, *, failed: bool = True, clock_s: float = 0.0) -> list[FlightRecorderEntry]:
     """A rank's last two collectives over gloo, so many seconds apart, by a clock that differs."""
-    entry = FlightEntry("0", 4, "all_reduce", (64,), ("Float",), True, may_fail=failed)
+    entry = FlightRecorderEntry("0", 4, "all_reduce", (64,), ("Float",), True, may_fail=failed)
     begun = 1_000_000 + clock_s
     return [
         replace(entry, seq=seq, created_ns=int(created_s * 1e9), timeout_s=18.0)
@@ -325,27 +334,30 @@ def test_a_verdict_lists_the_ranks_that_wait() -> None:
 
 
 def test_a_verdict_has_the_sizes_of_the_last_collective_where_they_differ() -> None:
-    def sized(rank: int, size: int) -> FlightDump:
-        last = FlightEntry("0", 5, "all_gather", (size,), ("Float",), True, may_fail=True)
+    def sized(rank: int, size: int) -> FlightRecorderDump:
+        last = FlightRecorderEntry("0", 5, "all_gather", (size,), ("Float",), True, may_fail=True)
         return dump(rank, [last])
 
     assert align_rank_collectives([sized(1, 64), sized(2, 128)]).last_sizes == ((1, 64), (2, 128))
     assert align_rank_collectives([sized(1, 64), sized(2, 64)]).last_sizes == ()
 
 
-def issue(group: str, seq: int, at_s: float) -> list[FlightEntry]:
+def issue(group: str, seq: int, at_s: float) -> list[FlightRecorderEntry]:
     """A rank's collectives up to `seq` of a group over gloo, the last one at this time and failed:
     the recorder calls it completed."""
-    made = FlightEntry(group, seq, "all_reduce", (64,), ("Float",), True, may_fail=True)
+    made = FlightRecorderEntry(group, seq, "all_reduce", (64,), ("Float",), True, may_fail=True)
     before = [replace(made, seq=seq - 1, created_ns=1)] if seq > 1 else []
     return [*before, replace(made, created_ns=int(at_s * 1e9), timeout_s=60.0)]
 
 
 def test_a_rank_that_went_on_to_another_group_is_in_every_circle_of_waits() -> None:
     """Rank 0 calls the collective of all ranks before that of its pair."""
-    pairs = [FlightProcessGroup("1", "replica", (0, 2)), FlightProcessGroup("3", "shard", (0, 1)),
-             FlightProcessGroup("4", "shard", (2, 3))]  # fmt: skip
-    whole = FlightProcessGroup("0", "default_pg", (0, 1, 2, 3))
+    pairs = [
+        FlightRecorderProcessGroup("1", "replica", (0, 2)),
+        FlightRecorderProcessGroup("3", "shard", (0, 1)),
+        FlightRecorderProcessGroup("4", "shard", (2, 3)),
+    ]
+    whole = FlightRecorderProcessGroup("0", "default_pg", (0, 1, 2, 3))
     groups = (whole, *pairs)
     dumps = [
         dump(0, issue("0", 5, 9.0), issue("1", 5, 3.0), issue("3", 12, 2.0), groups=groups),

@@ -21,12 +21,12 @@ from hpctl.jobs.hangs.decide import (
     judge_job_hang,
     merge_node_activity,
 )
-from hpctl.jobs.plan import HUNG, has_been_found_hanging, plan_failed_runs
+from hpctl.jobs.plan import HUNG, is_run_known_hanging, plan_failed_runs
 from hpctl.vocabulary.hang import Hang
 from hpctl.vocabulary.identity import JobAttempt
 from hpctl.vocabulary.job_recovery import JobPhase, JobRecovery, JobSignal
 from hpctl.vocabulary.outcome import Outcome
-from hpctl.vocabulary.policy import HangPolicy, Mode
+from hpctl.vocabulary.policy import HangPolicy, OperatingMode
 from hpctl.vocabulary.recovery import PhaseMove, StartStep, StepKind, StepRecord, WaitUntil
 from hpctl.vocabulary.registration import EffectivePolicy
 from tests.fakes.values import OWN, at, generation, slurm_job, view_of
@@ -254,7 +254,7 @@ def test_of_several_samples_the_work_counts_and_strange_names_do_not():
 HANG = Hang(at(-130), "no process of it has made progress", "n1")
 
 
-def decided(job=JOB, *, hang=HANG, mode=Mode.OWN, log=(), **hangs):
+def decided(job=JOB, *, hang=HANG, mode=OperatingMode.OWN, log=(), **hangs):
     policy = replace(OWN, mode=mode, hangs=replace(HANGS, **hangs))
     view = view_of(jobs=[job], log=log, ruled={job.id: EffectivePolicy()}, hangs={job.id: hang})
     found = unflawed(plan_failed_runs(view, policy, (), at(0)))
@@ -286,7 +286,7 @@ def test_a_partition_has_its_own_action_and_gates_apply(action):
     found = decided(partitions={"all": action})
     assert isinstance(found, JobRecoveryOpened)
     assert (found.hang, found.trouble.kind, found.trouble.node) == (action, "hang", "n1")
-    held = decided(action=action, mode=Mode.OBSERVE)
+    held = decided(action=action, mode=OperatingMode.OBSERVE)
     assert (held.gate, "mode observe" in held.why) == ("observing", True)
 
 
@@ -388,7 +388,7 @@ def test_one_that_was_called_off_was_not_tried():
 def test_a_run_that_is_held_for_its_hang_is_known_to_hang(start, found):
     job = replace(JOB, start=None if start is None else at(start))
     state = replay_events([GateBlocked(at(-10), "7", "hang", "it hangs", HUNG)])
-    assert has_been_found_hanging(job, state) is found
+    assert is_run_known_hanging(job, state) is found
 
 
 GROUP = "0::/system.slice/slurmstepd.scope/job_7/step_0/user/task_0"
@@ -399,7 +399,7 @@ class Node:
 
     def __init__(self, root):
         self.root, self.now, self.sweep = root, 0.0, nvml.NvmlSnapshot(0.0)
-        activity.forget_samples()
+        activity.clear_sample_history()
         (root / "proc").mkdir()
 
     def put(self, pid, cpu=1000, *, state="S", faults=0, io=0, switches=0, child=0, wchan="0",

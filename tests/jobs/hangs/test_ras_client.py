@@ -7,8 +7,8 @@ import pytest
 
 from hpctl.jobs.hangs.ras_report import (
     RasAddress,
+    RasJsonUnsupportedError,
     RasQueryError,
-    RasWithoutJsonError,
     parse_ras_address,
     query_ras_service,
 )
@@ -45,7 +45,7 @@ def test_each_release_with_json_is_understood(release: str) -> None:
 
 
 def test_a_release_without_json_is_named_as_the_reason() -> None:
-    with Service(job(), "2.28.3") as service, pytest.raises(RasWithoutJsonError) as caught:
+    with Service(job(), "2.28.3") as service, pytest.raises(RasJsonUnsupportedError) as caught:
         ask(service)
     assert str(caught.value) == "RAS answers no JSON before NCCL 2.28"
     assert "2.28.7" in caught.value.hint

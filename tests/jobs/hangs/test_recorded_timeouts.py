@@ -10,19 +10,19 @@ from pathlib import Path
 import pytest
 
 from hpctl.jobs.crash import NOT_COME, classify_crash
-from hpctl.jobs.hangs.flight_files import read_dumps_verdict, read_flight_dump_file
+from hpctl.jobs.hangs.flight_files import align_flight_dumps_in_subprocess, parse_flight_dump
 from hpctl.jobs.hangs.flight_recorder import (
     FlightRecorderCause,
-    FlightVerdict,
+    FlightRecorderVerdict,
     align_rank_collectives,
 )
 from hpctl.jobs.hangs.ras_judge import JobRankNames
 from hpctl.jobs.hangs.ras_report import (
     RankAbsenceReason,
     RasAddress,
+    RasJsonUnsupportedError,
     RasQueryError,
     RasReport,
-    RasWithoutJsonError,
     parse_ras_report,
 )
 from hpctl.jobs.hangs.stack_groups import (
@@ -32,9 +32,9 @@ from hpctl.jobs.hangs.stack_groups import (
     StackVerdict,
     aggregate_stacks,
 )
-from hpctl.jobs.run.ending import StepEvidence, judge_step_end
+from hpctl.jobs.run.ending import StepEndEvidence, judge_step_end
 from hpctl.jobs.run.srun import SrunTaskEnd
-from hpctl.jobs.run.timeouts import TimeoutEvidence, TimeoutInquiry, add_absent_rank
+from hpctl.jobs.run.timeouts import TimeoutEvidence, TimeoutInquiry, add_absent_rank_to_trouble
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.run_policy import RunPolicy
@@ -59,10 +59,10 @@ def printed(run: str, *ranks: int) -> list[str]:
     return [line for r in ranks for line in recorded(f"nccl/{run}.rank{r}.stderr").splitlines()]
 
 
-def dumped(run: str) -> FlightVerdict:
+def dumped(run: str) -> FlightRecorderVerdict:
     paths = sorted(NCCL.glob(f"{run}.nccl_trace_rank_*.pickle"))
     return align_rank_collectives(
-        [read_flight_dump_file(int(path.stem[-1]), path.read_bytes()) for path in paths]
+        [parse_flight_dump(int(path.stem[-1]), path.read_bytes()) for path in paths]
     )
 
 
@@ -99,8 +99,8 @@ def test_a_rank_that_wrote_no_dump_is_not_named_where_half_of_them_are_missing()
 def test_ras_names_the_rank_that_did_not_come(run: str) -> None:
     inquiry = TimeoutInquiry(NOBODY, no_stacks, ask=lambda *_: reported(run))
     inquiry.begin([N1], HOSTS, "", RANKS[run])
-    inquiry.timed_out()
-    found = add_absent_rank(NETWORK, *inquiry.gather({}))
+    inquiry.handle_rank_timeout()
+    found = add_absent_rank_to_trouble(NETWORK, *inquiry.gather({}))
     assert (found.kind, found.rank, found.node) == (TroubleKind.HANG, 1, N1)
     assert found.signature == NOT_COME
 
@@ -135,7 +135,7 @@ def stacks_of(run: str) -> StackVerdict:
 
 def ended(run: str) -> Trouble:
     """What the log of rank 0 alone amounts to: it waited, and says not for whom."""
-    evidence = StepEvidence(134, ends=[SrunTaskEnd(N1, 0, 134, "Aborted")], tail=printed(run, 0))
+    evidence = StepEndEvidence(134, ends=[SrunTaskEnd(N1, 0, 134, "Aborted")], tail=printed(run, 0))
     trouble = judge_step_end(evidence, RunPolicy(), NOW, classify_crash)
     assert trouble is not None
     assert (trouble.kind, trouble.rank) == (TroubleKind.NETWORK, None)
@@ -152,8 +152,8 @@ def test_only_without_any_witness_is_it_the_network(tmp_path, run: str, witness:
     )
     prefix = beside(tmp_path, run) if witness == "flight" else f"{tmp_path}/flight-"
     inquiry.begin([N1], HOSTS, prefix, RANKS[run])
-    inquiry.timed_out()
-    found = add_absent_rank(ended(run), *inquiry.gather({}))
+    inquiry.handle_rank_timeout()
+    found = add_absent_rank_to_trouble(ended(run), *inquiry.gather({}))
     if witness == "none":
         assert (found.kind, found.why) == (TroubleKind.NETWORK, "a collective timed out")
     else:
@@ -162,12 +162,12 @@ def test_only_without_any_witness_is_it_the_network(tmp_path, run: str, witness:
 
 def test_a_service_that_answers_no_json_is_the_reason_in_the_evidence() -> None:
     def without_json(*_: object) -> RasReport:
-        raise RasWithoutJsonError
+        raise RasJsonUnsupportedError
 
     inquiry = TimeoutInquiry(NOBODY, no_stacks, ask=without_json)
     inquiry.begin([N1], HOSTS, "", 2)
-    inquiry.timed_out()
-    found = add_absent_rank(NETWORK, *inquiry.gather({}))
+    inquiry.handle_rank_timeout()
+    found = add_absent_rank_to_trouble(NETWORK, *inquiry.gather({}))
     assert found.kind is TroubleKind.NETWORK
     assert "RAS answers no JSON before NCCL 2.28" in found.evidence
 
@@ -175,7 +175,7 @@ def test_a_service_that_answers_no_json_is_the_reason_in_the_evidence() -> None:
 def test_the_flight_recorder_goes_first_and_the_others_add_the_place() -> None:
     names = JobRankNames({}, HOSTS, 2)
     said = TimeoutEvidence(dumped("nccl_skip"), None, stacks_of("nccl_skip"))
-    found = add_absent_rank(ended("nccl_skip"), said, names)
+    found = add_absent_rank_to_trouble(ended("nccl_skip"), said, names)
     assert found.why.startswith("rank 1 did not come to collective 5 of default_pg")
     assert found.why.endswith("it is in load (rank.py:12)")
     assert found.node == N1
@@ -186,7 +186,7 @@ def test_the_flight_recorder_goes_first_and_the_others_add_the_place() -> None:
 def test_a_rank_that_was_killed_is_the_cause_and_the_peers_loss_its_consequence() -> None:
     """nccl_kill: srun reports rank 1 first, and rank 0 prints ncclRemoteError."""
     ends = [SrunTaskEnd(N1, 1, 137, "Killed"), SrunTaskEnd(N1, 0, 134, "Aborted")]
-    evidence = StepEvidence(137, ends=ends, tail=printed("nccl_kill", 0, 1))
+    evidence = StepEndEvidence(137, ends=ends, tail=printed("nccl_kill", 0, 1))
     found = judge_step_end(evidence, RunPolicy(), NOW, classify_crash)
     assert (found.kind, found.rank, found.node) == (TroubleKind.KILLED, 1, N1)
     assert found.why == (
@@ -196,7 +196,7 @@ def test_a_rank_that_was_killed_is_the_cause_and_the_peers_loss_its_consequence(
 
 def test_a_rank_that_lost_its_peer_and_aborted_itself_is_not_the_cause() -> None:
     """nccl_kill.rank0.stderr, where the end of rank 1 is not known."""
-    evidence = StepEvidence(
+    evidence = StepEndEvidence(
         134, ends=[SrunTaskEnd(N1, 0, 134, "Aborted")], tail=printed("nccl_kill", 0)
     )
     assert judge_step_end(evidence, RunPolicy(), NOW, classify_crash).kind is TroubleKind.NETWORK
@@ -207,9 +207,9 @@ def test_a_launchers_abort_is_explained_by_the_log_of_the_timeout() -> None:
     aborted = Trouble(
         TroubleKind.CRASH, NOW, "rank 0 died of SIGABRT", "SIGABRT", N1, 0, exit_code=134
     )
-    logged = StepEvidence(1, tail=printed("nccl_skip", 0, 1), account=aborted)
+    logged = StepEndEvidence(1, tail=printed("nccl_skip", 0, 1), account=aborted)
     assert judge_step_end(logged, RunPolicy(), NOW, classify_crash).kind is TroubleKind.HANG
-    silent = StepEvidence(1, tail=["step 3"], account=aborted)
+    silent = StepEndEvidence(1, tail=["step 3"], account=aborted)
     assert judge_step_end(silent, RunPolicy(), NOW, classify_crash).signature == "SIGABRT"
 
 
@@ -217,5 +217,7 @@ def test_the_dumps_are_read_in_a_separate_process(tmp_path) -> None:
     """nccl_skip3, beside a file that is no dump."""
     prefix = beside(tmp_path, "nccl_skip3")
     Path(f"{prefix}7").write_bytes(b"\x80\x02cos\nsystem\nX\x04\x00\x00\x00true\x85R.")
-    assert read_dumps_verdict(prefix, 0.0) == dumped("nccl_skip3")
-    assert read_dumps_verdict(prefix, 4e9).dumps == 0, "dumps of an earlier attempt are left out"
+    assert align_flight_dumps_in_subprocess(prefix, 0.0) == dumped("nccl_skip3")
+    assert align_flight_dumps_in_subprocess(prefix, 4e9).dumps == 0, (
+        "dumps of an earlier attempt are left out"
+    )

@@ -27,7 +27,7 @@ class Agents:
     def __init__(self) -> None:
         self.stacks: dict[NodeName, StackRequest] = {}
 
-    def ask_stacks(self, stacks: Mapping[NodeName, StackRequest]) -> None:
+    def request_stacks(self, stacks: Mapping[NodeName, StackRequest]) -> None:
         self.stacks = dict(stacks)
 
 

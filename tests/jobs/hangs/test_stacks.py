@@ -231,7 +231,7 @@ def test_a_dump_is_the_rank_s_only_if_it_is_its_user_s_and_younger(
     dump.touch()
     os.utime(dump, (time.time() - age_s,) * 2)
     process = start_process(prefix=f"{tmp_path}/nccl_trace_rank_", **changes)
-    assert stacks.read_flight_dump(process, 3) == (str(dump) if own else "")
+    assert stacks.request_flight_dump(process, 3) == (str(dump) if own else "")
 
 
 def test_the_start_of_a_process_is_known() -> None:

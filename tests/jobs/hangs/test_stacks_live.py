@@ -242,7 +242,7 @@ def test_an_agent_reads_stacks_for_the_daemon(munges, tmp_path) -> None:
     attempt = JobAttempt(JobId(77), NOON, 0)
     job = SlurmJob(JobId(77), "RUNNING", NOON, nodes=("n1",), uid=os.geteuid())
     slurm = SimpleNamespace(slurm=SimpleNamespace(jobs={77: job}))
-    line = SimpleNamespace(ask_stacks=lambda fresh: (asks.clear(), asks.update(fresh)))
+    line = SimpleNamespace(request_stacks=lambda fresh: (asks.clear(), asks.update(fresh)))
     desk = StackCollector(health, slurm, tmp_path / "kept", lambda: None, line)
     (tmp_path / "agent").mkdir()
     head.server.start()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hpctl.jobs.logs import rules
-from hpctl.jobs.logs.engine import LogReplay, replay_log_file
+from hpctl.jobs.logs.engine import LogReplayResult, replay_log_file
 from hpctl.vocabulary import log_presets
 from tests.tables import beside
 
@@ -21,7 +21,7 @@ SAMPLES = Path(__file__).parent / "samples"
 EXPECTED = beside(__file__, "preset_verdicts.yaml")
 
 
-def replay_preset(name: str) -> LogReplay:
+def replay_preset(name: str) -> LogReplayResult:
     return replay_log_file(rules.load_rule_preset(name), SAMPLES / f"{name}.txt")
 
 

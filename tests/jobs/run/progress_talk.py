@@ -9,7 +9,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hpctl import progress
-from hpctl.jobs.run.progress_notes import NoteFileReader, NoteListener, ProgressNote, ReceivedNote
+from hpctl.jobs.run.progress_notes import (
+    ProgressNote,
+    ProgressNoteFileReader,
+    ProgressNoteListener,
+    ReceivedProgressNote,
+)
 from tests.process import run_text
 from tests.waiting import PATIENCE_S
 
@@ -29,9 +34,9 @@ def python(code: str, address: str, **more: str) -> str:
 
 
 def heard(
-    source: NoteListener | NoteFileReader, many: int, timeout: float = PATIENCE_S
+    source: ProgressNoteListener | ProgressNoteFileReader, many: int, timeout: float = PATIENCE_S
 ) -> list[ProgressNote]:
-    found: list[ReceivedNote] = []
+    found: list[ReceivedProgressNote] = []
     deadline = time.monotonic() + PATIENCE_S
     while len(found) < many and time.monotonic() < deadline:
         found += source.take()

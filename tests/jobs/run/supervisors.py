@@ -5,14 +5,14 @@ from unittest.mock import Mock
 
 from hpctl.jobs.crash import classify_crash
 from hpctl.jobs.run.allocation import AllocationState, NodeFitness
-from hpctl.jobs.run.ending import StepEvidence
+from hpctl.jobs.run.ending import StepEndEvidence
 from hpctl.jobs.run.history import JobHistory
 from hpctl.jobs.run.settings import RunSettings, read_run_settings
 from hpctl.jobs.run.srun import RunningStep, StepLauncher, parse_srun_command
 from hpctl.jobs.run.steps import StepRunner
 from hpctl.jobs.run.supervise import StepSupervisor
 from hpctl.jobs.run.timeouts import TimeoutEvidence
-from hpctl.jobs.run.trouble_handler import TroubleHandler
+from hpctl.jobs.run.trouble_handler import RunFailureHandler
 from hpctl.jobs.run_failure import RunFacts
 
 
@@ -33,10 +33,10 @@ def make_allocation(fit: NodeFitness, *, recoverable: bool = True) -> Mock:
 
 def make_handler(
     allocation: Mock, say: Callable[[str], None], nodes: str, history: JobHistory | None = None
-) -> TroubleHandler:
+) -> RunFailureHandler:
     """Return a handler of troubles; without `history` one that begins with none."""
     launcher, known = Mock(spec=StepLauncher), history or JobHistory(None)
-    return TroubleHandler(make_settings(nodes), allocation, known, launcher, say)
+    return RunFailureHandler(make_settings(nodes), allocation, known, launcher, say)
 
 
 def make_supervisor(fit: NodeFitness, *, recoverable: bool = True, nodes: str = "n[1-2]"):
@@ -48,7 +48,7 @@ def make_supervisor(fit: NodeFitness, *, recoverable: bool = True, nodes: str = 
     one.steps.facts.side_effect = lambda known, _: RunFacts(
         tail=known.tail, ends=known.ends, world=3
     )
-    one.steps.ask_witnesses.return_value = (TimeoutEvidence(), {})
+    one.steps.collect_timeout_evidence.return_value = (TimeoutEvidence(), {})
     one.handler = make_handler(one.allocation, Mock(), nodes)
     return one
 
@@ -58,7 +58,7 @@ def make_step(*nodes: str) -> RunningStep:
     return RunningStep(1, nodes, Mock(), 0.0)
 
 
-def end_step(one: StepSupervisor, step: RunningStep, evidence: StepEvidence):
+def end_step(one: StepSupervisor, step: RunningStep, evidence: StepEndEvidence):
     """Return what a supervisor answers to the end of a step that left this."""
     one.steps.evidence.return_value = evidence
     return one.handle_end(step, evidence.code, {})

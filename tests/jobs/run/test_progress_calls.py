@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from hpctl import progress
-from hpctl.jobs.run.progress_notes import open_note_listener
+from hpctl.jobs.run.progress_notes import open_progress_note_listener
 from tests.jobs.run.progress_talk import CALLS, environment, heard, python
 
 pytestmark = pytest.mark.integration
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.integration
 @pytest.fixture(params=["unix", "udp"])
 def listener(request, tmp_path):
     peers = ["localhost"] if request.param == "udp" else []
-    with open_note_listener(peers) as made:
+    with open_progress_note_listener(peers) as made:
         assert made.address.startswith(f"{request.param}:")
         yield made
 

@@ -5,7 +5,11 @@ import subprocess
 
 import pytest
 
-from hpctl.jobs.run.progress_notes import NoteFileReader, find_notes_in_log, open_note_listener
+from hpctl.jobs.run.progress_notes import (
+    ProgressNoteFileReader,
+    find_notes_in_log,
+    open_progress_note_listener,
+)
 from tests.jobs.run.progress_talk import ROOT, environment, heard
 
 pytestmark = pytest.mark.integration
@@ -15,7 +19,7 @@ def test_the_c_example_compiles_without_a_warning_and_is_heard(tmp_path) -> None
     source, program = ROOT / "examples/progress.c", tmp_path / "tell"
     flags = ["-std=c99", "-Wall", "-Wextra", "-Werror", "-o", str(program)]
     subprocess.run(["gcc", *flags, str(source)], check=True, timeout=60)
-    with open_note_listener() as listener:
+    with open_progress_note_listener() as listener:
         subprocess.run([str(program)], env=environment(listener.address), check=True, timeout=60)
         (note,) = heard(listener, 1)
     assert (note.step, note.loss, note.rank) == (12, 0.5, 3)
@@ -31,9 +35,9 @@ def test_the_bash_lines_are_heard(line: int, tmp_path) -> None:
     assert fence
     lines = [text for text in code.splitlines() if text and not text.startswith("#")]
     script = f"step=12 loss=0.5 SLURM_PROCID=3\n{lines[line]}\n"
-    with open_note_listener(["localhost"]) as udp:
+    with open_progress_note_listener(["localhost"]) as udp:
         place = tmp_path / "progress"
-        reader = NoteFileReader(place)
+        reader = ProgressNoteFileReader(place)
         address = [f"file:{place}", udp.address, ""][line]
         done = subprocess.run(
             [bash, "-c", script], env=environment(address), check=True, timeout=60,

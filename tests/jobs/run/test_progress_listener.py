@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.jobs.run.progress_notes import NoteFileReader, open_note_listener
+from hpctl.jobs.run.progress_notes import ProgressNoteFileReader, open_progress_note_listener
 from hpctl.toolkit.errors import HpctlError
 from tests.jobs.run.progress_talk import heard, python, sender
 from tests.waiting import until
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.integration
 
 
 def test_only_its_own_user_can_reach_the_unix_socket() -> None:
-    with open_note_listener() as listener:
+    with open_progress_note_listener() as listener:
         directory = Path(listener.address.removeprefix("unix:")).parent
         assert directory.stat().st_mode & 0o777 == 0o700
     assert not directory.exists()
@@ -21,7 +21,7 @@ def test_only_its_own_user_can_reach_the_unix_socket() -> None:
 
 def test_what_is_not_taken_is_bounded(monkeypatch) -> None:
     monkeypatch.setattr("hpctl.jobs.run.progress_notes.KEPT", 10)
-    with open_note_listener() as listener, sender(listener.address) as send:
+    with open_progress_note_listener() as listener, sender(listener.address) as send:
         for n in range(50):
             send(b"step=%d" % n)
         until(lambda: listener.dropped >= 40)
@@ -30,7 +30,7 @@ def test_what_is_not_taken_is_bounded(monkeypatch) -> None:
 
 def test_a_file_that_comes_later_is_torn_rotated_and_mixed(tmp_path) -> None:
     place = tmp_path / "progress"
-    reader = NoteFileReader(place)
+    reader = ProgressNoteFileReader(place)
     assert reader.take() == []
     with place.open("w") as file:
         file.write("step=1 loss=0.5\nstep=2\nnonsense\nstep=3 lo")
@@ -49,12 +49,12 @@ def test_a_file_that_comes_later_is_torn_rotated_and_mixed(tmp_path) -> None:
 def test_a_long_temporary_directory_is_no_obstacle(tmp_path) -> None:
     deep = tmp_path / ("d" * 100)
     deep.mkdir()
-    with open_note_listener(directory=deep) as listener:
+    with open_progress_note_listener(directory=deep) as listener:
         python("from hpctl import progress; progress.step(4)", listener.address)
         assert heard(listener, 1)[0].step == 4
 
 
 def test_peers_that_do_not_resolve_are_an_error_with_a_hint() -> None:
     with pytest.raises(HpctlError, match="cannot open a socket") as caught:
-        open_note_listener(["no-such-node.invalid"])
+        open_progress_note_listener(["no-such-node.invalid"])
     assert "getent" in caught.value.hint

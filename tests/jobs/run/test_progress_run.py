@@ -22,7 +22,7 @@ def new_run() -> RunProgress:
 
 def derive_next(first: RunProgress) -> RunProgress:
     """The run's next start."""
-    return RunProgress(POLICY, 5000.0, BEGAN, pace=first.pace.derive_next())
+    return RunProgress(POLICY, 5000.0, BEGAN, pace=first.pace.copy_for_next_start())
 
 
 def run(b, steps, every, ranks=1, at=1000.0, start=1):
@@ -168,7 +168,7 @@ def test_nan_loss_is_reported_at_once_and_once() -> None:
     trouble = b.trouble(last + 2)
     assert (trouble.kind, trouble.rank, trouble.node) == (TroubleKind.NAN, 3, "n1")
     assert trouble.step == 51
-    assert b.finite_at == b.convert_to_date(last + 0.5), (
+    assert b.finite_at == b.convert_to_datetime(last + 0.5), (
         "no loss after that was a number on all ranks"
     )
     assert b.trouble(last + 2) is None
@@ -292,7 +292,7 @@ def test_nothing_is_a_hang_within_the_floor(
     for note, pause in talk:
         at += pause
         progress.add(note, at)
-    assert at - progress.last_moved > 0 or progress.hang(at + wait) is None
+    assert at - progress.last_progress_at > 0 or progress.hang(at + wait) is None
 
 
 @given(st.floats(0.01, 500.0), st.integers(5, 80))

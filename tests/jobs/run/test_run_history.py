@@ -7,7 +7,7 @@ from hpctl.checkpoints.run_records import (
     AttemptEnded,
     AttemptStarted,
     CheckpointSaved,
-    TroubleTreated,
+    FailureHandled,
 )
 from hpctl.jobs.run import history as run_history
 from hpctl.jobs.run.history import JobHistory
@@ -18,7 +18,7 @@ from hpctl.vocabulary.trouble import Trouble, TroubleKind
 AT = datetime(2026, 11, 21, 12, tzinfo=UTC)
 TROUBLE = Trouble(TroubleKind.NODE, AT, "node n2 is lost", signature="node lost", node="n2")
 START = AttemptStarted(1, 0, AT, "n[1-2]", "/ck/step-7", 7)
-TREATED = TroubleTreated(1, TROUBLE, RunAction.STEP, "go on")
+TREATED = FailureHandled(1, TROUBLE, RunAction.STEP, "go on")
 END = AttemptEnded(1, AT + timedelta(seconds=75), 137, "node n2 is lost -> step")
 
 
@@ -76,9 +76,9 @@ def test_the_table_tells_each_attempt() -> None:
 
 def test_of_what_saves_took_the_first_of_each_attempt_are_kept(tmp_path) -> None:
     history = JobHistory.open(tmp_path / "run-7.jsonl")
-    history.record_saves(1, AT, [4.0, 5.0])
-    history.record_saves(1, AT, [6.0] * 99)
-    history.record_saves(2, AT, [7.0])
+    history.record_checkpoint_saves(1, AT, [4.0, 5.0])
+    history.record_checkpoint_saves(1, AT, [6.0] * 99)
+    history.record_checkpoint_saves(2, AT, [7.0])
     again = JobHistory.open(tmp_path / "run-7.jsonl")
     assert again.records[:2] == [CheckpointSaved(1, AT, 4.0), CheckpointSaved(1, AT, 5.0)]
     assert (len(again.records), again.past) == (MOST_SAVES + 1, [])
@@ -88,8 +88,8 @@ def test_the_end_of_a_run_that_had_to_end_is_named_by_the_next() -> None:
     asked = AttemptEnded(2, AT, 143, run_history.ASKED_TO_END)
     history = JobHistory(None, [START, END, AttemptStarted(2, 0, AT, "n[1-2]"), asked])
     history.add(AttemptStarted(3, 1, AT, "n[1-2]", "/ck/step-9", 9))
-    history.correct_end(0, "its node n2: GPU fell off the bus")
-    history.correct_end(1, "of nothing that is known")
+    history.correct_attempt_end_reason(0, "its node n2: GPU fell off the bus")
+    history.correct_attempt_end_reason(1, "of nothing that is known")
     rows = run_history.format_attempts_table(history.records)
     assert rows[1].endswith("node n2 is lost -> step")
     assert rows[2].endswith("it was asked to end: its node n2: GPU fell off the bus")

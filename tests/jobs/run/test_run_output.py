@@ -23,16 +23,16 @@ class Heard:
         self.notes: list[Any] = []
         self.timeouts = 0
 
-    def hear_line(self, line: SrunLine) -> None:
+    def handle_srun_line(self, line: SrunLine) -> None:
         self.lines.append(line)
 
-    def hear_verdict(self, verdict: LogRuleVerdict) -> None:
+    def handle_rule_verdict(self, verdict: LogRuleVerdict) -> None:
         self.verdicts.append(verdict)
 
-    def hear_note(self, note: Any) -> None:
+    def handle_progress_note(self, note: Any) -> None:
         self.notes.append(note)
 
-    def hear_timeout(self) -> None:
+    def handle_collective_timeout(self) -> None:
         self.timeouts += 1
 
 
@@ -141,8 +141,8 @@ def test_the_tail_of_new_ranks_has_no_line_of_those_before(tmp_path):
         output.begin()
         file.write(b"ValueError: bad\n")
         output.settle()
-        assert output.copy_tail() == ["ValueError: bad"]
+        assert output.copy_rank_tail() == ["ValueError: bad"]
         output.renew()
         file.write(b"step 1\n")
         assert output.settle().tail.list_lines() == ["ValueError: bad", "step 1"]
-    assert output.copy_tail() == ["step 1"]
+    assert output.copy_rank_tail() == ["step 1"]

@@ -41,7 +41,9 @@ def test_history_is_next_to_the_checkpoints_or_in_the_home() -> None:
         "/home/u/.local/state/hpctl/run-c_1-42.jsonl"
     )
     assert given().history == Path("/home/u/.local/state/hpctl/run-42.jsonl")
-    assert given(HPCTL_CHECKPOINT_DIR="/ck").done_mark == Path("/ck/.hpctl/run-42.done")
+    assert given(HPCTL_CHECKPOINT_DIR="/ck").completion_marker_path == Path(
+        "/ck/.hpctl/run-42.done"
+    )
 
 
 def test_the_clusters_policy_goes_under_the_jobs_own_and_leaves_the_size() -> None:
@@ -66,4 +68,4 @@ def test_the_clusters_policy_goes_under_the_jobs_own_and_leaves_the_size() -> No
     ],
 )
 def test_tasks_are_placed_where_their_number_on_each_node_is_known(options, environ, tasks):
-    assert list(given(*options, **environ).place_tasks(("n1", "n2")).values()) == tasks
+    assert list(given(*options, **environ).map_tasks_to_nodes(("n1", "n2")).values()) == tasks

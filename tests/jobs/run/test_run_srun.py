@@ -9,8 +9,8 @@ from hpctl.jobs.run.srun import (
     find_failed_rank_node,
     find_root_cause_end,
     find_step_id,
-    find_task_layout,
-    is_step_blocked_by,
+    find_tasks_per_node,
+    is_step_blocked_by_earlier,
     parse_srun_command,
     parse_srun_lines,
     restrict_to_step_nodes,
@@ -45,7 +45,10 @@ def test_a_step_pinned_to_nodes_is_refused(pin):
 def test_letters_in_one_word_are_read_as_srun_does(options, given):
     parsed = parse_srun_command([*options, "train", "a"])
     assert (parsed.command, parsed.options) == (("train", "a"), tuple(options))
-    assert (parsed.given.get("ntasks"), parsed.lives_on) == (given, given is None)
+    assert (parsed.given.get("ntasks"), parsed.should_continue_on_bad_exit) == (
+        given,
+        given is None,
+    )
 
 
 def test_the_supervisors_words_stand_after_the_users_and_before_the_command():
@@ -70,12 +73,12 @@ def test_the_supervisors_words_stand_after_the_users_and_before_the_command():
     ],
 )
 def test_tasks_of_the_allocation_become_tasks_of_a_node(options, environ, expected):
-    assert find_task_layout(parse_srun_command([*options, "x"]), environ, 5, 4) == expected
+    assert find_tasks_per_node(parse_srun_command([*options, "x"]), environ, 5, 4) == expected
 
 
 def test_tasks_that_do_not_come_out_even_are_refused():
     with pytest.raises(HpctlError, match="evenly"):
-        find_task_layout(parse_srun_command(["x"]), {"SLURM_NTASKS": "7"}, 5, 4)
+        find_tasks_per_node(parse_srun_command(["x"]), {"SLURM_NTASKS": "7"}, 5, 4)
 
 
 def test_what_goes_stale_is_taken_out_of_the_environment():
@@ -153,7 +156,7 @@ def test_a_step_is_found_by_its_sruns_process():
 def test_a_step_that_waits_for_a_dead_one_is_seen():
     old = "StepId=21.0 UserId=0 State=RUNNING Name=env SrunHost:Pid=vm:2095 TresPerNode=x\n"
     new = "StepId=21.TBD UserId=0 State=PENDING Name=(null) SrunHost:Pid=vm:3027\n"
-    assert is_step_blocked_by(old + new, 3027, {2095})
-    assert not is_step_blocked_by(new, 3027, {2095})
-    assert not is_step_blocked_by(old + new, 3027, set())
-    assert not is_step_blocked_by(old + new.replace("PENDING", "RUNNING"), 3027, {2095})
+    assert is_step_blocked_by_earlier(old + new, 3027, {2095})
+    assert not is_step_blocked_by_earlier(new, 3027, {2095})
+    assert not is_step_blocked_by_earlier(old + new, 3027, set())
+    assert not is_step_blocked_by_earlier(old + new.replace("PENDING", "RUNNING"), 3027, {2095})

@@ -6,10 +6,10 @@ from unittest.mock import Mock
 import pytest
 from msgspec.structs import replace
 
-from hpctl.jobs.decide import TreatedTrouble
+from hpctl.jobs.decide import PastTrouble
 from hpctl.jobs.run import trouble_handler
 from hpctl.jobs.run.allocation import AllocationState, NodeFitness
-from hpctl.jobs.run.ending import StepEvidence
+from hpctl.jobs.run.ending import StepEndEvidence
 from hpctl.jobs.run.history import JobHistory
 from hpctl.jobs.run.settings import RunSettings, read_run_settings
 from hpctl.jobs.run.srun import SrunLaunchFailure, parse_srun_command
@@ -72,8 +72,8 @@ FIT = NodeFitness(NODES, {})
 NO_GRES = "Invalid generic resource (gres) specification"
 
 
-def refused(text: str) -> StepEvidence:
-    return StepEvidence(1, failed=[SrunLaunchFailure(None, text)])
+def refused(text: str) -> StepEndEvidence:
+    return StepEndEvidence(1, failed=[SrunLaunchFailure(None, text)])
 
 
 def handler(lines=None, *, nodes="n[1-2]"):
@@ -100,13 +100,13 @@ def test_a_step_that_ran_starts_the_count_afresh():
     one = make_supervisor(FIT)
     for _ in range(MOST_NO_GRES):
         assert end_step(one, STEP, refused(NO_GRES)).trouble is None
-    assert end_step(one, STEP, StepEvidence(1)).trouble.kind is TroubleKind.CRASH
+    assert end_step(one, STEP, StepEndEvidence(1)).trouble.kind is TroubleKind.CRASH
     assert end_step(one, STEP, refused(NO_GRES)).answer.action is RunAction.STEP
 
 
-def past(kind: TroubleKind, node: str | None, hours: float) -> TreatedTrouble:
+def past(kind: TroubleKind, node: str | None, hours: float) -> PastTrouble:
     at = NOW - timedelta(hours=hours)
-    return TreatedTrouble(Trouble(kind, at, "", node=node), RunAction.STEP)
+    return PastTrouble(Trouble(kind, at, "", node=node), RunAction.STEP)
 
 
 def test_who_proved_bad_within_the_window_is_avoided():
@@ -144,7 +144,7 @@ def test_loss_of_a_spare_is_reported_once(monkeypatch):
     one = handler(lines, nodes="n[1-3]")
     monkeypatch.setattr(trouble_handler, "send_report", note_report)
     for gone in ([], ["n3"], ["n3"], ["n2", "n3"]):
-        one.report_unaffected(list(gone))
+        one.report_unused_node_loss(list(gone))
         until(lambda: len(reports) == len(lines))  # a thread sends them
     whys = [
         f"the job lost {node}, where no rank of this step runs: it runs on" for node in ("n3", "n2")
@@ -172,14 +172,14 @@ def test_nothing_is_sent_after_a_wish(monkeypatch):
     one = handler()
     late = JobReport(7, 0, progress=4)
     assert one._send_report(late) is None
-    one.request_action(None, RunDecision(RunAction.REQUEUE, "no spare is left"))
+    one.request_daemon_action(None, RunDecision(RunAction.REQUEUE, "no spare is left"))
     assert one._send_report(late) == DaemonReply(ok=False)
     assert [report.wish for report in sent] == [RequestedAction.NONE, RequestedAction.REQUEUE]
 
 
 def limits(left: float | None, whole_s: float | None) -> AllocationState:
     """What the allocation says of the time limit."""
-    return Mock(spec=AllocationState, left_s=Mock(return_value=left), whole_s=whole_s)
+    return Mock(spec=AllocationState, left_s=Mock(return_value=left), total_time_limit_s=whole_s)
 
 
 def given(tmp_path, saves: bool = True) -> RunSettings:
@@ -201,13 +201,13 @@ def given(tmp_path, saves: bool = True) -> RunSettings:
     ],
 )
 def test_it_is_near_when_a_save_and_a_requeue_just_fit(tmp_path, left, whole, near):
-    trouble = StepTimers(given(tmp_path)).time_limit(limits(left, whole), NOW)
+    trouble = StepTimers(given(tmp_path)).find_time_limit_trouble(limits(left, whole), NOW)
     assert (trouble is not None and trouble.kind is TroubleKind.TIME_LIMIT) is near
 
 
 def test_time_limit_is_signaled_once_and_only_to_programs_that_save(tmp_path):
     allocation = limits(50.0, 7200.0)
     clocks = StepTimers(given(tmp_path))
-    assert clocks.time_limit(allocation, NOW) is not None
-    assert clocks.time_limit(allocation, NOW) is None
-    assert StepTimers(given(tmp_path, saves=False)).time_limit(allocation, NOW) is None
+    assert clocks.find_time_limit_trouble(allocation, NOW) is not None
+    assert clocks.find_time_limit_trouble(allocation, NOW) is None
+    assert StepTimers(given(tmp_path, saves=False)).find_time_limit_trouble(allocation, NOW) is None

@@ -12,7 +12,7 @@ from hpctl.jobs.sbatch.context import PythonRuntime, SubmitContext
 from hpctl.jobs.sbatch.options import collect_hpctl_options, parse_sbatch_command_line
 from hpctl.jobs.sbatch.submit import plan_submission
 from hpctl.toolkit.errors import HpctlError
-from hpctl.vocabulary.registration import Registration, read_comment
+from hpctl.vocabulary.registration import Registration, parse_registration_comment
 
 CASES = yaml.safe_load(Path(__file__).with_name("sbatch_cases.yaml").read_text())
 
@@ -114,7 +114,10 @@ def test_the_users_comment_stays_behind_the_registration():
     ):
         got = submit(f"--checkpoint-dir /c {options}", text)
         comment = got.options[-1].partition("=")[2]  # after theirs: of two, sbatch takes the last
-        assert (comment, read_comment(comment)) == ('hpctl:{"ckpt":"/c"} my own', got.registered)
+        assert (comment, parse_registration_comment(comment)) == (
+            'hpctl:{"ckpt":"/c"} my own',
+            got.registered,
+        )
         assert any("your --comment stands after" in note for note in got.notes)
     # sbatch reads no variable of this name (seen on 22.05.8).
     got = submit("--checkpoint-dir /c", environment={"SBATCH_COMMENT": "x"})
@@ -124,11 +127,15 @@ def test_the_users_comment_stays_behind_the_registration():
 def test_the_comment_is_read_back():
     got = submit("--checkpoint-dir /c/{job_id}")
     comment = next(w for w in got.options if w.startswith("--comment=")).partition("=")[2]
-    assert read_comment(comment) == read_comment(comment + " held: no budget") == got.registered
+    assert (
+        parse_registration_comment(comment)
+        == parse_registration_comment(comment + " held: no budget")
+        == got.registered
+    )
     for other in ("", "mine", "hpctl:", "hpctl:[]"):
-        assert read_comment(other) is None
+        assert parse_registration_comment(other) is None
     flaw = "`ckpt` in its Comment is not a text"
-    assert read_comment('hpctl:{"ckpt":1}') == Registration(flaw=flaw)
+    assert parse_registration_comment('hpctl:{"ckpt":1}') == Registration(flaw=flaw)
 
 
 def test_the_directive_and_the_command_line_over_it():
@@ -171,7 +178,7 @@ def test_only_a_newline_ends_a_line(odd):
     )
     assert script.given == {"nodes": "4"}
     text = f"#!/bin/sh\n# one{odd}two\n#SBATCH -N4\nx\ntrue\n"
-    assert script.with_inserted("x\n") == text
+    assert script.insert_before_first_command("x\n") == text
 
 
 def test_wrap_becomes_a_script():
@@ -190,7 +197,7 @@ def test_wrap_becomes_a_script():
 def test_job_without_checkpoint_dir_is_registered_with_a_warning():
     got = submit("", STEP)
     assert got.options[-1] == "--comment=hpctl:{}"
-    assert read_comment("hpctl:{}") == got.registered == Registration()
+    assert parse_registration_comment("hpctl:{}") == got.registered == Registration()
     assert any("every restart begins at the script's beginning" in note for note in got.notes)
     assert "trap '" in got.text
     own = submit("--no-resume", STEP)
@@ -281,7 +288,7 @@ def test_everything_is_registered():
         "policy": {"restarts": 3}, "spares": 1, "save_signal": "USR2", "supervised": True,
     }  # fmt: skip
     assert got.registered.fields() == ticket
-    assert read_comment(got.options[-1].partition("=")[2]) == got.registered
+    assert parse_registration_comment(got.options[-1].partition("=")[2]) == got.registered
 
 
 def test_a_comment_that_slurm_would_not_take_is_refused():

@@ -125,8 +125,8 @@ def test_the_release_that_creates_the_directories_of_logs(tmp_path, answer, crea
     sbatch = tmp_path / "sbatch"
     sbatch.write_text(f"#!/bin/sh\n{answer}\n")
     sbatch.chmod(0o755)
-    assert context.creates_log_directories(str(sbatch)) is creates
-    assert context.creates_log_directories(str(tmp_path / "none")) is False
+    assert context.can_slurm_create_log_directories(str(sbatch)) is creates
+    assert context.can_slurm_create_log_directories(str(tmp_path / "none")) is False
 
 
 ROWS = """\

@@ -11,7 +11,7 @@ from hpctl.jobs.sbatch.context import PythonRuntime, SubmitContext
 from hpctl.jobs.sbatch.options import collect_hpctl_options, parse_sbatch_command_line
 from hpctl.jobs.sbatch.submit import plan_submission
 from hpctl.sandbox.api import Sandbox
-from hpctl.vocabulary.registration import LONGEST_COMMENT, write_comment
+from hpctl.vocabulary.registration import LONGEST_COMMENT, format_registration_comment
 from tests.sandbox.test_training_slurm import field, requeue, wait_for_text
 from tests.tables import beside
 
@@ -85,7 +85,7 @@ def test_every_option_of_sbatch_reaches_it(slurm: Sandbox, tmp_path) -> None:
                 collect_hpctl_options({}, {}, "/"),
                 SubmitContext(PythonRuntime("/py")),
             )
-            comment = write_comment(asked.registered, expected.get("comment", ""))
+            comment = format_registration_comment(asked.registered, expected.get("comment", ""))
             wanted = expected if "refused" in expected else {**expected, "comment": comment}
             ours = understood(slurm, [*asked.options, str(job), "an argument"])
             # A flag that this cluster cannot do is refused alike; a value must be accepted.

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hpctl.sandbox.api import Sandbox
-from hpctl.vocabulary.registration import read_comment
+from hpctl.vocabulary.registration import parse_registration_comment
 from tests.jobs.last_lines import BUILD, HEADERS, count_lost
 from tests.process import room, run_text
 from tests.sandbox.test_training_slurm import field, requeue, wait, wait_for_text
@@ -82,7 +82,7 @@ class Cluster:
         return done.stdout.strip(), done.stderr
 
     def registered(self, job: str) -> bool:
-        return read_comment(field(self.slurm, job, "Comment")) is not None
+        return parse_registration_comment(field(self.slurm, job, "Comment")) is not None
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from hpctl.jobs.hangs.stack_groups import NodeStacks, format_node_stacks, parse_node_stacks
-from hpctl.jobs.log_end import LogEnd
+from hpctl.jobs.log_end import LogTailBuffer
 from hpctl.jobs.run.output import LONGEST
 from tests.gpu.redact import Redactor
 
@@ -62,7 +62,7 @@ def read_run(folder: Path) -> dict[str, bytes]:
 
 def read_log_end(path: Path) -> str:
     """Return the lines of a job's log that `hpctl` keeps of it."""
-    end = LogEnd()
+    end = LogTailBuffer()
     end.add_block(path.read_bytes() + b"\n", LONGEST)
     return "\n".join(end.list_lines())
 

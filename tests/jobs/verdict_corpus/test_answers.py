@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import replace
 
-from hpctl.jobs.decide import RestartResources, TreatedTrouble, decide_trouble_answer
+from hpctl.jobs.decide import PastTrouble, RestartResources, decide_trouble_action
 from hpctl.jobs.run.post_mortem import judge_run_end
 from hpctl.vocabulary.failure import FailureCause
 from hpctl.vocabulary.run_policy import RESTARTS, RunAction, RunPolicy
@@ -23,15 +23,15 @@ MEANS = RestartResources(process=True, step=True, nodes=4, wanted=2, requeue=Tru
 def count_restarts(trouble, nodes) -> tuple[int, RunAction]:
     """How often a run is started again that fails so each time, on these nodes in turn, and what
     stops it. Each try begins at the same checkpoint and lasts two hours."""
-    past: list[TreatedTrouble] = []
+    past: list[PastTrouble] = []
     for number in range(40):
         again = replace(trouble, at=T0 + timedelta(hours=2 * number), progress=40)
         if trouble.node is not None:
             again = replace(again, node=nodes[number % len(nodes)])
-        answer = decide_trouble_answer(RunPolicy(), past, again, MEANS, again.at)
+        answer = decide_trouble_action(RunPolicy(), past, again, MEANS, again.at)
         if answer.action not in RESTARTS:
             return number, answer.action
-        past.append(TreatedTrouble(again, answer.action))
+        past.append(PastTrouble(again, answer.action))
     pytest.fail("it is started again and again")
 
 

@@ -10,14 +10,14 @@ from contextlib import contextmanager
 import pytest
 
 from hpctl.engine import request_client
-from hpctl.engine.instance_resolver import join_once
+from hpctl.engine.instance_resolver import join_instances_once
 from hpctl.engine.journal.state import replay_events
-from hpctl.engine.view import View
+from hpctl.engine.view import PlanningView
 from hpctl.engine.wake import LoopWaker
 from hpctl.nodes import orders_command
 from hpctl.toolkit.errors import Unavailable
 from hpctl.vocabulary.node_recovery import NodeRecovery
-from hpctl.vocabulary.policy import Mode, RecoveryPolicy
+from hpctl.vocabulary.policy import OperatingMode, RecoveryPolicy
 from tests.cli import worlds
 from tests.fakes.engine import take
 
@@ -35,9 +35,13 @@ def consumer(head):
             store = head.store()
             for request in store.requests():
                 state = replay_events(store.events())
-                cloud, joined = join_once(worlds.cloud(), worlds.slurm())
-                view = View(worlds.slurm(), cloud, worlds.health(), {}, state, joined.instances)
-                store.append(take(request, view, RecoveryPolicy(mode=Mode.OWN), worlds.NOW))
+                cloud, joined = join_instances_once(worlds.cloud(), worlds.slurm())
+                view = PlanningView(
+                    worlds.slurm(), cloud, worlds.health(), {}, state, joined.instances
+                )
+                store.append(
+                    take(request, view, RecoveryPolicy(mode=OperatingMode.OWN), worlds.NOW)
+                )
             store.close()
 
     thread = threading.Thread(target=serve, daemon=True)
@@ -59,9 +63,9 @@ def test_a_daemon_with_many_connections_is_woken(head):
     try:
         waker._fd = fcntl.fcntl(low, fcntl.F_DUPFD, 1024)
         waker.poke()
-        assert waker.is_poked()
+        assert waker.has_pending_wakeup()
         assert waker.wait(60)
-        assert not waker.is_poked()
+        assert not waker.has_pending_wakeup()
         waker.close()
     finally:
         os.close(low)

@@ -21,7 +21,7 @@ from hpctl.nodes.evidence import gather
 from hpctl.nodes.evidence.bucket import EvidenceBucket, upload_archive
 from hpctl.nodes.evidence.daemon import EvidenceRetention
 from hpctl.nodes.evidence.fetch import ArchiveReader
-from hpctl.nodes.evidence.store import InvalidArchiveError, check_archive_members
+from hpctl.nodes.evidence.store import InvalidArchiveError, read_archive_texts
 from hpctl.sagemaker.objects import S3Bucket
 from hpctl.vocabulary.evidence import KeptArchive, describe_archive, parse_kept_archive
 from hpctl.vocabulary.policy import EvidencePolicy, RecoveryPolicy
@@ -72,7 +72,7 @@ def test_a_node_writes_an_archive_without_secrets_and_the_head_reads_it(machine,
     come: list[int] = []
     reader = ArchiveReader(progress=lambda more, total: come.append(more))
     with reader.open(archive) as file:
-        assert {text.name for text in check_archive_members(file)} == {"order.txt", "dmesg.txt"}
+        assert {text.name for text in read_archive_texts(file)} == {"order.txt", "dmesg.txt"}
     assert sum(come) == archive.size
     (tmp_path / "to").mkdir()
     copy = reader.fetch(archive, tmp_path / "to")

@@ -145,7 +145,7 @@ def test_a_service_that_does_not_answer_leaves_no_file(tmp_path):
 
 def read_stream(account, ends: float = 1.0) -> bytes:
     reader = LogStreamReader(account, "g", ends, monotonic=lambda: 0.0)
-    return b"".join(reader.read_first(("LifecycleConfig/workers/i-1",)))
+    return b"".join(reader.read_first_stream(("LifecycleConfig/workers/i-1",)))
 
 
 def test_a_stream_is_bounded_in_bytes_requests_and_time(monkeypatch):

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from hpctl.engine.journal.state import replay_events
 from hpctl.faults.health import ORDER_S
 from hpctl.nodes.advance import advance_node_recovery
-from hpctl.nodes.evidence.decide import EVIDENCE, find_next_recoveries
+from hpctl.nodes.evidence.decide import EVIDENCE, find_next_evidence_recoveries
 from hpctl.nodes.testing import NO_TESTING
 from hpctl.vocabulary.assessment import Remedy
 from hpctl.vocabulary.evidence import (
@@ -20,8 +20,15 @@ from hpctl.vocabulary.evidence import (
 from hpctl.vocabulary.model import DeviceVerdict, Finding, NodeHealth
 from hpctl.vocabulary.node_recovery import NodePhase, NodeSignal
 from hpctl.vocabulary.outcome import Outcome
-from hpctl.vocabulary.policy import EvidencePolicy, Mode
-from hpctl.vocabulary.recovery import PhaseMove, StartStep, StepKind, StepRecord, Trail, WaitUntil
+from hpctl.vocabulary.policy import EvidencePolicy, OperatingMode
+from hpctl.vocabulary.recovery import (
+    PhaseMove,
+    StartStep,
+    StepKind,
+    StepRecord,
+    TransitionRecord,
+    WaitUntil,
+)
 from tests.fakes.values import OWN, at, does, generation, moves, opened, view_of
 from tests.nodes.test_node_recovery import FACTS, OURS, rec
 
@@ -78,8 +85,8 @@ def test_every_remedy_that_destroys_waits_and_others_do_not(remedy):
 def test_no_evidence_is_kept_where_nothing_is_destroyed_or_no_directory_is_set():
     for policy in (
         OWN,
-        replace(KEEPS, mode=Mode.ASSIST),
-        replace(KEEPS, mode=Mode.OBSERVE),
+        replace(KEEPS, mode=OperatingMode.ASSIST),
+        replace(KEEPS, mode=OperatingMode.OBSERVE),
         replace(KEEPS, attended=True),
     ):
         answer = next_of(policy=policy, seconds=61)
@@ -152,7 +159,7 @@ def test_what_was_offered_to_no_agent_is_offered_again_and_then_given_up():
 
 
 def test_evidence_is_kept_once_a_recovery():
-    kept = Trail(at(9), NodeSignal.EVIDENCE_KEPT, NodePhase.VACATED, "/e/n-1.tar.gz")
+    kept = TransitionRecord(at(9), NodeSignal.EVIDENCE_KEPT, NodePhase.VACATED, "/e/n-1.tar.gz")
     climbed = replace(VACATED, rung=1, trail=(kept,), steps=(OFFERED,))
     assert does(next_of(climbed, seconds=61)).kind is StepKind.REPLACE
 
@@ -175,12 +182,15 @@ def look(recoveries, seconds=2, silent=()):
 
 def test_only_so_many_nodes_keep_evidence_at_once_and_the_longest_empty_first():
     many = [empty(n) for n in (3, 1, 2, 4)]
-    assert find_next_recoveries(look(many), (), KEEPS, at(2)) == {"n-1", "n-2"}
+    assert find_next_evidence_recoveries(look(many), (), KEEPS, at(2)) == {"n-1", "n-2"}
     busy = empty(9, steps=(OFFERED,))
-    assert find_next_recoveries(look([*many, busy]), (), KEEPS, at(2)) == {"n-1"}
-    assert find_next_recoveries(look([*many, busy], 122), (), KEEPS, at(122)) == {"n-1", "n-2"}
+    assert find_next_evidence_recoveries(look([*many, busy]), (), KEEPS, at(2)) == {"n-1"}
+    assert find_next_evidence_recoveries(look([*many, busy], 122), (), KEEPS, at(122)) == {
+        "n-1",
+        "n-2",
+    }
     # What a gate holds, or cannot answer, takes no turn from the others.
-    assert find_next_recoveries(look(many, silent=("n1",)), ("n-2",), KEEPS, at(2)) == {
+    assert find_next_evidence_recoveries(look(many, silent=("n1",)), ("n-2",), KEEPS, at(2)) == {
         "n-3",
         "n-4",
     }

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from hpctl.detection.service import is_kept_by_other_source
+from hpctl.detection.service import is_check_of_other_source
 from hpctl.engine.config import Config
 from hpctl.nodes.evidence import check
 from hpctl.nodes.evidence.check import check_evidence, compare_evidence_places
@@ -109,4 +109,4 @@ def test_an_agent_names_its_place_in_each_report(tmp_path):
 
 
 def test_what_a_place_was_is_not_recalled():
-    assert is_kept_by_other_source(PLACE_CHECK)
+    assert is_check_of_other_source(PLACE_CHECK)

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from hpctl.engine.config import ClusterSection, Config
 from hpctl.engine.journal.events import SignalSeen
-from hpctl.engine.journal.state import State
+from hpctl.engine.journal.state import EngineState
 from hpctl.engine.live_config import LiveConfig
 from hpctl.engine.world import World
 from hpctl.nodes.evidence import command, daemon
@@ -20,7 +20,7 @@ from hpctl.toolkit.errors import Unavailable
 from hpctl.vocabulary.evidence import describe_archive
 from hpctl.vocabulary.node_recovery import NodePhase, NodeSignal
 from hpctl.vocabulary.policy import EvidencePolicy
-from hpctl.vocabulary.recovery import Trail
+from hpctl.vocabulary.recovery import TransitionRecord
 from hpctl.vocabulary.slurm_facts import SchedulerView
 from tests.cli.test_json_contract import holds
 from tests.clusters.bed import CLUSTER
@@ -36,10 +36,12 @@ def world(tmp_path, monkeypatch):
     body = pack(member())
     kept = keep(tmp_path, body)
     why = f"{kept.path}, {describe_archive(len(body), hashlib.sha256(body).hexdigest())}"
-    first = Trail(at(9), NodeSignal.EVIDENCE_KEPT, NodePhase.VACATED, why)
-    second = Trail(at(8), NodeSignal.NO_EVIDENCE, NodePhase.VACATED, "its agent does not answer")
+    first = TransitionRecord(at(9), NodeSignal.EVIDENCE_KEPT, NodePhase.VACATED, why)
+    second = TransitionRecord(
+        at(8), NodeSignal.NO_EVIDENCE, NodePhase.VACATED, "its agent does not answer"
+    )
     recoveries = [empty(1, trail=(first,)), empty(2, trail=(second,)), empty(3)]
-    state = State(nodes={r.id: r for r in recoveries})
+    state = EngineState(nodes={r.id: r for r in recoveries})
     seen = World(at(60), OWN, state, "train")
     monkeypatch.setattr(command, "read_world_once", lambda *_, **__: seen)
     config = Config(cluster=ClusterSection(name="train", region="us-east-1"))

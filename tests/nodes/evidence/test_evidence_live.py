@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from hpctl.nodes.evidence.fetch import ArchiveReader
-from hpctl.nodes.evidence.store import check_archive_members
-from hpctl.vocabulary.evidence import name_archive, parse_kept_archive
+from hpctl.nodes.evidence.store import read_archive_texts
+from hpctl.vocabulary.evidence import format_archive_name, parse_kept_archive
 from hpctl.vocabulary.job_recovery import JobSignal
 from hpctl.vocabulary.node_recovery import FELT, NodeSignal
 from tests.daemon.chaos import Chaos, cluster
@@ -74,9 +74,9 @@ def check_kept(recoveries: list, directory: Path) -> None:
         assert len(kept) == 1, rec.trail
         archive = parse_kept_archive(kept[0].why)
         assert archive is not None, kept[0].why
-        assert archive.path == str(directory / name_archive(rec.id))
+        assert archive.path == str(directory / format_archive_name(rec.id))
         with ArchiveReader().open(archive) as file:
-            assert check_archive_members(file)
+            assert read_archive_texts(file)
         remedies = [s.started for s in rec.steps if s.kind in FELT]
         assert remedies
         assert kept[0].at <= min(remedies)
@@ -96,7 +96,7 @@ def test_evidence_is_kept_before_each_remedy_and_shown_to_people(tmp_path):
         recoveries, _ = lose_nodes(live, ROUND)
         check_kept(recoveries, directory)
         rec = recoveries[0]
-        path = directory / name_archive(rec.id)
+        path = directory / format_archive_name(rec.id)
         texts = read_archive(path)
         assert {"order", "findings", "dmesg", "site-uptime"} <= texts.keys()
         assert "fallen off the bus" in texts["dmesg"]
@@ -130,10 +130,10 @@ def test_evidence_in_s3_is_listed_shown_fetched_and_compared(tmp_path, s3, s3_en
         assert len(kept) == 1, rec.trail
         assert kept[0].at <= min(s.started for s in rec.steps if s.kind in FELT)
         listed = ask(live, s3_endpoint, "evidence", "list", "--json")
-        assert f"{place}/{name_archive(rec.id)}" in listed
+        assert f"{place}/{format_archive_name(rec.id)}" in listed
         assert "dmesg.txt" in ask(live, s3_endpoint, "evidence", "show", rec.node)
         ask(live, s3_endpoint, "evidence", "fetch", rec.node, "--to", str(tmp_path))
-        texts = read_archive(tmp_path / name_archive(rec.id))
+        texts = read_archive(tmp_path / format_archive_name(rec.id))
         assert "fallen off the bus" in texts["dmesg"]
         for secret in (KEY_ID, SECRET, "hunter2xyz"):
             assert not any(secret in text for text in texts.values())

@@ -26,7 +26,7 @@ from hpctl.vocabulary.evidence import (
     MOST_BYTES,
     NOT_KEPT,
     EvidenceOrder,
-    is_valid_answer,
+    is_archive_kept,
 )
 from hpctl.vocabulary.model import AgentReport, DeviceVerdict, Finding
 from tests.fakes.values import at, finding, generation
@@ -248,7 +248,7 @@ def test_an_agent_keeps_evidence_once_a_recovery_says_so_and_tells_the_node(mach
     time.sleep(0.1)
     (answer,) = found
     assert (answer.check, answer.device, answer.code) == (EVIDENCE_CHECK, "n-1", KEPT)
-    assert is_valid_answer(answer)
+    assert is_archive_kept(answer)
     assert "order" in answer.detail
     (line,) = written
     assert line == "hpctl is about to reboot this node: recovery n-1, xid-79: off the bus"
@@ -275,7 +275,7 @@ def test_an_agent_without_a_directory_or_with_a_process_that_hangs_says_so(machi
     make_keeper(machine, found).begin(order("n-2"))
     until(lambda: len(found) == 2)
     assert "took more than" in found[1].detail
-    assert not is_valid_answer(found[1])
+    assert not is_archive_kept(found[1])
 
 
 def test_bytes_that_are_no_text_are_kept_as_text(machine):

@@ -14,10 +14,10 @@ from hpctl.nodes.evidence.store import (
     PART_KEPT_S,
     InvalidArchiveError,
     StoredFile,
-    check_archive_members,
     choose_expired_files,
     delete_archives,
     list_archives,
+    read_archive_texts,
 )
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.evidence import MOST_BYTES, KeptArchive
@@ -51,7 +51,7 @@ def keep(directory, body: bytes, name: str = "n-1.tar.gz") -> KeptArchive:
 def test_an_archive_is_checked_listed_and_copied(tmp_path):
     archive = keep(tmp_path, pack(member(), member("n-1/site-up_time.txt", 5)))
     with READER.open(archive) as file:
-        assert [(m.name, m.size) for m in check_archive_members(file)] == [
+        assert [(m.name, m.size) for m in read_archive_texts(file)] == [
             ("dmesg.txt", 3), ("site-up_time.txt", 5),
         ]  # fmt: skip
     (tmp_path / "to").mkdir()
@@ -114,10 +114,10 @@ def test_an_archive_that_unpacks_without_end_is_refused_within_bounds(tmp_path):
     for first in (header, pax.tobuf(tarfile.PAX_FORMAT)):
         bomb = gzip.compress(first + b"\0" * (MOST_BYTES * 2), compresslevel=1)
         with READER.open(keep(tmp_path, bomb)) as file, pytest.raises(InvalidArchiveError):
-            check_archive_members(file)
+            read_archive_texts(file)
     for garbage in (b"", b"no archive", pack(member())[:-20]):
         with READER.open(keep(tmp_path, garbage)) as file, pytest.raises(InvalidArchiveError):
-            check_archive_members(file)
+            read_archive_texts(file)
 
 
 def test_what_is_old_or_too_much_is_deleted_oldest_first():

@@ -7,9 +7,9 @@ from typing import Any
 
 from hpctl.engine.instance_resolver import InstanceResolver
 from hpctl.sagemaker.provider import InstanceDetails, SageMakerProvider
-from hpctl.sandbox.emulator import Emulator, NullMachines
+from hpctl.sandbox.emulator import HyperPodEmulator, NullMachineBackend
 from hpctl.sandbox.emulator.service import CallLog
-from hpctl.sandbox.emulator.state import Allocate, Role, make_loopback_allocator
+from hpctl.sandbox.emulator.state import Allocate, Role, make_loopback_address_allocator
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.cloud_facts import Instance, ProviderView
 from hpctl.vocabulary.ports import CloudProvider
@@ -41,7 +41,7 @@ def group(name: str, node_type: str, count: int, **more) -> dict[str, Any]:
     }
 
 
-def add(emulator: Emulator, name: str, count: int = 1) -> None:
+def add(emulator: HyperPodEmulator, name: str, count: int = 1) -> None:
     """Order so many more workers."""
     more = [{"InstanceGroupName": "workers", "IncrementTargetCountBy": count}]
     answer = emulator.handle("BatchAddClusterNodes", {"ClusterName": name, "NodesToAdd": more})
@@ -116,11 +116,11 @@ class EmulatorBed(_Nodes):
 
     def __init__(self, workers: int = 4, allocate: Allocate | None = None, **more) -> None:
         self.head_ahead = timedelta()
-        self.machines = NullMachines()
-        self.emulator = Emulator(self.machines, boot_time_s=0.05, allocate=allocate)
+        self.machines = NullMachineBackend()
+        self.emulator = HyperPodEmulator(self.machines, boot_time_s=0.05, allocate=allocate)
         self.emulator.start()
         self.emulator.create(cluster(workers=workers, **more))
-        self.emulator.wait_in_service(CLUSTER, 20)
+        self.emulator.wait_until_in_service(CLUSTER, 20)
         self.provider = SageMakerProvider(
             CLUSTER, region="us-west-2", endpoint_url=self.emulator.endpoint_url, read_attempts=3,
             sleep=lambda _seconds: None, now=lambda: datetime.now(UTC) + self.head_ahead,
@@ -141,7 +141,7 @@ class EmulatorBed(_Nodes):
         self.machines.done.clear()
         emulator.calls = CallLog()
         emulator.create(cluster())
-        emulator.wait_in_service(CLUSTER, 20)
+        emulator.wait_until_in_service(CLUSTER, 20)
 
     def close(self) -> None:
         self.emulator.stop()
@@ -163,7 +163,7 @@ class EmulatorBed(_Nodes):
         add(self.emulator, CLUSTER, count)
 
     def settle(self) -> None:
-        self.emulator.wait_in_service(CLUSTER, 60)
+        self.emulator.wait_until_in_service(CLUSTER, 60)
 
     def until(self, done: Callable[[], bool]) -> None:
         deadline = time.monotonic() + 60
@@ -209,8 +209,8 @@ class EmulatorBed(_Nodes):
         else:
             self.emulator.faults.clear("vanish")
 
-    def act_without_order(self, instance: str) -> bool:
-        return self.emulator.act_without_order(instance)
+    def start_unrequested_recovery(self, instance: str) -> bool:
+        return self.emulator.start_unrequested_recovery(instance)
 
 
 Bed = FakeBed | EmulatorBed
@@ -220,7 +220,7 @@ Bed = FakeBed | EmulatorBed
 class JoinedProvider:
     """The adapter, and its view joined to the Slurm that the emulator's nodes would make."""
 
-    def __init__(self, real: SageMakerProvider, emulator: Emulator) -> None:
+    def __init__(self, real: SageMakerProvider, emulator: HyperPodEmulator) -> None:
         self._real, self._world, self._joiner = real, emulator.world, InstanceResolver()
 
     def __getattr__(self, name: str):
@@ -254,7 +254,7 @@ class GroupBed(EmulatorBed):
     prefix = "gpu-compute-"
 
     def __init__(self, workers: int = 4) -> None:
-        addresses = make_loopback_allocator()
+        addresses = make_loopback_address_allocator()
 
         def allocate(name: str, role: Role) -> tuple[str, str]:
             address, host = addresses(name, role)
@@ -276,7 +276,7 @@ class GroupBed(EmulatorBed):
 class Client:
     """The API in-process: the same path as over HTTP, without the socket."""
 
-    def __init__(self, emulator: Emulator) -> None:
+    def __init__(self, emulator: HyperPodEmulator) -> None:
         self.emulator = emulator
 
     def __call__(self, operation: str, **request) -> dict[str, Any]:

@@ -210,8 +210,8 @@ def test_a_node_refused_in_a_batch_is_rejected(bed: Bed, code: str, transient: b
 def test_the_service_may_act_without_an_order(bed: Bed) -> None:
     old = bed.worker()
     bed.stick()
-    assert bed.act_without_order(old.id)
-    assert not bed.act_without_order(old.id)
+    assert bed.start_unrequested_recovery(old.id)
+    assert not bed.start_unrequested_recovery(old.id)
     bed.until(lambda: successor(bed, old).status is InstanceStatus.PENDING)
     refused = one(bed.provider.replace([old.id]), old)
     assert (refused.kind, refused.code) == (OutcomeKind.REJECTED, "InstanceIdNotFound")
@@ -219,7 +219,7 @@ def test_the_service_may_act_without_an_order(bed: Bed) -> None:
     bed.settle()
     assert successor(bed, old).id != old.id
     assert bed.truly_replaced() == [old.id]
-    assert not bed.act_without_order(bed.controller().id)
+    assert not bed.start_unrequested_recovery(bed.controller().id)
 
 
 def test_an_id_named_twice_is_ordered_once(bed: Bed) -> None:

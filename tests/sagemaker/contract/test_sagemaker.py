@@ -29,7 +29,7 @@ def test_a_cluster_that_is_not_continuous_has_no_logical_ids_and_recovers_by_def
     spec = cluster("plain")
     del spec["NodeProvisioningMode"], spec["NodeRecovery"]
     emulated.emulator.create(spec)
-    emulated.emulator.wait_in_service("plain", 60)
+    emulated.emulator.wait_until_in_service("plain", 60)
     url = emulated.emulator.endpoint_url
     plain = SageMakerProvider("plain", region="us-west-2", endpoint_url=url)
     view = plain.view()
@@ -239,6 +239,6 @@ def test_a_cluster_older_than_an_order_says_what_it_needs_first(emulated):
     emulated.until(rebooted)
     emulated.emulator.handlers["UpdateClusterSoftware"]({"ClusterName": CLUSTER})
     emulated.until(lambda: not emulated.provider.view().unpatched)
-    emulated.emulator.wait_in_service(CLUSTER, 60)
+    emulated.emulator.wait_until_in_service(CLUSTER, 60)
     emulated.until(rebooted)
     assert emulated.provider.replace([worker.id])[worker.id].kind is OutcomeKind.ACCEPTED

@@ -13,10 +13,16 @@ from hpctl.detection import metrics
 from hpctl.detection.checks.host_disk import DiskSpace
 from hpctl.detection.checks.host_disk import DiskSpaceSample as Disks
 from hpctl.detection.checks.host_edac import EdacCounts
-from hpctl.detection.checks.host_mounts import MountAnswer
+from hpctl.detection.checks.host_mounts import MountProbeResult
 from hpctl.detection.checks.host_nvme import NvmeController
 from hpctl.detection.checks.neuron_reading import NeuronDevice
-from hpctl.detection.metrics import PREFIX, MetricsServer, list_samples, list_series, render_samples
+from hpctl.detection.metrics import (
+    PREFIX,
+    MetricsServer,
+    list_metric_samples,
+    list_metric_series,
+    render_prometheus_text,
+)
 from hpctl.detection.nvml.snapshot import (
     ClockThrottleTimes,
     EccCounters,
@@ -58,7 +64,7 @@ SEEN = {
         CounterSweep(1.0, {"rdmap79s0": CounterReading((1, 1), {"retrans_pkts": 12})})
     ),
     "host.disk": Disks((DiskSpace("/", False, 100, 40, 60),)),
-    "host.mounts": (MountAnswer("/fsx", "lustre", 3.5),),
+    "host.mounts": (MountProbeResult("/fsx", "lustre", 3.5),),
     "host.nvme": (NvmeController("nvme0", "x", "live"), NvmeController("nvme1", "x", "dead")),
     "host.edac": (EdacCounts("mc0", 1, 2),),
     "neuron.errors": (NeuronDevice("neuron0", {"sram_ecc_uncorrected": 5}),),
@@ -75,7 +81,9 @@ def test_it_prints_what_its_checks_saw_last_in_base_units():
         replace(finding(), verdict=DeviceVerdict.NOTE, code=code, count=20) for code in ("13", "31")
     ]
     found_now = [finding(), finding(), *notes]
-    text = render_samples(list_samples(SEEN, iter(found_now), {"efa.retrans_ratio": 0.25}))
+    text = render_prometheus_text(
+        list_metric_samples(SEEN, iter(found_now), {"efa.retrans_ratio": 0.25})
+    )
     assert promtool("check", "metrics", input=text.decode()) == ""
     found = lines(text)
     wanted = {
@@ -97,13 +105,13 @@ def test_it_prints_what_its_checks_saw_last_in_base_units():
     assert {name: found.get(name) for name in wanted} == pytest.approx(wanted)
     assert 'gpu_temperature_celsius{gpu="1"}' not in found, "what a GPU does not say is no zero"
     others = {"cpu_ratio", "resident_memory_bytes", "nvml_child_resident_memory_bytes"}
-    assert {name.partition("{")[0] for name in found} | others == set(list_series())
+    assert {name.partition("{")[0] for name in found} | others == set(list_metric_series())
 
 
 def test_no_name_that_a_user_chose_makes_a_series_or_breaks_a_line():
     chosen = [replace(finding(), check=f"{HOSTILE}{n}") for n in range(50)]
-    text = render_samples(
-        list_samples({"host.mounts": (MountAnswer(HOSTILE * 99, "nfs"),)}, chosen, {})
+    text = render_prometheus_text(
+        list_metric_samples({"host.mounts": (MountProbeResult(HOSTILE * 99, "nfs"),)}, chosen, {})
     )
     assert promtool("check", "metrics", input=text.decode()) == ""
     assert lines(text)['findings{check="other",verdict="fail"}'] == 50

@@ -9,9 +9,13 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.engine.journal.events import GateBlocked, HoldLifted, JobRecoveryOpened, RequestTaken
-from hpctl.engine.waiting import GAVE_UP_SHOWN_S, find_waiting_jobs, find_waiting_nodes
+from hpctl.engine.waiting import (
+    GAVE_UP_SHOWN_S,
+    find_jobs_awaiting_operator,
+    find_nodes_awaiting_operator,
+)
 from hpctl.service import alert_gauges
-from hpctl.service.alert_gauges import MOST_NAMED, read_free_ratio
+from hpctl.service.alert_gauges import MOST_NAMED, read_free_disk_ratio
 from hpctl.service.metrics import DaemonMetrics
 from hpctl.vocabulary.identity import RecoveryId, RuleId
 from hpctl.vocabulary.policy import RecoveryPolicy
@@ -97,28 +101,28 @@ def test_a_held_job_waits_until_it_is_released():
     bench = Bench()
     bench.fold(*job_ended(HELD_BY_HPCTL))
     state = bench.state
-    (one,) = find_waiting_jobs(state, {1: slurm_job(1, **HELD)}, at(9000))
+    (one,) = find_jobs_awaiting_operator(state, {1: slurm_job(1, **HELD)}, at(9000))
     assert (one.job, one.since, str(one.end)) == (1, at(4), "held")
     released = slurm_job(1, **{**HELD, "reason": "Resources"})
     for jobs in ({1: released}, {1: slurm_job(1)}, {}):
-        assert find_waiting_jobs(state, jobs, at(9000)) == []
+        assert find_jobs_awaiting_operator(state, jobs, at(9000)) == []
 
 
 def test_a_job_that_was_given_up_waits_for_a_day_unless_it_runs():
     bench = Bench()
     bench.fold(*job_ended(((4, "deadline"),)))
     state = bench.state
-    (one,) = find_waiting_jobs(state, {}, at(GAVE_UP_SHOWN_S))
+    (one,) = find_jobs_awaiting_operator(state, {}, at(GAVE_UP_SHOWN_S))
     assert str(one.end) == "gave_up"
-    assert find_waiting_jobs(state, {1: slurm_job(1)}, at(60)) == []
-    assert find_waiting_jobs(state, {}, at(GAVE_UP_SHOWN_S + 5)) == []
+    assert find_jobs_awaiting_operator(state, {1: slurm_job(1)}, at(60)) == []
+    assert find_jobs_awaiting_operator(state, {}, at(GAVE_UP_SHOWN_S + 5)) == []
 
 
 def test_where_slurm_cannot_be_read_each_escalated_node_counts():
     bench = Bench()
     bench.fold(opened(), *moved(NODE, (30, "needs_human")))
-    assert [rec.id for rec in find_waiting_nodes(bench.state, None)] == [NODE]
-    assert find_waiting_nodes(bench.state, {"n1": slurm_node(1)}) == []
+    assert [rec.id for rec in find_nodes_awaiting_operator(bench.state, None)] == [NODE]
+    assert find_nodes_awaiting_operator(bench.state, {"n1": slurm_node(1)}) == []
 
 
 def test_the_oldest_are_named_and_the_others_share_a_series(clock):
@@ -188,8 +192,8 @@ def test_troubles_are_by_part():
 
 
 def test_the_free_share_of_a_disk(tmp_path):
-    assert 0.0 <= read_free_ratio(tmp_path) <= 1.0
-    assert math.isnan(read_free_ratio(tmp_path / "gone"))
+    assert 0.0 <= read_free_disk_ratio(tmp_path) <= 1.0
+    assert math.isnan(read_free_disk_ratio(tmp_path / "gone"))
     made = DaemonMetrics(state_dir=tmp_path)
     free = made.registry.get_sample_value("hpctl_state_dir_free_ratio")
-    assert free == pytest.approx(read_free_ratio(tmp_path), abs=0.05)
+    assert free == pytest.approx(read_free_disk_ratio(tmp_path), abs=0.05)

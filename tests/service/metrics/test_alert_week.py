@@ -8,10 +8,16 @@ import pytest
 from msgspec.structs import replace
 
 from docgen.alerts import make_rules as shipped_rules
-from hpctl.faults.catalogue import build_rules as catalogue_rules
+from hpctl.faults.catalogue import build_fault_rules as catalogue_rules
 from hpctl.vocabulary.assessment import Remedy, Urgency
 from hpctl.vocabulary.identity import RuleId
-from hpctl.vocabulary.policy import FaultClassOverride, JobPolicy, Mode, NodePolicy, RecoveryPolicy
+from hpctl.vocabulary.policy import (
+    FaultClassOverride,
+    JobPolicy,
+    NodePolicy,
+    OperatingMode,
+    RecoveryPolicy,
+)
 from tests.engine.machine.test_mass_events import OVERRIDE as BROKEN_CHECK
 from tests.engine.machine.test_mass_events import RULE, BrokenCheck
 from tests.engine.machine.world import Defect
@@ -101,7 +107,7 @@ def shorten_windows(rules: Path, place: Path) -> Path:
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("days", [1, pytest.param(7, marks=pytest.mark.nightly)])
 def test_a_normal_week_opens_no_alert(days, rules, tmp_path, monkeypatch):
-    policy = RecoveryPolicy(mode=Mode.OWN)
+    policy = RecoveryPolicy(mode=OperatingMode.OWN)
     cluster = Cluster(monkeypatch, policy, size=16)
     work(cluster, days)
     dice = random.Random(7)
@@ -118,7 +124,7 @@ def test_a_normal_week_opens_no_alert(days, rules, tmp_path, monkeypatch):
 
 
 CHECK_WEEK = RecoveryPolicy(
-    mode=Mode.OWN, node=NodePolicy(verify_healthy_s=30.0), job=JobPolicy(max_restarts=0)
+    mode=OperatingMode.OWN, node=NodePolicy(verify_healthy_s=30.0), job=JobPolicy(max_restarts=0)
 )
 ASK = FaultClassOverride(
     urgency=Urgency.NOW, ladder=(Remedy.ASK_HUMAN,), settle_s=0.0, meaning="a person looks first"
@@ -170,7 +176,7 @@ def plan_conditions(found: Conditions) -> None:
     def trouble(part: str, text: str) -> None:
         heads[0].troubles = {part: text}
 
-    def silence(count: int, mode: Mode, *, silent: bool) -> None:
+    def silence(count: int, mode: OperatingMode, *, silent: bool) -> None:
         """In mode own a node whose agent is silent is rebooted."""
         daemon.policy = replace(CHECK_WEEK, mode=mode)
         for name in world.names[:count]:
@@ -202,8 +208,8 @@ def plan_conditions(found: Conditions) -> None:
     found.flag("HpctlDiskFull", 3, lambda: low(0.01), lambda: low(0.5))
     for alert, count in (("HpctlAgentsSilent", 1), ("HpctlAgentsLost", 8)):
         begins, ends = found.add(alert, 4)
-        cluster.at(begins, silence, count, Mode.OBSERVE, silent=True)
-        cluster.at(ends, silence, count, Mode.OWN, silent=False)
+        cluster.at(begins, silence, count, OperatingMode.OBSERVE, silent=True)
+        cluster.at(ends, silence, count, OperatingMode.OWN, silent=False)
     # A fault that a person is asked about: until the node is given back.
     begins, ends = found.add("HpctlEscalated", 9)
     victim = world.names[-1]

@@ -20,8 +20,8 @@ from hpctl.engine.journal.events import (
     StepResolved,
     StepStarted,
 )
-from hpctl.engine.journal.state import State, replay_events
-from hpctl.engine.view import View
+from hpctl.engine.journal.state import EngineState, replay_events
+from hpctl.engine.view import PlanningView
 from hpctl.faults.catalogue import SHIPPED
 from hpctl.service import metrics
 from hpctl.service.metrics import CLASSES, DaemonMetrics, find_rule_family
@@ -252,7 +252,7 @@ def test_the_class_of_every_rule_is_one_of_the_table():
 HOSTILE = 'p"\n\\\x1b[31m\u202e{x="1"}\ud800'
 
 
-def hostile_world() -> tuple[View, int]:
+def hostile_world() -> tuple[PlanningView, int]:
     """10,000 nodes in 130 partitions whose names nobody would choose; jobs of as many more."""
     world = World(10_000, 1250)
     nodes = {
@@ -263,14 +263,14 @@ def hostile_world() -> tuple[View, int]:
         i: replace(j, partition=f"{HOSTILE}{i}", comment=HOSTILE, name=HOSTILE)
         for i, j in world.slurm.jobs.items()
     }
-    state, base = State(), world.slurm.as_of
+    state, base = EngineState(), world.slurm.as_of
     for n, name in enumerate([*nodes][:500]):
         rule = RuleId(f"{HOSTILE}{n}")
         state.fold(replace(opened(f"n-{n}", name, rule=rule), at=base))
         hold = {"target": name, "gate": f"{HOSTILE}{n}", "why": HOSTILE, "rule": rule}
         state.fold(GateBlocked(base, **hold))
     seen = replace(world.slurm, nodes=nodes, jobs=jobs)
-    return View(seen, world.cloud, world.health(), {}, state), 101
+    return PlanningView(seen, world.cloud, world.health(), {}, state), 101
 
 
 def test_series_and_time_are_bounded_at_ten_thousand_nodes_with_hostile_names():

@@ -18,7 +18,13 @@ from prometheus_client import generate_latest
 from docgen.alerts import ALERTS, RECORDS
 from docgen.metrics import intake_registry
 from hpctl.cli.main import cli
-from hpctl.detection.metrics import PREFIX, MetricsServer, list_samples, list_series, render_samples
+from hpctl.detection.metrics import (
+    PREFIX,
+    MetricsServer,
+    list_metric_samples,
+    list_metric_series,
+    render_prometheus_text,
+)
 from hpctl.insight.grey.decide import GAUGES
 from hpctl.service.intake.app import make_discovery_route, make_intake_app
 from hpctl.service.intake.server import IntakeServer
@@ -91,7 +97,7 @@ def test_each_alert_links_to_its_section(rendered, tmp_path):
 
 
 def test_every_metric_that_is_named_exists(rendered):
-    exist = {PREFIX + name for name in list_series()} | RECORDS.keys()
+    exist = {PREFIX + name for name in list_metric_series()} | RECORDS.keys()
     for registry in (DaemonMetrics().registry, intake_registry()):
         for family in registry.collect():
             ends = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}
@@ -121,7 +127,7 @@ def test_it_refuses_with_the_fix_what_cannot_be(rendered, monkeypatch):
 @pytest.fixture
 def head():
     """A head node's HTTP with a made-up state, and the agent of one of its nodes."""
-    text = render_samples(list_samples(SEEN, [], {}))
+    text = render_prometheus_text(list_metric_samples(SEEN, [], {}))
     agent = MetricsServer("127.0.0.1:0", [], [], lambda: text)
     agent.start()
     metrics, view = DaemonMetrics(agent_port=agent.port), view_of(nodes=3)

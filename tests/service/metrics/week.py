@@ -49,7 +49,7 @@ class Cluster:
         )
         monkeypatch.setattr(metrics, "time", clock)
         monkeypatch.setattr(alert_gauges, "time", clock)
-        monkeypatch.setattr(alert_gauges, "read_free_ratio", lambda path: self.free[path.name])
+        monkeypatch.setattr(alert_gauges, "read_free_disk_ratio", lambda path: self.free[path.name])
         self._used = list_used()
         self._plans: list[tuple[int, Callable[[], object]]] = []
         self.heads = [Head("a"), Head("b")]
@@ -112,7 +112,7 @@ class Cluster:
         last = self.daemon.loop.last
         assert last is not None
         assert leader.made is not None
-        leader.made.take_cycle(0.1, last)
+        leader.made.record_cycle_result(0.1, last)
         leader.made.take_troubles(leader.troubles)
 
     def _scrape(self) -> None:

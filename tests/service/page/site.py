@@ -14,11 +14,11 @@ from msgspec import Struct
 from hpctl.engine.config import parse_config
 from hpctl.engine.journal.events import Event
 from hpctl.engine.journal.rows import DaemonIdentity
-from hpctl.engine.journal.store import Store
+from hpctl.engine.journal.store import JournalStore
 from hpctl.service.intake.server import IntakeServer
 from hpctl.service.page.access import PageAccess
 from hpctl.service.page.app import BOUNDS, PageHub, make_application
-from hpctl.service.page.follow import PageFollower
+from hpctl.service.page.follow import StatusPagePoller
 from hpctl.vocabulary.cloud_facts import ProviderView
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.slurm_facts import SchedulerView
@@ -55,7 +55,7 @@ class MonotonicClock:
 def follower(place, patch, slurm, cloud=None, health=(), leaves=None, ticks=time.monotonic):
     """One that has looked once."""
     config = parse_config(f"state_dir: {place}\nkill_switch: {place}/STOP\nmode: assist\n")
-    store = Store(config.url)
+    store = JournalStore(config.url)
     store.record(health)
     store.take_lease(HEAD, store.daemon(), worlds.at(-600), 30.0)
     store.renew_lease(worlds.at(89.5), 30.0, 0.012, "", "own")
@@ -65,16 +65,16 @@ def follower(place, patch, slurm, cloud=None, health=(), leaves=None, ticks=time
     for module in ("hpctl.service.page.follow", "hpctl.engine.adapters"):
         patch.setattr(f"{module}.make_scheduler", lambda _: Reads(slurm, leaves or {}))
     patch.setattr(
-        "hpctl.engine.adapters.make_provider", lambda _: Reads(cloud or worlds.cloud(), {})
+        "hpctl.engine.adapters.make_cloud_provider", lambda _: Reads(cloud or worlds.cloud(), {})
     )
-    made = PageFollower(config, ticks)
+    made = StatusPagePoller(config, ticks)
     made.look(5.0)
     return made
 
 
 def append(place: Path, events: Sequence[Event]) -> None:
     """What the daemon would write."""
-    store = Store(f"sqlite:///{place}/journal.db")
+    store = JournalStore(f"sqlite:///{place}/journal.db")
     store.take_lease(HEAD, store.daemon(), worlds.at(-600), 30.0)
     store.append(events)
     store.renew_lease(worlds.at(89.5), 30.0, 0.012, "", "own")
@@ -82,7 +82,7 @@ def append(place: Path, events: Sequence[Event]) -> None:
 
 
 @contextmanager
-def served(made: PageFollower, access: PageAccess) -> Iterator[str]:
+def served(made: StatusPagePoller, access: PageAccess) -> Iterator[str]:
     """The server, and its address."""
     hub = PageHub(made)
     server = IntakeServer(make_application(hub, access), "127.0.0.1", bounds=BOUNDS)

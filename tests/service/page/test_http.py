@@ -74,7 +74,7 @@ def test_a_host_name_that_is_not_its_own_is_refused(url: str) -> None:
         assert site.get(url, "/", host=host)[0] in (400, 421), host
     mine = (f"localhost:{port}", "127.0.0.1", "[::1]:99", socket.gethostname().upper())
     assert {site.get(url, "/", host=host)[0] for host in mine} == {200}
-    assert PageAccess(None, ["Cluster.Example"]).is_own_host("cluster.example:443")
+    assert PageAccess(None, ["Cluster.Example"]).is_allowed_host("cluster.example:443")
 
 
 def test_a_link_lets_one_browser_in_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from hpctl.engine.explain_view import build_explain_view
 from hpctl.engine.journal.events import GateBlocked, SignalSeen
 from hpctl.engine.world_reader import WorldReader
 from hpctl.service.page import follow
-from hpctl.service.page.follow import PageFollower
+from hpctl.service.page.follow import StatusPagePoller
 from hpctl.service.page.node_map import make_node_cells
 from hpctl.service.page.render import PageRenderer
 from hpctl.service.page.training import list_training_jobs, make_time_segments
@@ -52,7 +52,7 @@ class Elements(HTMLParser):
         self.attributes |= {name for name, _ in attrs}
 
 
-def shown(made: PageFollower, path: str) -> str:
+def shown(made: StatusPagePoller, path: str) -> str:
     renderer = PageRenderer(made)
     return renderer.document(renderer.page(path), path, 1)
 
@@ -65,7 +65,7 @@ def ticks() -> site.MonotonicClock:
 @pytest.fixture
 def known(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ticks: site.MonotonicClock
-) -> PageFollower:
+) -> StatusPagePoller:
     some = (worlds.healed(), worlds.troubled(), worlds.changes())
     site.append(tmp_path, [event for events in some for event in events])
     health = [*worlds.health().values()]
@@ -115,7 +115,7 @@ def test_no_text_of_anybody_becomes_markup_or_moves_the_reader(tmp_path, monkeyp
     assert "A" * 4001 not in text
 
 
-def test_a_page_says_what_explain_says(known: PageFollower) -> None:
+def test_a_page_says_what_explain_says(known: StatusPagePoller) -> None:
     for target in ("n-44444444", "j-77777777", "ip-10-1-0-5", "4444"):
         view = build_explain_view(known.world, known.rules, target)
         assert view is not None
@@ -141,7 +141,9 @@ def test_what_needs_a_person_comes_first_then_the_map_then_jobs_and_recoveries(k
     assert "<code>hpctl replace ip-10-1-0-6</code>" in task
 
 
-def test_cards_are_named_by_node_and_fault_and_have_a_link_that_stays(known: PageFollower) -> None:
+def test_cards_are_named_by_node_and_fault_and_have_a_link_that_stays(
+    known: StatusPagePoller,
+) -> None:
     text = shown(known, "/")
     for rid, name in (
         ("n-44444444", "ip-10-1-0-4: GPU has fallen off the bus"),
@@ -153,7 +155,7 @@ def test_cards_are_named_by_node_and_fault_and_have_a_link_that_stays(known: Pag
     assert f'<h2 id="explain-h">{name}' in shown(known, "/explain/4343")
 
 
-def test_a_job_s_card_tells_when_it_runs_again_and_what_it_lost(known: PageFollower) -> None:
+def test_a_job_s_card_tells_when_it_runs_again_and_what_it_lost(known: StatusPagePoller) -> None:
     card = (
         shown(known, "/").partition('<article id="card-j-77777777"')[2].partition("</article>")[0]
     )
@@ -163,14 +165,14 @@ def test_a_job_s_card_tells_when_it_runs_again_and_what_it_lost(known: PageFollo
     assert "18 s lost in 1 interruption; 200 steps redone" in card
 
 
-def test_a_timeline_counts_from_the_fault(known: PageFollower) -> None:
+def test_a_timeline_counts_from_the_fault(known: StatusPagePoller) -> None:
     text = shown(known, "/explain/n-11111111")
     assert "T+0 s is the fault, " in text
     assert "<b>T+0.15 s</b>" in text
     assert "<b>T+54 s</b>" in text
 
 
-def test_what_is_read_without_a_daemon_says_so_and_when(known: PageFollower) -> None:
+def test_what_is_read_without_a_daemon_says_so_and_when(known: StatusPagePoller) -> None:
     text = shown(known, "/")
     assert "read by the page itself, not by a daemon: " in text
     assert 'as of <time id="asof" datetime="2026-11-21T12:01:00+00:00">2026-11-21 12:01 UTC' in text
@@ -188,7 +190,7 @@ def test_a_job_with_a_time_limit_is_shown_while_it_runs(tmp_path, monkeypatch) -
     assert [training.id for training in list_training_jobs(made.world)] == [JobId(4242)]
 
 
-def test_the_map_tells_what_each_node_is(known: PageFollower) -> None:
+def test_the_map_tells_what_each_node_is(known: StatusPagePoller) -> None:
     persons = {"ip-10-1-0-6"}
     kinds = {cell.name: cell.kind for cell in make_node_cells(known.world, {}, persons)}
     assert kinds == {
@@ -221,7 +223,7 @@ def test_the_topology_is_the_daemons_where_it_reads_one(tmp_path, monkeypatch, t
     assert asked == ["topology"], "slurmctld is not asked for what the daemon knows"
 
 
-def test_a_job_s_losses_are_its_own_and_fit_its_time(known: PageFollower) -> None:
+def test_a_job_s_losses_are_its_own_and_fit_its_time(known: StatusPagePoller) -> None:
     found = {t.id: t for t in list_training_jobs(known.world)}
     train = found[JobId(4242)]
     assert train.lost.seconds == pytest.approx(1.6 - 0.22)
@@ -236,7 +238,7 @@ def test_a_job_s_losses_are_its_own_and_fit_its_time(known: PageFollower) -> Non
     )
 
 
-def test_only_what_changed_has_another_key(known: PageFollower, tmp_path: Path, ticks) -> None:
+def test_only_what_changed_has_another_key(known: StatusPagePoller, tmp_path: Path, ticks) -> None:
     renderer = PageRenderer(known)
     before = renderer.page("/")
     site.append(
@@ -250,7 +252,7 @@ def test_only_what_changed_has_another_key(known: PageFollower, tmp_path: Path, 
 
 
 def test_a_journal_that_cannot_be_read_is_shown_as_old(
-    known: PageFollower, tmp_path: Path, ticks: site.MonotonicClock
+    known: StatusPagePoller, tmp_path: Path, ticks: site.MonotonicClock
 ) -> None:
     (tmp_path / "journal.db").rename(tmp_path / "away.db")
     ticks.seconds += PAUSE_S

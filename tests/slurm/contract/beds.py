@@ -13,7 +13,7 @@ from msgspec import Struct, field
 
 from hpctl.sandbox.api import Sandbox
 from hpctl.slurm.cli import CliScheduler
-from hpctl.slurm.pyslurm import PySlurm
+from hpctl.slurm.pyslurm import PySlurmScheduler
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.ports import Scheduler
@@ -282,7 +282,7 @@ class RealBed:
 
     def close(self) -> None:
         """End what the adapter keeps running."""
-        if isinstance(self.scheduler, PySlurm):
+        if isinstance(self.scheduler, PySlurmScheduler):
             self.scheduler.close()
 
     def _idle(self) -> bool:

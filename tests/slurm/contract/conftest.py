@@ -68,9 +68,9 @@ def _adapter(adapter, sandbox):
     commands = cli(sandbox)
     if adapter == "cli":
         return commands
-    from hpctl.slurm.pyslurm import PySlurm
+    from hpctl.slurm.pyslurm import PySlurmScheduler
 
-    pyslurm = PySlurm(commands.runner)
+    pyslurm = PySlurmScheduler(commands.runner)
     if why_not := pyslurm.explain_unusable():
         pytest.skip(f"PYSLURM NOT TESTED HERE: {why_not}")
     return pyslurm

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from hpctl.slurm.pyslurm import PySlurm
+from hpctl.slurm.pyslurm import PySlurmScheduler
 from hpctl.toolkit.errors import Unavailable
 from hpctl.vocabulary.outcome import NOT_LEADING, Outcome, OutcomeKind
 from hpctl.vocabulary.reason import format_own_reason
@@ -28,9 +28,9 @@ def orders(bed):
     return [
         ("drain", lambda: to.drain({node: MINE})[node]),
         ("down", lambda: to.down({node: MINE})[node]),
-        ("give_back", lambda: to.give_back({node: "r1"})[node]),
+        ("resume_nodes", lambda: to.resume_nodes({node: "r1"})[node]),
         ("requeue", lambda: to.requeue(attempt)),
-        ("start_now", lambda: to.start_now(job, [])),
+        ("start_pending_job", lambda: to.start_pending_job(job, [])),
         ("signal", lambda: to.signal(attempt, "USR1")),
         ("hold", lambda: to.hold(job, "why")),
     ]
@@ -44,15 +44,15 @@ def test_a_daemon_that_no_longer_leads_sends_nothing(real, monkeypatch):
     sent = {name: order() for name, order in todo}
     kept = {name for name, answer in sent.items() if answer == NOT_LEADING}
     # The others have nothing to do: the node is not closed, the job runs.
-    assert kept == sent.keys() - {"down", "give_back", "start_now", "hold"}
+    assert kept == sent.keys() - {"down", "resume_nodes", "start_pending_job", "hold"}
     assert node_of(real, node).reason == before.reason
 
 
 def test_the_active_controller_is_named(real):
-    assert real.scheduler.active_controller() == socket.gethostname()
+    assert real.scheduler.find_active_controller() == socket.gethostname()
     real.stop_controller()
     try:
-        assert real.scheduler.active_controller() == ""
+        assert real.scheduler.find_active_controller() == ""
     finally:
         real.start_controller()
 
@@ -77,7 +77,7 @@ def test_a_frozen_controller_is_not_believed_to_have_done_anything(real):
     todo = orders(real)
     real.sandbox.signal_service("slurmctld", "SIGSTOP")
     try:
-        if isinstance(real.scheduler, PySlurm):
+        if isinstance(real.scheduler, PySlurmScheduler):
             assert real.scheduler.explain_unusable() == "", (
                 "whom a daemon that starts now would pass over"
             )
@@ -96,13 +96,13 @@ def test_an_order_that_was_sent_to_a_frozen_controller_is_ambiguous(real, monkey
     """Frozen between the look and the order: it may be carried out when it thaws."""
     from hpctl.slurm import rules
 
-    node, drain = real.nodes[0], rules.check_drain
+    node, drain = real.nodes[0], rules.find_early_drain_outcome
 
     def freeze(seen, why: str) -> Outcome | None:
         real.sandbox.signal_service("slurmctld", "SIGSTOP")
         return drain(seen, why)
 
-    monkeypatch.setattr(rules, "check_drain", freeze)
+    monkeypatch.setattr(rules, "find_early_drain_outcome", freeze)
     try:
         outcome = real.scheduler.drain({node: MINE})[node]
     finally:

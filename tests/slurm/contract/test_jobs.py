@@ -1,4 +1,4 @@
-"""What every Scheduler promises about jobs: requeue, start_now, signal, hold."""
+"""What every Scheduler promises about jobs: requeue, start_pending_job, signal, hold."""
 
 import time
 from contextlib import suppress
@@ -20,7 +20,8 @@ pytestmark = [pytest.mark.integration, pytest.mark.contract]
 
 MINE = format_own_reason("r1", "xid 79")
 SPARED_S = 121.0
-"""What start_now spares a job: it starts in a second, and later where the machine is busy."""
+"""What start_pending_job spares a job: it starts in a second, and later where the machine is
+busy."""
 
 
 def running(bed: Bed, size: int = 1, **options) -> int:
@@ -42,7 +43,7 @@ def requeued(bed: Bed, job: int, attempt: JobAttempt) -> None:
 
 
 def started(bed: Bed, job: int, exclude: tuple[str, ...] = ()) -> float:
-    """start_now as the core does; seconds from then to RUNNING."""
+    """start_pending_job as the core does; seconds from then to RUNNING."""
     bed.until("cleared", lambda: not job_of(bed, job).completing)
     bed.wait_for_a_second_to_begin()
     send_start(bed, job, exclude)
@@ -55,10 +56,10 @@ def slurm_of(bed: Bed) -> tuple[int, int, int]:
 
 
 def send_start(bed: Bed, job: int, exclude: tuple[str, ...] = ()) -> None:
-    """start_now, again while the answer is transient."""
+    """start_pending_job, again while the answer is transient."""
 
     def sent() -> bool:
-        outcome = bed.scheduler.start_now(job, exclude)
+        outcome = bed.scheduler.start_pending_job(job, exclude)
         assert outcome.kind is OutcomeKind.ACCEPTED or outcome.transient, outcome
         return outcome.kind is OutcomeKind.ACCEPTED
 
@@ -93,7 +94,7 @@ def test_start_now_clears_the_delay_and_goes_elsewhere(bed: Bed) -> None:
     bed.until("not completing", lambda: not job_of(bed, job).completing)
     assert job_of(bed, job).state == "PENDING"
     assert bed.scheduler.requeue(first.attempt).kind is OutcomeKind.ACCEPTED
-    bed.scheduler.give_back({node: "r1"})
+    bed.scheduler.resume_nodes({node: "r1"})
     assert started(bed, job, (node, "no-such-node")) < SPARED_S / 2
     second = job_of(bed, job)
     assert second.restarts == 1
@@ -115,7 +116,7 @@ def test_nodes_that_ended_a_job_take_it_back_in_the_next_second(bed: Bed) -> Non
         took.append(started(bed, job, (node,)))
         assert {*job_of(bed, job).nodes} & {*before}
         bed.cancel(job)
-        bed.scheduler.give_back({node: "r1"})
+        bed.scheduler.resume_nodes({node: "r1"})
         bed.until(
             "idle", lambda: all(n.state == "IDLE" for n in bed.scheduler.view().nodes.values())
         )
@@ -167,13 +168,13 @@ def test_a_forgiven_node_leaves_the_list_and_the_users_own_stays(bed: Bed) -> No
     requeued(bed, job, job_of(bed, job).attempt)
     bed.until("cleared", lambda: not job_of(bed, job).completing)
     bed.wait_for_a_second_to_begin()
-    assert bed.scheduler.start_now(job, [c], forgive=[a, b]).kind is OutcomeKind.ACCEPTED
+    assert bed.scheduler.start_pending_job(job, [c], forgive=[a, b]).kind is OutcomeKind.ACCEPTED
     bed.until("running", lambda: job_of(bed, job).running)
     assert set(job_of(bed, job).excluded) == {c, d}
     requeued(bed, job, job_of(bed, job).attempt)
     bed.until("cleared", lambda: not job_of(bed, job).completing)
     bed.wait_for_a_second_to_begin()
-    assert bed.scheduler.start_now(job, [], forgive=[c, d]).kind is OutcomeKind.ACCEPTED
+    assert bed.scheduler.start_pending_job(job, [], forgive=[c, d]).kind is OutcomeKind.ACCEPTED
     bed.until("running", lambda: job_of(bed, job).running)
     assert job_of(bed, job).excluded == (d,)
     assert job_of(bed, job).admin_comment == ""
@@ -184,7 +185,7 @@ def test_an_exclusion_of_hpctls_is_lifted_and_the_users_own_stays(bed: Bed) -> N
     job = running(bed, 2, exclude=[d])
     requeued(bed, job, job_of(bed, job).attempt)
     bed.until("cleared", lambda: not job_of(bed, job).completing)
-    assert bed.scheduler.start_now(job, [a], after_s=600.0).kind is OutcomeKind.ACCEPTED
+    assert bed.scheduler.start_pending_job(job, [a], after_s=600.0).kind is OutcomeKind.ACCEPTED
     assert job_of(bed, job).excluded_by_hpctl == (a,)
     assert bed.scheduler.lift(job, [a, d]).kind is OutcomeKind.ACCEPTED
     seen = job_of(bed, job)
@@ -196,10 +197,10 @@ def test_a_job_that_waits_again_is_given_up_with_a_reason(bed: Bed) -> None:
     attempt = job_of(bed, job).attempt
     requeued(bed, job, attempt)
     bed.until("cleared", lambda: not job_of(bed, job).completing)
-    assert bed.scheduler.give_up(attempt, "hpctl: a bug").kind is OutcomeKind.ACCEPTED
+    assert bed.scheduler.cancel_attempt(attempt, "hpctl: a bug").kind is OutcomeKind.ACCEPTED
     bed.until("cancelled", lambda: job_of(bed, job).state == "CANCELLED")
     assert "hpctl: a bug" in job_of(bed, job).comment
-    assert bed.scheduler.give_up(attempt, "hpctl: a bug").kind is OutcomeKind.ACCEPTED
+    assert bed.scheduler.cancel_attempt(attempt, "hpctl: a bug").kind is OutcomeKind.ACCEPTED
 
 
 def test_start_now_while_completing_is_refused_for_now(bed: Bed) -> None:
@@ -208,16 +209,16 @@ def test_start_now_while_completing_is_refused_for_now(bed: Bed) -> None:
     assert bed.scheduler.requeue(job_of(bed, job).attempt).kind is OutcomeKind.ACCEPTED
     seen = job_of(bed, job)
     assert (seen.state, seen.completing) == ("PENDING", True)
-    outcome = bed.scheduler.start_now(job, [])
+    outcome = bed.scheduler.start_pending_job(job, [])
     assert (outcome.code, outcome.transient) == ("completing", True)
 
 
 def test_start_now_is_for_pending_jobs(bed: Bed) -> None:
     job = running(bed)
-    assert bed.scheduler.start_now(job, []).code == "not_pending"
+    assert bed.scheduler.start_pending_job(job, []).code == "not_pending"
     bed.fail_job(job)
     bed.until("ended", lambda: not job_of(bed, job).completing)
-    assert bed.scheduler.start_now(job, []).code == "not_pending"
+    assert bed.scheduler.start_pending_job(job, []).code == "not_pending"
 
 
 def test_a_requeue_of_a_pending_job_is_what_was_asked_for(bed: Bed) -> None:
@@ -256,7 +257,7 @@ def test_a_job_that_no_one_knows(bed: Bed) -> None:
     gone = JobAttempt(999999, view.as_of, 0)
     assert bed.scheduler.requeue(gone).code == "no_such_job"
     assert bed.scheduler.signal(gone, "USR1").code == "no_such_job"
-    assert bed.scheduler.start_now(gone.job, []).code == "no_such_job"
+    assert bed.scheduler.start_pending_job(gone.job, []).code == "no_such_job"
     assert bed.scheduler.hold(gone.job, "why").code == "no_such_job"
 
 
@@ -279,7 +280,7 @@ def test_a_hold_is_the_users_and_tells_why_after_what_the_user_wrote(bed: Bed) -
     seen = job_of(bed, job)
     assert seen.reason == "JobHeldUser"
     assert seen.comment == "run 7; a=b | hpctl: 5 restarts without progress, see explain r1"
-    assert bed.scheduler.start_now(job, []).code == "held"
+    assert bed.scheduler.start_pending_job(job, []).code == "held"
 
 
 def test_a_cancelled_job_is_requeued_only_as_the_same_attempt(bed: Bed) -> None:
@@ -350,7 +351,7 @@ def test_of_a_job_array_only_the_one_task_is_requeued(real: RealBed) -> None:
     real.until("cleared", lambda: not job_of(real, array).completing)
     # Its node kills what comes back in the second it was ended in.
     real.wait_for_a_second_to_begin()
-    assert real.scheduler.start_now(array, []).kind is OutcomeKind.ACCEPTED
+    assert real.scheduler.start_pending_job(array, []).kind is OutcomeKind.ACCEPTED
     real.until("three tasks run again", lambda: len(tasks()) == 3, 40)
     assert sorted(j.restarts for j in tasks().values()) == [0, 0, 1]
 
@@ -379,13 +380,13 @@ def test_a_task_that_waits_again_among_its_array_is_found_by_its_id(real: RealBe
     assert found.keys() == {task.id, other.id}
     assert (found[task.id].state, found[task.id].restarts) == ("PENDING", 1)
     assert real.scheduler.find_jobs([999_999]) == {}
-    assert real.scheduler.start_now(task.id, []).kind is OutcomeKind.ACCEPTED
+    assert real.scheduler.start_pending_job(task.id, []).kind is OutcomeKind.ACCEPTED
     real.cancel(array)
 
 
 def test_tasks_that_are_still_one_record_are_refused(real: RealBed) -> None:
     array = real.submit(options=["--array=1-3", "--begin=now+3600"])
-    assert real.scheduler.start_now(array, []).code == "array_whole"
+    assert real.scheduler.start_pending_job(array, []).code == "array_whole"
     assert real.scheduler.hold(array, "why").code == "array_whole"
     assert job_of(real, array).state == "PENDING"
 
@@ -395,11 +396,11 @@ def test_a_heterogeneous_job_is_one_job_under_its_leaders_id(real: RealBed) -> N
     begin = "--begin=now+3600"
     job = real.submit(options=[begin, ":", "-n1", begin])
     real.sandbox.run(["scontrol", "update", f"JobId={job}+1", f"ExcNodeList={second}"])
-    assert real.scheduler.start_now(job + 1, []).code == "het_component"
+    assert real.scheduler.start_pending_job(job + 1, []).code == "het_component"
     whole = job_of(real, job)
     assert (whole.shown, whole.components, whole.state) == (str(job), (job, job + 1), "PENDING")
     assert job + 1 not in real.scheduler.view().jobs
-    assert real.scheduler.start_now(job, [other], after_s=3600).kind is OutcomeKind.ACCEPTED
+    assert real.scheduler.start_pending_job(job, [other], after_s=3600).kind is OutcomeKind.ACCEPTED
     record = cli(real.sandbox).job(job)
     assert record is not None
     assert [set(component.excluded) for component in record.components] == [

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from hpctl.faults.hma_marks import is_mark_spent
+from hpctl.faults.hma_marks import is_mark_fulfilled
 from hpctl.vocabulary.outcome import Outcome, OutcomeKind
 from hpctl.vocabulary.reason import format_own_reason
 from tests.slurm.contract.beds import Bed, RealBed, cli, job_of, node_of
@@ -48,7 +48,7 @@ def test_a_drain_keeps_its_reason_to_the_letter_and_resume_ends_it(bed, why):
     assert seen.drained
     assert seen.reason == reason
     assert not node_of(bed, other).drained
-    assert codes(dict(bed.scheduler.give_back({node: "r1"}))) == ["accepted"]
+    assert codes(dict(bed.scheduler.resume_nodes({node: "r1"}))) == ["accepted"]
     bed.until("back in service", lambda: not node_of(bed, node).drained)
 
 
@@ -78,11 +78,11 @@ def test_fail_clears_a_drain_and_a_drain_clears_fail(bed, drained):
     assert marked.reason_at is not None
     assert marked.closed
     assert codes(dict(bed.scheduler.down({node: mine(1)}))) == ["not_ours"]
-    assert codes(dict(bed.scheduler.give_back({node: "r1"}))) == ["not_ours"]
+    assert codes(dict(bed.scheduler.resume_nodes({node: "r1"}))) == ["not_ours"]
     assert codes(dict(bed.scheduler.drain({node: mine(1)}))) == ["accepted"]
     taken = node_of(bed, node)
     assert (taken.flags & {"DRAIN", "FAIL"}, taken.reason) == ({"DRAIN"}, mine(1))
-    assert codes(dict(bed.scheduler.give_back({node: "r1"}))) == ["accepted"]
+    assert codes(dict(bed.scheduler.resume_nodes({node: "r1"}))) == ["accepted"]
     assert node_of(bed, node).in_service
 
 
@@ -125,12 +125,12 @@ def test_a_node_that_booted_since_its_mark_may_be_given_back(bed):
     node = bed.nodes[0]
     later(bed)
     bed.operator_fail(node, "Action:Reboot")
-    assert codes(dict(bed.scheduler.give_back({node: "r1"}))) == ["not_ours"]
+    assert codes(dict(bed.scheduler.resume_nodes({node: "r1"}))) == ["not_ours"]
     bed.stop_slurmd(node)
     bed.start_slurmd(node)
-    bed.until("registered", lambda: is_mark_spent(node_of(bed, node)), 30)
+    bed.until("registered", lambda: is_mark_fulfilled(node_of(bed, node)), 30)
     assert node_of(bed, node).closed
-    assert codes(dict(bed.scheduler.give_back({node: "r1"}))) == ["accepted"]
+    assert codes(dict(bed.scheduler.resume_nodes({node: "r1"}))) == ["accepted"]
     assert node_of(bed, node).in_service
 
 
@@ -139,7 +139,7 @@ def test_an_operators_fail_in_other_words_is_touched_by_nothing(bed, words):
     node = bed.nodes[0]
     bed.operator_fail(node, words)
     assert codes(dict(bed.scheduler.drain({node: mine(1)}))) == ["foreign_drain"]
-    assert codes(dict(bed.scheduler.give_back({node: "r1"}))) == ["not_ours"]
+    assert codes(dict(bed.scheduler.resume_nodes({node: "r1"}))) == ["not_ours"]
     assert node_of(bed, node).reason == words
 
 
@@ -169,7 +169,7 @@ def test_an_operators_drain_is_touched_by_nothing(bed):
     before = node_of(bed, node)
     assert codes(dict(bed.scheduler.drain({node: mine(1)}))) == ["foreign_drain"]
     assert codes(dict(bed.scheduler.down({node: mine(1)}))) == ["not_ours"]
-    assert codes(dict(bed.scheduler.give_back({node: "r1"}))) == ["not_ours"]
+    assert codes(dict(bed.scheduler.resume_nodes({node: "r1"}))) == ["not_ours"]
     after = node_of(bed, node)
     assert (after.state, after.flags, after.reason) == (before.state, before.flags, before.reason)
 
@@ -207,23 +207,23 @@ def test_down_alone_would_come_back_but_our_drain_stays_closed(bed):
     seen = node_of(bed, node)
     assert seen.drained
     assert seen.reason.startswith(mine(1))
-    assert codes(dict(bed.scheduler.give_back({node: "r1"}))) == ["accepted"]
+    assert codes(dict(bed.scheduler.resume_nodes({node: "r1"}))) == ["accepted"]
 
 
 def test_give_back_is_for_the_recovery_that_closed_it(bed):
     a, b = bed.nodes[:2]
     bed.scheduler.drain({a: mine(1), b: mine(2)})
-    outcomes = bed.scheduler.give_back({a: "r1", b: "r1"})
+    outcomes = bed.scheduler.resume_nodes({a: "r1", b: "r1"})
     assert codes(dict(outcomes)) == ["accepted", "not_ours"]
     assert node_of(bed, b).drained
-    again = bed.scheduler.give_back({a: "r1", "zz9": "r1"})
+    again = bed.scheduler.resume_nodes({a: "r1", "zz9": "r1"})
     assert codes(dict(again)) == ["accepted", "no_such_node"]
 
 
 def test_a_recovery_whose_name_begins_like_another_is_another(bed):
     node = bed.nodes[0]
     bed.scheduler.drain({node: mine(12)})
-    assert codes(dict(bed.scheduler.give_back({node: "r1"}))) == ["not_ours"]
+    assert codes(dict(bed.scheduler.resume_nodes({node: "r1"}))) == ["not_ours"]
     assert codes(dict(bed.scheduler.down({node: mine(1)}))) == ["not_ours"]
 
 
@@ -234,7 +234,7 @@ def test_a_node_whose_slurmd_is_silent_is_not_offered_to_jobs(bed):
     bed.until(
         "not responding", lambda: not node_of(bed, node).responding, 400 if not bed.real else 60
     )
-    outcome = bed.scheduler.give_back({node: "r1"})[node]
+    outcome = bed.scheduler.resume_nodes({node: "r1"})[node]
     assert (outcome.code, outcome.transient) == ("not_responding", True)
     assert node_of(bed, node).drained
 
@@ -253,8 +253,10 @@ def test_a_partly_refused_update_is_repeated_one_by_one(real, monkeypatch):
     monkeypatch.setattr(rules, "NO_SUCH_NODE", None)
     a, b = real.nodes[:2]
     scheduler = real.scheduler
-    drain = rules.check_drain
-    monkeypatch.setattr(rules, "check_drain", lambda node, why: drain(node, why) if node else None)
+    drain = rules.find_early_drain_outcome
+    monkeypatch.setattr(
+        rules, "find_early_drain_outcome", lambda node, why: drain(node, why) if node else None
+    )
     outcomes = scheduler.drain({a: mine(1), "zz9": mine(1), b: mine(1)})
     assert codes(dict(outcomes)) == ["accepted", "ESLURM_INVALID_NODE_NAME", "accepted"]
     assert all(node_of(real, n).drained for n in (a, b))

@@ -5,8 +5,8 @@ from datetime import timedelta
 import pytest
 
 from hpctl.capacity.facts import list_waiting_jobs
-from hpctl.engine.journal.state import State
-from hpctl.engine.view import View
+from hpctl.engine.journal.state import EngineState
+from hpctl.engine.view import PlanningView
 from hpctl.vocabulary.cloud_facts import ProviderView
 from hpctl.vocabulary.outcome import OutcomeKind
 from tests.slurm.contract.beds import Bed, job_of
@@ -55,7 +55,7 @@ def test_no_job_gets_a_spare_until_it_is_released(spare_bed: Bed) -> None:
     job = bed.submit(3)
     bed.until("it waits", lambda: job_of(bed, job).reason not in ("", "None"))
     now = job_of(bed, job).submit + timedelta(hours=1)
-    view = View(bed.scheduler.view(), ProviderView(now), {}, {}, State())
+    view = PlanningView(bed.scheduler.view(), ProviderView(now), {}, {}, EngineState())
     assert [(w.job, w.nodes) for w in list_waiting_jobs(view, now)] == [(job, 3)]
     assert job_of(bed, job).wants == 3
     assert bed.scheduler.reserve(NAME, [a]).kind is OutcomeKind.ACCEPTED

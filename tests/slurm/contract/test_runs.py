@@ -29,7 +29,7 @@ def runs(bed, job, *, exclude=(), elastic=False):
     def running() -> bool:
         shown = job_of(bed, job)
         if shown.state == "PENDING" and not shown.completing:
-            bed.scheduler.start_now(job, exclude, (), 0.0, elastic)
+            bed.scheduler.start_pending_job(job, exclude, (), 0.0, elastic)
         return job_of(bed, job).running
 
     bed.until("running", running, 30)
@@ -37,7 +37,7 @@ def runs(bed, job, *, exclude=(), elastic=False):
 
 def serve_again(bed: Bed, *nodes: str) -> None:
     """Give nodes back, and wait until slurmctld would give them work."""
-    bed.scheduler.give_back(dict.fromkeys(nodes, "r1"))
+    bed.scheduler.resume_nodes(dict.fromkeys(nodes, "r1"))
 
     def serves(node: str) -> bool:
         shown = node_of(bed, node)
@@ -69,7 +69,8 @@ def test_a_start_may_wait_and_comes_with_or_without_a_nudge(bed: Bed) -> None:
     requeued(bed, job, job_of(bed, job).attempt)
     in_queue(bed, job)
     bed.until(
-        "sent", lambda: bed.scheduler.start_now(job, (), (), 4.0).kind is OutcomeKind.ACCEPTED
+        "sent",
+        lambda: bed.scheduler.start_pending_job(job, (), (), 4.0).kind is OutcomeKind.ACCEPTED,
     )
     shown = job_of(bed, job)
     assert shown.eligible is not None
@@ -83,7 +84,7 @@ def test_a_start_may_wait_and_comes_with_or_without_a_nudge(bed: Bed) -> None:
     bed.until("the wait is over", over)
 
     def started_or_nudged() -> bool:
-        nudge = bed.scheduler.start_now
+        nudge = bed.scheduler.start_pending_job
         return job_of(bed, job).running or nudge(job, ()).kind is OutcomeKind.ACCEPTED
 
     bed.until("it started by itself, or was nudged", started_or_nudged)

@@ -15,7 +15,7 @@ NAME = "hpctl-accept-n-1-1"
 @pytest.fixture
 def test_bed(bed: Bed):
     yield bed
-    bed.scheduler.end_test(NAME)
+    bed.scheduler.cancel_node_test(NAME)
     bed.until("deleted", lambda: bed.scheduler.reserve(NAME, ()).kind is OutcomeKind.ACCEPTED)
 
 
@@ -36,10 +36,10 @@ def test_a_test_runs_in_its_reservation_where_no_other_job_does(test_bed: Bed) -
     assert asked(bed, node) == first
     refused = bed.scheduler.reserve(NAME, ())
     assert (refused.kind, refused.transient) == (OutcomeKind.REJECTED, True)
-    assert bed.scheduler.end_test(NAME).kind is OutcomeKind.ACCEPTED
+    assert bed.scheduler.cancel_node_test(NAME).kind is OutcomeKind.ACCEPTED
     bed.until("it has ended", lambda: job_of(bed, test).state == "CANCELLED", 40)
     assert asked(bed, node).detail == first.detail
-    assert bed.scheduler.end_test(NAME).kind is OutcomeKind.ACCEPTED
+    assert bed.scheduler.cancel_node_test(NAME).kind is OutcomeKind.ACCEPTED
 
 
 def test_without_its_reservation_a_test_is_refused(test_bed: Bed) -> None:

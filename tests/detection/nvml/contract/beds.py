@@ -14,7 +14,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from hpctl.detection.driver_files import DriverProgram, find_library, find_nvidia_smi
+from hpctl.detection.driver_files import DriverProgram, find_nvidia_smi, find_nvml_library
 from hpctl.detection.machine import list_pci_gpus
 from hpctl.detection.nvml.client import NvmlClient
 from hpctl.detection.nvml.snapshot import NvmlSnapshot
@@ -58,7 +58,7 @@ class Bed(Struct, frozen=True):
 
     def trace(self) -> dict[str, Any]:
         """One sweep call by call, in a process of its own: see trace.py."""
-        library = find_library(self.root, self.env)
+        library = find_nvml_library(self.root, self.env)
         found = "" if library is None else str(library)
         command = [sys.executable, "-m", "tests.detection.nvml.contract.trace", found]
         root = Path(__file__).parents[4]

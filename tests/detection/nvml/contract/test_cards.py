@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from hpctl.detection.check import DriverHungError, UnknownResultError
-from hpctl.detection.kernel.xid import normalize_address
+from hpctl.detection.kernel.xid import normalize_pci_address
 from hpctl.detection.nvml.client import NvmlClient
 from hpctl.detection.nvml.pauses import STOPPED
 from hpctl.detection.nvml.snapshot import GpuState, NvmlSnapshot
@@ -126,7 +126,7 @@ def test_links_that_are_not_there_are_left_out(trace):
 
 def test_nvidia_smi_says_the_same_of_every_field(looks, elements):
     for before, element, after in zip(looks.before.gpus, elements, looks.after.gpus, strict=True):
-        assert normalize_address(element.findtext("pci/pci_bus_id")) == after.pci
+        assert normalize_pci_address(element.findtext("pci/pci_bus_id")) == after.pci
         rows = compare(before, element, after)
         assert [row for row in rows if row.verdict in (DIFFERS, ONLY_SMI)] == []
         assert sum(row.verdict in AGREES for row in rows) >= 20

@@ -145,7 +145,7 @@ def _follow(runs: list[Run], told: int) -> None:
 
 
 def _hear(runs: list[Run], text: str, now: float) -> None:
-    activity.forget_processes()
+    activity.clear_process_cache()
     for line in text.splitlines():
         job, what, *more = line.split()
         run = runs[int(job) - 1]
