@@ -21,9 +21,9 @@ BATCH = 3
 WRITER = """
 import os, sys
 from hpctl.engine.journal.rows import DaemonIdentity
-from hpctl.engine.journal.store import Store
+from hpctl.engine.journal.store import JournalStore
 from tests.engine.journal.events import NOW, signal
-store = Store(sys.argv[1])
+store = JournalStore(sys.argv[1])
 store.take_lease(DaemonIdentity("head-1", os.getpid(), "0.1", "own", ""), store.daemon(), NOW, 30.0)
 first, count = int(sys.argv[2]), int(sys.argv[3])
 for batch in range(first, first + count):

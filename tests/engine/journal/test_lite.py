@@ -139,7 +139,7 @@ def test_showing_loads_no_sqlalchemy(sqlite: DatabaseBed) -> None:
         "import sys; from pathlib import Path; from hpctl.engine.config import Config\n"
         "from hpctl.cli import status, explain, nodes, recoveries\n"
         "from hpctl.engine import adapters, world_reader\n"
-        "from hpctl.engine.journal.check import check_journal, list_events\n"
+        "from hpctl.engine.journal.check import check_journal, list_journal_events\n"
         "from hpctl.engine.journal.source import make_sqlite_url\n"
         "from hpctl.toolkit import output\n"
         f"config = Config(state_dir=Path({str(sqlite.file.parent)!r}))\n"
@@ -147,7 +147,7 @@ def test_showing_loads_no_sqlalchemy(sqlite: DatabaseBed) -> None:
         "adapters.open_journal_reader(config).audit_trail()\n"
         f"url = make_sqlite_url(Path({str(sqlite.file)!r}))\n"
         "assert check_journal(url, print).problem is None\n"
-        "list(list_events(url, None, None))\n"
+        "list(list_journal_events(url, None, None))\n"
         "assert not {'sqlalchemy', 'boto3', 'asyncio', 'rich'} & set(sys.modules), sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -27,9 +27,9 @@ DAMAGE = [
 ]  # fmt: skip
 FILLER = """
 import os, resource, sys
-from hpctl.engine.journal.store import Store
+from hpctl.engine.journal.store import JournalStore
 from tests.engine.journal.events import signal
-store = Store(sys.argv[1])
+store = JournalStore(sys.argv[1])
 store.append([signal(0), signal(1)])
 resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
 done = 1
