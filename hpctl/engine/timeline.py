@@ -148,6 +148,7 @@ JOB_TEXTS: Final[dict[JobSignal, tuple[str, TimelineLineKind]]] = {
     JobSignal.FINISHED: ("{job} completed", TimelineLineKind.DONE),
     JobSignal.HELD: ("Held {job} for its owner", TimelineLineKind.TROUBLE),
     JobSignal.FAILED_AGAIN: ("{job} failed again", TimelineLineKind.TROUBLE),
+    JobSignal.REQUEUED_AGAIN: ("Slurm requeued {job} again", TimelineLineKind.SAW),
     JobSignal.REFUSED: ("{job} cannot be restarted", TimelineLineKind.TROUBLE),
     JobSignal.GONE: ("Recovery of {job} canceled", TimelineLineKind.DONE),
     JobSignal.CALLED_OFF: ("{job} keeps running, recovery canceled", TimelineLineKind.DONE),

@@ -46,8 +46,9 @@ class JobFacts(Struct, frozen=True):
     `exclude`: its bad nodes that are under treatment now. `forgive`: nodes that hpctl excluded for
     this job before and that have healed since. `gone`: its bad nodes no longer hold it. `headless`:
     the node of its batch script is lost. `report`: the newest of its supervisor since the recovery
-    opened. `asks`: what the run that follows wishes. `hardware`: a node that it ran on is under
-    treatment, so that no backoff is called for. `elastic`: its policy has a range of nodes.
+    opened. `asks`: what the run that follows wishes. `node_failed_since`: another node's recovery
+    opened since the run that follows began. `hardware`: a node that it ran on is under treatment,
+    so that no backoff is called for. `elastic`: its policy has a range of nodes.
     `able_since`: see `PlanningView`. `hangs`: it still makes no progress. `works`: it was seen at
     work since. `ready`: when slurmds take the credential of its next run. `pass_s`: so long after a
     begin time slurmctld has made its own pass, or the order to start must be repeated to cause one.
@@ -64,6 +65,7 @@ class JobFacts(Struct, frozen=True):
     headless: bool = False
     report: JobReport | None = None
     asks: str = ""
+    node_failed_since: bool = False
     hardware: bool = False
     elastic: bool = False
     able_since: datetime | None = None
@@ -531,7 +533,8 @@ def _advance_restart_verification(c: _Case) -> Next:
     # A launch that a node refused is a restart, too: it came before the run that was seen.
     is_new_run = job.start is None or job.start > c.rec.since
     if job.restarts > c.rec.attempt.restarts + 1 and is_new_run:
-        return PhaseMove(JobSignal.FAILED_AGAIN, "requeued once more before it had proved itself")
+        again = JobSignal.REQUEUED_AGAIN if _can_start_once_more(c) else JobSignal.FAILED_AGAIN
+        return PhaseMove(again, "requeued once more before it had proved itself")
     if c.facts.asks:
         return PhaseMove(JobSignal.FAILED_AGAIN, c.facts.asks)
     if job.running and job.configuring:
@@ -544,6 +547,25 @@ def _advance_restart_verification(c: _Case) -> Next:
             JobSignal.PROVED, f"ran {c.policy.job.prove_s:g} s on {','.join(job.nodes)}"
         )
     return WaitUntil(proved if c.now < proved else c.deadline, "running again; proving itself")
+
+
+_MOST_REQUEUES: Final = 2
+"""How often a recovery starts a run that Slurm requeued before it had proved itself. A run that
+comes back more often is left to Slurm, whose begin delay slows it down."""
+
+
+def _can_start_once_more(c: _Case) -> bool:
+    """Return whether a run in PROVING that is back in the queue is started again by this recovery.
+
+    slurmctld 24.11 requeues a run that has just begun when the former host of its batch script
+    registers after a reboot, and any release does where a node refuses the launch. The job then
+    waits 121 s for nothing. Where its program failed, or another node did, this recovery is over.
+    """
+    job = c.facts.job
+    if job is None or job.state != "PENDING" or job.exit_code not in ("", "0:0"):
+        return False
+    before = sum(move.signal == JobSignal.REQUEUED_AGAIN for move in c.rec.trail)
+    return before < _MOST_REQUEUES and not (c.facts.asks or c.facts.node_failed_since)
 
 
 PHASES: Final = {

@@ -67,6 +67,7 @@ def collect_job_facts(rec: JobRecovery, view: PlanningView, policy: RecoveryPoli
         and (job.batch_host in rec.bad_nodes or has_lost_batch_script(job, view)),
         report=_find_supervisor_report(rec, view),
         asks=_describe_requested_action(rec, job, view),
+        node_failed_since=_has_node_failed_since(rec, view),
         hardware=any(view.state.is_node_in_recovery(n) for n in rec.ran_on),
         elastic=_is_elastic_job(rec, view),
         able_since=view.able_since,
@@ -76,6 +77,15 @@ def collect_job_facts(rec: JobRecovery, view: PlanningView, policy: RecoveryPoli
         pass_s=PASS_S
         if view.scheduler.oldest_slurmd >= SCHEDULES_ON_THE_SECOND_SINCE
         else CLOCK_MARGIN_S,
+    )
+
+
+def _has_node_failed_since(rec: JobRecovery, view: PlanningView) -> bool:
+    """Return whether another node came under treatment since the recovery's last move."""
+    return any(
+        node.opened >= rec.since
+        for node in view.state.nodes.values()
+        if node.id != rec.cause and not node.is_for_capacity_change
     )
 
 

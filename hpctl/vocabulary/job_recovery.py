@@ -59,6 +59,7 @@ class JobSignal(StrEnum):
     FINISHED = "finished"
     HELD = "held"
     FAILED_AGAIN = "failed_again"
+    REQUEUED_AGAIN = "requeued_again"
     REFUSED = "refused"
     GONE = "gone"
     CALLED_OFF = "called_off"
@@ -93,6 +94,8 @@ TRANSITIONS: Final[Mapping[tuple[JobPhase, JobSignal], JobPhase]] = {
     (JobPhase.RELEASED, JobSignal.HELD): JobPhase.HELD,
     (JobPhase.PROVING, JobSignal.PROVED): JobPhase.RESUMED,
     (JobPhase.PROVING, JobSignal.FAILED_AGAIN): JobPhase.GAVE_UP,
+    # Slurm put the run back in the queue with its begin delay, and no node is to blame.
+    (JobPhase.PROVING, JobSignal.REQUEUED_AGAIN): JobPhase.RELEASED,
     # Slurm may be quicker than we are (expedited requeue, an operator): running is running.
     **{(p, JobSignal.RUNNING_SEEN): JobPhase.PROVING for p in _BEFORE_START},
     **{(p, JobSignal.FINISHED): JobPhase.RESUMED for p in _WAITING},

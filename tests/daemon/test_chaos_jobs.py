@@ -75,6 +75,26 @@ def tasks(live: Chaos, whole: int) -> dict[int, str]:
     return {int(i): n for i, n in (line.split() for line in listed.stdout.splitlines())}
 
 
+def test_a_run_that_slurm_requeues_right_after_its_restart_starts_at_once(live: Chaos) -> None:
+    """Slurm would keep it waiting for 121 s, with nothing to wait for."""
+    live.reconfigure(job={"prove_s": 30.0})
+    job = live.start("sleep 600", "--nodes=2")
+    victim = str(live.job(job).nodes[0])
+    live.mark(victim)
+    live.xid(victim)
+    until(lambda: live.running(job, restarts=1), 20, "it runs again")
+    until(lambda: live.of_job(job)[-1].phase == "proving", 10, "it is proving itself")
+    live.returned(victim)
+    live.requeue(job)
+    until(lambda: live.running(job, restarts=2), 30, "it runs once more")
+    live.reconfigure()
+    until(lambda: live.of_job(job)[-1].ended, 60, "its recovery ends")
+    (recovery,) = live.of_job(job)
+    assert recovery.phase == "resumed", recovery.trail
+    assert [str(move.signal) for move in recovery.trail].count("requeued_again") == 1
+    live.sandbox.run(["scancel", str(job)])
+
+
 @pytest.mark.nightly
 def test_a_spent_restart_budget_holds_the_job_and_says_so_to_its_user(live: Chaos) -> None:
     live.reconfigure(job={"max_restarts": 1})

@@ -242,7 +242,12 @@ ENDINGS: dict[str, tuple[JobPhase, SlurmJob | None, JobSignal]] = {
                      JobSignal.FAILED_AGAIN),
     "hit again": (JobPhase.PROVING, slurm_job(restarts=2, start=at(1)), JobSignal.FAILED_AGAIN),
     "requeued again": (JobPhase.PROVING, slurm_job(state="PENDING", restarts=2, start=None),
-                       JobSignal.FAILED_AGAIN),
+                       JobSignal.REQUEUED_AGAIN),
+    "requeued by its exit code": (
+        JobPhase.PROVING,
+        slurm_job(state="PENDING", restarts=2, start=None, exit_code="3:0"),
+        JobSignal.FAILED_AGAIN,
+    ),
     # A node refused the launch before the run that was seen.
     "refused before": (JobPhase.PROVING, slurm_job(restarts=2, start=at(-1)), JobSignal.PROVED),
     "failed at the start": (JobPhase.STARTING, slurm_job(state="NODE_FAIL", restarts=1),
@@ -253,6 +258,24 @@ ENDINGS: dict[str, tuple[JobPhase, SlurmJob | None, JobSignal]] = {
 @pytest.mark.parametrize(("phase", "job", "signal"), ENDINGS.values(), ids=ENDINGS)
 def test_job_recovery_ends_in_the_expected_phase(phase, job, signal):
     assert moved(rec(phase), JobFacts(job, True), 30) is signal
+
+
+def test_a_run_that_slurm_requeues_is_started_again_twice_at_most():
+    """A program that ends the job each time must not do so as fast as hpctl can start it."""
+    queued = JobFacts(slurm_job(state="PENDING", restarts=2, start=None), True)
+    trail: tuple[TransitionRecord, ...] = ()
+    for _ in range(2):
+        proving = rec(JobPhase.PROVING, trail=trail)
+        assert moved(proving, queued) is JobSignal.REQUEUED_AGAIN
+        trail += (TransitionRecord(at(1), JobSignal.REQUEUED_AGAIN, JobPhase.PROVING, ""),)
+    assert moved(rec(JobPhase.PROVING, trail=trail), queued) is JobSignal.FAILED_AGAIN
+
+
+def test_a_run_that_another_node_ended_is_that_nodes_to_recover():
+    queued = JobFacts(slurm_job(state="PENDING", restarts=2, start=None), True)
+    assert moved(rec(JobPhase.PROVING), queued) is JobSignal.REQUEUED_AGAIN
+    hit = replace(queued, node_failed_since=True)
+    assert moved(rec(JobPhase.PROVING), hit) is JobSignal.FAILED_AGAIN
 
 
 def test_a_run_that_asks_for_something_has_not_proved_itself():
