@@ -289,8 +289,9 @@ def test_scene(name: str, steps: list[Any], on: str, request) -> None:
     bed = shell.bed
     handlers = dict(bed.emulator.handlers)
     aws = Account(bed.aws, bed.s3) if isinstance(bed, LegacyBed) else bed.aws
-    for place in ("engine.adapters", "clusters.commands.context", "clusters.commands.capacity"):
-        shell.patch.setattr(f"hpctl.{place}.open_aws", lambda *_: aws)
+    shell.patch.setattr("hpctl.engine.adapters.open_aws_account", lambda *_: aws)
+    for place in ("context", "capacity"):
+        shell.patch.setattr(f"hpctl.clusters.commands.{place}.open_aws", lambda *_: aws)
     if isinstance(bed, LegacyBed):
         played = bed.s3
     stage = Stage(shell, played)

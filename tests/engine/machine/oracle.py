@@ -455,12 +455,15 @@ class Oracle(Watcher):
 
     def _waits_for_nodes(self, rid: str) -> bool:
         """Whether it is of a job in the queue for which a person has to give nodes back first: so
-        many are drained, by operators or given up, that the rest would not do, whatever hpctl
-        excludes."""
+        many are drained, by operators or given up, or marked as FAIL, that the rest would not do,
+        whatever hpctl excludes."""
         job = self.world.slurm.jobs.get(self.told[rid].job)
-        if job is None or job.state != "PENDING" or job.held or job.begin is not None:
+        if job is None or job.state != "PENDING" or job.held:
             return False
-        free = [n for n in self.world.slurm.nodes.values() if not n.drained and not n.down]
+        if job.begin is not None and job.begin > self.world.clock.now():
+            return False
+        nodes = self.world.slurm.nodes.values()
+        free = [n for n in nodes if not (n.drained or n.failed or n.down)]
         return len(free) < job.size
 
     def _describe(self, rids: Sequence[str]) -> str:
