@@ -15,10 +15,10 @@ from benchmarks.agent_process import children, command, read
 from hpctl.detection.kmsg import format_kmsg_record
 from hpctl.engine.clock import SystemClock
 from hpctl.engine.node_health import NodeHealthStore
-from hpctl.service.intake.app import make_intake_app
-from hpctl.service.intake.server import IntakeServer
+from hpctl.service.intake.app import make_agent_intake_app
+from hpctl.service.intake.server import UvicornServerThread
 from hpctl.vocabulary.model import AgentReport
-from hpctl.wire.authentication import IntakeSettings
+from hpctl.wire.authentication import IntakeAuthenticationSettings
 from tests.munged import munged, public_directory
 from tests.reports import Rows
 
@@ -99,9 +99,9 @@ def _head(reports: list[AgentReport]) -> Iterator[tuple[int, Path]]:
         key.write_bytes(os.urandom(128))
         key.chmod(0o600)
         with munged(directory, "node", key, "127.0.0.1") as socket:
-            settings = IntakeSettings(socket, frozenset({os.geteuid()}))
-            app = make_intake_app(settings, health, lambda _: "127.0.0.1")
-            server = IntakeServer(app, "127.0.0.1")
+            settings = IntakeAuthenticationSettings(socket, frozenset({os.geteuid()}))
+            app = make_agent_intake_app(settings, health, lambda _: "127.0.0.1")
+            server = UvicornServerThread(app, "127.0.0.1")
             server.start()
             try:
                 yield server.port, socket

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.stubs.nvml import Stub
-from tests.sysfs_tree import SysfsTree
+from tests.sysfs_tree import EmulatedSysfsTree
 
 GPUS = 8
 EFA_DEVICES = 32
@@ -38,8 +38,8 @@ INFINIBAND = (
 
 def build(root: Path) -> None:
     """All that the agent's checks look at below `root`."""
-    tree = SysfsTree(root)
-    tree.add_efas(EFA_DEVICES)
+    tree = EmulatedSysfsTree(root)
+    tree.add_p5_efa_devices(EFA_DEVICES)
     for number in range(GPUS):
         slot = f"sys/bus/pci/devices/0000:{0x10 + number:02x}:00.1"
         _write(root / slot, {"vendor": "0x10de", "class": "0x030200"})

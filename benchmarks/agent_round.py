@@ -13,9 +13,9 @@ from msgspec.structs import replace
 from benchmarks.table import median
 from hpctl.detection.check import (
     CheckedMachine,
+    CheckResultUnknownError,
     DeviceAbsentError,
     ExpectedHardware,
-    UnknownResultError,
 )
 from hpctl.detection.machine import build_checked_machine
 from hpctl.detection.nvml.client import NvmlClient
@@ -79,9 +79,9 @@ def _look(check: LoadedCheck, seen: CheckedMachine, before: dict[str, object]) -
         sample = check.gather(seen)
     except DeviceAbsentError:
         return False
-    except UnknownResultError:
+    except CheckResultUnknownError:
         return True
-    with contextlib.suppress(UnknownResultError):
+    with contextlib.suppress(CheckResultUnknownError):
         list(check.judge(sample, before.get(name), check.limits))
         if check.gauges is not None:
             check.gauges(sample, before.get(name))

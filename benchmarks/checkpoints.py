@@ -133,7 +133,7 @@ def _measure(work: dict[str, Callable[[], object]]) -> dict[str, float]:
 
 def _metadata(directory: Path) -> None:
     with open_file(directory, torch_files.METADATA) as file:
-        assert len(torch_files.list_data_files(file)) == FILES
+        assert len(torch_files.list_dcp_data_files(file)) == FILES
 
 
 def _genops(directory: Path) -> None:

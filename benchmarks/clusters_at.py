@@ -33,7 +33,7 @@ def main() -> None:
             ],
         }
     )
-    emulator.wait_until_in_service(CLUSTER, 120)
+    emulator.wait_until_cluster_in_service(CLUSTER, 120)
     emulator.faults.add("latency", seconds=LATENCY_S)
     print(emulator.endpoint_url, flush=True)
     done = threading.Event()

@@ -20,13 +20,13 @@ from benchmarks.world import CAREFUL, CLOCK, GENEROUS, World, WorldProvider, Wor
 from hpctl.daemon.kinds import KINDS
 from hpctl.engine.cloud_watch import CloudPoller
 from hpctl.engine.config import Config
-from hpctl.engine.execute import ExecutorPorts, StepExecutor
+from hpctl.engine.execute import StepExecutor, StepExecutorPorts
 from hpctl.engine.journal.rows import DaemonIdentity
 from hpctl.engine.journal.store import JournalStore
 from hpctl.engine.journaled_state import JournaledState
 from hpctl.engine.live_config import LiveConfig
 from hpctl.engine.loop import RecoveryLoop
-from hpctl.engine.loop_port import LoopPort
+from hpctl.engine.loop_port import RecoveryLoopAccess
 from hpctl.engine.node_health import NodeHealthStore
 from hpctl.engine.observe import ClusterObserver, ObserverSources
 from hpctl.engine.request_intake import OperatorRequestHandler
@@ -34,7 +34,7 @@ from hpctl.faults.catalogue import build_fault_rules
 from hpctl.jobs.report_intake import JobReportHandler
 from hpctl.sagemaker.provider import SageMakerProvider
 from hpctl.slurm.read import SlurmCommandReader
-from hpctl.slurm.run import SlurmRunner
+from hpctl.slurm.run import SlurmCommandRunner
 from hpctl.vocabulary.model import NodeHealth
 from hpctl.vocabulary.policy import RecoveryPolicy
 from tests.reports import Rows
@@ -67,8 +67,8 @@ class Bench:
         sources = ObserverSources(self.scheduler, cloud, self.health)
         watch = ClusterObserver(sources, live, clock)
         self.memory = memory = JournaledState(self.store)
-        executor = StepExecutor(ExecutorPorts(self.scheduler, provider), memory, clock)
-        port = LoopPort(watch, memory, clock, _nothing)
+        executor = StepExecutor(StepExecutorPorts(self.scheduler, provider), memory, clock)
+        port = RecoveryLoopAccess(watch, memory, clock, _nothing)
         requests = OperatorRequestHandler(self.store, port, live)
         jobs = JobReportHandler(self.store, port, live)
         self.loop = RecoveryLoop(memory, executor, watch, requests, clock, KINDS, jobs)
@@ -106,7 +106,7 @@ def _sick(world: World, policy: RecoveryPolicy) -> tuple[float, int, int]:
 def _read(world: World) -> float:
     """Read Slurm through its text as a daemon does: the memory that this takes, and its seconds."""
     with tempfile.TemporaryDirectory(prefix="hpctl-bench-") as directory:
-        runner = SlurmRunner(bin_dir=scontrol_text.install(world, Path(directory)))
+        runner = SlurmCommandRunner(bin_dir=scontrol_text.install(world, Path(directory)))
         reader = SlurmCommandReader(runner, CLOCK.now)
         before = reader.view()
         seen = reader.view()

@@ -78,7 +78,7 @@ class Member:
         self._port, self._munge = port, munge_socket
         self._session, self._secret = "", b""
         self._findings: tuple[Finding, ...] = ()
-        self._digest = wire.digest_findings(())
+        self._digest = wire.compute_findings_digest(())
         self._seq = 0
         self.line = Line()
 
@@ -90,11 +90,11 @@ class Member:
     async def join(self) -> None:
         """Connect, and send the first report with a credential, which opens the session."""
         await self.connect()
-        body = wire.encode_report(self._report(), open_session=True)
+        body = wire.encode_agent_report(self._report(), open_session=True)
         ack = wire.decode_report_ack(await self.line.ask(self._with_credential(body)))
         assert ack.session is not None, "the intake opened no session"
         self._session = ack.session.id
-        self._secret = munge.decode_credential(ack.session.key, self._munge).payload
+        self._secret = munge.decode_munge_credential(ack.session.key, self._munge).payload
 
     async def heartbeat(self) -> None:
         """What an agent says every ten seconds."""
@@ -102,7 +102,7 @@ class Member:
 
     async def event(self) -> None:
         """A report with one more finding, which the head node must store before it answers."""
-        await self.line.ask(self._signed(wire.encode_report(self._worse())))
+        await self.line.ask(self._signed(wire.encode_agent_report(self._worse())))
 
     async def hello(self) -> None:
         """The rival: as many bytes, of which nobody reads a word."""
@@ -115,7 +115,7 @@ class Member:
 
     async def event_by_credential(self) -> None:
         """The rival: the same report with a MUNGE credential of its own."""
-        await self.line.ask(self._with_credential(wire.encode_report(self._worse())))
+        await self.line.ask(self._with_credential(wire.encode_agent_report(self._worse())))
 
     def _worse(self) -> AgentReport:
         now = datetime.now(UTC)
@@ -124,7 +124,7 @@ class Member:
             "bench.count", DeviceVerdict.WARN, now, now, f"gpu{self._seq}", code, count=1
         )
         self._findings = (*self._findings[-3:], found)
-        self._digest = wire.digest_findings(self._findings)
+        self._digest = wire.compute_findings_digest(self._findings)
         return self._report()
 
     def _report(self) -> AgentReport:
@@ -145,7 +145,9 @@ class Member:
         return _request(body, wire.make_session_authorization(self._session, self._secret, body))
 
     def _with_credential(self, body: bytes) -> bytes:
-        credential = munge.encode_credential(wire.make_credential_payload(body), self._munge)
+        credential = munge.encode_munge_credential(
+            wire.make_request_credential_payload(body), self._munge
+        )
         return _request(body, f"{wire.AUTH_SCHEME} {credential}")
 
 

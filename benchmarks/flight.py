@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.table import Outcome, Row
-from hpctl.jobs.hangs.flight_files import MANY_FILES, align_flight_dumps_in_subprocess
+from hpctl.jobs.hangs.flight_files import MANY_FILES, diagnose_hang_from_dumps_in_subprocess
 from hpctl.jobs.hangs.flight_recorder import (
     FlightRecorderDump,
     FlightRecorderEntry,
     FlightRecorderProcessGroup,
-    align_rank_collectives,
+    diagnose_hang_from_recorder_dumps,
 )
 
 RANKS, ENTRIES, FRAMES = 1000, 2000, 25
@@ -124,13 +124,15 @@ def run() -> Outcome:
         size = write_dumps(prefix)
         found: list[tuple[int, ...]] = []
         wall, cpu = wall_and_cpu_s(
-            lambda: found.append(align_flight_dumps_in_subprocess(prefix, 0.0, read_s=600).ranks)
+            lambda: found.append(
+                diagnose_hang_from_dumps_in_subprocess(prefix, 0.0, read_s=600).ranks
+            )
         )
         # Of the largest child so far, which is one of the readers.
         peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
         _, rival = wall_and_cpu_s(lambda: load_all(prefix))
     parsed = make_parsed()
-    _, large = wall_and_cpu_s(lambda: found.append(align_rank_collectives(parsed).ranks))
+    _, large = wall_and_cpu_s(lambda: found.append(diagnose_hang_from_recorder_dumps(parsed).ranks))
     plain = "pickle.loads of each file"
     outcome.rows = [
         Row(f"dumps of {RANKS} ranks", wall, "s", bar=BAR_S),

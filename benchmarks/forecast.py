@@ -9,7 +9,12 @@ import time
 from pathlib import Path
 
 from benchmarks.table import Outcome, Row
-from hpctl.insight.forecast.decide import HORIZONS, PRIORS, ForecastInstance, fit_failure_model
+from hpctl.insight.forecast.decide import (
+    HORIZONS,
+    PRIORS,
+    InstanceFailureTimeline,
+    fit_failure_model,
+)
 from tests.insight.forecast import trace
 
 SEEDS = range(101, 106)
@@ -55,9 +60,9 @@ def _once() -> float:
     """Seconds to learn from a fleet's breaks and to forecast each that broke."""
     made = trace.synthetic(1, NODES)
     now = 90.0
-    units = [ForecastInstance(0.0, b).at(now) for b in made.values() if b and b[0].begun < now][
-        :BROKEN
-    ]
+    units = [
+        InstanceFailureTimeline(0.0, b).at(now) for b in made.values() if b and b[0].begun < now
+    ][:BROKEN]
     begun = time.perf_counter()
     model = fit_failure_model(units, (NODES - len(units)) * now, now, PRIORS)
     for unit in units:

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 
 from benchmarks.table import Outcome, Row, median
 from hpctl.engine.journal.state import EngineState, replay_events
-from hpctl.insight.forecast.history import forecast_nodes
+from hpctl.insight.forecast.history import forecast_node_failures
 from hpctl.insight.grey import decide
 from hpctl.insight.grey.daemon import PeerGaugeWindows
 from hpctl.insight.grey.decide import GAUGES
@@ -183,7 +183,9 @@ def _lemons() -> list[Row]:
     for seed in PASTS:
         past = history.past(seed)
         state = replay_events(past.events)
-        found = {f.instance for f in forecast_nodes(state, past.nodes, {}, past.now) if f.again}
+        found = {
+            f.instance for f in forecast_node_failures(state, past.nodes, {}, past.now) if f.again
+        }
         for who, named in (("ours", found), ("rival", _thrice(state, past.now))):
             counts[who]["true"] += len(named & past.lemons)
             counts[who]["named"] += len(named)

@@ -25,7 +25,7 @@ from benchmarks.table import Outcome, Row, median, p99
 from hpctl.sandbox.api import Sandbox
 from hpctl.vocabulary.job_recovery import JobRecovery
 from hpctl.vocabulary.node_recovery import NodeRecovery
-from hpctl.vocabulary.recovery import StepKind, find_last_step
+from hpctl.vocabulary.recovery import StepKind, find_last_step_attempt
 
 FAULTS = int(os.environ.get("BENCH_FAULTS", "30"))
 JOB_FAULTS = int(os.environ.get("BENCH_JOB_FAULTS", "5"))
@@ -154,7 +154,7 @@ def _idle_fault(lab: Lab, number: int) -> dict[str, float]:
     heard = lab.health(node).last_heard.timestamp() - line
     log.close()
     rec = _recovery_of(lab, node, line)
-    drain = find_last_step(rec.steps, StepKind.DRAIN)
+    drain = find_last_step_attempt(rec.steps, StepKind.DRAIN)
     if drain is None or not lab.view().nodes[rec.node].drained:
         raise NotSeen(f"{node} is not drained by {rec.id}")
     lab.until(lab.healed, 60, f"{node} is back")
@@ -188,8 +188,8 @@ def _job_fault(lab: Lab) -> dict[str, float]:
 
 def _stages(node: NodeRecovery, job: JobRecovery, line: float) -> dict[str, float]:
     """The way of a job recovery by the journal's own clock."""
-    down = find_last_step(node.steps, StepKind.DOWN)
-    start = find_last_step(job.steps, StepKind.START_NOW)
+    down = find_last_step_attempt(node.steps, StepKind.DOWN)
+    start = find_last_step_attempt(job.steps, StepKind.START_NOW)
     if down is None or down.resolved is None or start is None or start.resolved is None:
         raise NotSeen(f"{job.id} went another way: {[t.signal for t in job.trail]}")
     at = {trail.phase: _after(trail.at, line) for trail in job.trail}

@@ -26,7 +26,7 @@ from hpctl.engine.journal.state import EngineState
 from hpctl.sandbox.api import Sandbox
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.identity import JobId, NodeName
-from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery
+from hpctl.vocabulary.node_recovery import NodeRecovery, NodeRecoveryPhase
 from hpctl.vocabulary.slurm_facts import SchedulerView
 
 Mode = Literal["own", "assist"]
@@ -182,7 +182,7 @@ class _Stage:
         for rec in state.nodes.values():
             by_node[str(rec.opened_for.instance)] += 1
             account.marked += _was_marked(rec)
-            if rec.phase is not NodePhase.RETURNED:
+            if rec.phase is not NodeRecoveryPhase.RETURNED:
                 account.problems.append(f"{rec.id} of {rec.node} is {rec.phase}: {rec.trail[-1]}")
         account.problems += [f"{t} is held: {h.why}" for t, h in state.holds.items()]
         for fault in account.faults:

@@ -21,13 +21,13 @@ from benchmarks.world import CAREFUL, CLOCK, World, WorldProvider, WorldSchedule
 from hpctl.daemon.kinds import KINDS
 from hpctl.engine.cloud_watch import CloudPoller
 from hpctl.engine.config import Config
-from hpctl.engine.execute import ExecutorPorts, StepExecutor
+from hpctl.engine.execute import StepExecutor, StepExecutorPorts
 from hpctl.engine.journal.rows import DaemonIdentity
 from hpctl.engine.journal.store import JournalStore
 from hpctl.engine.journaled_state import JournaledState
 from hpctl.engine.live_config import LiveConfig
 from hpctl.engine.loop import RecoveryLoop
-from hpctl.engine.loop_port import LoopPort
+from hpctl.engine.loop_port import RecoveryLoopAccess
 from hpctl.engine.node_health import NodeHealthStore
 from hpctl.engine.observe import ClusterObserver, ObserverSources
 from hpctl.engine.request_intake import OperatorRequestHandler
@@ -38,10 +38,10 @@ from hpctl.jobs.report_intake import JobReportHandler
 from hpctl.service.intake import channel
 from hpctl.service.intake.line import IntakeConnection
 from hpctl.service.intake.process import IntakeBackend, IntakeProcess
-from hpctl.service.intake.server import ConnectionBounds, IntakeServer
+from hpctl.service.intake.server import ConnectionLimits, UvicornServerThread
 from hpctl.service.metrics import DaemonMetrics
 from hpctl.slurm.read import SlurmCommandReader
-from hpctl.slurm.run import SlurmRunner
+from hpctl.slurm.run import SlurmCommandRunner
 
 CYCLE_S = 10.0
 AT_LEAST = 1000
@@ -75,7 +75,7 @@ def serve(directory: Path, munge_socket: Path, nodes: int, mode: str) -> None:
     pid = server.pid if isinstance(server, IntakeProcess) else os.getpid()
     if isinstance(server, IntakeProcess):
         names = (name_of(number) for number in range(max(nodes, AT_LEAST)))
-        line.set_addresses(dict.fromkeys(names, "127.0.0.1"))
+        line.set_node_addresses(dict.fromkeys(names, "127.0.0.1"))
     print(json.dumps({"port": server.port, "intake": pid}), flush=True)
     next_cycle = next_flush = time.monotonic() + 1
     pause = 0.0 if mode == "busy" else 0.25
@@ -93,10 +93,12 @@ def serve(directory: Path, munge_socket: Path, nodes: int, mode: str) -> None:
     store.close()
 
 
-def _bare() -> IntakeServer:
+def _bare() -> UvicornServerThread:
     """The rival knows no node, so that none of its connections may be short of room or time."""
     many = 1 << 20
-    server = IntakeServer(hello, "127.0.0.1", bounds=ConnectionBounds(many, many, many, many))
+    server = UvicornServerThread(
+        hello, "127.0.0.1", bounds=ConnectionLimits(many, many, many, many)
+    )
     server.connections.sweep = lambda: None  # type: ignore[method-assign]
     return server
 
@@ -114,7 +116,7 @@ def _loop(directory: Path, store: JournalStore, book: NodeHealthStore, nodes: in
     world = World(nodes, nodes // 10)
     scheduler = WorldScheduler(world)
     reader = SlurmCommandReader(
-        SlurmRunner(bin_dir=scontrol_text.install(world, directory)), CLOCK.now
+        SlurmCommandRunner(bin_dir=scontrol_text.install(world, directory)), CLOCK.now
     )
     scheduler.view = reader.view  # type: ignore[method-assign]
     cloud = CloudPoller(WorldProvider(world), _nothing, 30)
@@ -124,8 +126,8 @@ def _loop(directory: Path, store: JournalStore, book: NodeHealthStore, nodes: in
         ObserverSources(scheduler, cloud, book, hangs=HangDetector()), live, CLOCK
     )
     memory = JournaledState(store)
-    executor = StepExecutor(ExecutorPorts(scheduler, WorldProvider(world)), memory, CLOCK)
-    port = LoopPort(watch, memory, CLOCK, _nothing)
+    executor = StepExecutor(StepExecutorPorts(scheduler, WorldProvider(world)), memory, CLOCK)
+    port = RecoveryLoopAccess(watch, memory, CLOCK, _nothing)
     requests = OperatorRequestHandler(store, port, live)
     jobs = JobReportHandler(store, port, live)
     return RecoveryLoop(memory, executor, watch, requests, CLOCK, KINDS, jobs)

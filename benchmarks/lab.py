@@ -11,12 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from hpctl.engine.adapters import make_scheduler, open_journal_reader
+from hpctl.engine.adapters import make_slurm_command_client, open_journal_reader
 from hpctl.engine.config import read_config_file
 from hpctl.engine.journal.state import EngineState, replay_events
 from hpctl.engine.journal.store import JournalStore
 from hpctl.sandbox.api import Sandbox
-from hpctl.sandbox.faults import append_kmsg, format_xid_line
+from hpctl.sandbox.faults import append_node_kmsg_record, format_xid_line
 from hpctl.vocabulary.identity import JobId, NodeName
 from hpctl.vocabulary.model import NodeHealth
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob
@@ -88,7 +88,7 @@ class Lab:
     def __init__(self, sandbox: Sandbox) -> None:
         self.sandbox = sandbox
         self._config = read_config_file(sandbox.config_path)
-        self._scheduler = make_scheduler(self._config)
+        self._scheduler = make_slurm_command_client(self._config)
         self._script = sandbox.state_dir / "bench.sbatch"
         self._script.write_text(JOB)
 
@@ -131,7 +131,7 @@ class Lab:
         """Have the node's kernel log an Xid 79; the wall clock just before the write."""
         line = format_xid_line(79)
         at = time.time()
-        append_kmsg(self.sandbox.spec.layout, node, line)
+        append_node_kmsg_record(self.sandbox.spec.layout, node, line)
         return at
 
     def last_words(self) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from benchmarks.table import Outcome, Row, median
 from hpctl.jobs.logs.engine import LogFollower, LogRuleEngine
-from hpctl.jobs.logs.rules import LogRuleSet, load_rule_preset
+from hpctl.jobs.logs.rules import LogRuleSet, load_log_rule_preset
 
 SIZE = 32 << 20
 RUNS = 3
@@ -36,7 +36,7 @@ KINDS = {"one line in 20 is a step": 20, "every line is a step": 1}
 
 def run() -> Outcome:
     """Both kinds of log, each read by all in turn."""
-    rules = load_rule_preset("megatron")
+    rules = load_log_rule_preset("megatron")
     rows, notes = [], []
     with tempfile.TemporaryDirectory(prefix="hpctl-bench-") as directory:
         for what, every in KINDS.items():

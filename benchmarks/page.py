@@ -32,7 +32,7 @@ from hpctl.engine.journal.rows import DaemonIdentity
 from hpctl.engine.journal.store import JournalStore
 from hpctl.engine.journaled_state import JournaledState
 from hpctl.engine.leadership import Leadership, LeaseTerms
-from hpctl.engine.loop import CycleResult
+from hpctl.engine.loop import RecoveryCycleResult
 from hpctl.engine.view import PlanningView
 from hpctl.engine.world_server import WorldServer
 from hpctl.vocabulary.assessment import Remedy, Urgency
@@ -121,7 +121,9 @@ class Daemon:
             assessments={},
             state=self._state,
         )
-        self._server.offer(CycleResult(now, view, RecoveryPolicy(mode=OperatingMode.ASSIST)))
+        self._server.offer(
+            RecoveryCycleResult(now, view, RecoveryPolicy(mode=OperatingMode.ASSIST))
+        )
 
     def append(self, event: Event) -> None:
         """Write an event down and offer the world with it."""

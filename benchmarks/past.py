@@ -95,18 +95,20 @@ class Past:
             passed=tuple(GATES.split()),
         )
         yield from step(at, rid, StepKind.DRAIN, name)
-        yield signal(at, rid, node_recovery.NodeSignal.CORDON_SEEN)
+        yield signal(at, rid, node_recovery.NodeRecoverySignal.CORDON_SEEN)
         for _ in range(JOBS_EACH):
             yield from self._job(at, rid, name)
         yield from step(at, rid, StepKind.DOWN, name)
-        yield signal(at, rid, node_recovery.NodeSignal.JOBS_GONE)
+        yield signal(at, rid, node_recovery.NodeRecoverySignal.JOBS_GONE)
         yield from step(at, rid, StepKind.REPLACE, sick.instance)
-        yield signal(at, rid, node_recovery.NodeSignal.REMEDY_ACCEPTED)
+        yield signal(at, rid, node_recovery.NodeRecoverySignal.REMEDY_ACCEPTED)
         later = at + timedelta(minutes=10)
-        yield SignalSeen(later, rid, node_recovery.NodeSignal.NEW_GENERATION_SEEN, "new", fresh)
-        yield signal(later, rid, node_recovery.NodeSignal.REJOINED)
+        yield SignalSeen(
+            later, rid, node_recovery.NodeRecoverySignal.NEW_GENERATION_SEEN, "new", fresh
+        )
+        yield signal(later, rid, node_recovery.NodeRecoverySignal.REJOINED)
         yield from step(later, rid, StepKind.RETURN, name)
-        yield signal(later, rid, node_recovery.NodeSignal.RETURN_SEEN)
+        yield signal(later, rid, node_recovery.NodeRecoverySignal.RETURN_SEEN)
 
     def _job(
         self, at: datetime, cause: RecoveryId, node: NodeName, trouble: Trouble | None = None
@@ -125,13 +127,13 @@ class Past:
             trouble=trouble,
             action=RunAction.REQUEUE if trouble else RunAction.NONE,
         )
-        yield signal(at, rid, job_recovery.JobSignal.STOP_WANTED)
+        yield signal(at, rid, job_recovery.JobRecoverySignal.STOP_WANTED)
         yield from step(at, rid, StepKind.REQUEUE, str(job))
-        yield signal(at, rid, job_recovery.JobSignal.QUEUED)
+        yield signal(at, rid, job_recovery.JobRecoverySignal.QUEUED)
         yield from step(at, rid, StepKind.START_NOW, str(job))
-        yield signal(at, rid, job_recovery.JobSignal.STARTED)
-        yield signal(at, rid, job_recovery.JobSignal.RUNNING_SEEN)
-        yield signal(at + timedelta(minutes=1), rid, job_recovery.JobSignal.PROVED)
+        yield signal(at, rid, job_recovery.JobRecoverySignal.STARTED)
+        yield signal(at, rid, job_recovery.JobRecoverySignal.RUNNING_SEEN)
+        yield signal(at + timedelta(minutes=1), rid, job_recovery.JobRecoverySignal.PROVED)
 
     def _crash(self, at: datetime) -> Iterator[Event]:
         why = "rank 17 ended with exit code 1: RuntimeError: CUDA error: an illegal memory access"
@@ -152,8 +154,8 @@ class Past:
         why = "job 4600 waits for 1 node(s), 1 too few"
         yield ChangeOpened(at, rid, change.ChangeKind.ADD, group, why, count=1, size=13)
         yield from step(at, rid, StepKind.ADD, group)
-        yield signal(at, rid, change.ChangeSignal.ORDER_TAKEN)
-        yield signal(at, rid, change.ChangeSignal.ARRIVED)
+        yield signal(at, rid, change.ClusterChangeSignal.ORDER_TAKEN)
+        yield signal(at, rid, change.ClusterChangeSignal.ARRIVED)
         rid, number = self._id("n"), next(self._ids)
         name, instance = node_name(number % self._nodes), instance_id(next(self._instances))
         yield NodeRecoveryOpened(
@@ -170,11 +172,11 @@ class Past:
             group=group,
         )
         yield from step(at, rid, StepKind.DRAIN, name)
-        yield signal(at, rid, node_recovery.NodeSignal.CORDON_SEEN)
-        yield signal(at, rid, node_recovery.NodeSignal.JOBS_GONE)
+        yield signal(at, rid, node_recovery.NodeRecoverySignal.CORDON_SEEN)
+        yield signal(at, rid, node_recovery.NodeRecoverySignal.JOBS_GONE)
         yield from step(at, rid, StepKind.REMOVE, instance)
-        yield signal(at, rid, node_recovery.NodeSignal.REMEDY_ACCEPTED)
-        yield signal(at + timedelta(minutes=3), rid, node_recovery.NodeSignal.INSTANCE_GONE)
+        yield signal(at, rid, node_recovery.NodeRecoverySignal.REMEDY_ACCEPTED)
+        yield signal(at + timedelta(minutes=3), rid, node_recovery.NodeRecoverySignal.INSTANCE_GONE)
 
 
 def step(at: datetime, rid: RecoveryId, kind: StepKind, target: str) -> Iterator[Event]:

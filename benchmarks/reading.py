@@ -16,7 +16,7 @@ from benchmarks.world import CLOCK, World
 from hpctl.slurm import parse
 from hpctl.slurm.read import SlurmCommandReader
 from hpctl.slurm.records import HostlistCache
-from hpctl.slurm.run import SlurmRunner
+from hpctl.slurm.run import SlurmCommandRunner
 
 NODES, JOBS = 10_000, 1_000
 RUNS = 7
@@ -32,8 +32,8 @@ def run() -> Outcome:
     printed = text["job"].encode()
 
     def ours() -> None:
-        found, bad_nodes = parse.parse_nodes(parse.split_node_lines(text["node"]))
-        jobs, bad_jobs = parse.parse_jobs(printed, b"", scontrol_text.MARK, HostlistCache())
+        found, bad_nodes = parse.parse_scontrol_nodes(parse.split_scontrol_node_lines(text["node"]))
+        jobs, bad_jobs = parse.parse_squeue_jobs(printed, b"", scontrol_text.MARK, HostlistCache())
         assert len(found) == NODES
         assert len(jobs) == JOBS
         assert not bad_nodes + bad_jobs
@@ -49,7 +49,7 @@ def run() -> Outcome:
 
     taken: dict[str, list[float]] = {"ours": [], "loads": [], "split": [], "view": []}
     with tempfile.TemporaryDirectory(prefix="hpctl-bench-") as directory:
-        runner = SlurmRunner(bin_dir=scontrol_text.install(world, Path(directory)))
+        runner = SlurmCommandRunner(bin_dir=scontrol_text.install(world, Path(directory)))
         reader = SlurmCommandReader(runner, CLOCK.now)
         work = {"ours": ours, "loads": loads, "split": split, "view": reader.view}
         for _ in range(RUNS):

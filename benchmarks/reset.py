@@ -17,8 +17,8 @@ from benchmarks.heal import SITE
 from benchmarks.lab import Lab, NotSeen
 from benchmarks.table import Outcome, Row, median
 from hpctl.sandbox.api import Sandbox
-from hpctl.sandbox.faults import append_kmsg, format_xid_line
-from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery
+from hpctl.sandbox.faults import append_node_kmsg_record, format_xid_line
+from hpctl.vocabulary.node_recovery import NodeRecovery, NodeRecoveryPhase
 from hpctl.vocabulary.recovery import StepKind
 from tests.fakes import nvidia_smi
 
@@ -56,13 +56,13 @@ def _measure(lab: Lab) -> Outcome:
             nvidia_smi.install(lab.sandbox.spec.layout.of_node(node) / "hardware")
     begun = time.time()
     for node, kind in kinds.items():
-        append_kmsg(lab.sandbox.spec.layout, node, format_xid_line(CODES[kind]))
+        append_node_kmsg_record(lab.sandbox.spec.layout, node, format_xid_line(CODES[kind]))
     lab.until(lambda: _ended(lab) == NODES, 3 * BOOT_S + 120, "every node is back")
     took: dict[StepKind, list[float]] = {kind: [] for kind in CODES}
     for rec in lab.state().nodes.values():
         kind = kinds[str(rec.node)]
         remedies = {step.kind for step in rec.steps} & set(CODES)
-        if rec.phase is not NodePhase.RETURNED or remedies != {kind}:
+        if rec.phase is not NodeRecoveryPhase.RETURNED or remedies != {kind}:
             raise NotSeen(f"{rec.id} of {rec.node}: {[t.why for t in rec.trail]}")
         took[kind].append(rec.since.timestamp() - begun)
     reset, reboot = (median(took[kind]) for kind in CODES)

@@ -17,7 +17,7 @@ from hpctl.jobs.hangs.stack_groups import (
     NodeStacks,
     RankStack,
     StackFrame,
-    aggregate_stacks,
+    diagnose_hang_from_rank_stacks,
     format_node_stacks,
     parse_node_stacks,
 )
@@ -53,7 +53,9 @@ def job(seed: int) -> tuple[list[NodeStacks], int]:
 
 def named(text: list[str], nodes: list[str]) -> list[int]:
     """Ours: from the nodes' lines to the ranks that are named."""
-    return [one.rank for one in aggregate_stacks(parse_node_stacks(text), nodes).suspects]
+    return [
+        one.rank for one in diagnose_hang_from_rank_stacks(parse_node_stacks(text), nodes).suspects
+    ]
 
 
 def pairwise(text: list[str]) -> list[int]:

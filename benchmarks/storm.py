@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks.table import Outcome, Row, median
 from hpctl.detection.findings import FindingStore
-from hpctl.detection.kernel.log import KernelLineJudge
+from hpctl.detection.kernel.log import KernelLogAnalyzer
 from hpctl.detection.kmsg import KmsgFileFollower, format_kmsg_record, parse_kmsg_record
 from tests.detection.kernel_cases import PATTERNS
 
@@ -39,7 +39,7 @@ def run() -> Outcome:
         path = Path(directory) / "kmsg"
         path.write_bytes(b"".join(whole))
         work: dict[str, Callable[[], object]] = {
-            "ours": lambda: _ours(path, KernelLineJudge(lambda _pid, _at: "")),
+            "ours": lambda: _ours(path, KernelLogAnalyzer(lambda _pid, _at: "")),
             "patterns": lambda: _patterns(whole, PATTERNS),
             "headers": lambda: [parse_kmsg_record(line) for line in whole],
         }
@@ -74,7 +74,7 @@ def _record(n: int) -> bytes:
     return format_kmsg_record(text.format(n=n, pid=1000 + n % 8), n)
 
 
-def _ours(path: Path, kernel: KernelLineJudge) -> None:
+def _ours(path: Path, kernel: KernelLogAnalyzer) -> None:
     log, findings = KmsgFileFollower(path), FindingStore()
     while records := log.read():
         for finding in kernel.findings(records):
@@ -93,7 +93,7 @@ def _patterns(whole: Sequence[bytes], patterns: Sequence[re.Pattern[str]]) -> No
 
 def _growth(path: Path) -> float:
     """How much resident memory grows over many rounds, in MB, after a first one."""
-    kernel, findings = KernelLineJudge(lambda _pid, _at: ""), FindingStore()
+    kernel, findings = KernelLogAnalyzer(lambda _pid, _at: ""), FindingStore()
     before = 0.0
     for number in range(ROUNDS + 1):
         path.write_bytes(b"".join(_record(number * LINES + n) for n in range(LINES)))

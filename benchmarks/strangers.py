@@ -13,7 +13,7 @@ import socket
 import sys
 from collections import deque
 
-from hpctl.service.intake.server import ConnectionBounds
+from hpctl.service.intake.server import ConnectionLimits
 
 AGAIN_S = 5.0
 HALF = b"POST /v1/reports HTTP/1.1\r\nHost: head\r\nX-Half: "
@@ -57,7 +57,7 @@ def sink() -> None:
         print(listener.getsockname()[1], flush=True)
         while True:
             held.append(listener.accept()[0])
-            if len(held) > ConnectionBounds().waiting:
+            if len(held) > ConnectionLimits().waiting:
                 held.popleft().close()
 
 

@@ -22,7 +22,7 @@ from io import BytesIO
 from pathlib import Path
 
 from benchmarks.table import Outcome, Row
-from hpctl.detection.triage import TriageReader
+from hpctl.detection.triage import KernelLogTriageReader
 from tests.detection.corpus.unseen import SETS, Case, Judgment, figures, hpctl, load
 from tests.detection.kernel_cases import CASES, PATTERNS
 
@@ -173,7 +173,7 @@ def _slowest() -> tuple[float, int]:
 
 
 def _line_ms(text: bytes) -> float:
-    reader, begun = TriageReader(), time.process_time()
+    reader, begun = KernelLogTriageReader(), time.process_time()
     list(reader.views(BytesIO(text)))
     return 1000 * (time.process_time() - begun)
 

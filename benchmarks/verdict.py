@@ -19,7 +19,7 @@ from benchmarks.agent_rivals import NHC, find
 from benchmarks.table import Outcome, Row, median, seconds_of
 from hpctl.detection.outside.local_server import AgentSocketServer
 from hpctl.detection.outside.node_verdict import NodeVerdict, compute_node_verdict
-from hpctl.detection.outside.reported import ReportTable
+from hpctl.detection.outside.reported import ReportedFindingTable
 from hpctl.faults.catalogue import build_fault_rules
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.identity import BootId, InstanceId, NodeGeneration, NodeName
@@ -48,7 +48,9 @@ def run() -> Outcome:
     outcome = Outcome("verdict")
     with tempfile.TemporaryDirectory(prefix="hpctl-bench-") as name:
         directory = Path(name)
-        server = AgentSocketServer(directory / "agent.sock", ReportTable(NODE.boot), _judge_node)
+        server = AgentSocketServer(
+            directory / "agent.sock", ReportedFindingTable(NODE.boot), _judge_node
+        )
         server.start()
         try:
             commands = _prepare(directory, outcome)

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from msgspec.structs import replace
 
 from hpctl.engine.clock import SystemClock
-from hpctl.vocabulary.cloud_facts import Instance, InstanceStatus, ProviderView
+from hpctl.vocabulary.cloud_facts import CloudProviderView, Instance, InstanceStatus
 from hpctl.vocabulary.identity import (
     BootId,
     InstanceId,
@@ -18,9 +18,9 @@ from hpctl.vocabulary.identity import (
 )
 from hpctl.vocabulary.model import DeviceVerdict, Finding, NodeHealth
 from hpctl.vocabulary.outcome import Outcome
-from hpctl.vocabulary.policy import OperatingMode, RecoveryPolicy, TreatmentBudgets
+from hpctl.vocabulary.policy import ConcurrentRecoveryBudgets, OperatingMode, RecoveryPolicy
 from hpctl.vocabulary.preemption_order import PreemptionOrder
-from hpctl.vocabulary.slurm_facts import Reservation, SchedulerView, SlurmJob, SlurmNode
+from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob, SlurmNode, SlurmReservation
 
 JOB_NODES = 8
 NODES_OF_YEARS = 1000
@@ -30,7 +30,7 @@ CAREFUL = RecoveryPolicy(mode=OperatingMode.OWN)
 """The shipped budgets: of a hundred sick nodes nearly all are held."""
 GENEROUS = RecoveryPolicy(
     mode=OperatingMode.OWN,
-    budgets=TreatmentBudgets(
+    budgets=ConcurrentRecoveryBudgets(
         open_min=1000, partition_min=1000, per_hour=1000, correlated_min=100_000
     ),
 )
@@ -93,7 +93,7 @@ class World:
             {node_name(i): _node(i, booted) for i in range(nodes)},
             {JobId(i + 1): _job(i, nodes, now) for i in range(jobs)},
         )
-        self.cloud = ProviderView(
+        self.cloud = CloudProviderView(
             now,
             present=True,
             cluster_status="InService",
@@ -130,13 +130,13 @@ class WorldScheduler:
     def view(self) -> SchedulerView:
         return replace(self._world.slurm, as_of=CLOCK.now())
 
-    def reservations(self) -> Mapping[str, Reservation]:
+    def reservations(self) -> Mapping[str, SlurmReservation]:
         return {}
 
     def leaves(self) -> Mapping[NodeName, str]:
         return {}
 
-    def read_boot_time(self) -> datetime | None:
+    def read_slurmctld_boot_time(self) -> datetime | None:
         return None
 
     def drain(
@@ -188,7 +188,7 @@ class WorldProvider:
     def __init__(self, world: World) -> None:
         self._world = world
 
-    def view(self) -> ProviderView:
+    def view(self) -> CloudProviderView:
         return replace(self._world.cloud, as_of=CLOCK.now())
 
     def reboot(self, instances: Sequence[InstanceId]) -> Mapping[InstanceId, Outcome]:

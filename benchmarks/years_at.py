@@ -17,7 +17,7 @@ from hpctl.engine.journal.events import NodeRecoveryOpened
 from hpctl.engine.journal.rows import DaemonIdentity
 from hpctl.engine.journal.state import replay_events
 from hpctl.engine.journal.store import JournalStore
-from hpctl.engine.retire import compute_lookback_s, find_retired_records
+from hpctl.engine.retire import compute_journal_lookback_s, find_retirable_journal_records
 from hpctl.faults.catalogue import build_fault_rules
 from hpctl.vocabulary.policy import RecoveryPolicy
 
@@ -53,9 +53,9 @@ def _retire(store: JournalStore, earlier: timedelta) -> float:
     before = (
         CLOCK.now()
         - earlier
-        - timedelta(seconds=compute_lookback_s(RecoveryPolicy(), build_fault_rules()))
+        - timedelta(seconds=compute_journal_lookback_s(RecoveryPolicy(), build_fault_rules()))
     )
-    assert store.retire(find_retired_records(state, before, ()).over)
+    assert store.retire(find_retirable_journal_records(state, before, ()).over)
     replay_events(store.events())
     # The daemon knows its state already when it begins.
     return time.perf_counter() - known

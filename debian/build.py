@@ -20,7 +20,11 @@ from pathlib import Path
 from packaging.specifiers import SpecifierSet
 
 from hpctl.clusters import bundle
-from hpctl.clusters.bundle_wheels import WheelTarget, download_wheels, find_missing_wheels
+from hpctl.clusters.bundle_wheels import (
+    WheelTargetPlatform,
+    download_wheels_with_dependencies,
+    find_unmet_wheel_requirements,
+)
 from hpctl.toolkit.compat import SAFE_PATH
 
 HERE = Path(__file__).resolve().parent
@@ -97,10 +101,12 @@ def fetch(
         if given is None:
             constraints = limits / f"{python}.txt" if limits else None
             with tempfile.TemporaryDirectory() as room:
-                download_wheels(Path(room), WheelTarget(python, machine), constraints=constraints)
+                download_wheels_with_dependencies(
+                    Path(room), WheelTargetPlatform(python, machine), constraints=constraints
+                )
                 for wheel in Path(room).glob("*.whl"):
                     shutil.copy(wheel, wheels)
-        if lacks := find_missing_wheels(wheels, WheelTarget(python, machine)):
+        if lacks := find_unmet_wheel_requirements(wheels, WheelTargetPlatform(python, machine)):
             raise SystemExit(
                 f"Python {python}: no wheel of {'; '.join(lack.why for lack in lacks)}"
             )
@@ -119,7 +125,7 @@ def pack(tree: Path, own: Path, pythons: Sequence[str], architecture: str, outpu
     (lib / "id").write_text(f"{version}-{digest[:8]}\n")
     (lib / "pythons").write_text("".join(f"{python}\n" for python in pythons))
     units = tree / "usr/lib/systemd/system"
-    shutil.copytree(bundle.find_lifecycle_scripts() / "systemd", units)
+    shutil.copytree(bundle.find_lifecycle_script_directory() / "systemd", units)
     (tree / "usr/bin").mkdir()
     (tree / "usr/bin/hpctl").symlink_to("/opt/hpctl/bin/hpctl")
     add_manual(tree / "usr/share/man/man1")

@@ -6,8 +6,8 @@ from hpctl.nodes.acceptance.cards import (
     COMPARISONS,
     FIGURES,
     FLOOR_SHARE,
-    CardFigure,
-    find_card_figure,
+    GpuReferenceFigure,
+    find_gpu_reference_figure,
 )
 
 HEAD = """# Floors of GPUs
@@ -97,7 +97,7 @@ def _compare_cards() -> list[str]:
         "|---|---|---|---|---|---|",
     ]
     for row in COMPARISONS:
-        own = find_card_figure("NVIDIA H200", row.figure, "")
+        own = find_gpu_reference_figure("NVIDIA H200", row.figure, "")
         if own is None:
             raise ValueError(f"no H200 was measured for {row.figure}")
         lines.append(
@@ -107,7 +107,7 @@ def _compare_cards() -> list[str]:
     return lines
 
 
-def _make_table(rows: list[CardFigure]) -> list[str]:
+def _make_table(rows: list[GpuReferenceFigure]) -> list[str]:
     lines = [
         "| figure | on | floor | expected | figure known | share | from | source |",
         "|---|---|---|---|---|---|---|---|",
@@ -119,11 +119,11 @@ def _make_table(rows: list[CardFigure]) -> list[str]:
     ]
 
 
-def _list_machines(row: CardFigure) -> str:
+def _list_machines(row: GpuReferenceFigure) -> str:
     return " ".join(row.on) or "any"
 
 
-def _link_source(row: CardFigure) -> str:
+def _link_source(row: GpuReferenceFigure) -> str:
     if row.reference.startswith("https://"):
         return f"[{row.source}]({row.reference})"
     return f"{row.source} (`{row.reference}`)"

@@ -92,7 +92,7 @@ def _make_line(row: FaultRow, remedy: str) -> str:
 
 def _link_sighting(sighting: FaultSighting) -> str:
     """Return a sighting as a link: a thread by its number, a file by its repository and name."""
-    if sighting.is_recorded:
+    if sighting.is_recorded_by_hpctl:
         return sighting.text
     place, _, codes = sighting.text.partition(" ")
     repository, is_file, path = place.partition(":")

@@ -3,7 +3,13 @@
 from collections.abc import Sequence
 
 from hpctl.detection.budget import CPU_PERCENT, MEMORY_MB
-from hpctl.faults.table import BENIGN_LINES, KERNEL_CHECKS, TIMED, CheckSpec, list_check_fault_rows
+from hpctl.faults.table import (
+    BENIGN_LINES,
+    KERNEL_CHECKS,
+    TIMED,
+    HealthCheckSpec,
+    list_check_fault_rows,
+)
 from hpctl.vocabulary.model import ClearCondition
 
 HEAD = f"""# What the agent checks
@@ -87,12 +93,12 @@ def _kernel_head() -> str:
     return KERNEL_HEAD.format(gone=also)
 
 
-def _make_table(specs: Sequence[CheckSpec]) -> list[str]:
+def _make_table(specs: Sequence[HealthCheckSpec]) -> list[str]:
     head = ["| check | looks at | every | seen | clears | limits |", "|---|---|---|---|---|---|"]
     return [*head, *map(_make_line, specs), ""]
 
 
-def _make_line(spec: CheckSpec) -> str:
+def _make_line(spec: HealthCheckSpec) -> str:
     clears = f"{spec.gone_s:g}" if spec.clears is ClearCondition.GONE else str(spec.clears)
     limits = ", ".join(
         f"`{name}` {one.value:g}" + ("" if name.endswith(_WITH_UNIT) else f" {one.unit}")

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hpctl.clusters.request import LEFT_TO_RAW
-from hpctl.clusters.spec.schema import make_json_schema
+from hpctl.clusters.spec.schema import make_cluster_spec_json_schema
 
 HEAD = """# cluster.yaml
 
@@ -71,7 +71,7 @@ def _describe_raw() -> Iterator[str]:
 
 
 def _describe_sections() -> Iterator[str]:
-    schema = make_json_schema()
+    schema = make_cluster_spec_json_schema()
     parts: Mapping[str, Any] = schema["$defs"]
     places: dict[str, str] = {}
     _find_sections(schema, "", parts, places)

@@ -9,7 +9,7 @@ from itertools import groupby
 import click
 
 from hpctl.cli.main import ALIASES, cli
-from hpctl.toolkit.lazy_commands import LazyGroup
+from hpctl.toolkit.lazy_commands import LazyCommandGroup
 
 HEAD = """# Commands
 
@@ -80,7 +80,7 @@ def page() -> str:
 def _list_earlier() -> list[tuple[str, str]]:
     """Return the earlier names of commands with those of today, by name."""
     of_cluster = cli.get_command(click.Context(cli), "cluster")
-    assert isinstance(of_cluster, LazyGroup)
+    assert isinstance(of_cluster, LazyCommandGroup)
     below = {f"cluster {old}": f"cluster {new}" for old, new in of_cluster.aliases.items()}
     return sorted({**ALIASES, **below}.items())
 

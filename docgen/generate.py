@@ -26,7 +26,7 @@ from docgen.policies import page as policies_text
 from docgen.recoveries import page as recovery_text
 from docgen.repertoire import page as repertoire_text
 from docgen.validate import page as validate_text
-from hpctl.clusters.spec.schema import format_schema
+from hpctl.clusters.spec.schema import format_cluster_spec_schema
 
 PAGES = Path(__file__).parents[1] / "docs"
 SHIPPED = "../hpctl/service/observability"
@@ -51,7 +51,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "cli-json.md": _add_note(json_text),
     "cli.md": _add_note(commands_text),
     "cluster.md": _add_note(cluster_text),
-    "cluster.schema.json": format_schema,
+    "cluster.schema.json": format_cluster_spec_schema,
     "configuration.md": _add_note(configuration_text),
     "jobs-and-admins.md": _add_note(repertoire_text),
     "messages.md": _add_note(messages_text),

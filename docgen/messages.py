@@ -51,7 +51,7 @@ REASONS: Final = {
         "CHECKPOINT not complete: ",
         "Nothing to do: hpctl resumes from the newest complete checkpoint.",
     ),
-    "UnfinishedSaveError": ("CHECKPOINT not complete: ", _WAIT_OR_OLDER),
+    "UnfinishedCheckpointSaveError": ("CHECKPOINT not complete: ", _WAIT_OR_OLDER),
     "UnverifiableCheckpointError": (
         "CHECKPOINT unreadable: ",
         "hpctl cannot check this checkpoint and does not choose it. Check it with the program that"
@@ -72,18 +72,24 @@ WORDS: Final = {
     "ERROR": "REASON",
     "FORMAT_AWS_ERROR": "REASON",
     "FORMAT_ERROR": "REASON",
+    "FORMAT_LFS_ERROR": "REASON",
     "EXPLAIN_STACK_REFUSAL": "REASON",
     "JOIN": "LIST",
     "MESSAGE": "REASON",
     "MESSAGE_OF": "REASON",
     "READ_FILE_TAIL": "LAST_LINES",
     "READ_LAST_LINES": "LAST_LINES",
+    "READ_LAST_LOG_LINES": "LAST_LINES",
     "READ_LOG_END": "LAST_LINES",
+    "READ_END_OF_JOB_LOG": "LAST_LINES",
     "LIST_DIRECTIVE_NAMES": "DIRECTIVE_NAMES",
+    "FORMAT_HPCTL_DIRECTIVE_NAMES": "DIRECTIVE_NAMES",
     "EXPLAIN_REFUSAL": "REASON",
+    "FORMAT_REFUSAL_RESPONSE": "REASON",
     "STRERROR": "REASON",
     "STRIP": "REASON",
     "READ_DATABASE_MESSAGE": "REASON",
+    "GET_DATABASE_ERROR_MESSAGE": "REASON",
     "TROUBLE": "REASON",
     "WHY": "REASON",
     "WHY_NOT": "REASON",
@@ -98,15 +104,15 @@ EXPRESSIONS: Final = {
     "there": "",
     "script.name": "SCRIPT",
     "option": "OPTION",
-    "yaml_files.suggest_word(name, list(known))": "",
+    "yaml_files.suggest_similar_word(name, list(known))": "",
     "s3": "URL",
     "row.group": "ROW_GROUP",
     "len(chosen)": "CHOSEN",
     "found.size": "OTHER_SIZE",
     "member.size": "OTHER_SIZE",
     "description['ClusterName']": "CLUSTER",
-    "_format_role(NODE_TYPES[role], partition)": "a ROLE",
-    "_format_role(*lines)": "a OTHER_ROLE",
+    "_format_group_role_and_partition(NODE_TYPES[role], partition)": "a ROLE",
+    "_format_group_role_and_partition(*lines)": "a OTHER_ROLE",
     "archive.size": "SIZE",
     "known[0]": "STEP",
     "known[-1]": "OTHER_STEP",
@@ -317,7 +323,7 @@ def find_answer(call: ast.Call, assigned: Mapping[str, ast.expr]) -> ast.expr | 
     name = getattr(call.func, "attr", getattr(call.func, "id", ""))
     if name in ANSWERS:
         return ast.Constant(ANSWERS[name])
-    if name == "suggest_names" and call.args:
+    if name == "suggest_similar_names" and call.args:
         return call.args[-1]
     return assigned.get(name) if isinstance(call.func, ast.Name) else None
 

@@ -9,14 +9,14 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.metrics import MetricWrapperBase
 
 from hpctl.daemon.intake import ROUTES
-from hpctl.detection.metrics import list_metric_series
+from hpctl.detection.metrics import load_metric_series_descriptions
 from hpctl.service.intake.channel import IntakeChannel, Setup
 from hpctl.service.intake.child import (
-    DaemonClient,
-    make_intake_application,
+    IntakeDaemonClient,
+    make_intake_process_application,
     register_connection_gauges,
 )
-from hpctl.service.intake.server import ConnectionBounds, PeerConnectionTracker
+from hpctl.service.intake.server import ConnectionLimits, PeerConnectionTracker
 from hpctl.service.metrics import DaemonMetrics
 
 HEAD = """# Metrics
@@ -65,7 +65,7 @@ def page() -> str:
     assert len(found) > 10, "where have the daemon's metrics gone?"
     found = [row for row in found if not row[0].startswith("hyperpod")]
     rows = ("| " + " | ".join((f"`{name}`", *rest)) + " |" for name, *rest in found)
-    agents = " ".join(f"`{name}`" for name in list_metric_series())
+    agents = " ".join(f"`{name}`" for name in load_metric_series_descriptions())
     return HEAD + "\n".join(rows) + "\n" + AGENTS + fill(agents, 100) + "\n" + GUIDE
 
 
@@ -74,10 +74,10 @@ def intake_registry() -> CollectorRegistry:
     ours, theirs = socketpair()
     theirs.close()
     line, intake = IntakeChannel.make_intake_end(ours), CollectorRegistry()
-    make_intake_application(
-        Setup(None, (), "token", "journal.db"), DaemonClient(line), intake, ROUTES
+    make_intake_process_application(
+        Setup(None, (), "token", "journal.db"), IntakeDaemonClient(line), intake, ROUTES
     )
-    register_connection_gauges(PeerConnectionTracker(ConnectionBounds()), intake)
+    register_connection_gauges(PeerConnectionTracker(ConnectionLimits()), intake)
     line.close()
     return intake
 

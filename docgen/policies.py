@@ -1,6 +1,12 @@
 """docs/policies.md: what a recovery policy says, with the defaults from the code."""
 
-from hpctl.vocabulary.run_policy import DEFAULTS, Backoff, RunAction, RunPolicy, TroubleTreatment
+from hpctl.vocabulary.run_policy import (
+    DEFAULTS,
+    RestartBackoff,
+    RunAction,
+    RunPolicy,
+    TroubleTreatment,
+)
 from hpctl.vocabulary.trouble import TroubleKind
 
 HEAD = """# Recovery policies
@@ -137,7 +143,7 @@ def _list_keys() -> str:
 
 
 def _format_value(value: object) -> str:
-    if isinstance(value, Backoff):
+    if isinstance(value, RestartBackoff):
         return ", ".join(f"{n:g}" for n in (value.first_s, value.factor, value.cap_s))
     if isinstance(value, tuple):
         return ", ".join(map(str, value))

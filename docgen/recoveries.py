@@ -154,9 +154,9 @@ def page() -> str:
     """Return the whole file, without the note that it is generated."""
     node, job = node_recovery, job_recovery
     parts = [_HEAD, _NODE_INTRO]
-    parts += _make_section(node.TRANSITIONS, list(node.NodePhase), node.ENDS, _NODE_PHASES)
+    parts += _make_section(node.TRANSITIONS, list(node.NodeRecoveryPhase), node.ENDS, _NODE_PHASES)
     parts += [_JOB_INTRO]
-    parts += _make_section(job.TRANSITIONS, list(job.JobPhase), job.ENDS, _JOB_PHASES)
+    parts += _make_section(job.TRANSITIONS, list(job.JobRecoveryPhase), job.ENDS, _JOB_PHASES)
     parts += [_list_gates(), _faults()]
     return "\n".join(parts)
 

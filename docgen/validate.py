@@ -2,7 +2,7 @@
 
 from hpctl.clusters.iam_policies import PERSONAS
 from hpctl.clusters.validate import FAMILIES
-from hpctl.clusters.validate.facts import CheckFamily
+from hpctl.clusters.validate.facts import SpecCheckFamily
 
 HEAD = """# Cluster validation
 
@@ -57,7 +57,7 @@ def page() -> str:
     return "\n".join([*parts, SECURITY, IAM])
 
 
-def _describe_family(family: CheckFamily) -> list[str]:
+def _describe_family(family: SpecCheckFamily) -> list[str]:
     offline = " Needs no credentials." if family.offline else ""
     rows = [f"| `{check.id}` | {check.asks} |" for check in family.checks]
     return [

@@ -197,17 +197,17 @@ def step(
     tensor on a GPU waits for the GPU.
     """
     if not _off:
-        _call_reporter(Reporter.step, n, loss, tokens, numbers)
+        _call_reporter_safely(Reporter.step, n, loss, tokens, numbers)
 
 
 def checkpoint(path: str | os.PathLike[str], step: int, seconds: float | None = None) -> None:
     """A checkpoint of `step` is finished at `path`; saving it took `seconds`."""
-    _call_reporter(Reporter.checkpoint, path, step, seconds)
+    _call_reporter_safely(Reporter.checkpoint, path, step, seconds)
 
 
 def saving(on: bool = True) -> Saving:
     """A save begins (or ends): no steps are awaited meanwhile. `with progress.saving(): ...`."""
-    _call_reporter(Reporter.say, f"saving={int(bool(on))}")
+    _call_reporter_safely(Reporter.say, f"saving={int(bool(on))}")
     return _SAVING
 
 
@@ -217,21 +217,21 @@ def phase(name: str) -> None:
     A phase without steps in it, such as an evaluation, gets as much time as its own past explains.
     In a hang, the rank that is in another phase than the others is named.
     """
-    _call_reporter(Reporter.phase, name)
+    _call_reporter_safely(Reporter.phase, name)
 
 
 def done() -> None:
     """The run has reached its end: exit code 0 is a success."""
     for _ in range(3):  # Datagrams get lost, and no later one would say it.
-        _call_reporter(Reporter.say, "done=1")
+        _call_reporter_safely(Reporter.say, "done=1")
 
 
 def restarting() -> None:
     """For launchers: all ranks are about to be started again inside the same step."""
-    _call_reporter(Reporter.say, "restart=1")
+    _call_reporter_safely(Reporter.say, "restart=1")
 
 
-def _call_reporter(method: Callable[..., None], *arguments: object) -> None:
+def _call_reporter_safely(method: Callable[..., None], *arguments: object) -> None:
     try:
         method(_reporter or _get_reporter(), *arguments)
     # Whatever a caller's tensor type raises, a training run must not end by telling of itself.

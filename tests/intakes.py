@@ -7,12 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hpctl.service.intake.app import make_intake_app
-from hpctl.service.intake.server import IntakeServer
+from hpctl.service.intake.app import make_agent_intake_app
+from hpctl.service.intake.server import UvicornServerThread
 from hpctl.vocabulary.model import AgentReport, Finding
 from hpctl.wire import munge
 from hpctl.wire import reports as wire
-from hpctl.wire.authentication import IntakeSettings
+from hpctl.wire.authentication import IntakeAuthenticationSettings
 from tests.munged import ADDRESSES, Realm
 from tests.reports import beat, report
 from tests.waiting import PATIENCE_S
@@ -75,18 +75,18 @@ class Head:
         self.heard: Callable[[wire.Heartbeat], bool] = lambda _: False
         self.address_of: Callable[[str], str | None] = ADDRESSES.get
         self.order_for: Callable[[str], str | None] = lambda _: None
-        self._options = IntakeSettings(**{"munge_socket": realm.head, **settings})
+        self._options = IntakeAuthenticationSettings(**{"munge_socket": realm.head, **settings})
         self.server = self._made()
 
-    def _made(self, port: int = 0) -> IntakeServer:
+    def _made(self, port: int = 0) -> UvicornServerThread:
         sink = Sink(lambda *reports: self.store_all(*reports), lambda beat: self.heard(beat))
-        app = make_intake_app(
+        app = make_agent_intake_app(
             self._options,
             sink,
             lambda node: self.address_of(node),
             order_for=lambda node: self.order_for(node) or "",
         )
-        return IntakeServer(app, "127.0.0.1", port)
+        return UvicornServerThread(app, "127.0.0.1", port)
 
     def come_back(self) -> None:
         """Serve again on the same port after `server.stop`."""
@@ -105,7 +105,7 @@ class Head:
     def send(
         self, what: AgentReport | bytes, munged: Path | None = None
     ) -> tuple[int, dict[str, Any]]:
-        body = what if isinstance(what, bytes) else wire.encode_report(what)
+        body = what if isinstance(what, bytes) else wire.encode_agent_report(what)
         peer = ADDRESSES["n2" if munged == self.realm.n2 else "n1"]
         return self.post(body, credential(munged or self.realm.n1, body), peer)
 
@@ -117,7 +117,9 @@ class Head:
 
 
 def credential(munged: Path, body: bytes) -> str:
-    return f"MUNGE {munge.encode_credential(wire.make_credential_payload(body), munged)}"
+    return (
+        f"MUNGE {munge.encode_munge_credential(wire.make_request_credential_payload(body), munged)}"
+    )
 
 
 class Session:
@@ -126,11 +128,11 @@ class Session:
     def __init__(self, head: Head, node: str = "n1", munged: Path | None = None) -> None:
         self.head, self.node = head, node
         munged = munged or head.realm.n1
-        body = wire.encode_report(report(node), open_session=True)
+        body = wire.encode_agent_report(report(node), open_session=True)
         status, answer = head.post(body, credential(munged, body), ADDRESSES[node])
         assert status == 200, answer
         self.granted = answer["session"]
-        self.key = munge.decode_credential(self.granted["key"], munged).payload
+        self.key = munge.decode_munge_credential(self.granted["key"], munged).payload
         self.seq = 1
 
     def signed(self, body: bytes) -> str:
@@ -141,7 +143,7 @@ class Session:
 
     def report(self) -> bytes:
         self.seq += 1
-        return wire.encode_report(report(self.node, self.seq))
+        return wire.encode_agent_report(report(self.node, self.seq))
 
     def heartbeat(self, seq: int = 0, findings: tuple[Finding, ...] = ()) -> bytes:
         self.seq += 1

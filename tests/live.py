@@ -6,11 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hpctl.engine.adapters import make_scheduler, open_journal_reader
+from hpctl.engine.adapters import make_slurm_command_client, open_journal_reader
 from hpctl.engine.config import read_config_file
 from hpctl.engine.journal.state import EngineState, replay_events
 from hpctl.sandbox.api import Sandbox
-from hpctl.toolkit.errors import Unavailable
+from hpctl.toolkit.errors import ServiceUnavailable
 from hpctl.vocabulary.job_recovery import JobRecovery
 from hpctl.vocabulary.node_recovery import NodeRecovery
 from hpctl.vocabulary.slurm_facts import SlurmJob, SlurmNode
@@ -35,7 +35,7 @@ class Live:
     def __init__(self, sandbox: Sandbox) -> None:
         self.sandbox = sandbox
         self.config = read_config_file(sandbox.config_path)
-        self.scheduler = make_scheduler(self.config)
+        self.scheduler = make_slurm_command_client(self.config)
         self._marks = Path(sandbox.state_dir) / "begun"
         self._marks.mkdir(exist_ok=True)
         # Scripts of any user say there that they have begun.
@@ -147,7 +147,7 @@ def until(test: Callable[[], Any], timeout_s: float, what: str) -> Any:
             found = test()
             if found:
                 return found
-        except (Unavailable, KeyError, IndexError):
+        except (ServiceUnavailable, KeyError, IndexError):
             pass
         # Looking forks scontrol or reads the journal: no more than half of the time.
         time.sleep(min(0.5, max(0.1, time.monotonic() - began)))

@@ -58,7 +58,7 @@ def munged(directory: Path, name: str, key: Path, origin: str):
 def _await(socket: Path, process: subprocess.Popen[bytes]) -> None:
     def serves() -> bool:
         try:
-            munge.encode_credential(b"", socket)
+            munge.encode_munge_credential(b"", socket)
         except munge.MungeUnavailable:
             assert process.poll() is None, "munged ended"
             return False

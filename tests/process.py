@@ -8,7 +8,7 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
-from hpctl.sandbox.spec import find_free_ports
+from hpctl.sandbox.spec import find_free_sandbox_ports
 from tests.waiting import PATIENCE_S
 
 
@@ -26,7 +26,7 @@ def free_port() -> int:
     choice of another test a moment later. This one is claimed, with its neighbors, as a sandbox
     claims its own.
     """
-    return find_free_ports(0).slurmctld
+    return find_free_sandbox_ports(0).slurmctld
 
 
 def promtool(*arguments, timeout=120, **more) -> str:

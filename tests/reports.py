@@ -23,7 +23,7 @@ def beat(node: str = "n1", seq: int = 1, findings: tuple[Finding, ...] = ()) -> 
         seq,
         NOON,
         sent.agent_start,
-        wire.digest_findings(findings),
+        wire.compute_findings_digest(findings),
     )
 
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from hpctl.detection.check import CheckedMachine, ExpectedHardware, Observation
+from hpctl.detection.check import CheckedMachine, CheckObservation, ExpectedHardware
 from hpctl.detection.nvml.snapshot import GpuState, NvmlSnapshot
 from hpctl.detection.runner import LoadedCheck, load_check
 from hpctl.faults.catalogue import SHIPPED
-from hpctl.faults.table import CHECKS, CheckSpec
+from hpctl.faults.table import CHECKS, HealthCheckSpec
 
 HOPPER = "NVIDIA H100 80GB HBM3"
 MINUTE = 60.0
@@ -35,11 +35,11 @@ def check(name: str) -> LoadedCheck:
     return load_check(row(name))
 
 
-def row(name: str) -> CheckSpec:
+def row(name: str) -> HealthCheckSpec:
     return next(spec for spec in CHECKS if spec.name == name)
 
 
-def judged(name: str, seen, before=None) -> list[Observation]:
+def judged(name: str, seen, before=None) -> list[CheckObservation]:
     """What the check of that name says, by the limits of the table; its rules all exist."""
     one = check(name)
     output = list(one.judge(seen, before, one.limits))

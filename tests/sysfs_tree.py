@@ -1,5 +1,5 @@
 """A fake /sys under any root, as the sandbox plays it."""
 
-from hpctl.sandbox.hardware import SysfsTree
+from hpctl.sandbox.hardware import EmulatedSysfsTree
 
-__all__ = ["SysfsTree"]
+__all__ = ["EmulatedSysfsTree"]

@@ -18,18 +18,18 @@ from itertools import chain
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from hpctl.toolkit.bounds import add_seconds
+from hpctl.toolkit.bounds import add_seconds_within_bounds
 from hpctl.toolkit.compat import StrEnum
-from hpctl.vocabulary.demand import NOTHING_KNOWN, JobDemand, Tres
+from hpctl.vocabulary.demand import NOTHING_KNOWN, JobResourceRequest, Tres
 from hpctl.vocabulary.identity import InstanceId, JobId, NodeName, RecoveryId
-from hpctl.vocabulary.policy import AutoscalePolicy, GroupLimits
+from hpctl.vocabulary.policy import AutoscalePolicy, InstanceGroupSizeLimits
 
 _Counts = tuple[int, ...]
 _MEMORY, _GRES = 1, 2
 """CPUs and memory precede it, of which zero means that Slurm does not count them."""
 
 
-class _ScalableNode(Struct):
+class _NodeFreeResources(Struct):
     has: _Counts
     rest: _Counts
     free: bool = True
@@ -49,15 +49,17 @@ class _ScalableNode(Struct):
         self.rest = tuple(max(r - n, 0) for r, n in zip(self.rest, kept, strict=True))
 
 
-class NodePool:
+class ScalingNodePool:
     """Free nodes of a group, and as many more like `like` as are asked for."""
 
     def __init__(self, like: Tres, free: Sequence[Tres]) -> None:
         """`like`: what a new node will have."""
         gres = chain.from_iterable(node.gres for node in (like, *free))
         self._names = tuple(sorted({name for name, _ in gres}))
-        self._like = self._count_resources(like)
-        self._nodes = [_ScalableNode(has, has) for has in map(self._count_resources, free)]
+        self._like = self._convert_tres_to_counts(like)
+        self._nodes = [
+            _NodeFreeResources(has, has) for has in map(self._convert_tres_to_counts, free)
+        ]
         self._from: dict[_Counts | None, int] = {}
 
     @property
@@ -65,7 +67,7 @@ class NodePool:
         """Return how many nodes have a job by now."""
         return sum(not node.free for node in self._nodes)
 
-    def fits(self, job: JobDemand) -> bool:
+    def fits(self, job: JobResourceRequest) -> bool:
         """Return whether nodes like these could serve it at all, were there enough of them."""
         if not any(self._like):
             return True
@@ -74,32 +76,35 @@ class NodePool:
         too_much = any(count > here.get(name, 0) for name, count in job.each.gres)
         return not (lacks or too_much or 0 < self._like[0] < job.each.cpus)
 
-    def place(self, job: JobDemand, most: int, size: int | None) -> int | None:
+    def place(self, job: JobResourceRequest, most: int, size: int | None) -> int | None:
         """Give it nodes; how many new ones that takes. None, and nothing done, for over `most`.
 
         A job that needs more nodes than the group's `size`, whatever ends, has it made large
         enough, at least; not where that is None.
         """
-        count, need = self._compute_node_share(job)
-        found = self._find_free_nodes(count, need)
+        count, need = self._compute_job_share_per_node(job)
+        found = self._find_nodes_with_free_resources(count, need)
         short = count - len(found)
         if size is not None and short > most and count > size:
             short = count - size
         if short > most:
             return None
-        new = [_ScalableNode(self._like, self._like) for _ in range(short)]
+        new = [_NodeFreeResources(self._like, self._like) for _ in range(short)]
         self._nodes += new
         for node in (*found, *new):
             node.take(need)
         return short
 
-    def _count_resources(self, tres: Tres) -> _Counts:
+    def _convert_tres_to_counts(self, tres: Tres) -> _Counts:
         gres = dict(tres.gres)
         return (tres.cpus, tres.memory, *(gres.get(name, 0) for name in self._names))
 
-    def _compute_node_share(self, job: JobDemand) -> tuple[int, _Counts | None]:
+    def _compute_job_share_per_node(self, job: JobResourceRequest) -> tuple[int, _Counts | None]:
         """Return on how many nodes it will be, and what it takes of each; None: all of it."""
-        each, total = self._count_resources(job.each), self._count_resources(job.total)
+        each, total = (
+            self._convert_tres_to_counts(job.each),
+            self._convert_tres_to_counts(job.total),
+        )
         parts = (
             -(-t // h)
             for i, (t, h) in enumerate(zip(total, self._like, strict=True))
@@ -111,10 +116,12 @@ class NodePool:
             return count, None
         return count, tuple(max(e, -(-t // count)) for e, t in zip(each, total, strict=True))
 
-    def _find_free_nodes(self, count: int, need: _Counts | None) -> list[_ScalableNode]:
+    def _find_nodes_with_free_resources(
+        self, count: int, need: _Counts | None
+    ) -> list[_NodeFreeResources]:
         """Return up to `count` nodes with room. Nodes only fill up: what had none needs no other
         look."""
-        found: list[_ScalableNode] = []
+        found: list[_NodeFreeResources] = []
         at = first = self._from.get(need, 0)
         while at < len(self._nodes) and len(found) < count:
             if self._nodes[at].takes(need):
@@ -129,7 +136,7 @@ class NodePool:
 DAY = timedelta(days=1)
 
 
-class UnplacedJob(Struct, frozen=True):
+class JobWaitingForNodes(Struct, frozen=True):
     """A job that waits for nodes and for nothing else.
 
     `nodes`: how many it needs at least, all its array's tasks together, each for itself. `asks`:
@@ -141,13 +148,13 @@ class UnplacedJob(Struct, frozen=True):
     partitions: tuple[str, ...]
     nodes: int
     since: datetime
-    asks: JobDemand | None = None
+    asks: JobResourceRequest | None = None
     grows: bool = True
 
     @property
-    def demand(self) -> JobDemand:
+    def demand(self) -> JobResourceRequest:
         """Return what has to be found for it."""
-        return self.asks or JobDemand(nodes=self.nodes, whole=True)
+        return self.asks or JobResourceRequest(nodes=self.nodes, whole=True)
 
 
 class IdleNode(Struct, frozen=True):
@@ -159,7 +166,7 @@ class IdleNode(Struct, frozen=True):
     has: Tres = NOTHING_KNOWN
 
 
-class ScaledGroup(Struct, frozen=True):
+class AutoscaledInstanceGroup(Struct, frozen=True):
     """An instance group as the provider and Slurm have it now.
 
     `target` is the size last requested from the provider, `alive` how many instances run,
@@ -207,10 +214,10 @@ class PastScalingChange(Struct, frozen=True):
 
 
 class ScalingInput(Struct, frozen=True):
-    """All that `decide_scaling` looks at. `stopped`: why nothing at all may be done."""
+    """All that `decide_group_autoscaling` looks at. `stopped`: why nothing at all may be done."""
 
-    groups: Mapping[str, ScaledGroup]
-    waiting: Sequence[UnplacedJob] = ()
+    groups: Mapping[str, AutoscaledInstanceGroup]
+    waiting: Sequence[JobWaitingForNodes] = ()
     history: Sequence[PastScalingChange] = ()
     stopped: str = ""
 
@@ -233,7 +240,7 @@ class ScaleDown(Struct, frozen=True):
     why: str
 
 
-class ScalingHold(Struct, frozen=True):
+class ScalingHoldDecision(Struct, frozen=True):
     """Nothing is done about a group: `rule` says by which check, `why` in words."""
 
     group: str
@@ -241,41 +248,43 @@ class ScalingHold(Struct, frozen=True):
     why: str
 
 
-Decision = ScaleUp | ScaleDown | ScalingHold
+Decision = ScaleUp | ScaleDown | ScalingHoldDecision
 
 
-class _RemainingDemand(Struct):
+class _RemainingDemandAndBudget(Struct):
     """What is left for the groups that come next: jobs that nothing there serves, and budget."""
 
-    every: Sequence[UnplacedJob]
-    jobs: list[UnplacedJob]
+    every: Sequence[JobWaitingForNodes]
+    jobs: list[JobWaitingForNodes]
     adds: int
     hours: float | None
-    pools: dict[str, NodePool] = field(default_factory=dict)
-    seated: dict[str, list[UnplacedJob]] = field(default_factory=dict)
+    pools: dict[str, ScalingNodePool] = field(default_factory=dict)
+    seated: dict[str, list[JobWaitingForNodes]] = field(default_factory=dict)
     """The jobs that what is idle or arriving in a group serves."""
 
 
-def decide_scaling(
+def decide_group_autoscaling(
     view: ScalingInput, policy: AutoscalePolicy, now: datetime
 ) -> tuple[Decision, ...]:
     """Return one answer for each group of the policy, in its order."""
     if not policy.enabled:
         return tuple(
-            ScalingHold(name, "off", "autoscale.enabled is false") for name in policy.groups
+            ScalingHoldDecision(name, "off", "autoscale.enabled is false") for name in policy.groups
         )
     if view.stopped:
-        return tuple(ScalingHold(name, "stopped", view.stopped) for name in policy.groups)
+        return tuple(ScalingHoldDecision(name, "stopped", view.stopped) for name in policy.groups)
     jobs = sorted(view.waiting, key=lambda w: (w.since, w.job))
-    ripe = [w for w in jobs if w.grows and now >= add_seconds(w.since, policy.up_after_s)]
-    left = _RemainingDemand(
-        jobs, ripe, *compute_remaining_budget(view.history, policy, now, view.groups)
+    ripe = [
+        w for w in jobs if w.grows and now >= add_seconds_within_bounds(w.since, policy.up_after_s)
+    ]
+    left = _RemainingDemandAndBudget(
+        jobs, ripe, *compute_remaining_scaling_budget(view.history, policy, now, view.groups)
     )
     known = [view.groups[name] for name in policy.groups if name in view.groups]
     # In any group: no nodes are ordered for a job that finds its nodes in another group.
     for group in known:
         coming = 0 if group.late else group.arriving
-        pool = NodePool(group.like, [i.has for i in group.idle] + [group.like] * coming)
+        pool = ScalingNodePool(group.like, [i.has for i in group.idle] + [group.like] * coming)
         left.pools[group.name] = pool
         left.seated[group.name] = _place_jobs(group, left, 0, None)[0]
     answers: list[Decision] = []
@@ -285,14 +294,14 @@ def decide_scaling(
                 _decide_group_scaling(view.groups[name], view.history, left, policy, now)
             )
         else:
-            answers.append(ScalingHold(name, "unknown", f"the cluster has no group {name}"))
+            answers.append(ScalingHoldDecision(name, "unknown", f"the cluster has no group {name}"))
     return tuple(answers)
 
 
 def _decide_group_scaling(
-    group: ScaledGroup,
+    group: AutoscaledInstanceGroup,
     history: Sequence[PastScalingChange],
-    left: _RemainingDemand,
+    left: _RemainingDemandAndBudget,
     policy: AutoscalePolicy,
     now: datetime,
 ) -> Decision:
@@ -301,25 +310,25 @@ def _decide_group_scaling(
     wanted = [w for w in left.every if set(w.partitions) & set(group.partitions)]
     before = left.jobs
     answer: Decision = _decide_scale_up(group, limits, left, policy)
-    if isinstance(answer, ScalingHold) and not wanted:
+    if isinstance(answer, ScalingHoldDecision) and not wanted:
         answer = _decide_scale_down(group, limits, policy, now)
         others = [w for w in left.every if set(w.partitions) & set(group.nodes_in)]
         if isinstance(answer, ScaleDown) and others:
-            answer = ScalingHold(
+            answer = ScalingHoldDecision(
                 group.name, "wanted", f"{_format_waiting_jobs(others)} where its idle nodes are"
             )
-    elif isinstance(answer, ScalingHold) and now < add_seconds(
+    elif isinstance(answer, ScalingHoldDecision) and now < add_seconds_within_bounds(
         oldest := wanted[0].since, policy.up_after_s
     ):
-        answer = ScalingHold(
+        answer = ScalingHoldDecision(
             group.name,
             "young",
             f"{_format_waiting_jobs(wanted)} since {oldest:%H:%M:%S}:"
             f" not for {policy.up_after_s:g} s yet",
         )
-    if isinstance(answer, ScalingHold):
+    if isinstance(answer, ScalingHoldDecision):
         return answer
-    held = _make_in_progress_hold(group, mine) or _make_cooldown_hold(
+    held = _make_scaling_in_progress_hold(group, mine) or _make_scaling_cooldown_hold(
         group, answer, mine, policy, now
     )
     if held is None and isinstance(answer, ScaleUp):
@@ -331,13 +340,16 @@ def _decide_group_scaling(
 
 
 def _decide_scale_up(
-    group: ScaledGroup, limits: GroupLimits, left: _RemainingDemand, policy: AutoscalePolicy
-) -> ScaleUp | ScalingHold:
+    group: AutoscaledInstanceGroup,
+    limits: InstanceGroupSizeLimits,
+    left: _RemainingDemandAndBudget,
+    policy: AutoscalePolicy,
+) -> ScaleUp | ScalingHoldDecision:
     """Return the instances for the jobs that this group can serve; those are removed from the
     list."""
     ripe = [w for w in left.jobs if set(w.partitions) & set(group.partitions)]
     size, pool = max(group.target, group.alive), left.pools[group.name]
-    room, bound = _compute_growth_limit(size, limits, left) if not group.late else (0, "late")
+    room, bound = _compute_group_growth_limit(size, limits, left) if not group.late else (0, "late")
     served, missing = _place_jobs(group, left, room, size)
     if missing:
         count = min(missing, policy.step)
@@ -348,32 +360,34 @@ def _decide_scale_up(
         return ScaleUp(group.name, count, size + count, why, tuple(w.job for w in served))
     here = left.seated[group.name]
     if here:
-        return ScalingHold(
+        return ScalingHoldDecision(
             group.name,
             "enough",
             f"{_format_waiting_jobs(here)}: what is idle or arriving serves it",
         )
     if not ripe:
-        return ScalingHold(group.name, "no_demand", "no job waits for more nodes of this group")
+        return ScalingHoldDecision(
+            group.name, "no_demand", "no job waits for more nodes of this group"
+        )
     fit = [job for job in ripe if _can_group_serve_job(group, job.demand, pool)]
     if not fit:
-        return ScalingHold(
+        return ScalingHoldDecision(
             group.name,
             "no_fit",
             f"{_format_waiting_jobs(ripe)} for what this group's nodes are not",
         )
     if group.late:
         why = f"{group.target - group.alive} instance(s) that were ordered long ago are not there"
-        return ScalingHold(group.name, "late", f"{why}; hpctl orders no further instances")
+        return ScalingHoldDecision(group.name, "late", f"{why}; hpctl orders no further instances")
     first = fit[0]
-    return ScalingHold(
+    return ScalingHoldDecision(
         group.name, bound, f"job {first.job} needs {first.nodes} node(s), room for {room} ({bound})"
     )
 
 
 def _place_jobs(
-    group: ScaledGroup, left: _RemainingDemand, room: int, size: int | None
-) -> tuple[list[UnplacedJob], int]:
+    group: AutoscaledInstanceGroup, left: _RemainingDemandAndBudget, room: int, size: int | None
+) -> tuple[list[JobWaitingForNodes], int]:
     """Return the jobs that find nodes in the group's pool, and how many new nodes that takes.
 
     An array's tasks are jobs of their own: those that find none are left for the next group.
@@ -396,7 +410,7 @@ def _place_jobs(
 
 
 def _place_array_tasks(
-    job: JobDemand, pool: NodePool, room: int, size: int | None
+    job: JobResourceRequest, pool: ScalingNodePool, room: int, size: int | None
 ) -> tuple[int, int]:
     """Return how many tasks of a job find nodes, and how many new nodes that takes."""
     new = 0
@@ -408,13 +422,15 @@ def _place_array_tasks(
     return job.tasks, new
 
 
-def _remove_array_tasks(job: UnplacedJob, tasks: int) -> UnplacedJob:
+def _remove_array_tasks(job: JobWaitingForNodes, tasks: int) -> JobWaitingForNodes:
     """Return the tasks of an array that are left."""
     rest = replace(job.demand, tasks=job.demand.tasks - tasks)
     return replace(job, nodes=rest.nodes * rest.tasks, asks=rest)
 
 
-def _can_group_serve_job(group: ScaledGroup, job: JobDemand, pool: NodePool) -> bool:
+def _can_group_serve_job(
+    group: AutoscaledInstanceGroup, job: JobResourceRequest, pool: ScalingNodePool
+) -> bool:
     """Return whether another node of the group could be what a job waits for."""
     if job.named or not pool.fits(job):
         return False
@@ -425,8 +441,8 @@ def _can_group_serve_job(group: ScaledGroup, job: JobDemand, pool: NodePool) -> 
     return group.features.issuperset(job.features.split("&"))
 
 
-def _compute_growth_limit(
-    size: int, limits: GroupLimits, left: _RemainingDemand
+def _compute_group_growth_limit(
+    size: int, limits: InstanceGroupSizeLimits, left: _RemainingDemandAndBudget
 ) -> tuple[int, str]:
     """Return how many instances may be added at most, and what bounds it."""
     room, bound = limits.max_count - size, "max_count"
@@ -439,21 +455,24 @@ def _compute_growth_limit(
 
 
 def _decide_scale_down(
-    group: ScaledGroup, limits: GroupLimits, policy: AutoscalePolicy, now: datetime
-) -> ScaleDown | ScalingHold:
+    group: AutoscaledInstanceGroup,
+    limits: InstanceGroupSizeLimits,
+    policy: AutoscalePolicy,
+    now: datetime,
+) -> ScaleDown | ScalingHoldDecision:
     old = [
         i
         for i in group.idle
-        if i.since is not None and now >= add_seconds(i.since, policy.down_after_s)
+        if i.since is not None and now >= add_seconds_within_bounds(i.since, policy.down_after_s)
     ]
     if not old:
         count = len(group.idle)
-        return ScalingHold(
+        return ScalingHoldDecision(
             group.name, "in_use", f"none of {count} idle node(s) for {policy.down_after_s:g} s"
         )
     spare_room = min(group.target, group.alive) - limits.min_count
     if spare_room <= 0:
-        return ScalingHold(
+        return ScalingHoldDecision(
             group.name, "min_count", f"{len(old)} idle, but min_count {limits.min_count}"
         )
     old.sort(key=lambda i: (i.since or now, i.node))
@@ -461,36 +480,36 @@ def _decide_scale_down(
     return ScaleDown(group.name, nodes, f"idle for over {policy.down_after_s:g} s, no job waits")
 
 
-def _make_in_progress_hold(
-    group: ScaledGroup, mine: Sequence[PastScalingChange]
-) -> ScalingHold | None:
+def _make_scaling_in_progress_hold(
+    group: AutoscaledInstanceGroup, mine: Sequence[PastScalingChange]
+) -> ScalingHoldDecision | None:
     if group.blocked:
-        return ScalingHold(group.name, "blocked", group.blocked)
+        return ScalingHoldDecision(group.name, "blocked", group.blocked)
     busy = [p for p in mine if p.ended is None]
     if busy:
-        return ScalingHold(
+        return ScalingHoldDecision(
             group.name, "under_way", f"{busy[0].id} ({busy[0].direction}) is under way"
         )
     return None
 
 
-def _make_cooldown_hold(
-    group: ScaledGroup,
+def _make_scaling_cooldown_hold(
+    group: AutoscaledInstanceGroup,
     answer: ScaleUp | ScaleDown,
     mine: Sequence[PastScalingChange],
     policy: AutoscalePolicy,
     now: datetime,
-) -> ScalingHold | None:
+) -> ScalingHoldDecision | None:
     """Hold a group that would reverse at once, or repeat at once what was refused."""
     same = ScalingDirection.UP if isinstance(answer, ScaleUp) else ScalingDirection.DOWN
     for past in mine:
-        if past.ended is None or now >= add_seconds(past.ended, policy.cooldown_s):
+        if past.ended is None or now >= add_seconds_within_bounds(past.ended, policy.cooldown_s):
             continue
         # What came to nothing has turned nothing round.
         if past.failed if past.direction is same else past.count:
-            until = add_seconds(past.ended, policy.cooldown_s)
+            until = add_seconds_within_bounds(past.ended, policy.cooldown_s)
             ended = "failed" if past.failed else "ended"
-            return ScalingHold(
+            return ScalingHoldDecision(
                 group.name,
                 "cooldown",
                 f"{past.direction} {ended} at {past.ended:%H:%M:%S}; not before {until:%H:%M:%S}",
@@ -498,11 +517,11 @@ def _make_cooldown_hold(
     return None
 
 
-def compute_remaining_budget(
+def compute_remaining_scaling_budget(
     history: Sequence[PastScalingChange],
     policy: AutoscalePolicy,
     now: datetime,
-    groups: Mapping[str, ScaledGroup],
+    groups: Mapping[str, AutoscaledInstanceGroup],
 ) -> tuple[int, float | None]:
     """Return the instances and instance-hours that may still be added within these 24 hours.
 
@@ -521,21 +540,21 @@ def compute_remaining_budget(
             living += [past.at] * past.count
         elif past.ended is not None:
             for _ in range(min(past.count, len(living))):
-                hours += _count_recent_hours(living.pop(0), past.ended, now)
+                hours += _count_hours_in_last_day(living.pop(0), past.ended, now)
     for name, living in begun.items():
         there = max(groups[name].target, groups[name].alive) if name in groups else len(living)
         hours += sum(
-            _count_recent_hours(at, now, now) for at in living[max(0, len(living) - there) :]
+            _count_hours_in_last_day(at, now, now) for at in living[max(0, len(living) - there) :]
         )
     return policy.adds_per_day - adds, policy.hours_per_day - hours
 
 
-def _count_recent_hours(begun: datetime, ended: datetime, now: datetime) -> float:
+def _count_hours_in_last_day(begun: datetime, ended: datetime, now: datetime) -> float:
     """Return the part of a stretch that lies within the last 24 hours."""
     return max(0.0, (ended - max(begun, now - DAY)) / timedelta(hours=1))
 
 
-def _format_waiting_jobs(jobs: Sequence[UnplacedJob]) -> str:
+def _format_waiting_jobs(jobs: Sequence[JobWaitingForNodes]) -> str:
     named = ", ".join(str(w.job) for w in jobs[:3])
     more = f" and {len(jobs) - 3} more" if len(jobs) > 3 else ""
     return f"job {named}{more} waits" if len(jobs) == 1 else f"jobs {named}{more} wait"

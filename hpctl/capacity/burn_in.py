@@ -5,12 +5,18 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Final
 
-from hpctl.capacity.change_facts import ChangeCase, was_step_accepted
-from hpctl.toolkit.bounds import add_seconds, parse_count
-from hpctl.vocabulary.change import ChangeSignal, ClusterChange
+from hpctl.capacity.change_facts import ChangeCase, is_last_change_step_accepted
+from hpctl.toolkit.bounds import add_seconds_within_bounds, parse_count
+from hpctl.vocabulary.change import ClusterChange, ClusterChangeSignal
 from hpctl.vocabulary.identity import JobId
 from hpctl.vocabulary.model import TEST, TEST_SUMMARY, DeviceVerdict
-from hpctl.vocabulary.recovery import Next, PhaseMove, RecheckInterval, StartStep, StepKind
+from hpctl.vocabulary.recovery import (
+    Next,
+    RecheckInterval,
+    RecoveryPhaseMove,
+    StepKind,
+    StepStartDecision,
+)
 from hpctl.vocabulary.slurm_facts import ENDED
 
 TEST_NAME: Final = "hpctl-burn-in-"
@@ -28,17 +34,17 @@ def find_burn_in_job(change: ClusterChange) -> JobId | None:
     return JobId(parse_count(step.outcome.detail))
 
 
-def begin_burn_in(c: ChangeCase) -> Next:
+def plan_burn_in_start(c: ChangeCase) -> Next:
     """Return the step that submits the test, or the move once it was taken."""
     about, idle = c.rec.opened, c.policy.idle
-    if was_step_accepted(c, StepKind.TEST):
-        return PhaseMove(ChangeSignal.ORDER_TAKEN, f"job {find_burn_in_job(c.rec)}")
+    if is_last_change_step_accepted(c, StepKind.TEST):
+        return RecoveryPhaseMove(ClusterChangeSignal.ORDER_TAKEN, f"job {find_burn_in_job(c.rec)}")
     if c.facts.unwanted:
-        return PhaseMove(ChangeSignal.IN_USE, c.facts.unwanted)
+        return RecoveryPhaseMove(ClusterChangeSignal.IN_USE, c.facts.unwanted)
     return c.take(
         StepKind.TEST,
         TEST_NAME + c.rec.id,
-        ChangeSignal.REFUSED,
+        ClusterChangeSignal.REFUSED,
         "slurmctld does not take the test",
         about.why,
         nodes=(about.node,),
@@ -50,7 +56,7 @@ def begin_burn_in(c: ChangeCase) -> Next:
     )
 
 
-def watch_burn_in(c: ChangeCase) -> Next:
+def evaluate_burn_in_progress(c: ChangeCase) -> Next:
     """Return what the test came to, or wait for it."""
     job, taken = c.facts.job, c.last(StepKind.TEST)
     since = taken.resolved if taken and taken.resolved else c.rec.since
@@ -58,12 +64,14 @@ def watch_burn_in(c: ChangeCase) -> Next:
     failed = tuple(f for f in tests if f.verdict is DeviceVerdict.FAIL)
     if failed:
         texts = (f"{f.check.removeprefix(TEST)}: {f.detail or 'failed'}" for f in failed[:_SHOWN])
-        return PhaseMove(ChangeSignal.TESTED, f"failed: {'; '.join(texts)}", failed)
-    forgotten = job is None and c.now >= add_seconds(since, c.policy.node.step_retry_s)
+        return RecoveryPhaseMove(ClusterChangeSignal.TESTED, f"failed: {'; '.join(texts)}", failed)
+    forgotten = job is None and c.now >= add_seconds_within_bounds(
+        since, c.policy.node.step_retry_s
+    )
     if forgotten or (job is not None and job.state in ENDED):
         return _handle_burn_in_job_end(c, since)
     if c.facts.unwanted:
-        return PhaseMove(ChangeSignal.IN_USE, c.facts.unwanted)
+        return RecoveryPhaseMove(ClusterChangeSignal.IN_USE, c.facts.unwanted)
     return c.wait(
         f"job {find_burn_in_job(c.rec)} {job.state if job else ''}".strip(), RecheckInterval.OFTEN
     )
@@ -75,25 +83,25 @@ def _handle_burn_in_job_end(c: ChangeCase, since: datetime) -> Next:
     job = c.facts.job
     how = f"job {job.id} ended as {job.state}" if job else "slurmctld has forgotten its job"
     if c.facts.results:
-        return PhaseMove(ChangeSignal.TESTED, f"nothing failed; {how}")
+        return RecoveryPhaseMove(ClusterChangeSignal.TESTED, f"nothing failed; {how}")
     if job is not None and job.state not in ("COMPLETED", "FAILED"):
-        return PhaseMove(ChangeSignal.REFUSED, how)
+        return RecoveryPhaseMove(ClusterChangeSignal.REFUSED, how)
     end = max(since, job.end) if job is not None and job.end is not None else since
-    if c.now < add_seconds(end, c.policy.acceptance.result_s):
+    if c.now < add_seconds_within_bounds(end, c.policy.acceptance.result_s):
         return c.wait(f"{how}; its node's agent has reported no result", RecheckInterval.SLOWLY)
     done = job is not None and job.state == "COMPLETED"
-    signal = ChangeSignal.TESTED if done else ChangeSignal.REFUSED
-    return PhaseMove(signal, f"{how}, and its node's agent reported no result")
+    signal = ClusterChangeSignal.TESTED if done else ClusterChangeSignal.REFUSED
+    return RecoveryPhaseMove(signal, f"{how}, and its node's agent reported no result")
 
 
-def end_burn_in(c: ChangeCase) -> Next:
+def plan_burn_in_job_cancellation(c: ChangeCase) -> Next:
     """End a burn-in. Its job is canceled by its name: one that was never answered may be there."""
     job, ended = c.facts.job, c.last(StepKind.END_TEST)
     if ended is not None and ended.accepted and (job is None or job.state in ENDED):
-        return PhaseMove(ChangeSignal.GONE, "its job has ended")
+        return RecoveryPhaseMove(ClusterChangeSignal.GONE, "its job has ended")
     name = TEST_NAME + c.rec.id
     if ended is None:
-        return StartStep(StepKind.END_TEST, name, 1)
-    if c.now < add_seconds(ended.resolved or ended.started, 1.0):
+        return StepStartDecision(StepKind.END_TEST, name, 1)
+    if c.now < add_seconds_within_bounds(ended.resolved or ended.started, 1.0):
         return c.wait("its job to end", RecheckInterval.SOON)
-    return StartStep(StepKind.END_TEST, name, ended.attempt + 1)
+    return StepStartDecision(StepKind.END_TEST, name, ended.attempt + 1)

@@ -10,7 +10,7 @@ from hpctl.vocabulary.change import ClusterChange
 from hpctl.vocabulary.cloud_facts import Instance, InstanceGroup
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.model import Finding
-from hpctl.vocabulary.recovery import RecoveryCase, StepKind
+from hpctl.vocabulary.recovery import RecoveryDecisionContext, StepKind
 from hpctl.vocabulary.slurm_facts import SlurmJob
 
 
@@ -37,10 +37,10 @@ class CapacityChangeFacts(Struct, frozen=True):
     able_since: datetime | None = None
 
 
-ChangeCase = RecoveryCase[ClusterChange, CapacityChangeFacts]
+ChangeCase = RecoveryDecisionContext[ClusterChange, CapacityChangeFacts]
 
 
-def was_step_accepted(c: ChangeCase, kind: StepKind) -> bool:
+def is_last_change_step_accepted(c: ChangeCase, kind: StepKind) -> bool:
     """Return whether the last step of a kind was accepted."""
     last = c.last(kind)
     return last is not None and last.accepted

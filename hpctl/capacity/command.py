@@ -11,23 +11,23 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpctl.engine import config_loading
-from hpctl.engine.views import ChangeView, list_capacity_changes, make_change_view
+from hpctl.engine.views import CapacityChangeView, list_capacity_changes, make_capacity_change_view
 from hpctl.toolkit import output
 from hpctl.toolkit.declared_view import (
     Column,
     Columns,
-    ItemLines,
+    ItemTextLines,
     Layout,
     RowTable,
     TextLine,
     make_number_column,
 )
-from hpctl.toolkit.errors import Unavailable
+from hpctl.toolkit.errors import ServiceUnavailable
 from hpctl.toolkit.output import ExitCode
 from hpctl.vocabulary.slurm_facts import map_reserved_nodes
 
 if TYPE_CHECKING:
-    from hpctl.capacity.autoscale import Decision, ScaledGroup
+    from hpctl.capacity.autoscale import AutoscaledInstanceGroup, Decision
     from hpctl.engine.config import Config
     from hpctl.engine.world import World
     from hpctl.vocabulary.identity import NodeName
@@ -95,7 +95,7 @@ class AutoscaleView(Struct, frozen=True):
     hours_left: float | None
     groups: tuple[GroupScaleView, ...]
     waiting: tuple[WaitingView, ...]
-    changes: tuple[ChangeView, ...]
+    changes: tuple[CapacityChangeView, ...]
     unknown: tuple[str, ...] = ()
 
     layout: ClassVar[Layout] = (
@@ -103,7 +103,7 @@ class AutoscaleView(Struct, frozen=True):
         RowTable("groups", otherwise="No group is named in autoscale.groups."),
         RowTable("waiting", gap=True),
         RowTable("changes", gap=True),
-        ItemLines("unknown", "Not known: {}"),
+        ItemTextLines("unknown", "Not known: {}"),
     )
 
     @property
@@ -139,24 +139,26 @@ def explain(config: str, as_json: bool) -> None:
 
 
 def _show_autoscaled_groups(config: str, as_json: bool, *, explain: bool) -> None:
-    from hpctl.engine.adapters import make_scheduler
-    from hpctl.engine.world_offline import read_if_requested
+    from hpctl.engine.adapters import make_slurm_command_client
+    from hpctl.engine.world_offline import read_source_if_requested
     from hpctl.engine.world_reader import WorldReader
 
     loaded = config_loading.load_config(config)
     journal = loaded.state_dir / "journal.db"
     if loaded.database_url is None and not journal.exists():
         off = "; it is off in any case (autoscale.enabled)" * (not loaded.autoscale.enabled)
-        raise Unavailable(
+        raise ServiceUnavailable(
             f"cannot show autoscaling: hpctl's daemon, which decides on it, has never run here "
             f"(there is no journal {journal}){off}",
             "start the daemon (`hpctl daemon run`), or give the configuration of a running one "
             "with --config",
         )
-    world = WorldReader(loaded).read(output.now(), slurm=True, cloud=True, placement=True)
+    world = WorldReader(loaded).read(
+        output.get_current_utc_time(), slurm=True, cloud=True, placement=True
+    )
     reservations, why = world.reservations, ""
     if reservations is None:
-        found, why = read_if_requested(True, make_scheduler(loaded).reservations)
+        found, why = read_source_if_requested(True, make_slurm_command_client(loaded).reservations)
         reservations = map_reserved_nodes(found or {})
     view = make_autoscale_view(loaded, world, reservations or {}, explain=explain)
     if why:
@@ -173,17 +175,19 @@ def make_autoscale_view(
     explain: bool = False,
 ) -> AutoscaleView:
     """Repeat the daemon's decision with what can be read here."""
-    from hpctl.capacity.autoscale import compute_remaining_budget
+    from hpctl.capacity.autoscale import compute_remaining_scaling_budget
     from hpctl.capacity.facts import make_scaling_input
-    from hpctl.capacity.plan import decide_all_scaling
+    from hpctl.capacity.plan import decide_scaling_of_all_groups
 
     policy = w.policy
     seen = replace(w.view(), reservations=reservations)
     scale = make_scaling_input(seen, policy, w.now)
     # Where the world cannot be read whole, no answer is made up from the part that can.
-    decided = decide_all_scaling(seen, policy, w.now) if w.slurm and w.cloud else ()
+    decided = decide_scaling_of_all_groups(seen, policy, w.now) if w.slurm and w.cloud else ()
     answers = {decision.group: decision for decision in decided}
-    adds, hours = compute_remaining_budget(scale.history, policy.autoscale, w.now, scale.groups)
+    adds, hours = compute_remaining_scaling_budget(
+        scale.history, policy.autoscale, w.now, scale.groups
+    )
     unread = [f"Slurm: {w.slurm_error}"] * (w.slurm is None)
     unread += [f"the cloud: {w.cloud_error}"] * (w.cloud is None)
     changes = list_capacity_changes(w.state)[::-1]
@@ -195,7 +199,7 @@ def make_autoscale_view(
         adds_left=max(adds, 0),
         hours_left=None if hours is None else round(max(hours, 0.0), 1),
         groups=tuple(
-            _build_group_view(name, config, scale.groups.get(name), answers.get(name))
+            _build_group_scale_view(name, config, scale.groups.get(name), answers.get(name))
             for name in config.autoscale.groups
         ),
         waiting=tuple(
@@ -203,19 +207,19 @@ def make_autoscale_view(
             for w in (scale.waiting if explain else ())
             if w.grows
         ),
-        changes=tuple(map(make_change_view, shown)),
+        changes=tuple(map(make_capacity_change_view, shown)),
         unknown=tuple(unread),
     )
 
 
-def _build_group_view(
-    name: str, config: Config, now: ScaledGroup | None, answer: Decision | None
+def _build_group_scale_view(
+    name: str, config: Config, now: AutoscaledInstanceGroup | None, answer: Decision | None
 ) -> GroupScaleView:
-    from hpctl.capacity.autoscale import ScaleUp, ScalingHold
+    from hpctl.capacity.autoscale import ScaleUp, ScalingHoldDecision
 
     limits = config.autoscale.groups[name]
     word, count, rule = "unknown", 0, ""
-    if isinstance(answer, ScalingHold):
+    if isinstance(answer, ScalingHoldDecision):
         word, rule = "hold", answer.rule
     elif answer is not None:
         up = isinstance(answer, ScaleUp)

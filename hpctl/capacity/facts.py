@@ -6,21 +6,26 @@ from datetime import datetime
 from itertools import chain
 from typing import Final
 
-from hpctl.capacity.autoscale import IdleNode, ScaledGroup, ScalingInput, UnplacedJob
+from hpctl.capacity.autoscale import (
+    AutoscaledInstanceGroup,
+    IdleNode,
+    JobWaitingForNodes,
+    ScalingInput,
+)
 from hpctl.capacity.burn_in import find_burn_in_job
 from hpctl.capacity.change_facts import CapacityChangeFacts
-from hpctl.capacity.history import find_removal_recoveries, read_scaling_history
-from hpctl.engine.test_results import ReadResults, return_no_test_results
-from hpctl.engine.view import PlanningView, group_jobs_by_node, is_fresh
-from hpctl.toolkit.bounds import add_seconds
+from hpctl.capacity.history import list_scale_down_recoveries, read_scaling_history
+from hpctl.engine.test_results import ReadResults, return_empty_acceptance_test_results
+from hpctl.engine.view import PlanningView, group_jobs_by_node, is_timestamp_fresh
+from hpctl.toolkit.bounds import add_seconds_within_bounds
 from hpctl.vocabulary.assessment import NodeCondition
-from hpctl.vocabulary.change import ChangeKind, ChangeSignal, ClusterChange
+from hpctl.vocabulary.change import ChangeKind, ClusterChange, ClusterChangeSignal
 from hpctl.vocabulary.cloud_facts import LEAVING, Instance, InstanceStatus
 from hpctl.vocabulary.demand import NOTHING_KNOWN, Tres
 from hpctl.vocabulary.identity import JobId, NodeName
-from hpctl.vocabulary.pause import find_cluster_pause
-from hpctl.vocabulary.policy import GroupLimits, OperatingMode, RecoveryPolicy
-from hpctl.vocabulary.reason import parse_reason_owner
+from hpctl.vocabulary.pause import find_active_cluster_pause
+from hpctl.vocabulary.policy import InstanceGroupSizeLimits, OperatingMode, RecoveryPolicy
+from hpctl.vocabulary.reason import parse_recovery_id_from_reason
 from hpctl.vocabulary.slurm_facts import SlurmJob, SlurmNode
 from hpctl.vocabulary.spares_reservation import RESERVATION
 
@@ -86,7 +91,9 @@ def list_group_partitions(group: str, view: PlanningView) -> tuple[str, ...]:
     return tuple(sorted(set(found)))
 
 
-def list_waiting_jobs(view: PlanningView, now: datetime) -> tuple[UnplacedJob, ...]:
+def list_jobs_waiting_for_nodes(
+    view: PlanningView, now: datetime
+) -> tuple[JobWaitingForNodes, ...]:
     """Return the jobs that wait for nodes: not those held, delayed, limited or dependent.
 
     And, not to grow for, those of which Slurm has not said yet why they wait.
@@ -96,20 +103,20 @@ def list_waiting_jobs(view: PlanningView, now: datetime) -> tuple[UnplacedJob, .
         for partition in node.partitions:
             sizes[partition] = sizes.get(partition, 0) + 1
     return tuple(
-        UnplacedJob(
+        JobWaitingForNodes(
             job.id, tuple(job.partition.split(",")), max(job.wants, 1), since, job.asks, grows
         )
         for job in view.scheduler.jobs.values()
-        if ((grows := _is_waiting_for_nodes(job, sizes)) or _is_newly_submitted_job(job))
+        if ((grows := _is_job_waiting_for_nodes(job, sizes)) or _is_job_pending_without_reason(job))
         and (since := job.eligible or job.submit) <= now
     )
 
 
-def _is_newly_submitted_job(job: SlurmJob) -> bool:
+def _is_job_pending_without_reason(job: SlurmJob) -> bool:
     return job.state == "PENDING" and not job.completing and job.reason in ("", "None")
 
 
-def _is_waiting_for_nodes(job: SlurmJob, sizes: Mapping[str, int]) -> bool:
+def _is_job_waiting_for_nodes(job: SlurmJob, sizes: Mapping[str, int]) -> bool:
     if job.state != "PENDING":
         return False
     if job.reason in _TOO_LARGE:
@@ -121,30 +128,39 @@ def _is_waiting_for_nodes(job: SlurmJob, sizes: Mapping[str, int]) -> bool:
 def make_scaling_input(view: PlanningView, policy: RecoveryPolicy, now: datetime) -> ScalingInput:
     """Return what autoscaling decides from."""
     limits = policy.autoscale.groups
-    known = {name: _build_scaled_group(name, limits[name], view, policy, now) for name in limits}
+    known = {
+        name: _build_autoscaled_instance_group(name, limits[name], view, policy, now)
+        for name in limits
+    }
     return ScalingInput(
         groups={name: group for name, group in known.items() if group is not None},
-        waiting=list_waiting_jobs(view, now),
+        waiting=list_jobs_waiting_for_nodes(view, now),
         history=read_scaling_history(view.state),
-        stopped=explain_scaling_stop(view, policy, now),
+        stopped=explain_capacity_change_stop(view, policy, now),
     )
 
 
-def explain_scaling_stop(view: PlanningView, policy: RecoveryPolicy, now: datetime) -> str:
+def explain_capacity_change_stop(view: PlanningView, policy: RecoveryPolicy, now: datetime) -> str:
     """Return why nothing at all may be begun; empty where it may."""
     if view.stopped:
         return view.stopped
-    pause = find_cluster_pause(view.state.pauses, now)
+    pause = find_active_cluster_pause(view.state.pauses, now)
     if pause is not None:
         return pause.text
-    if not view.current or not is_fresh(view.scheduler.valid_at, policy.ages.scheduler_s, now):
+    if not view.current or not is_timestamp_fresh(
+        view.scheduler.valid_at, policy.ages.scheduler_s, now
+    ):
         return f"Slurm was last read at {view.scheduler.valid_at:%H:%M:%S}"
     return ""
 
 
-def _build_scaled_group(
-    name: str, limits: GroupLimits, view: PlanningView, policy: RecoveryPolicy, now: datetime
-) -> ScaledGroup | None:
+def _build_autoscaled_instance_group(
+    name: str,
+    limits: InstanceGroupSizeLimits,
+    view: PlanningView,
+    policy: RecoveryPolicy,
+    now: datetime,
+) -> AutoscaledInstanceGroup | None:
     known = view.provider.groups.get(name)
     if known is None:
         return None
@@ -165,7 +181,7 @@ def _build_scaled_group(
         if is_node_idle(node, view) and node.name not in reserved:
             idle.append(IdleNode(node.name, instance.id, node.last_busy, node.has))
     features = frozenset(chain.from_iterable(node.features for node, _ in found))
-    return ScaledGroup(
+    return AutoscaledInstanceGroup(
         name=name,
         partitions=partitions,
         target=known.target,
@@ -173,9 +189,9 @@ def _build_scaled_group(
         arriving=coming + max(0, known.target - len(here)),
         idle=tuple(idle),
         spares=spares,
-        blocked=_explain_scaling_block(partitions, view, policy, now),
+        blocked=_explain_group_scaling_block(partitions, view, policy, now),
         nodes_in=list_group_partitions(name, view),
-        like=_find_node_resources(name, [node for node, _ in found], view),
+        like=_find_group_node_resources(name, [node for node, _ in found], view),
         features=features if found else None,
         late=_is_last_addition_overdue(name, view) and known.target > running,
     )
@@ -185,23 +201,27 @@ def _is_last_addition_overdue(group: str, view: PlanningView) -> bool:
     """Return whether the group's last addition waited for its instances in vain."""
     adds = (c for c in view.state.changes.values() if c.opened.kind is ChangeKind.ADD)
     last = next((c for c in reversed([*adds]) if c.opened.group == group), None)
-    return last is not None and bool(last.trail) and last.trail[-1].signal == ChangeSignal.DEADLINE
+    return (
+        last is not None
+        and bool(last.trail)
+        and last.trail[-1].signal == ClusterChangeSignal.DEADLINE
+    )
 
 
-def _find_node_resources(group: str, here: Sequence[SlurmNode], view: PlanningView) -> Tres:
+def _find_group_node_resources(group: str, here: Sequence[SlurmNode], view: PlanningView) -> Tres:
     """Return what a node of the group has; of an empty group, what those had that have left it."""
-    gone = (rec.node for rec in find_removal_recoveries(view.state) if rec.group == group)
+    gone = (rec.node for rec in list_scale_down_recoveries(view.state) if rec.group == group)
     left = (view.scheduler.nodes.get(name) for name in gone)
     kept = here or [node for node in left if node is not None]
     seen = Counter(node.has for node in kept if node.has != NOTHING_KNOWN)
     return max(seen, key=lambda has: (seen[has], has.cpus), default=NOTHING_KNOWN)
 
 
-def _explain_scaling_block(
+def _explain_group_scaling_block(
     partitions: tuple[str, ...], view: PlanningView, policy: RecoveryPolicy, now: datetime
 ) -> str:
     cloud = view.provider
-    if not is_fresh(cloud.as_of, policy.ages.provider_s, now):
+    if not is_timestamp_fresh(cloud.as_of, policy.ages.provider_s, now):
         return f"the cloud was last read at {cloud.as_of:%H:%M:%S}"
     if cloud.cluster_status != "InService":
         return f"the cluster is {cloud.cluster_status or 'unknown'}"
@@ -224,7 +244,7 @@ def list_unregistered_nodes(
             continue
         name = instance.node or NodeName(instance.id)
         launched = instance.launched
-        if launched is not None and now >= add_seconds(
+        if launched is not None and now >= add_seconds_within_bounds(
             launched, policy.autoscale.arrive_deadline_s
         ):
             continue
@@ -233,7 +253,7 @@ def list_unregistered_nodes(
             continue
         if node is not None and node.closed:
             # Closed for the removal of the machine before it, and about to be given back.
-            owner = parse_reason_owner(node.reason)
+            owner = parse_recovery_id_from_reason(node.reason)
             closed_by = view.state.nodes.get(owner) if owner is not None else None
             if closed_by is not None and closed_by.is_for_capacity_change:
                 found.append(name)
@@ -248,7 +268,7 @@ def collect_change_facts(
     view: PlanningView,
     policy: RecoveryPolicy,
     now: datetime,
-    read_results: ReadResults = return_no_test_results,
+    read_results: ReadResults = return_empty_acceptance_test_results,
 ) -> CapacityChangeFacts:
     """Return what is known now of what a change is about. `read_results`: of a burn-in."""
     about, cloud = change.opened, view.provider
@@ -258,8 +278,8 @@ def collect_change_facts(
             cloud_at=cloud.as_of,
             results=read_results(change.id, about.node, view, policy) if about.node else (),
             job=view.scheduler.jobs.get(job) if job is not None else None,
-            unwanted=explain_test_conflict(about.node, job, view, now)
-            or _explain_disabled_tests(policy),
+            unwanted=explain_burn_in_conflict(about.node, job, view, now)
+            or _explain_disabled_burn_in_tests(policy),
             able_since=view.able_since,
         )
     if about.kind is ChangeKind.SPARES:
@@ -275,16 +295,16 @@ def collect_change_facts(
     mine = [i for i in cloud.instances.values() if i.group == about.group]
     return CapacityChangeFacts(
         cloud_at=cloud.as_of,
-        cloud_fresh=is_fresh(cloud.as_of, policy.ages.provider_s, now),
+        cloud_fresh=is_timestamp_fresh(cloud.as_of, policy.ages.provider_s, now),
         group=cloud.groups.get(about.group),
         instances=tuple(mine),
         unregistered=list_unregistered_nodes(mine, view, policy, now),
-        unwanted=explain_unwanted_size(about.group, policy),
+        unwanted=explain_obsolete_group_resize(about.group, policy),
         able_since=view.able_since,
     )
 
 
-def explain_test_conflict(
+def explain_burn_in_conflict(
     name: NodeName | None, ours: JobId | None, view: PlanningView, now: datetime
 ) -> str:
     """Return why a node is not to be tested while it is idle: a job that could use it, or a
@@ -292,7 +312,7 @@ def explain_test_conflict(
     node = view.scheduler.nodes.get(name) if name is not None else None
     if node is None or name in view.state.open_nodes:
         return f"{name} is under recovery" if node else f"slurmctld does not list {name}"
-    for one in list_waiting_jobs(view, now):
+    for one in list_jobs_waiting_for_nodes(view, now):
         job = view.scheduler.jobs[one.job]
         there = set(one.partitions) & set(node.partitions) and node.name not in job.excluded
         if one.job != ours and there:
@@ -300,12 +320,12 @@ def explain_test_conflict(
     return ""
 
 
-def _explain_disabled_tests(policy: RecoveryPolicy) -> str:
+def _explain_disabled_burn_in_tests(policy: RecoveryPolicy) -> str:
     off = policy.idle.every_s <= 0 or policy.mode is OperatingMode.OBSERVE
     return "idle nodes are no longer tested" if off else ""
 
 
-def explain_unwanted_size(group: str, policy: RecoveryPolicy) -> str:
+def explain_obsolete_group_resize(group: str, policy: RecoveryPolicy) -> str:
     """Return in words why a decided change of a group's size is no longer wanted."""
     if policy.mode is OperatingMode.OBSERVE:
         return "mode observe: nothing is done"
@@ -314,7 +334,7 @@ def explain_unwanted_size(group: str, policy: RecoveryPolicy) -> str:
     return ""
 
 
-def explain_node_use(node: SlurmNode, view: PlanningView) -> str:
+def explain_why_node_is_busy(node: SlurmNode, view: PlanningView) -> str:
     """Return why a node is not idle, in words; whether it is drained does not matter."""
     for job in group_jobs_by_node([node.name], view.scheduler.jobs)[node.name]:
         if job.running or job.completing:

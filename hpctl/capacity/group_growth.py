@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
-from hpctl.capacity.change_facts import ChangeCase, was_step_accepted
-from hpctl.toolkit.bounds import add_seconds
-from hpctl.vocabulary.change import ChangeSignal
+from hpctl.capacity.change_facts import ChangeCase, is_last_change_step_accepted
+from hpctl.toolkit.bounds import add_seconds_within_bounds
+from hpctl.vocabulary.change import ClusterChangeSignal
 from hpctl.vocabulary.cloud_facts import InstanceStatus
-from hpctl.vocabulary.recovery import Next, PhaseMove, RecheckInterval, StepKind, WaitUntil
+from hpctl.vocabulary.recovery import (
+    Next,
+    RecheckInterval,
+    RecoveryPhaseMove,
+    StepKind,
+    WaitDecision,
+)
 
 
-def request_instances(c: ChangeCase) -> Next:
+def plan_instance_request(c: ChangeCase) -> Next:
     """Return the step that asks the service for more instances, or the move once it was taken."""
     about = c.rec.opened
-    if was_step_accepted(c, StepKind.ADD):
-        return PhaseMove(
-            ChangeSignal.ORDER_TAKEN, f"the service took the order for {about.count} more"
+    if is_last_change_step_accepted(c, StepKind.ADD):
+        return RecoveryPhaseMove(
+            ClusterChangeSignal.ORDER_TAKEN, f"the service took the order for {about.count} more"
         )
     if c.facts.unwanted:
-        return PhaseMove(ChangeSignal.REFUSED, c.facts.unwanted)
+        return RecoveryPhaseMove(ClusterChangeSignal.REFUSED, c.facts.unwanted)
     if not c.facts.cloud_fresh:
         return c.wait("the cloud's view is too old to act on", RecheckInterval.SLOWLY)
     cannot, size = f"cannot add to {about.group}", {"count": about.count, "size": about.size}
-    return c.take(StepKind.ADD, about.group, ChangeSignal.REFUSED, cannot, about.why, **size)
+    return c.take(StepKind.ADD, about.group, ClusterChangeSignal.REFUSED, cannot, about.why, **size)
 
 
-def wait_for_registration(c: ChangeCase) -> Next:
+def plan_node_registration_wait(c: ChangeCase) -> Next:
     """Wait until the new instances are registered in Slurm."""
     about, group = c.rec.opened, c.facts.group
     if c.facts.cloud_at <= c.rec.since or group is None:
@@ -33,11 +39,11 @@ def wait_for_registration(c: ChangeCase) -> Next:
         # Not ordered yet; or the service accepted only a part, or another user reverted it. That is
         # not to be ordered again at once.
         why = f"{about.group} is ordered to have {group.target}, not {about.size}"
-        settled = add_seconds(c.rec.since, c.policy.node.doubt_window_s)
+        settled = add_seconds_within_bounds(c.rec.since, c.policy.node.doubt_window_s)
         return (
-            PhaseMove(ChangeSignal.REFUSED, why)
+            RecoveryPhaseMove(ClusterChangeSignal.REFUSED, why)
             if c.now >= settled
-            else WaitUntil(settled, why, RecheckInterval.SLOWLY)
+            else WaitDecision(settled, why, RecheckInterval.SLOWLY)
         )
     running = [i for i in c.facts.instances if i.status is InstanceStatus.RUNNING]
     if len(running) < about.size:
@@ -48,4 +54,6 @@ def wait_for_registration(c: ChangeCase) -> Next:
     if c.facts.unregistered:
         names = ",".join(c.facts.unregistered)
         return c.wait(f"{names} not in Slurm yet", RecheckInterval.SLOWLY)
-    return PhaseMove(ChangeSignal.ARRIVED, f"{len(running)} instances of {about.group} run")
+    return RecoveryPhaseMove(
+        ClusterChangeSignal.ARRIVED, f"{len(running)} instances of {about.group} run"
+    )

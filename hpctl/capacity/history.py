@@ -3,8 +3,13 @@
 from hpctl.capacity.autoscale import PastScalingChange, ScalingDirection
 from hpctl.engine.journal.state import EngineState
 from hpctl.engine.node_history import may_have_begun_remedy
-from hpctl.vocabulary.change import ChangeKind, ChangePhase, ClusterChange, is_awaiting_instances
-from hpctl.vocabulary.node_recovery import SCALE_DOWN, NodePhase, NodeRecovery
+from hpctl.vocabulary.change import (
+    ChangeKind,
+    ClusterChange,
+    ClusterChangePhase,
+    is_change_awaiting_instances,
+)
+from hpctl.vocabulary.node_recovery import SCALE_DOWN, NodeRecovery, NodeRecoveryPhase
 
 
 def read_scaling_history(state: EngineState) -> tuple[PastScalingChange, ...]:
@@ -12,18 +17,18 @@ def read_scaling_history(state: EngineState) -> tuple[PastScalingChange, ...]:
     added = [
         _make_past_addition(c) for c in state.changes.values() if c.opened.kind is ChangeKind.ADD
     ]
-    removed = [_make_past_removal(rec) for rec in find_removal_recoveries(state)]
+    removed = [_make_past_removal(rec) for rec in list_scale_down_recoveries(state)]
     return tuple(sorted([*added, *removed], key=lambda past: past.at))
 
 
-def find_removal_recoveries(state: EngineState) -> list[NodeRecovery]:
+def list_scale_down_recoveries(state: EngineState) -> list[NodeRecovery]:
     """Return the recoveries that make a group smaller, oldest first."""
     return [rec for rec in state.nodes.values() if rec.rule == SCALE_DOWN]
 
 
 def _make_past_addition(change: ClusterChange) -> PastScalingChange:
-    about, done = change.opened, change.phase is ChangePhase.DONE
-    nothing = change.ended and not (is_awaiting_instances(change) or done)
+    about, done = change.opened, change.phase is ClusterChangePhase.DONE
+    nothing = change.ended and not (is_change_awaiting_instances(change) or done)
     count, ended = 0 if nothing else about.count, change.since if change.ended else None
     failed = change.ended and not done
     return PastScalingChange(
@@ -32,7 +37,7 @@ def _make_past_addition(change: ClusterChange) -> PastScalingChange:
 
 
 def _make_past_removal(rec: NodeRecovery) -> PastScalingChange:
-    done = rec.phase is NodePhase.REMOVED
+    done = rec.phase is NodeRecoveryPhase.REMOVED
     # An instance that has left is one less, no matter who deleted it.
     nothing = rec.ended and not (may_have_begun_remedy(rec) or done)
     count, ended = 0 if nothing else 1, rec.since if rec.ended else None

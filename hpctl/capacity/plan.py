@@ -16,10 +16,10 @@ from datetime import datetime
 from itertools import chain
 from typing import Final
 
-from hpctl.capacity.autoscale import Decision, ScaleDown, ScaleUp, decide_scaling
+from hpctl.capacity.autoscale import Decision, ScaleDown, ScaleUp, decide_group_autoscaling
 from hpctl.capacity.facts import (
-    explain_scaling_stop,
-    explain_test_conflict,
+    explain_burn_in_conflict,
+    explain_capacity_change_stop,
     is_node_idle,
     list_group_nodes,
     list_group_partitions,
@@ -27,16 +27,16 @@ from hpctl.capacity.facts import (
 )
 from hpctl.capacity.removals import open_node_removal
 from hpctl.engine.journal.events import NodeRecoveryOpened
-from hpctl.engine.restart_time import find_restart_time
-from hpctl.engine.test_reservation import choose_test_level
-from hpctl.engine.view import PlanningView, is_fresh
-from hpctl.toolkit.bounds import EARLIEST, add_seconds
+from hpctl.engine.restart_time import find_earliest_job_restart_time
+from hpctl.engine.test_reservation import choose_acceptance_test_level
+from hpctl.engine.view import PlanningView, is_timestamp_fresh
+from hpctl.toolkit.bounds import EARLIEST, add_seconds_within_bounds
 from hpctl.toolkit.hostlist import sort_nodes_by_leaf_proximity
-from hpctl.vocabulary.change import ChangeKind, ChangeOpened, ChangePhase, ClusterChange
+from hpctl.vocabulary.change import ChangeKind, ChangeOpened, ClusterChange, ClusterChangePhase
 from hpctl.vocabulary.identity import NodeName
-from hpctl.vocabulary.isolation import InconsistentState, isolate_each_call
-from hpctl.vocabulary.job_recovery import JobPhase, JobRecovery
-from hpctl.vocabulary.node_recovery import NodePhase
+from hpctl.vocabulary.isolation import ItemProcessingFailure, process_items_capturing_failures
+from hpctl.vocabulary.job_recovery import JobRecovery, JobRecoveryPhase
+from hpctl.vocabulary.node_recovery import NodeRecoveryPhase
 from hpctl.vocabulary.policy import OperatingMode, RecoveryPolicy
 from hpctl.vocabulary.recovery import make_recovery_id
 from hpctl.vocabulary.slurm_facts import SlurmNode
@@ -46,7 +46,7 @@ RankRisks = Callable[[PlanningView, datetime, set[NodeName]], Mapping[NodeName, 
 """How likely each of some nodes breaks within a week, where that is known."""
 
 
-def make_empty_risks(
+def make_empty_node_risks(
     view: PlanningView,  # noqa: ARG001
     now: datetime,  # noqa: ARG001
     nodes: set[NodeName],  # noqa: ARG001
@@ -58,10 +58,10 @@ def make_empty_risks(
 REFUSED_S: Final = 30.0
 """Seconds before a refused reservation is tried again."""
 
-_ABOUT_TO_START: Final = (JobPhase.RELEASED, JobPhase.STARTING)
+_ABOUT_TO_START: Final = (JobRecoveryPhase.RELEASED, JobRecoveryPhase.STARTING)
 
 
-def plan_spare_changes(
+def plan_spare_reservation_changes(
     view: PlanningView, policy: RecoveryPolicy, now: datetime
 ) -> Iterator[ChangeOpened]:
     """Yield the reservations that should hold other nodes than they do."""
@@ -72,12 +72,12 @@ def plan_spare_changes(
     for group, count in {**dict.fromkeys(ours, 0), **policy.spares}.items():
         if f"{ChangeKind.SPARES} {group}" in view.state.open_changes:
             continue
-        change = _plan_reservation_change(group, count, view, policy, now)
+        change = _plan_group_spare_reservation_change(group, count, view, policy, now)
         if change is not None:
             yield change
 
 
-def _plan_reservation_change(
+def _plan_group_spare_reservation_change(
     group: str, count: int, view: PlanningView, policy: RecoveryPolicy, now: datetime
 ) -> ChangeOpened | None:
     held = view.reservations.get(RESERVATION + group, ())
@@ -108,10 +108,12 @@ def _plan_reservation_change(
     )
     wanted = tuple(sorted([*stays, *free, *back][:keep]))
     if set(wanted) == set(held) or (
-        not released and _was_release_refused(group, wanted, view, now)
+        not released and _was_spare_release_refused(group, wanted, view, now)
     ):
         return None
-    why = _explain_spare_change(count, held, wanted, released, cause.attempt.job if cause else None)
+    why = _explain_spare_reservation_change(
+        count, held, wanted, released, cause.attempt.job if cause else None
+    )
     return ChangeOpened(
         at=now,
         recovery=make_recovery_id(
@@ -132,13 +134,13 @@ def _is_node_returning_soon(node: SlurmNode, view: PlanningView, policy: Recover
     One that is tested before is in the reservation of its test until then.
     """
     rec = view.state.node_recovery(node.name)
-    verifying = rec is not None and rec.phase is NodePhase.VERIFYING
-    if rec is None or choose_test_level(rec, policy):
+    verifying = rec is not None and rec.phase is NodeRecoveryPhase.VERIFYING
+    if rec is None or choose_acceptance_test_level(rec, policy):
         return False
     return verifying and node.drained and not node.down
 
 
-def _explain_spare_change(
+def _explain_spare_reservation_change(
     count: int,
     held: Sequence[NodeName],
     wanted: Sequence[NodeName],
@@ -170,11 +172,15 @@ def _find_job_short_of_nodes(
         if job.completing or rec.over_budget or not theirs & partitions:
             continue
         # START_NOW waits for the same.
-        if rec.phase is JobPhase.RELEASED and now < find_restart_time(rec, view):
+        if rec.phase is JobRecoveryPhase.RELEASED and now < find_earliest_job_restart_time(
+            rec, view
+        ):
             continue
         if rec.start_at is not None and now < rec.start_at:
             continue
-        lost = len(set(rec.bad_nodes) | set(rec.exclude)) - _count_released_spares(rec, view)
+        lost = len(set(rec.bad_nodes) | set(rec.exclude)) - _count_spares_released_for_recovery(
+            rec, view
+        )
         barred = {*job.excluded, *rec.bad_nodes, *rec.exclude}
         free = sum(
             n.name not in barred | reserved
@@ -190,10 +196,10 @@ def _find_job_short_of_nodes(
     return None
 
 
-def _count_released_spares(rec: JobRecovery, view: PlanningView) -> int:
+def _count_spares_released_for_recovery(rec: JobRecovery, view: PlanningView) -> int:
     """Return how many spares this recovery has had already."""
     mine = (c for c in view.state.changes.values() if c.opened.cause == rec.id)
-    return sum(len(c.opened.released) for c in mine if c.phase is not ChangePhase.FAILED)
+    return sum(len(c.opened.released) for c in mine if c.phase is not ClusterChangePhase.FAILED)
 
 
 def _count_unused_released_spares(group: str, view: PlanningView) -> int:
@@ -209,11 +215,11 @@ def _count_unused_released_spares(group: str, view: PlanningView) -> int:
         for c in view.state.changes.values()
         if c.opened.group == group
         and c.opened.cause in waiting
-        and c.phase is not ChangePhase.FAILED
+        and c.phase is not ClusterChangePhase.FAILED
     )
 
 
-def _was_release_refused(
+def _was_spare_release_refused(
     group: str, wanted: Sequence[NodeName], view: PlanningView, now: datetime
 ) -> bool:
     """Return whether this was refused a moment ago."""
@@ -221,28 +227,32 @@ def _was_release_refused(
         opened = change.opened
         if opened.kind is not ChangeKind.SPARES or opened.group != group:
             continue
-        lately = now < add_seconds(change.since, REFUSED_S)
-        if change.phase is ChangePhase.FAILED and lately and set(opened.nodes) == set(wanted):
+        lately = now < add_seconds_within_bounds(change.since, REFUSED_S)
+        if (
+            change.phase is ClusterChangePhase.FAILED
+            and lately
+            and set(opened.nodes) == set(wanted)
+        ):
             return True
     return False
 
 
-def plan_capacity(
+def plan_all_capacity_changes(
     view: PlanningView, policy: RecoveryPolicy, now: datetime, rank_risks: RankRisks
-) -> tuple[tuple[ChangeOpened | NodeRecoveryOpened, ...], tuple[InconsistentState, ...]]:
+) -> tuple[tuple[ChangeOpened | NodeRecoveryOpened, ...], tuple[ItemProcessingFailure, ...]]:
     """Return what opens now, and what could not be decided. Nothing in mode observe, on old facts,
     or where hpctl is stopped."""
-    if policy.mode is OperatingMode.OBSERVE or explain_scaling_stop(view, policy, now):
+    if policy.mode is OperatingMode.OBSERVE or explain_capacity_change_stop(view, policy, now):
         return (), ()
     taken: set[NodeName] = set()
 
-    def plan_spares() -> list[ChangeOpened]:
-        found = list(plan_spare_changes(view, policy, now))
+    def plan_spare_reservations() -> list[ChangeOpened]:
+        found = list(plan_spare_reservation_changes(view, policy, now))
         taken.update(*(change.nodes for change in found))
         return found
 
-    def plan_scaling() -> list[ChangeOpened | NodeRecoveryOpened]:
-        decided = decide_all_scaling(view, policy, now)
+    def plan_scaling_changes() -> list[ChangeOpened | NodeRecoveryOpened]:
+        decided = decide_scaling_of_all_groups(view, policy, now)
         opens = chain.from_iterable(
             _open_scaling_changes(one, view, policy, now) for one in decided
         )
@@ -252,28 +262,28 @@ def plan_capacity(
             if isinstance(one, ChangeOpened) or one.generation.node not in taken
         ]
 
-    def plan_tests() -> list[ChangeOpened]:
+    def plan_burn_in_tests() -> list[ChangeOpened]:
         return [
             one for one in plan_burn_ins(view, policy, now, rank_risks) if one.node not in taken
         ]
 
     parts: dict[str, Callable[[], Sequence[ChangeOpened | NodeRecoveryOpened]]] = {
-        "spares": plan_spares,
-        "autoscale": plan_scaling,
-        "burn-in": plan_tests,
+        "spares": plan_spare_reservations,
+        "autoscale": plan_scaling_changes,
+        "burn-in": plan_burn_in_tests,
     }
-    opens, flaws = isolate_each_call("plan", parts, str, lambda part: parts[part]())
+    opens, flaws = process_items_capturing_failures("plan", parts, str, lambda part: parts[part]())
     return tuple(chain.from_iterable(opens)), tuple(flaws)
 
 
-def decide_all_scaling(
+def decide_scaling_of_all_groups(
     view: PlanningView, policy: RecoveryPolicy, now: datetime
 ) -> tuple[Decision, ...]:
     """Return what autoscaling answers for each group; what `hpctl cluster autoscale explain`
     prints."""
     if not policy.autoscale.groups:
         return ()
-    return decide_scaling(make_scaling_input(view, policy, now), policy.autoscale, now)
+    return decide_group_autoscaling(make_scaling_input(view, policy, now), policy.autoscale, now)
 
 
 def _open_scaling_changes(
@@ -305,15 +315,15 @@ def plan_burn_ins(
     running = sum(key.startswith(f"{ChangeKind.BURN_IN} ") for key in state.open_changes)
     if wanted.every_s <= 0 or running >= wanted.at_once:
         return
-    tested, tried = find_last_tests(view)
+    tested, tried = find_last_burn_in_times(view)
     reserved = set(chain.from_iterable(view.reservations.values()))
     due = {
         node.name: node
         for node in view.scheduler.nodes.values()
         if node.name not in reserved
-        and now >= add_seconds(tried.get(node.name, EARLIEST), wanted.retry_s)
-        and now >= add_seconds(tested.get(node.name, EARLIEST), wanted.every_s)
-        and _is_node_testable(node, view, policy, now)
+        and now >= add_seconds_within_bounds(tried.get(node.name, EARLIEST), wanted.retry_s)
+        and now >= add_seconds_within_bounds(tested.get(node.name, EARLIEST), wanted.every_s)
+        and _is_node_ready_for_burn_in(node, view, policy, now)
     }
     if not due:
         return
@@ -335,7 +345,7 @@ def plan_burn_ins(
         )
 
 
-def find_last_tests(
+def find_last_burn_in_times(
     view: PlanningView,
 ) -> tuple[dict[NodeName, datetime], dict[NodeName, datetime]]:
     """Return when each node was tested to the end, and when that was last tried: its present
@@ -347,20 +357,20 @@ def find_last_tests(
         if (
             change.opened.kind is ChangeKind.BURN_IN
             and node is not None
-            and _is_instance_unchanged(change, view)
+            and _is_tested_instance_unchanged(change, view)
         ):
             tried[node] = max(change.since, tried.get(node, EARLIEST))
-            if change.phase is ChangePhase.DONE:
+            if change.phase is ClusterChangePhase.DONE:
                 tested[node] = max(change.since, tested.get(node, EARLIEST))
     return tested, tried
 
 
-def _is_instance_unchanged(change: ClusterChange, view: PlanningView) -> bool:
+def _is_tested_instance_unchanged(change: ClusterChange, view: PlanningView) -> bool:
     health = view.health.get(change.opened.node) if change.opened.node else None
     return health is not None and health.generation.instance == change.opened.instance
 
 
-def _is_node_testable(
+def _is_node_ready_for_burn_in(
     node: SlurmNode, view: PlanningView, policy: RecoveryPolicy, now: datetime
 ) -> bool:
     """Return whether a node is unused, not set apart and not waited for, and its agent reports."""
@@ -373,8 +383,8 @@ def _is_node_testable(
         and not (instance is not None and instance.protected)
         and bool(node.partitions)
         and (not policy.partitions or not policy.partitions.isdisjoint(node.partitions))
-        and (busy is None or now >= add_seconds(busy, policy.idle.idle_s))
+        and (busy is None or now >= add_seconds_within_bounds(busy, policy.idle.idle_s))
         and health is not None
-        and is_fresh(health.last_heard, policy.ages.report_s, now)
-        and not explain_test_conflict(node.name, None, view, now)
+        and is_timestamp_fresh(health.last_heard, policy.ages.report_s, now)
+        and not explain_burn_in_conflict(node.name, None, view, now)
     )

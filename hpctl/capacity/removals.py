@@ -18,30 +18,30 @@ from typing import Final
 
 from hpctl.capacity.autoscale import IdleNode, ScaleDown
 from hpctl.capacity.facts import (
-    explain_node_use,
-    explain_scaling_stop,
-    explain_unwanted_size,
-    list_waiting_jobs,
+    explain_capacity_change_stop,
+    explain_obsolete_group_resize,
+    explain_why_node_is_busy,
+    list_jobs_waiting_for_nodes,
 )
 from hpctl.engine.journal.events import NodeRecoveryOpened
 from hpctl.engine.kinds import Withdrawn
-from hpctl.engine.node_history import is_returning, may_have_begun_remedy
+from hpctl.engine.node_history import is_node_being_returned, may_have_begun_remedy
 from hpctl.engine.view import PlanningView, RecoveryCandidate
-from hpctl.toolkit.bounds import add_seconds
+from hpctl.toolkit.bounds import add_seconds_within_bounds
 from hpctl.vocabulary.assessment import FaultClass, Remedy, Urgency
 from hpctl.vocabulary.cloud_facts import InstanceStatus
 from hpctl.vocabulary.identity import BootId, NodeGeneration, NodeName
-from hpctl.vocabulary.isolation import isolate_each_call
+from hpctl.vocabulary.isolation import process_items_capturing_failures
 from hpctl.vocabulary.node_recovery import (
     REMOVAL_OVER,
     SCALE_DOWN,
-    NodePhase,
     NodeRecovery,
-    NodeSignal,
+    NodeRecoveryPhase,
+    NodeRecoverySignal,
 )
 from hpctl.vocabulary.policy import OperatingMode, RecoveryPolicy
-from hpctl.vocabulary.reason import parse_reason_owner
-from hpctl.vocabulary.recovery import extend_deadline, make_recovery_id
+from hpctl.vocabulary.reason import parse_recovery_id_from_reason
+from hpctl.vocabulary.recovery import extend_phase_deadline, make_recovery_id
 from hpctl.vocabulary.slurm_facts import SlurmNode
 
 GIVE_BACK: Final = FaultClass(
@@ -51,7 +51,7 @@ GIVE_BACK: Final = FaultClass(
     (Remedy.NONE,),
     source="autoscale",
 )
-_UNDECIDED: Final = (NodePhase.OPEN, NodePhase.CORDONED, NodePhase.VACATED)
+_UNDECIDED: Final = (NodeRecoveryPhase.OPEN, NodeRecoveryPhase.CORDONED, NodeRecoveryPhase.VACATED)
 
 
 def open_node_removal(
@@ -80,15 +80,17 @@ def open_node_removal(
     )
 
 
-def find_withdrawn_removals(view: PlanningView, policy: RecoveryPolicy, now: datetime) -> Withdrawn:
+def find_withdrawn_node_removals(
+    view: PlanningView, policy: RecoveryPolicy, now: datetime
+) -> Withdrawn:
     """Return the nodes whose open removal is no longer wanted, and why."""
     removals = _list_open_removals(view)
 
-    def pair_node_with_reason(rec: NodeRecovery) -> tuple[NodeName, str]:
-        return rec.node, _explain_withdrawal(rec, removals, view, policy, now)
+    def pair_node_with_withdrawal_reason(rec: NodeRecovery) -> tuple[NodeName, str]:
+        return rec.node, _explain_node_removal_withdrawal(rec, removals, view, policy, now)
 
-    found, flaws = isolate_each_call(
-        "advance", removals, lambda rec: rec.node, pair_node_with_reason
+    found, flaws = process_items_capturing_failures(
+        "advance", removals, lambda rec: rec.node, pair_node_with_withdrawal_reason
     )
     return {node: why for node, why in found if why}, flaws
 
@@ -99,44 +101,50 @@ def _list_open_removals(view: PlanningView) -> list[NodeRecovery]:
     return [rec for rec in recs if rec.rule == SCALE_DOWN]
 
 
-def _explain_withdrawal(
+def _explain_node_removal_withdrawal(
     rec: NodeRecovery,
     beside: list[NodeRecovery],
     view: PlanningView,
     policy: RecoveryPolicy,
     now: datetime,
 ) -> str:
-    unwanted = explain_unwanted_size(rec.group, policy) or _explain_minimum_size(
+    unwanted = explain_obsolete_group_resize(rec.group, policy) or _explain_minimum_size(
         rec, beside, view, policy
     )
     if may_have_begun_remedy(rec):
         return unwanted
     node = view.scheduler.nodes.get(rec.node)
-    used = explain_node_use(node, view) if node is not None else ""
+    used = explain_why_node_is_busy(node, view) if node is not None else ""
     return (
         used
         or unwanted
-        or _explain_waiting_job(node, view, now)
-        or _explain_long_drain(rec, view, policy, now)
+        or _explain_job_waiting_for_node(node, view, now)
+        or _explain_exceeded_drain_deadline(rec, view, policy, now)
     )
 
 
-def _explain_waiting_job(node: SlurmNode | None, view: PlanningView, now: datetime) -> str:
+def _explain_job_waiting_for_node(node: SlurmNode | None, view: PlanningView, now: datetime) -> str:
     """Return whether a job waits where the node is."""
     if node is None:
         return ""
-    jobs = (w.job for w in list_waiting_jobs(view, now) if set(w.partitions) & set(node.partitions))
+    jobs = (
+        w.job
+        for w in list_jobs_waiting_for_nodes(view, now)
+        if set(w.partitions) & set(node.partitions)
+    )
     job = next(jobs, None)
     return f"job {job} waits for nodes by now" if job is not None else ""
 
 
-def _explain_long_drain(
+def _explain_exceeded_drain_deadline(
     rec: NodeRecovery, view: PlanningView, policy: RecoveryPolicy, now: datetime
 ) -> str:
     """Return whether the node was drained for so long that its deletion is given up."""
-    deadline = add_seconds(rec.since, policy.autoscale.leave_deadline_s)
-    late = now >= extend_deadline(deadline, view.able_since, policy.ages.silent_s)
-    return "it could not be deleted in time" if rec.phase is NodePhase.VACATED and late else ""
+    deadline = add_seconds_within_bounds(rec.since, policy.autoscale.leave_deadline_s)
+    late = now >= extend_phase_deadline(deadline, view.able_since, policy.ages.silent_s)
+    return (
+        "it could not be deleted in time" if rec.phase is NodeRecoveryPhase.VACATED and late else ""
+    )
 
 
 def _explain_minimum_size(
@@ -152,16 +160,18 @@ def _explain_minimum_size(
         for i in view.provider.instances.values()
         if i.group == rec.group and i.status is InstanceStatus.RUNNING
     }
-    leaving = [one for one in beside if one.phase is NodePhase.REMEDYING]
+    leaving = [one for one in beside if one.phase is NodeRecoveryPhase.REMEDYING]
     alive = len(running) - sum(one.generation.instance in running for one in leaving)
-    undecided = [one.id for one in beside if one.phase in _UNDECIDED and not is_returning(one)]
+    undecided = [
+        one.id for one in beside if one.phase in _UNDECIDED and not is_node_being_returned(one)
+    ]
     size = min(group.target, alive)
     if rec.id not in undecided or undecided.index(rec.id) < size - limits.min_count:
         return ""
     return f"{rec.group} has {size} instances by now, and min_count is {limits.min_count}"
 
 
-def list_undrain_candidates(
+def list_ended_removal_undrain_candidates(
     view: PlanningView, policy: RecoveryPolicy, treated: Collection[NodeName], now: datetime
 ) -> list[RecoveryCandidate]:
     """Return the nodes that still have the Reason of a removal that has ended, and that no one
@@ -169,13 +179,13 @@ def list_undrain_candidates(
 
     Their instance is another one by now; or it stayed, and could not be resumed at the time.
     """
-    if policy.mode is OperatingMode.OBSERVE or explain_scaling_stop(view, policy, now):
+    if policy.mode is OperatingMode.OBSERVE or explain_capacity_change_stop(view, policy, now):
         return []
     found = []
     for node in view.scheduler.nodes.values():
         if not node.reason or not node.drained or not node.responding or node.name in treated:
             continue
-        owner = parse_reason_owner(node.reason)
+        owner = parse_recovery_id_from_reason(node.reason)
         rec = view.state.nodes.get(owner) if owner is not None else None
         instance, health = view.instance(node.name), view.health.get(node.name)
         if (
@@ -203,9 +213,9 @@ def list_undrain_candidates(
 def _has_removal_ended(rec: NodeRecovery, policy: RecoveryPolicy, now: datetime) -> bool:
     """Return whether a removal, or what gives its node back, has ended; and after a failure, some
     time ago."""
-    if not rec.is_for_capacity_change or not rec.ended or rec.phase is NodePhase.RETURNED:
+    if not rec.is_for_capacity_change or not rec.ended or rec.phase is NodeRecoveryPhase.RETURNED:
         return False
-    if rec.trail and rec.trail[-1].signal == NodeSignal.OPERATOR_CANCELLED:
+    if rec.trail and rec.trail[-1].signal == NodeRecoverySignal.OPERATOR_CANCELLED:
         return False
-    failed = rec.rule == REMOVAL_OVER and rec.phase is NodePhase.ESCALATED
-    return not failed or now >= add_seconds(rec.since, policy.autoscale.cooldown_s)
+    failed = rec.rule == REMOVAL_OVER and rec.phase is NodeRecoveryPhase.ESCALATED
+    return not failed or now >= add_seconds_within_bounds(rec.since, policy.autoscale.cooldown_s)

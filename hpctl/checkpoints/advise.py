@@ -10,39 +10,39 @@ from typing import Any, ClassVar
 import click
 from msgspec import Struct
 
-from hpctl.checkpoints.patterns import parse_patterns
+from hpctl.checkpoints.patterns import parse_checkpoint_file_patterns
 from hpctl.checkpoints.save_interval import (
     DAY_S,
     FailureRate,
     MeasuredSaves,
     compute_daly_interval,
-    compute_effective_ratio,
+    compute_effective_training_time_ratio,
     compute_failure_rate,
     find_median,
-    measure_saves,
+    measure_checkpoint_save_timings,
 )
 from hpctl.engine import config_loading
 from hpctl.engine.world_offline import replay_journal_events
 from hpctl.toolkit import output
-from hpctl.toolkit.arguments import DurationType, complete_file
+from hpctl.toolkit.arguments import DurationType, complete_file_path
 from hpctl.toolkit.bounds import parse_count
 from hpctl.toolkit.declared_view import (
     BREAK,
-    FactRow,
-    FactTable,
-    ItemLines,
+    ItemTextLines,
     JsonOnly,
+    LabeledValueRow,
+    LabeledValueTable,
     Layout,
-    RepeatedParts,
+    RepeatedLayoutParts,
     TextLine,
 )
 from hpctl.toolkit.durations import format_duration
-from hpctl.toolkit.errors import HpctlError, Unavailable
+from hpctl.toolkit.errors import HpctlError, ServiceUnavailable
 from hpctl.vocabulary import job_recovery
 from hpctl.vocabulary.assessment import Urgency
-from hpctl.vocabulary.fast_saves import FastSaveOptions
+from hpctl.vocabulary.fast_saves import FastCheckpointSaveOptions
 from hpctl.vocabulary.identity import JobId
-from hpctl.vocabulary.registration import Registration, parse_registration_comment
+from hpctl.vocabulary.registration import JobRegistration, parse_registration_comment
 from hpctl.vocabulary.slurm_facts import SlurmJob
 
 RESTART_S = 300.0
@@ -57,12 +57,12 @@ class SaveIntervalView(Struct, frozen=True):
     ratio: float
 
 
-def _format_steps(steps: int | None) -> str:
+def _format_step_count(steps: int | None) -> str:
     return "" if steps is None else f" ({steps} step{'s' * (steps != 1)})"
 
 
 def _format_interval(seconds: float, steps: int | None, ratio: float) -> str:
-    return f"{format_duration(seconds)}{_format_steps(steps)}: {ratio:.2%} effective"
+    return f"{format_duration(seconds)}{_format_step_count(steps)}: {ratio:.2%} effective"
 
 
 class AdviceView(Struct, frozen=True):
@@ -91,21 +91,23 @@ class AdviceView(Struct, frozen=True):
     notes: tuple[str, ...]
 
     layout: ClassVar[Layout] = (
-        FactTable(
+        LabeledValueTable(
             (
-                FactRow("checkpoints", "{checkpoints} whole in {directory}{format_names}"),
-                FactRow("save", lambda v: f"{format_duration(v.save_s)}, {v.save_from}"),
-                FactRow("restart", lambda v: f"{format_duration(v.restart_s)}, {v.restart_from}"),
-                FactRow("failures", "failures_from"),
-                FactRow("job", "{nodes_text}: a failure every {mtbf}"),
+                LabeledValueRow("checkpoints", "{checkpoints} whole in {directory}{format_names}"),
+                LabeledValueRow("save", lambda v: f"{format_duration(v.save_s)}, {v.save_from}"),
+                LabeledValueRow(
+                    "restart", lambda v: f"{format_duration(v.restart_s)}, {v.restart_from}"
+                ),
+                LabeledValueRow("failures", "failures_from"),
+                LabeledValueRow("job", "{nodes_text}: a failure every {mtbf}"),
                 BREAK,
-                FactRow("save every", "best"),
-                FactRow("now", "now"),
+                LabeledValueRow("save every", "best"),
+                LabeledValueRow("now", "now"),
             )
         ),
         TextLine("            INTERVAL      LOST TIME", gap=True),
-        ItemLines("interval_lines"),
-        RepeatedParts("notes", (TextLine("{}", gap=True),)),
+        ItemTextLines("interval_lines"),
+        RepeatedLayoutParts("notes", (TextLine("{}", gap=True),)),
     )
     json_only: ClassVar[JsonOnly] = ("failures", "node_days", "failures_per_1000_node_days")
 
@@ -146,7 +148,7 @@ class AdviceView(Struct, frozen=True):
 
 
 @click.command()
-@click.argument("target", metavar="JOB|DIR", shell_complete=complete_file)
+@click.argument("target", metavar="JOB|DIR", shell_complete=complete_file_path)
 @click.option("--nodes", type=click.IntRange(min=1), help="Nodes of the job. JOB knows its own.")
 @click.option(
     "--save-cost",
@@ -183,11 +185,13 @@ def advise(config: str, as_json: bool, **asked: Any) -> None:
     DIR, or in the directory that JOB was submitted with; failures and restarts from the journal.
     Where nothing is known, published numbers are taken, and the answer says so.
     """
-    view = compute_save_advice(AdviceRequest(**asked), config, output.now())
+    view = compute_save_interval_advice(
+        SaveAdviceRequest(**asked), config, output.get_current_utc_time()
+    )
     output.show_view("advise", view, as_json)
 
 
-class AdviceRequest(Struct, frozen=True):
+class SaveAdviceRequest(Struct, frozen=True):
     """The command line. None: to be measured."""
 
     target: str
@@ -217,7 +221,9 @@ class NodeFailureHistory(Struct, frozen=True):
         )
 
 
-def compute_save_advice(asked: AdviceRequest, config: str, now: datetime) -> AdviceView:
+def compute_save_interval_advice(
+    asked: SaveAdviceRequest, config: str, now: datetime
+) -> AdviceView:
     """Return the advice. Raises HpctlError and click.UsageError where a number is missing; the
     error names the option that gives it."""
     directory, nodes, registered = _resolve_job_directory(asked, config)
@@ -232,7 +238,7 @@ def compute_save_advice(asked: AdviceRequest, config: str, now: datetime) -> Adv
     apart, step_s = saves.save_interval_s, saves.step_s
 
     def assess_interval(interval_s: float) -> SaveIntervalView:
-        ratio = compute_effective_ratio(interval_s, save_s, restart_s, mtbf)
+        ratio = compute_effective_training_time_ratio(interval_s, save_s, restart_s, mtbf)
         steps = None if step_s is None else max(1, round(interval_s / step_s))
         return SaveIntervalView(_round_to_three_digits(interval_s), steps, round(ratio, 5))
 
@@ -263,7 +269,9 @@ def compute_save_advice(asked: AdviceRequest, config: str, now: datetime) -> Adv
     )
 
 
-def _resolve_job_directory(asked: AdviceRequest, config: str) -> tuple[Path, int, Registration]:
+def _resolve_job_directory(
+    asked: SaveAdviceRequest, config: str
+) -> tuple[Path, int, JobRegistration]:
     """Return the directory, how many nodes the job has, and how it was registered."""
     if not asked.target.isdecimal() or Path(asked.target).is_dir():
         if asked.nodes is None:
@@ -271,7 +279,7 @@ def _resolve_job_directory(asked: AdviceRequest, config: str) -> tuple[Path, int
                 "cannot advise how often to save: the number of nodes is not given; add --nodes "
                 "N, or name a JOB"
             )
-        return Path(asked.target).absolute(), asked.nodes, Registration()
+        return Path(asked.target).absolute(), asked.nodes, JobRegistration()
     directory, registered = find_checkpoint_directory(asked.target, config)
     nodes = asked.nodes or len(_find_slurm_job(config, asked.target).nodes)
     if not nodes:
@@ -281,7 +289,7 @@ def _resolve_job_directory(asked: AdviceRequest, config: str) -> tuple[Path, int
     return Path(directory), nodes, registered
 
 
-def find_checkpoint_directory(job: str, config: str) -> tuple[str, Registration]:
+def find_checkpoint_directory(job: str, config: str) -> tuple[str, JobRegistration]:
     """Return where a job's checkpoints are, and how it was registered. Raises HpctlError."""
     registered = parse_registration_comment(_find_slurm_job(config, job).comment)
     directory = registered.ckpt.replace("{job_id}", job) if registered else ""
@@ -295,12 +303,12 @@ def find_checkpoint_directory(job: str, config: str) -> tuple[str, Registration]
 
 
 def _find_slurm_job(config: str, wanted: str) -> SlurmJob:
-    from hpctl.engine.adapters import make_scheduler
+    from hpctl.engine.adapters import make_slurm_command_client
     from hpctl.engine.config import Config
 
     # On a login node there is no configuration; the commands are on PATH there.
     loaded = config_loading.load_config(config) if Path(config).exists() else Config()
-    job = make_scheduler(loaded).view().jobs.get(JobId(parse_count(wanted)))
+    job = make_slurm_command_client(loaded).view().jobs.get(JobId(parse_count(wanted)))
     if job is None:
         raise HpctlError(
             f"Slurm does not know job {wanted}",
@@ -311,15 +319,17 @@ def _find_slurm_job(config: str, wanted: str) -> SlurmJob:
 
 def _measure_directory_saves(directory: Path, newest: int, files: tuple[str, ...]) -> MeasuredSaves:
     try:
-        return measure_saves(directory, newest, parse_patterns(files))
+        return measure_checkpoint_save_timings(
+            directory, newest, parse_checkpoint_file_patterns(files)
+        )
     except OSError as error:
-        raise Unavailable(
+        raise ServiceUnavailable(
             f"cannot read the checkpoint directory {directory}: {error.strerror or error}",
             "check that the directory is mounted on this machine and that you may read it",
         ) from error
 
 
-def _choose_save_cost(asked: AdviceRequest, saves: MeasuredSaves) -> tuple[float, str]:
+def _choose_save_cost(asked: SaveAdviceRequest, saves: MeasuredSaves) -> tuple[float, str]:
     if asked.save_s is not None:
         return asked.save_s, "as given (--save-cost)"
     reported = find_median(saves.reported_s)
@@ -354,7 +364,11 @@ def _read_failure_history(config: str) -> NodeFailureHistory:
     state = replay_journal_events(events)
     restarts_s: list[float] = []
     for job in state.jobs.values():
-        runs = [move.at for move in job.trail if move.signal == job_recovery.JobSignal.RUNNING_SEEN]
+        runs = [
+            move.at
+            for move in job.trail
+            if move.signal == job_recovery.JobRecoverySignal.RUNNING_SEEN
+        ]
         restarts_s += [(at - job.opened).total_seconds() for at in runs]
     return NodeFailureHistory(
         since=events[0].at,
@@ -366,7 +380,9 @@ def _read_failure_history(config: str) -> NodeFailureHistory:
     )
 
 
-def _choose_restart_cost(asked: AdviceRequest, history: NodeFailureHistory) -> tuple[float, str]:
+def _choose_restart_cost(
+    asked: SaveAdviceRequest, history: NodeFailureHistory
+) -> tuple[float, str]:
     if asked.restart_s is not None:
         return asked.restart_s, "as given (--restart-cost)"
     seen = find_median(history.restarts_s)
@@ -378,7 +394,7 @@ def _choose_restart_cost(asked: AdviceRequest, history: NodeFailureHistory) -> t
 
 
 def _make_failure_fields(
-    asked: AdviceRequest, known: FailureRate, history: NodeFailureHistory
+    asked: SaveAdviceRequest, known: FailureRate, history: NodeFailureHistory
 ) -> dict[str, Any]:
     """Return the view's fields about failures. They are empty where the MTBF was given."""
     given = asked.mtbf_s is not None
@@ -400,7 +416,7 @@ def _describe_failure_rate(known: FailureRate, history: NodeFailureHistory) -> s
     return f"{known.failures} in {known.node_days:.1f} node-days: {each}"
 
 
-def _list_fast_save_notes(fast: FastSaveOptions | None) -> tuple[str, ...]:
+def _list_fast_save_notes(fast: FastCheckpointSaveOptions | None) -> tuple[str, ...]:
     if fast is None:
         return ()
     partners = "its partner" if fast.replicas == 1 else "both its partners"
@@ -413,7 +429,7 @@ def _list_fast_save_notes(fast: FastSaveOptions | None) -> tuple[str, ...]:
 
 
 def _collect_advice_notes(
-    asked: AdviceRequest, known: FailureRate, history: NodeFailureHistory
+    asked: SaveAdviceRequest, known: FailureRate, history: NodeFailureHistory
 ) -> tuple[str, ...]:
     notes = []
     if asked.mtbf_s is None and history.missing:

@@ -15,19 +15,19 @@ from msgspec import Struct
 from hpctl.checkpoints import files, hpctl_checkpoint, search
 from hpctl.checkpoints.files import Place, RemotePath
 from hpctl.checkpoints.marks import CheckpointMarkFile
-from hpctl.checkpoints.patterns import parse_patterns
-from hpctl.checkpoints.remote import open_checkpoint_location
+from hpctl.checkpoints.patterns import parse_checkpoint_file_patterns
+from hpctl.checkpoints.remote import open_local_or_s3_checkpoint_path
 from hpctl.checkpoints.resume import (
-    count_tasks,
+    count_tasks_per_job_step,
     find_newest_complete_checkpoint,
+    load_usable_fast_save_spec,
     read_declared_patterns,
-    read_fast_saves,
 )
 from hpctl.checkpoints.search import CompleteCheckpoint, SkippedCheckpoint
 from hpctl.toolkit import output
-from hpctl.toolkit.arguments import complete_file
+from hpctl.toolkit.arguments import complete_file_path
 from hpctl.toolkit.errors import HpctlError
-from hpctl.toolkit.lazy_commands import LazyGroup
+from hpctl.toolkit.lazy_commands import LazyCommandGroup
 from hpctl.toolkit.progress_bar import show_transfer_progress
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -39,7 +39,7 @@ SKIP_ASKED = "HPCTL_EXPORT_SKIP"
 not."""
 
 
-class StorageOptions(Struct, frozen=True):
+class S3StorageOptions(Struct, frozen=True):
     """How to reach S3, as elsewhere with AWS."""
 
     profile: str | None
@@ -51,7 +51,7 @@ class StorageOptions(Struct, frozen=True):
         if re.match(r"s3:(/?[^/]|$)", text):
             right = "s3://" + text.removeprefix("s3:").lstrip("/")
             raise click.UsageError(f"{text} is not an S3 URL: did you mean {right}?")
-        return open_checkpoint_location(
+        return open_local_or_s3_checkpoint_path(
             text, profile=self.profile, region=self.region, endpoint_url=self.endpoint_url
         )
 
@@ -84,7 +84,7 @@ _declared_option = click.option(
 
 
 @click.group(
-    cls=LazyGroup,
+    cls=LazyCommandGroup,
     table={
         "advise": ("hpctl.checkpoints.advise:advise", "Say how often to save."),
         "mark": (
@@ -103,7 +103,7 @@ def checkpoint() -> None:
 
 
 @checkpoint.command(short_help="List a job's checkpoints, newest first.")
-@click.argument("place", required=False, shell_complete=complete_file)
+@click.argument("place", required=False, shell_complete=complete_file_path)
 @_declared_option
 @click.option("--job", metavar="ID", help="Those of this job, and its saves on its nodes.")
 @_add_search_options
@@ -132,20 +132,23 @@ def ls(
     fast: tuple[FastRow, ...] = ()
     if job is not None:
         place, registered = find_checkpoint_directory(job, config)
-        fast = _list_steps_on_nodes(Path(place), job) if registered.fast else ()
+        fast = _list_fast_save_steps_on_nodes(Path(place), job) if registered.fast else ()
         patterns = patterns or registered.files
     assert place is not None
-    declared = parse_patterns(patterns)
+    declared = parse_checkpoint_file_patterns(patterns)
     try:
         rows = search.list_checkpoints(
-            StorageOptions(**aws).place(place), deep=deep, world_size=world_size, declared=declared
+            S3StorageOptions(**aws).place(place),
+            deep=deep,
+            world_size=world_size,
+            declared=declared,
         )
     except OSError as error:
         _exit_unreadable_place(place, error, "checkpoint-ls" if as_json else None)
     _print_checkpoint_rows("checkpoint-ls", place, rows, as_json, deep, fast)
 
 
-def _list_steps_on_nodes(place: Path, job: str) -> tuple["FastRow", ...]:
+def _list_fast_save_steps_on_nodes(place: Path, job: str) -> tuple["FastRow", ...]:
     """Return the steps that the job's nodes hold. Why they cannot be asked goes to stderr."""
     from contextlib import closing
 
@@ -182,7 +185,7 @@ def _list_steps_on_nodes(place: Path, job: str) -> tuple["FastRow", ...]:
 
 
 @checkpoint.command(short_help="Prove one checkpoint, or say what is wrong.")
-@click.argument("path", shell_complete=complete_file)
+@click.argument("path", shell_complete=complete_file_path)
 @_add_search_options
 def verify(path: str, deep: bool, world_size: int | None, as_json: bool, **aws: str | None) -> None:
     """Verify one checkpoint (a directory, a prefix or a .ckpt file).
@@ -190,7 +193,7 @@ def verify(path: str, deep: bool, world_size: int | None, as_json: bool, **aws: 
     One that is marked as poisoned is named with its mark, and the exit code is 1.
     """
     try:
-        place = StorageOptions(**aws).place(path)
+        place = S3StorageOptions(**aws).place(path)
         if isinstance(place, RemotePath):
             place = place.take_snapshot()
         else:
@@ -235,7 +238,7 @@ def _print_checkpoint_rows(
             output.echo(format_checkpoint_row(row, deep=deep))
         if not rows and not fast:
             output.echo(f"hpctl: no checkpoints in {place}", err=True)
-        _print_search_remarks(result)
+        _print_checkpoint_search_notes(result)
     sys.exit(0 if any(not held.lost for held in fast) else _EXIT_CODES[result.verdict])
 
 
@@ -262,11 +265,11 @@ def helper(shell: bool) -> None:
     with `hpctl sbatch --no-resume`.
     """
     path = Path(hpctl_checkpoint.__file__).with_suffix(".sh" if shell else ".py")
-    output.print_exact(path.read_text(), nl=False)
+    output.print_exact_text(path.read_text(), nl=False)
 
 
 @checkpoint.command()
-@click.argument("places", nargs=-1, shell_complete=complete_file)
+@click.argument("places", nargs=-1, shell_complete=complete_file_path)
 @click.option(
     "--tier",
     "tiers",
@@ -325,10 +328,10 @@ def last(
     into = fetch or (_find_first_directory(look_in) if export else None)
     result = find_newest_complete_checkpoint(
         look_in,
-        StorageOptions(**aws).place,
+        S3StorageOptions(**aws).place,
         None if into is None else _make_checkpoint_fetcher(into.absolute(), deep),
         nodes=nodes,
-        fast=read_fast_saves(os.environ) if export else None,
+        fast=load_usable_fast_save_spec(os.environ) if export else None,
         deep=deep,
         world_size=world_size,
         declared=patterns or (read_declared_patterns(os.environ) if export else ()),
@@ -341,29 +344,29 @@ def last(
         print_json_document("checkpoint-last", LastView.of(result))
     elif export:
         skip = f"skip {result.skip} " if result.skip and os.environ.get(SKIP_ASKED) else ""
-        output.print_exact(skip + _format_search_result(result))
+        output.print_exact_text(skip + _format_search_result(result))
     elif result.found is not None:
-        output.print_exact(str(result.found.path))
-    elif result.verdict == "none" and not result.unknown_note:
+        output.print_exact_text(str(result.found.path))
+    elif result.verdict == "none" and not result.unrecognized_files_note:
         output.echo(f"hpctl: no checkpoints in {', '.join((*places, *tiers))}", err=True)
     if tell:
-        _report_resume_point(result)
+        _send_resume_point_to_daemon(result)
         if isinstance(into, Path):
-            files.record_job_start(into, count_tasks(os.environ))
+            files.record_job_start(into, count_tasks_per_job_step(os.environ))
     sys.exit(_EXIT_CODES[result.verdict])
 
 
-def _report_resume_point(result: search.CheckpointSearchResult) -> None:
+def _send_resume_point_to_daemon(result: search.CheckpointSearchResult) -> None:
     if result.verdict not in ("found", "none"):
         return
-    from hpctl.wire.job_report_client import send_start_report
+    from hpctl.wire.job_report_client import send_run_start_report
 
     step = result.found.step if result.found is not None else None
     place = "starting from the beginning"
     if result.found is not None:
         place = f"resuming from {f'step {step}' if step is not None else result.found.path}"
     sys.stdout.flush()
-    send_start_report(os.environ, step=step, place=place)
+    send_run_start_report(os.environ, step=step, place=place)
 
 
 def _make_checkpoint_fetcher(
@@ -400,14 +403,14 @@ def _explain_search_result(result: search.CheckpointSearchResult) -> None:
             output.echo(f"hpctl: passed over {each.path}: {each.why}", err=True)
     if result.found is not None and result.found.unproven:
         output.echo(f"hpctl: unproven of {result.found.path}: {result.found.unproven}", err=True)
-    _print_search_remarks(result)
+    _print_checkpoint_search_notes(result)
 
 
-def _print_search_remarks(result: search.CheckpointSearchResult) -> None:
+def _print_checkpoint_search_notes(result: search.CheckpointSearchResult) -> None:
     # Otherwise a run with its own format would restart from the beginning each time, without a
     # visible reason.
-    if result.unknown_note:
-        output.echo(f"hpctl: {result.unknown_note}", err=True)
+    if result.unrecognized_files_note:
+        output.echo(f"hpctl: {result.unrecognized_files_note}", err=True)
 
 
 def _format_search_result(result: search.CheckpointSearchResult) -> str:
@@ -569,4 +572,4 @@ def _format_row_without_mark(each: CompleteCheckpoint | SkippedCheckpoint, *, de
 
 def print_json_document(schema: str, view: object) -> None:
     """Print a document on stdout."""
-    output.echo(output.to_json(schema, view))
+    output.echo(output.format_view_json(schema, view))

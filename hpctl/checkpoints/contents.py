@@ -54,11 +54,11 @@ def inspect_checkpoint_file(path: Path, *, deep: bool) -> CheckpointFileSummary:
     with open_file(path, "") as file:
         if file.size == 0:
             raise IncompleteCheckpointError(f"{file.name} is empty")
-        is_proved, said = _inspect_container(path, file, deep)
+        is_proved, said = _inspect_file_container_format(path, file, deep)
         return CheckpointFileSummary(is_proved, said.step, file.size, file.modified_ns, said.ranks)
 
 
-def check_unverified_files_stable(files: Sequence[tuple[Path, CheckpointFileSummary]]) -> None:
+def check_unverified_files_unchanged(files: Sequence[tuple[Path, CheckpointFileSummary]]) -> None:
     """Look again at files of which nothing is proved and that changed lately.
 
     Raises IncompleteCheckpointError where one has changed. Blocks for LOOK_AGAIN_S at most.
@@ -74,22 +74,22 @@ def check_unverified_files_stable(files: Sequence[tuple[Path, CheckpointFileSumm
             raise IncompleteCheckpointError(f"{path.name} is still being written")
 
 
-def _inspect_container(
+def _inspect_file_container_format(
     path: Path, file: OpenFile, deep: bool
-) -> tuple[bool, torch_files.RecordedNumbers]:
+) -> tuple[bool, torch_files.RecordedStepAndRankCount]:
     """Return whether the container is proved, and what it records."""
-    nothing = torch_files.RecordedNumbers()
+    nothing = torch_files.RecordedStepAndRankCount()
     head = file.read(0, min(8, file.size))
     if head[:4] == b"PK\3\4" or file.name.endswith((*torch_files.SUFFIXES, ".npz")):
-        return True, _read_zip_archive(file, deep)
+        return True, _verify_torch_zip_archive(file, deep)
     if head[:1] == b"\x80" and head[1:2] in (b"\2", b"\3", b"\4", b"\5"):
-        _read_pickle_sequence(file)
+        _verify_pickle_sequence(file)
         return True, nothing
     if file.name.endswith(".safetensors"):
         hf_trainer.verify_safetensors_file(path, "")
         return True, nothing
     if head[:6] == _NPY:
-        return _verify_numpy_array_size(file), nothing
+        return _verify_numpy_file_size(file), nothing
     if file.name.endswith(".json") and file.size <= _MAX_JSON:
         parse_json_object(file.read(0, file.size), file.name)
         return True, nothing
@@ -101,16 +101,16 @@ def _inspect_container(
     return False, nothing
 
 
-def _read_zip_archive(file: OpenFile, deep: bool) -> torch_files.RecordedNumbers:
-    nothing = torch_files.RecordedNumbers()
+def _verify_torch_zip_archive(file: OpenFile, deep: bool) -> torch_files.RecordedStepAndRankCount:
+    nothing = torch_files.RecordedStepAndRankCount()
     if torch_files.is_legacy_torch_file(file):
-        return torch_files.read_recorded_numbers(
-            torch_files.read_legacy_torch_file(file).load_fields()
+        return torch_files.get_recorded_step_and_rank_count(
+            torch_files.verify_and_read_legacy_torch_file(file).load_fields()
         )
     if file.read(0, min(2, file.size)) in (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"):
-        _read_pickle_sequence(file)
+        _verify_pickle_sequence(file)
         return nothing
-    archive = torch_files.read_archive(file)
+    archive = torch_files.verify_and_read_torch_zip_archive(file)
     if deep:
         archive.compare()
     if not any(member.name.endswith("/data.pkl") for member in archive.members):
@@ -118,11 +118,11 @@ def _read_zip_archive(file: OpenFile, deep: bool) -> torch_files.RecordedNumbers
     return archive.numbers()
 
 
-def _read_pickle_sequence(file: OpenFile) -> None:
+def _verify_pickle_sequence(file: OpenFile) -> None:
     """Read one pickle after the other, to the file's end."""
     at = 0
     for _ in range(_MOST_PICKLES):
-        reader = PickleReader(torch_files.open_rest_of_file(file, at), frozenset())
+        reader = PickleReader(torch_files.open_file_from_offset(file, at), frozenset())
         reader.top()
         at += reader.end
         if at == file.size:
@@ -132,7 +132,7 @@ def _read_pickle_sequence(file: OpenFile) -> None:
     )
 
 
-def _verify_numpy_array_size(file: OpenFile) -> bool:
+def _verify_numpy_file_size(file: OpenFile) -> bool:
     """Compare the size of numpy's array with its header. False for a type of no fixed size."""
     wide = 2 if file.read(6, 1) == b"\1" else 4
     length = int.from_bytes(file.read(8, wide), "little")

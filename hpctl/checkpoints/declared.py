@@ -29,7 +29,7 @@ from msgspec import Struct
 
 from hpctl.checkpoints.contents import (
     CheckpointFileSummary,
-    check_unverified_files_stable,
+    check_unverified_files_unchanged,
     inspect_checkpoint_file,
 )
 from hpctl.checkpoints.files import (
@@ -39,12 +39,16 @@ from hpctl.checkpoints.files import (
     IncompleteCheckpointError,
     RecordedJobStart,
     UnverifiedContent,
-    check_single_job_start,
+    check_files_from_single_job_start,
     find_untrusted_owner,
-    read_recorded_starts,
+    read_recorded_job_starts,
 )
 from hpctl.checkpoints.formats import torch_files
-from hpctl.checkpoints.patterns import FilePattern, make_pattern_from_name, parse_patterns
+from hpctl.checkpoints.patterns import (
+    FilePattern,
+    make_pattern_from_name,
+    parse_checkpoint_file_patterns,
+)
 
 _COMPOSER = re.compile(r".*ep\d+-ba\d+.*rank0\.pt|latest-rank0\.pt")
 _COUNTED = re.compile(r"(?:rank|part|shard|proc|process|worker|[tpdm]p)[-_=]?$", re.IGNORECASE)
@@ -56,7 +60,7 @@ _RANK_OF_SOME = re.compile(r"(?:local|node|[a-z]p)[-_]?rank[-_=]?$", re.IGNORECA
 """The same of a number among the ranks of a node or a group."""
 
 
-class MatchedFile(Struct, frozen=True):
+class PatternMatchedFile(Struct, frozen=True):
     """One file that a pattern matches. `role` is what its wildcards matched, such as the rank."""
 
     path: Path
@@ -64,13 +68,13 @@ class MatchedFile(Struct, frozen=True):
     role: tuple[str, ...]
 
 
-class CheckpointFileSet(Struct, frozen=True):
+class StepFileSet(Struct, frozen=True):
     """The files of one step."""
 
     step: int | None
-    files: tuple[MatchedFile, ...]
+    files: tuple[PatternMatchedFile, ...]
 
-    def of(self, pattern: int) -> list[MatchedFile]:
+    def of(self, pattern: int) -> list[PatternMatchedFile]:
         """Return the files of one pattern."""
         return [file for file in self.files if file.pattern == pattern]
 
@@ -92,7 +96,7 @@ class FileSetSearchResult(Struct, frozen=True):
     names: frozenset[str]
 
 
-def find_file_sets(
+def find_checkpoint_file_sets(
     root: Path, patterns: Sequence[FilePattern], ranks: Sequence[str] = ()
 ) -> FileSetSearchResult:
     """Return what the patterns match below a directory, and files that name their rank.
@@ -104,7 +108,9 @@ def find_file_sets(
     if patterns:
         found.add(patterns)
     loose = [name for name in ranks if name not in found.names]
-    for implied in parse_patterns(sorted({make_pattern_from_name(name) for name in loose})):
+    for implied in parse_checkpoint_file_patterns(
+        sorted({make_pattern_from_name(name) for name in loose})
+    ):
         found.add([implied])
     return FileSetSearchResult(tuple(found.claims), frozenset(found.names))
 
@@ -120,12 +126,12 @@ class _FileSetCollector:
     @cached_property
     def starts(self) -> list[RecordedJobStart]:
         """Return the starts of the job, read where there is a set."""
-        return read_recorded_starts(self.root)
+        return read_recorded_job_starts(self.root)
 
     def add(self, patterns: Sequence[FilePattern]) -> None:
         """Add what the patterns match together and no other group has matched."""
         taken = frozenset(self.names)
-        accepted: CheckpointFileSet | None = None
+        accepted: StepFileSet | None = None
         sets = _group_files_by_step(self.root, patterns)
         for each, newer in zip_longest(sets, sets[1:]):
             names = {file.path.relative_to(self.root).parts[0] for file in each.files}
@@ -136,21 +142,21 @@ class _FileSetCollector:
                 self.root, each, patterns, self.starts, older=accepted, newer=newer
             )
             self.claims.append((each.place(self.root), proof.claim()))
-            if proof.is_reference_set():
+            if proof.is_reference_for_newer_sets():
                 accepted = each
 
 
-def _group_files_by_step(root: Path, patterns: Sequence[FilePattern]) -> list[CheckpointFileSet]:
+def _group_files_by_step(root: Path, patterns: Sequence[FilePattern]) -> list[StepFileSet]:
     """Return the files by step, the oldest step first."""
-    found: dict[int | None, list[MatchedFile]] = {}
+    found: dict[int | None, list[PatternMatchedFile]] = {}
     left = [MAX_ENTRIES]
     for number, pattern in enumerate(patterns):
         for step, role, path in _find_matching_files(root, pattern.parts, (None, ()), left):
-            found.setdefault(step, []).append(MatchedFile(path, number, role))
+            found.setdefault(step, []).append(PatternMatchedFile(path, number, role))
     shared = found.pop(None, []) if len(found) > 1 else []
     steps = sorted(found.items(), key=lambda item: -1 if item[0] is None else item[0])
     return [
-        CheckpointFileSet(step, tuple(sorted([*files, *shared], key=lambda f: (f.pattern, f.path))))
+        StepFileSet(step, tuple(sorted([*files, *shared], key=lambda f: (f.pattern, f.path))))
         for step, files in steps
     ]
 
@@ -162,7 +168,7 @@ def _find_matching_files(
     directory: Path, parts: Sequence[re.Pattern[str]], seen: _Seen, left: list[int]
 ) -> Iterator[tuple[int | None, tuple[str, ...], Path]]:
     """Yield the files that match, with their step and what the wildcards matched."""
-    for entry in _scan_checkpoint_entries(directory, left):
+    for entry in _scan_possible_checkpoint_entries(directory, left):
         match = parts[0].fullmatch(entry.name)
         if match is None:
             continue
@@ -185,14 +191,16 @@ def _list_files_below(directory: Path, left: list[int]) -> Iterator[Path]:
     waiting = [directory]
     while waiting:
         place = waiting.pop()
-        for entry in _scan_checkpoint_entries(place, left):
+        for entry in _scan_possible_checkpoint_entries(place, left):
             if entry.is_dir(follow_symlinks=False):
                 waiting.append(place / entry.name)
             elif entry.is_file(follow_symlinks=False):
                 yield place / entry.name
 
 
-def _scan_checkpoint_entries(directory: Path, left: list[int]) -> Iterator[os.DirEntry[str]]:
+def _scan_possible_checkpoint_entries(
+    directory: Path, left: list[int]
+) -> Iterator[os.DirEntry[str]]:
     """Yield the entries that may be part of a finished checkpoint, up to the limit of entries."""
     try:
         with os.scandir(directory) as entries:
@@ -207,7 +215,7 @@ def _scan_checkpoint_entries(directory: Path, left: list[int]) -> Iterator[os.Di
         return  # removed since it was listed
 
 
-def _read_recorded_step(files: CheckpointFileSet) -> int | None:
+def _read_step_from_file_set(files: StepFileSet) -> int | None:
     """Return the step that a file without one in its name records; None where none does."""
     for file in files.files:
         try:
@@ -219,8 +227,8 @@ def _read_recorded_step(files: CheckpointFileSet) -> int | None:
     return None
 
 
-def _describe_missing_files(
-    files: CheckpointFileSet, patterns: Sequence[FilePattern], older: CheckpointFileSet
+def _describe_files_missing_since_last_step(
+    files: StepFileSet, patterns: Sequence[FilePattern], older: StepFileSet
 ) -> str:
     """Return which files are missing compared with the step before; "" where none is."""
     for number, pattern in enumerate(patterns):
@@ -236,29 +244,31 @@ class _FileSetVerifier(Struct, frozen=True):
     after it, whatever it is."""
 
     root: Path
-    files: CheckpointFileSet
+    files: StepFileSet
     patterns: Sequence[FilePattern]
     starts: Sequence[RecordedJobStart]
-    older: CheckpointFileSet | None
-    newer: CheckpointFileSet | None
+    older: StepFileSet | None
+    newer: StepFileSet | None
 
     def claim(self) -> CheckpointClaim:
         """Return the claim that `prove` proves."""
         files = self.files
-        step = _read_recorded_step(files) if files.step is None else files.step
+        step = _read_step_from_file_set(files) if files.step is None else files.step
         return CheckpointClaim(step, None, self.prove, digests=False)
 
-    def is_reference_set(self) -> bool:
+    def is_reference_for_newer_sets(self) -> bool:
         """Return whether newer sets need as many files as this one, by what its names and the
         starts show."""
         if self.older is not None:
-            return not _describe_missing_files(self.files, self.patterns, self.older)
+            return not _describe_files_missing_since_last_step(
+                self.files, self.patterns, self.older
+            )
         count = self._count_ranks()
         try:
             return (
                 not count
-                or count >= self._count_tasks(self.files)
-                or self._has_later_set_of_start()
+                or count >= self._count_tasks_of_job_start(self.files)
+                or self._has_later_set_of_same_job_start()
             )
         except FileNotFoundError:
             return False  # removed since it was listed
@@ -266,12 +276,14 @@ class _FileSetVerifier(Struct, frozen=True):
     def prove(self, deep: bool) -> UnverifiedContent | None:
         """Return what is unproven, None for nothing. Raises IncompleteCheckpointError, OSError."""
         self._check_for_missing_files()
-        contents = [(file, self._read_set_file(file, deep)) for file in self.files.files]
-        check_single_job_start(self.root / "set", [content.modified_ns for _, content in contents])
+        contents = [(file, self._inspect_trusted_set_file(file, deep)) for file in self.files.files]
+        check_files_from_single_job_start(
+            self.root / "set", [content.modified_ns for _, content in contents]
+        )
         self._check_for_mixed_steps([content.step for _, content in contents])
-        is_counted = self._has_all_ranks([content.ranks for _, content in contents])
+        is_counted = self._has_files_of_all_ranks([content.ranks for _, content in contents])
         unknown = [(file, each) for file, each in contents if not each.is_proved]
-        check_unverified_files_stable([(file.path, each) for file, each in unknown])
+        check_unverified_files_unchanged([(file.path, each) for file, each in unknown])
         reasons = [
             *self._list_unverified_properties(is_counted),
             *_describe_unverified_contents(unknown),
@@ -283,25 +295,29 @@ class _FileSetVerifier(Struct, frozen=True):
             files = self.files.of(number)
             if not files:
                 raise IncompleteCheckpointError(f"no file matches the pattern {pattern.text}")
-            gap = _find_missing_number(pattern, files)
+            gap = _find_missing_rank_number(pattern, files)
             if gap:
                 raise IncompleteCheckpointError(
                     f"file number {gap} of the pattern {pattern.text} is missing"
                 )
         missing = (
-            _describe_missing_files(self.files, self.patterns, self.older) if self.older else ""
+            _describe_files_missing_since_last_step(self.files, self.patterns, self.older)
+            if self.older
+            else ""
         )
         if missing:
             raise IncompleteCheckpointError(missing)
 
-    def _read_set_file(self, file: MatchedFile, deep: bool) -> CheckpointFileSummary:
+    def _inspect_trusted_set_file(
+        self, file: PatternMatchedFile, deep: bool
+    ) -> CheckpointFileSummary:
         owner = find_untrusted_owner(file.path)
         if owner is not None:
             raise IncompleteCheckpointError(
                 f"{file.path.name} belongs to another user, {owner}, so hpctl does not trust it"
             )
         content = inspect_checkpoint_file(file.path, deep=deep)
-        before = self._find_previous_size(file) if not content.is_proved else 0
+        before = self._find_file_size_in_previous_set(file) if not content.is_proved else 0
         if content.size < 0.9 * before:
             raise IncompleteCheckpointError(
                 f"{file.path.name} has {content.size} bytes, but had {before} bytes one step "
@@ -309,7 +325,7 @@ class _FileSetVerifier(Struct, frozen=True):
             )
         return content
 
-    def _find_previous_size(self, file: MatchedFile) -> int:
+    def _find_file_size_in_previous_set(self, file: PatternMatchedFile) -> int:
         """Return the size of the same file of the step before, 0 where there is none."""
         for other in self.older.files if self.older else ():
             if (other.pattern, other.role) == (file.pattern, file.role):
@@ -327,7 +343,7 @@ class _FileSetVerifier(Struct, frozen=True):
                 "overwrote a part of them"
             )
 
-    def _has_all_ranks(self, recorded: list[int | None]) -> bool:
+    def _has_files_of_all_ranks(self, recorded: list[int | None]) -> bool:
         """Return whether each rank of the run has its files, False where that is not known.
 
         Raises IncompleteCheckpointError where some have none, and nothing shows that they do not
@@ -335,11 +351,11 @@ class _FileSetVerifier(Struct, frozen=True):
         """
         count = self._count_ranks()
         expected = max((ranks for ranks in recorded if ranks), default=0)
-        expected = expected or self._count_tasks(self.files)
+        expected = expected or self._count_tasks_of_job_start(self.files)
         if not count or not expected:
             return False
         known = (
-            self._has_later_set_of_start()
+            self._has_later_set_of_same_job_start()
             or self._has_same_rank_count_as_previous_set(expected)
             or self._has_only_first_rank()
         )
@@ -352,36 +368,38 @@ class _FileSetVerifier(Struct, frozen=True):
     def _count_ranks(self) -> int:
         """Return how many ranks have files, by the pattern that has the fewest; 0 where no name
         shows it."""
-        return min(map(len, self._find_rank_numbers()), default=0)
+        return min(map(len, self._find_rank_numbers_in_file_names()), default=0)
 
     def _has_only_first_rank(self) -> bool:
         """Return whether no rank but rank 0 has files: it may save for all."""
-        return all(numbers == {0} for numbers in self._find_rank_numbers())
+        return all(numbers == {0} for numbers in self._find_rank_numbers_in_file_names())
 
-    def _find_rank_numbers(self) -> list[set[int]]:
+    def _find_rank_numbers_in_file_names(self) -> list[set[int]]:
         """Return the ranks that have files, for each place of the patterns that names a rank."""
         ranks = []
         for number, pattern in enumerate(self.patterns):
-            for before, _, numbers in _parse_file_numbers(pattern, self.files.of(number)):
+            for before, _, numbers in _parse_rank_numbers_in_file_names(
+                pattern, self.files.of(number)
+            ):
                 if _RANK.search(before) and not _RANK_OF_SOME.search(before):
                     ranks.append(numbers)
         return ranks
 
-    def _count_tasks(self, files: CheckpointFileSet) -> int:
+    def _count_tasks_of_job_start(self, files: StepFileSet) -> int:
         """Return how many tasks the start has that wrote a set; 0 where that is unknown."""
         tasks = {start.tasks for start in self.starts}
         if tasks == {0} or not tasks:
             return 0
-        first_ns, _ = _find_time_span(files.files[:1])
+        first_ns, _ = _find_file_modification_time_span(files.files[:1])
         before = [start for start in self.starts if start.at_ns <= first_ns]
         return max(before, key=lambda start: start.at_ns).tasks if before else 0
 
-    def _has_later_set_of_start(self) -> bool:
+    def _has_later_set_of_same_job_start(self) -> bool:
         """Return whether the start that wrote this set continued and saved the one after it."""
         if self.newer is None:
             return False
-        first_ns, last_ns = _find_time_span(self.files.files)
-        next_ns, _ = _find_time_span(self.newer.files)
+        first_ns, last_ns = _find_file_modification_time_span(self.files.files)
+        next_ns, _ = _find_file_modification_time_span(self.newer.files)
         starts = [start.at_ns for start in self.starts]
         is_noted = any(at_ns <= first_ns for at_ns in starts)
         return is_noted and last_ns <= next_ns and not any(last_ns < s <= next_ns for s in starts)
@@ -391,13 +409,18 @@ class _FileSetVerifier(Struct, frozen=True):
         if self.older is None:
             return False
         recorded = inspect_checkpoint_file(self.older.files[0].path, deep=False).ranks
-        return (recorded or self._count_tasks(self.older)) == expected
+        return (recorded or self._count_tasks_of_job_start(self.older)) == expected
 
     def _list_unverified_properties(self, is_counted: bool) -> Iterator[str]:
         several = self.files.files[1:] or not all(
             each.is_single_file_pattern for each in self.patterns
         )
-        if several and self.older is None and not is_counted and not self._has_later_set_of_start():
+        if (
+            several
+            and self.older is None
+            and not is_counted
+            and not self._has_later_set_of_same_job_start()
+        ):
             count = len(self.files.files)
             yield f"whether a step has more than {count} file{'s' * (count != 1)}"
         if self.files.step is None and self.files.files[1:]:
@@ -405,7 +428,7 @@ class _FileSetVerifier(Struct, frozen=True):
 
 
 def _describe_unverified_contents(
-    unknown: Sequence[tuple[MatchedFile, CheckpointFileSummary]],
+    unknown: Sequence[tuple[PatternMatchedFile, CheckpointFileSummary]],
 ) -> Iterator[str]:
     if unknown:
         others = f" and {len(unknown) - 1} more" if unknown[1:] else ""
@@ -416,7 +439,9 @@ _Numbers = tuple[str, str, set[int]]
 """The numbers that a wildcard matched, with the text before and after them."""
 
 
-def _parse_file_numbers(pattern: FilePattern, files: Sequence[MatchedFile]) -> Iterator[_Numbers]:
+def _parse_rank_numbers_in_file_names(
+    pattern: FilePattern, files: Sequence[PatternMatchedFile]
+) -> Iterator[_Numbers]:
     """Yield the numbers of ranks or parts in the names of files."""
     roles = [file.role for file in files]
     for number, column in enumerate(zip(*roles, strict=False)):
@@ -430,9 +455,9 @@ def _parse_file_numbers(pattern: FilePattern, files: Sequence[MatchedFile]) -> I
             yield literal + before, after, numbers
 
 
-def _find_missing_number(pattern: FilePattern, files: Sequence[MatchedFile]) -> str:
+def _find_missing_rank_number(pattern: FilePattern, files: Sequence[PatternMatchedFile]) -> str:
     """Return which rank or part is missing where wildcards matched their numbers; "" for none."""
-    for before, after, numbers in _parse_file_numbers(pattern, files):
+    for before, after, numbers in _parse_rank_numbers_in_file_names(pattern, files):
         expected = range(min(*numbers, 1), max(numbers))
         gap = next((each for each in expected if each not in numbers), None)
         if gap is not None:
@@ -440,14 +465,14 @@ def _find_missing_number(pattern: FilePattern, files: Sequence[MatchedFile]) -> 
     return ""
 
 
-def _find_time_span(files: Sequence[MatchedFile]) -> tuple[int, int]:
+def _find_file_modification_time_span(files: Sequence[PatternMatchedFile]) -> tuple[int, int]:
     """Return when the first and the last of files were written, in ns since the epoch. Raises
     OSError."""
     times = [file.path.stat().st_mtime_ns for file in files]
     return min(times), max(times)
 
 
-def is_rank_file(path: Path) -> bool:
+def is_single_rank_torch_file(path: Path) -> bool:
     """Return whether a file of torch.save is one rank's of several, by its name.
 
     Composer's rank 0 saves everything, under a name like that.

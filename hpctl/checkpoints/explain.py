@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpctl.checkpoints.patterns import parse_patterns
+from hpctl.checkpoints.patterns import parse_checkpoint_file_patterns
 from hpctl.engine.explain_view import JobToExplain
 from hpctl.toolkit.bounds import parse_timestamp
 from hpctl.toolkit.errors import HpctlError
@@ -32,17 +32,17 @@ def describe_newest_checkpoint(asked: JobToExplain) -> str:
             f"its checkpoints are in {filled}: `hpctl checkpoint last {filled}` looks, as its owner"
         )
     try:
-        declared = parse_patterns(asked.registered.files)
-        found = search.find_last_complete_checkpoint(Path(filled), declared=declared)
+        declared = parse_checkpoint_file_patterns(asked.registered.files)
+        found = search.find_newest_complete_checkpoint_in_tiers(Path(filled), declared=declared)
     except HpctlError as error:
         return f"its Comment names checkpoint files by no pattern: {error}"
     except OSError as error:
         return f"its checkpoints in {filled} cannot be read here: {error.strerror or error}"
     newer = [p for p in found.passed_over if p.claimed and p.mark is None]
     torn = f"; newer and not whole: {newer[0].path.name} ({newer[0].why})" if newer else ""
-    torn += _describe_marked_checkpoints(found)
-    if found.unknown_note:
-        return f"there is no whole checkpoint yet, but {found.unknown_note}"
+    torn += _describe_checkpoint_mark_effects(found)
+    if found.unrecognized_files_note:
+        return f"there is no whole checkpoint yet, but {found.unrecognized_files_note}"
     if found.found is None:
         return f"there is no whole checkpoint in {filled} yet ({found.verdict}){torn}"
     path = found.found.path
@@ -54,7 +54,7 @@ def describe_newest_checkpoint(asked: JobToExplain) -> str:
     return f"its newest complete checkpoint is {path}{when}{torn}"
 
 
-def _describe_marked_checkpoints(found: search.CheckpointSearchResult) -> str:
+def _describe_checkpoint_mark_effects(found: search.CheckpointSearchResult) -> str:
     """Describe which checkpoints are passed over by marks, and which marks have no effect."""
     marked = [p for p in found.passed_over if p.mark is not None]
     text = ""

@@ -23,7 +23,7 @@ from hpctl.checkpoints.files import (
     IncompleteCheckpointError,
     ObjectInfo,
     RemotePath,
-    run_for_each_item,
+    run_work_for_each_item,
 )
 from hpctl.checkpoints.hpctl_checkpoint import sync_directory
 from hpctl.checkpoints.search import (
@@ -43,7 +43,7 @@ _TEMPORARY = ".hpctl-fetch.tmp-"
 _LOCK = "lock"
 
 
-class _DigestedObjectPart(Struct, frozen=True):
+class _ObjectPartWithDigest(Struct, frozen=True):
     """A stretch of one object with its own digest."""
 
     name: str
@@ -93,7 +93,7 @@ def _fetch_checkpoint_to_directory(
         raise OSError(f"{into} has {free >> 20} MiB free, and {source} needs {total >> 20}")
     with _make_temporary_directory(into) as room:
         copy = room / source.name
-        _copy_objects(source, objects, copy, lambda done: progress(done, total))
+        _download_checkpoint_objects(source, objects, copy, lambda done: progress(done, total))
         candidate = detect_checkpoint_candidate(copy)
         row = (
             candidate
@@ -110,13 +110,13 @@ def _fetch_checkpoint_to_directory(
             )
         place = into / source.name
         if os.path.lexists(place):
-            place.rename(find_unused_name(place))
+            place.rename(find_unused_checkpoint_path(place))
         copy.rename(place)
         sync_directory(into)
     return replace(row, path=place, origin=found.path)
 
 
-def _copy_objects(
+def _download_checkpoint_objects(
     source: RemotePath,
     objects: list[tuple[str, ObjectInfo]],
     copy: Path,
@@ -127,13 +127,15 @@ def _copy_objects(
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("xb") as file:
             file.truncate(listed.size)
-    sizes = run_for_each_item(source, objects, lambda pair: source.objects.get_part_size(pair[1]))
+    sizes = run_work_for_each_item(
+        source, objects, lambda pair: source.objects.get_part_size(pair[1])
+    )
     parts = []
     for (name, listed), size in zip(objects, sizes, strict=True):
         for at in range(0, listed.size, size):
-            parts.append(_DigestedObjectPart(name, listed, at, min(size, listed.size - at)))
-    brought = run_for_each_item(
-        source, parts, lambda part: _copy_part(source, part, copy, progress)
+            parts.append(_ObjectPartWithDigest(name, listed, at, min(size, listed.size - at)))
+    brought = run_work_for_each_item(
+        source, parts, lambda part: _download_object_part(source, part, copy, progress)
     )
     digests: dict[str, list[bytes]] = {name: [] for name, _ in objects}
     # Formats compare the times of their files: the copy keeps those that the uploader noted. The
@@ -155,13 +157,13 @@ def _copy_objects(
         with path.open("rb") as file:
             os.fsync(file.fileno())
 
-    run_for_each_item(source, objects, verify_and_sync_file)
+    run_work_for_each_item(source, objects, verify_and_sync_file)
     for directory, _, _ in os.walk(copy):
         sync_directory(Path(directory))
 
 
-def _copy_part(
-    source: RemotePath, part: _DigestedObjectPart, copy: Path, progress: Callable[[int], None]
+def _download_object_part(
+    source: RemotePath, part: _ObjectPartWithDigest, copy: Path, progress: Callable[[int], None]
 ) -> tuple[bytes, int | None]:
     # Not for secrecy: it is the digest that S3 keeps.
     digest, noted_ns = hashlib.md5(usedforsecurity=False), None
@@ -214,7 +216,7 @@ def _make_temporary_directory(into: Path) -> Iterator[Path]:
         shutil.rmtree(room, ignore_errors=True)
 
 
-def find_unused_name(path: Path) -> Path:
+def find_unused_checkpoint_path(path: Path) -> Path:
     """Return a free name for a checkpoint that is in the way."""
     when = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     first = f"{path.name}{RENAMED}{when}"

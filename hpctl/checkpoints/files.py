@@ -57,7 +57,7 @@ class FileMissingError(IncompleteCheckpointError):
     """A file is not there."""
 
 
-class UnfinishedSaveError(IncompleteCheckpointError):
+class UnfinishedCheckpointSaveError(IncompleteCheckpointError):
     """What the writer writes last is not there: the save has not ended, or never did."""
 
 
@@ -395,7 +395,7 @@ def open_file(root: Place, name: str) -> Iterator[OpenFile]:
         return
     path = root / name if name else root
     shown = name or root.name
-    _check_file_name(name)
+    _validate_file_name(name)
     try:
         # Without O_NONBLOCK a fifo of that name would block us without a limit.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -455,7 +455,7 @@ def read_file_size(root: Place, name: str) -> int:
         if listed is None:
             raise FileMissingError(f"{name} is missing")
         return listed.size
-    _check_file_name(name)
+    _validate_file_name(name)
     try:
         found = (root / name).lstat()
     except (FileNotFoundError, NotADirectoryError):
@@ -465,18 +465,18 @@ def read_file_size(root: Place, name: str) -> int:
     return found.st_size
 
 
-def read_modified_ns(root: Place, name: str) -> int:
+def read_file_mtime_ns(root: Place, name: str) -> int:
     """Return when a file was last written, asked of the server by opening it. Raises as
     open_file."""
     with open_file(root, name) as file:
         return file.modified_ns
 
 
-def exists(root: Place, name: str) -> bool:
+def has_checkpoint_entry(root: Place, name: str) -> bool:
     """Return whether something of that name is there. Raises OSError."""
     if isinstance(root, RemotePath):
         return root.has(name)
-    _check_file_name(name)
+    _validate_file_name(name)
     try:
         (root / name).lstat()
     except (FileNotFoundError, NotADirectoryError):
@@ -485,10 +485,10 @@ def exists(root: Place, name: str) -> bool:
 
 
 def check_last_file_exists(root: Place, name: str) -> None:
-    """Raise UnfinishedSaveError where the file that a save writes last is not there. Raises
-    OSError."""
-    if not exists(root, name):
-        raise UnfinishedSaveError(
+    """Raise UnfinishedCheckpointSaveError where the file that a save writes last is not there.
+    Raises OSError."""
+    if not has_checkpoint_entry(root, name):
+        raise UnfinishedCheckpointSaveError(
             f"{name} is missing: the save writes this file last, so it has not finished"
         )
 
@@ -527,14 +527,14 @@ def list_directory_names(root: Place, name: str) -> frozenset[str] | None:
     """
     if isinstance(root, RemotePath):
         return root.below(name)
-    _check_file_name(name)
+    _validate_file_name(name)
     try:
         return list_entry_names(root / name)
     except FileNotFoundError:
         return None
 
 
-def _check_file_name(name: str) -> None:
+def _validate_file_name(name: str) -> None:
     """Raise IncompleteCheckpointError for a name that no file can have, as a document may hold:
     half a surrogate pair, or a null character."""
     try:
@@ -547,7 +547,7 @@ def _check_file_name(name: str) -> None:
         )
 
 
-def run_for_each_item(root: Place, items: Iterable[T], work: Callable[[T], R]) -> list[R]:
+def run_work_for_each_item(root: Place, items: Iterable[T], work: Callable[[T], R]) -> list[R]:
     """Return the work's results in the items' order; what the first that fails raises, goes
     through.
 
@@ -565,7 +565,7 @@ _STEP = re.compile(r"(?:step|iter|iteration|checkpoint|ckpt)[-_=]?(\d{1,18})(?!\
 _TRAILING = re.compile(r"(?<!\d)(\d{1,18})(?:\.\w+)?$")
 
 
-class CandidateListing(Struct, frozen=True):
+class CheckpointCandidateListing(Struct, frozen=True):
     """One candidate as a single listing shows it. `names` is None for a file."""
 
     path: Place
@@ -602,24 +602,28 @@ class CheckpointFormat(Struct, frozen=True):
     """
 
     name: str
-    claim: Callable[[CandidateListing], CheckpointClaim | CheckpointDefect | None]
+    claim: Callable[[CheckpointCandidateListing], CheckpointClaim | CheckpointDefect | None]
 
 
-def list_candidate_entries(path: Place, world_size: int | None = None) -> CandidateListing:
+def list_checkpoint_candidate_entries(
+    path: Place, world_size: int | None = None
+) -> CheckpointCandidateListing:
     """List one candidate: a single scan, or a request for each 1000 objects of it, after which
     `Listing.path` holds the answers. Raises IncompleteCheckpointError, OSError."""
     if isinstance(path, RemotePath) and path.snapshot is None:
         try:
             path = path.take_snapshot()
         except FileNotFoundError:
-            raise UnfinishedSaveError(
+            raise UnfinishedCheckpointSaveError(
                 "its directory has become empty: its files were deleted while hpctl read it"
             ) from None
     try:
-        return CandidateListing(path, list_entry_names(path), world_size)
+        return CheckpointCandidateListing(path, list_entry_names(path), world_size)
     except FileNotFoundError:
         # Removed since it was listed: a program that keeps the newest few does that meanwhile.
-        raise UnfinishedSaveError("the checkpoint was deleted while hpctl read it") from None
+        raise UnfinishedCheckpointSaveError(
+            "the checkpoint was deleted while hpctl read it"
+        ) from None
 
 
 def parse_step_from_name(name: str) -> int | None:
@@ -687,7 +691,7 @@ def find_untrusted_owner(path: Place) -> int | None:
     return None
 
 
-def check_single_job_start(root: Path, files_ns: Iterable[int]) -> None:
+def check_files_from_single_job_start(root: Path, files_ns: Iterable[int]) -> None:
     """Raise IncompleteCheckpointError where a start of the job lies between files of the checkpoint
     at `root`."""
     times = sorted(files_ns)
@@ -702,10 +706,10 @@ def check_single_job_start(root: Path, files_ns: Iterable[int]) -> None:
 def list_job_start_times(directory: Path) -> list[int]:
     """Return when the job's starts began, in ns since the epoch, by the file system's clock; none
     where that cannot be read."""
-    return [start.at_ns for start in read_recorded_starts(directory)]
+    return [start.at_ns for start in read_recorded_job_starts(directory)]
 
 
-def read_recorded_starts(directory: Path) -> list[RecordedJobStart]:
+def read_recorded_job_starts(directory: Path) -> list[RecordedJobStart]:
     """Return the starts that are noted; none where they cannot be read."""
     try:
         handle = os.open(directory / STARTS, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)

@@ -18,7 +18,7 @@ from itertools import chain, repeat
 from pathlib import Path
 
 from hpctl.checkpoints import search
-from hpctl.checkpoints.patterns import FilePattern, parse_patterns
+from hpctl.checkpoints.patterns import FilePattern, parse_checkpoint_file_patterns
 from hpctl.checkpoints.resume import read_declared_patterns
 from hpctl.toolkit import output
 from hpctl.toolkit.errors import HpctlError
@@ -43,19 +43,23 @@ class FirstSaveWatch:
         """Scan and return the lines to log now. Does not raise for a directory that cannot be
         read."""
         try:
-            found = search.find_last_complete_checkpoint(self._directory, declared=self._declared)
+            found = search.find_newest_complete_checkpoint_in_tiers(
+                self._directory, declared=self._declared
+            )
         except OSError:
             return ()
         if found.found is not None:
             self.is_found = True
             return describe_first_checkpoint(found, found.found)
         # Two scans: the number of files of a save under way grows.
-        is_stable = bool(found.unknown_note) and found.unknown_note == self._unknown
-        self._unknown = found.unknown_note
+        is_stable = (
+            bool(found.unrecognized_files_note) and found.unrecognized_files_note == self._unknown
+        )
+        self._unknown = found.unrecognized_files_note
         if not is_stable or self._told_unknown:
             return ()
         self._told_unknown = True
-        return (f"{found.unknown_note}. As it is, a restart begins at the beginning",)
+        return (f"{found.unrecognized_files_note}. As it is, a restart begins at the beginning",)
 
 
 def describe_first_checkpoint(
@@ -93,7 +97,7 @@ def main(arguments: Sequence[str]) -> int:
         descriptor = os.pidfd_open(int(arguments[0]))
         poll = select.poll()
         poll.register(descriptor, select.POLLIN)
-        declared = parse_patterns(read_declared_patterns(os.environ))
+        declared = parse_checkpoint_file_patterns(read_declared_patterns(os.environ))
         watch_for_first_checkpoint(
             Path(directory), declared, lambda wait_s: bool(poll.poll(wait_s * 1000))
         )

@@ -88,11 +88,14 @@ def saving(  # noqa: PLR0913 -- the interface of training programs, by keyword
     where = directory or os.environ.get("HPCTL_CHECKPOINT_DIR")
     if not where:
         raise ValueError("no directory to save in, and HPCTL_CHECKPOINT_DIR is not set")
-    launched = _read_rank()
+    launched = _read_rank_and_world_size()
     ranks = launched[1] if ranks is None else ranks
     rank = (launched[0] if ranks > 1 else 0) if rank is None else rank
     save = Save(
-        Path(where) / f"step-{int(step):08d}", rank, ranks, attempt or _make_attempt_name(ranks)
+        Path(where) / f"step-{int(step):08d}",
+        rank,
+        ranks,
+        attempt or _make_save_attempt_name(ranks),
     )
     try:
         yield save
@@ -115,7 +118,7 @@ class Save:
         self._named: list[Path] = []
         self.temporary.mkdir(exist_ok=True)
         with contextlib.suppress(FileNotFoundError):
-            self._make_part_path(rank).unlink()
+            self._make_rank_manifest_path(rank).unlink()
 
     def path(self, name: Name) -> Path:
         """Return where to write `name`, a file or a directory of files of only this rank."""
@@ -130,17 +133,19 @@ class Save:
 
     def finish(self, step: int, meta: dict[str, str], wait_s: float) -> None:
         """Sync and describe this rank's files; in rank 0 publish the checkpoint."""
-        files = self._describe_files()
+        files = self._make_manifest_entries_of_rank()
         if self._ranks > 1:
             part = {"step": step, "ranks": self._ranks, "files": files}
-            write_file_atomically(self._make_part_path(self._rank), json.dumps(part).encode())
+            write_file_atomically(
+                self._make_rank_manifest_path(self._rank), json.dumps(part).encode()
+            )
             if self._rank:
                 return
-            files = self._gather_entries(step, wait_s)
+            files = self._await_manifest_entries_of_all_ranks(step, wait_s)
         if not files:
             raise ValueError(f"no files were saved for {self.final}")
         for rank in range(self._ranks if self._ranks > 1 else 0):
-            self._make_part_path(rank).unlink()
+            self._make_rank_manifest_path(rank).unlink()
         document = {
             "format": FORMAT,
             "version": VERSION,
@@ -150,10 +155,10 @@ class Save:
             "files": files,
             "meta": meta,
         }
-        write_file_atomically(self.temporary / NAME, encode(document))
+        write_file_atomically(self.temporary / NAME, encode_manifest_document(document))
         publish_checkpoint(self.temporary, self.final)
 
-    def _describe_files(self) -> list[dict[str, Any]]:
+    def _make_manifest_entries_of_rank(self) -> list[dict[str, Any]]:
         found = {}
         for named in self._named:
             for path in [named, *named.rglob("*")]:
@@ -170,23 +175,25 @@ class Save:
                     break
         return [make_manifest_entry(name, path) for name, path in sorted(found.items())]
 
-    def _make_part_path(self, rank: int) -> Path:
+    def _make_rank_manifest_path(self, rank: int) -> Path:
         return self.temporary / f".part-{rank:05d}.json"
 
-    def _gather_entries(self, step: int, wait_s: float) -> list[dict[str, Any]]:
+    def _await_manifest_entries_of_all_ranks(
+        self, step: int, wait_s: float
+    ) -> list[dict[str, Any]]:
         """Return the files of all ranks, once each rank has reported that its own are on stable
         storage."""
         end = time.monotonic() + wait_s
         files: dict[str, dict[str, Any]] = {}
         for rank in range(self._ranks):
-            while not self._make_part_path(rank).exists():
+            while not self._make_rank_manifest_path(rank).exists():
                 if time.monotonic() > end:
                     raise TimeoutError(
                         f"rank {rank} of {self._ranks} saved nothing for {self.final} in"
                         f" {wait_s:g} s (where rank 0 alone saves, give ranks=1)"
                     )
                 time.sleep(_POLL_S)
-            part = json.loads(self._make_part_path(rank).read_bytes())
+            part = json.loads(self._make_rank_manifest_path(rank).read_bytes())
             if (part["step"], part["ranks"]) != (step, self._ranks):
                 raise ValueError(f"rank {rank} saves step {part['step']} of {part['ranks']} ranks")
             for each in part["files"]:
@@ -212,7 +219,7 @@ def publish_checkpoint(temporary: Path, final: Path) -> bool:
             sync_directory(final.parent)
             return True
         attempt = temporary.name.partition(".tmp-")[2]
-        if _is_before_mark(final):
+        if _is_older_than_start_or_mark(final):
             final.rename(final.with_name(f"{final.name}.passed-over-{attempt}"))
             continue
         if _is_complete_checkpoint(final):
@@ -222,7 +229,7 @@ def publish_checkpoint(temporary: Path, final: Path) -> bool:
     raise OSError(errno.EEXIST, "another writer keeps taking this name", str(final))
 
 
-def _is_before_mark(final: Path) -> bool:
+def _is_older_than_start_or_mark(final: Path) -> bool:
     """Return whether a checkpoint is from before a start, or a mark, in a directory that has
     marks."""
     try:
@@ -239,7 +246,7 @@ def _is_before_mark(final: Path) -> bool:
     return False
 
 
-def encode(document: Mapping[str, Any]) -> bytes:
+def encode_manifest_document(document: Mapping[str, Any]) -> bytes:
     """Return the bytes of `manifest.json`: the document with its checksum, as indented JSON."""
     whole = dict(document, checksum=compute_manifest_checksum(document))
     return json.dumps(whole, indent=1, sort_keys=True).encode() + b"\n"
@@ -302,7 +309,7 @@ def _is_complete_checkpoint(directory: Path) -> bool:
         return False
 
 
-def _read_rank() -> tuple[int, int]:
+def _read_rank_and_world_size() -> tuple[int, int]:
     """Return this process's rank and the number of ranks, as its launcher sets them; a single rank
     without a launcher."""
     for rank, ranks in _RANKS:
@@ -311,7 +318,7 @@ def _read_rank() -> tuple[int, int]:
     return 0, 1
 
 
-def _make_attempt_name(ranks: int) -> str:
+def _make_save_attempt_name(ranks: int) -> str:
     identity = [os.environ.get(name, "") for name in _START]
     if ranks == 1:
         identity += [os.uname().nodename, str(os.getpid()), str(time.monotonic_ns())]

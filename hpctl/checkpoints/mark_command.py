@@ -12,14 +12,18 @@ import click
 from msgspec import Struct
 
 from hpctl.checkpoints import search
-from hpctl.checkpoints.marks import CheckpointMark, read_checkpoint_marks, write_mark
-from hpctl.checkpoints.patterns import parse_patterns
+from hpctl.checkpoints.marks import (
+    CheckpointMark,
+    read_checkpoint_marks,
+    write_checkpoint_mark_file,
+)
+from hpctl.checkpoints.patterns import parse_checkpoint_file_patterns
 from hpctl.checkpoints.search import CompleteCheckpoint, SkippedCheckpoint
 from hpctl.engine.request_client import find_invoking_user
 from hpctl.toolkit import output
-from hpctl.toolkit.arguments import complete_file
+from hpctl.toolkit.arguments import complete_file_path
 from hpctl.toolkit.declared_view import JsonOnly, Layout, TextLine
-from hpctl.toolkit.errors import HpctlError, Unavailable
+from hpctl.toolkit.errors import HpctlError, ServiceUnavailable
 
 MOST_NAMED = 8
 """The most steps that an error names."""
@@ -50,7 +54,7 @@ class MarkedView(Struct, frozen=True):
 
 
 @click.command(short_help="Have a checkpoint passed over, or take that back.")
-@click.argument("directory", type=click.Path(path_type=Path), shell_complete=complete_file)
+@click.argument("directory", type=click.Path(path_type=Path), shell_complete=complete_file_path)
 @click.argument("step", type=click.IntRange(min=0))
 @click.option(
     "--poisoned/--clean",
@@ -75,7 +79,7 @@ def mark(
     the same step is not marked. Nothing is deleted. `hpctl resume JOB --from-step N` marks what a
     job has saved after step N, and starts the job again.
     """
-    declared = parse_patterns(patterns)
+    declared = parse_checkpoint_file_patterns(patterns)
     if directory.parts[:1] == ("s3:",):
         raise HpctlError(
             "cannot mark a checkpoint in S3: a mark is a file in a checkpoint directory",
@@ -85,7 +89,7 @@ def mark(
     try:
         rows = search.list_checkpoints(directory, declared=declared)
     except OSError as error:
-        raise Unavailable(
+        raise ServiceUnavailable(
             f"cannot read the checkpoint directory {directory}: {error.strerror or error}",
             "Name an existing checkpoint directory that this machine mounts: hpctl marks a "
             "checkpoint by writing a file into this directory.",
@@ -96,7 +100,9 @@ def mark(
     if not named:
         raise HpctlError(f"there is no complete checkpoint of step {step} in {directory}",
                          describe_available_steps(rows))  # fmt: skip
-    made = CheckpointMark(poisoned, step, find_invoking_user(), output.now(), last=step, why=why)
+    made = CheckpointMark(
+        poisoned, step, find_invoking_user(), output.get_current_utc_time(), last=step, why=why
+    )
     path = write_checkpoint_mark(directory, made)
     paths = tuple(str(row.path) for row in named)
     view = MarkedView(str(directory), step, poisoned, made.by, made.at, made.why, str(path), paths)
@@ -107,7 +113,7 @@ def mark(
 def write_checkpoint_mark(directory: Path, made: CheckpointMark) -> Path:
     """Write a mark. Raises HpctlError where it cannot be written to the directory."""
     try:
-        return write_mark(directory, made)
+        return write_checkpoint_mark_file(directory, made)
     except OSError as error:
         raise HpctlError(
             f"cannot write the mark in {directory}: {error.strerror or error}",
@@ -122,10 +128,14 @@ def describe_available_steps(rows: Sequence[CompleteCheckpoint | SkippedCheckpoi
     marked = list(dict.fromkeys(str(row.step) for row in whole if row.mark is not None))
     if not whole:
         return "There is no complete checkpoint with a step at all."
-    text = f"There are steps {_format_steps(usable)}." if usable else "All that is there is marked."
-    return f"{text} Marked as poisoned: {_format_steps(marked)}." if marked else text
+    text = (
+        f"There are steps {_format_step_list(usable)}."
+        if usable
+        else "All that is there is marked."
+    )
+    return f"{text} Marked as poisoned: {_format_step_list(marked)}." if marked else text
 
 
-def _format_steps(steps: Sequence[str]) -> str:
+def _format_step_list(steps: Sequence[str]) -> str:
     more = f" and {len(steps) - MOST_NAMED} more" if steps[MOST_NAMED:] else ""
     return ", ".join(steps[:MOST_NAMED]) + more

@@ -127,11 +127,11 @@ def _read_directory_marks(
 ) -> None:
     place = directory / MARKS
     try:
-        owners, names = _list_marks(directory)
+        owners, names = _list_trusted_owners_and_mark_names(directory)
     except (FileNotFoundError, NotADirectoryError):
         return
     except (_InvalidMarkError, OSError) as error:
-        flaws.append(f"the marks in {place} have no effect: {_describe_error(error)}")
+        flaws.append(f"the marks in {place} have no effect: {_describe_mark_read_error(error)}")
         return
     if names[:-MOST_MARKS]:
         flaws.append(f"{place} has more than {MOST_MARKS} marks: the oldest have no effect")
@@ -142,7 +142,9 @@ def _read_directory_marks(
         except FileNotFoundError:
             continue
         except (_InvalidMarkError, OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
-            flaws.append(f"the mark {place / name} has no effect: {_describe_error(error)}")
+            flaws.append(
+                f"the mark {place / name} has no effect: {_describe_mark_read_error(error)}"
+            )
             continue
         until_ns: int | None = made_ns
         if mark.until_start:
@@ -150,12 +152,12 @@ def _read_directory_marks(
         found.append((made_ns, CheckpointMarkFile(mark, str(place / name), until_ns)))
 
 
-def _list_marks(directory: Path) -> tuple[set[int], list[str]]:
+def _list_trusted_owners_and_mark_names(directory: Path) -> tuple[set[int], list[str]]:
     """Return whose marks count, and their names in order. Raises OSError, and an error with the
     reason where none do."""
     place = directory / MARKS
     status = os.lstat(place)
-    owners = find_trusted_owners(directory)
+    owners = find_trusted_mark_owners(directory)
     if not stat.S_ISDIR(status.st_mode):
         raise _InvalidMarkError("it is not a directory")
     if status.st_uid not in owners:
@@ -167,12 +169,12 @@ class _InvalidMarkError(Exception):
     """The error of a file that is not a mark."""
 
 
-def _describe_error(error: Exception) -> str:
+def _describe_mark_read_error(error: Exception) -> str:
     strerror = error.strerror if isinstance(error, OSError) else None
     return make_printable(str(strerror or error))[:MOST_TEXT]
 
 
-def find_trusted_owners(directory: Path) -> set[int]:
+def find_trusted_mark_owners(directory: Path) -> set[int]:
     """Return the owners whose marks count: as for checkpoints, the user's own, root's and the
     directory's owner's."""
     return {0, os.geteuid(), directory.stat().st_uid}
@@ -206,7 +208,7 @@ def _read_mark(path: Path, owners: set[int]) -> tuple[int, CheckpointMark]:
     return status.st_mtime_ns, msgspec.structs.replace(mark, by=by, why=why)
 
 
-def write_mark(directory: Path, mark: CheckpointMark) -> Path:
+def write_checkpoint_mark_file(directory: Path, mark: CheckpointMark) -> Path:
     """Write a mark, completely or not at all, and return its file. Raises OSError.
 
     Root may write for a user, who can replace each directory at any time: the one that was checked
@@ -238,7 +240,7 @@ def _open_marks_directory(place: Path, directory: Path) -> int:
         held = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except NotADirectoryError:
         raise why from None
-    if os.fstat(held).st_uid not in find_trusted_owners(directory):
+    if os.fstat(held).st_uid not in find_trusted_mark_owners(directory):
         os.close(held)
         raise why
     return held
@@ -250,7 +252,7 @@ def read_median_write_time(path: Place, format_name: str, step: int | None) -> i
     A file that is added later does not change this time, nor one that a save over it leaves. Raises
     OSError.
     """
-    return find_median_write_time(_list_sizes_and_times(path, format_name, step))
+    return find_median_write_time(_list_checkpoint_file_sizes_and_times(path, format_name, step))
 
 
 def find_median_write_time(files: Iterable[tuple[int, int]]) -> int:
@@ -264,7 +266,7 @@ def find_median_write_time(files: Iterable[tuple[int, int]]) -> int:
     return 0
 
 
-def _list_sizes_and_times(
+def _list_checkpoint_file_sizes_and_times(
     path: Place, format_name: str, step: int | None
 ) -> Iterator[tuple[int, int]]:
     if isinstance(path, RemotePath):

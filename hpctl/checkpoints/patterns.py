@@ -42,12 +42,12 @@ class FilePattern(Struct, frozen=True):
         return not re.search(r"[*?\[]", self.text)
 
 
-def parse_patterns(texts: Iterable[str]) -> tuple[FilePattern, ...]:
+def parse_checkpoint_file_patterns(texts: Iterable[str]) -> tuple[FilePattern, ...]:
     """Return the patterns. Raises HpctlError, with a hint, for a text that is not a pattern."""
-    return tuple(_parse_pattern(text) for text in dict.fromkeys(texts))
+    return tuple(_parse_checkpoint_file_pattern(text) for text in dict.fromkeys(texts))
 
 
-def _parse_pattern(text: str) -> FilePattern:
+def _parse_checkpoint_file_pattern(text: str) -> FilePattern:
     components = text.split("/")
     if not text.isprintable() or len(text) > _LONGEST:
         raise HpctlError(
@@ -102,19 +102,19 @@ def _compile_component(component: str) -> re.Pattern[str]:
         ) from None
 
 
-def suggest_patterns(names: Iterable[str]) -> tuple[str, ...]:
+def suggest_checkpoint_file_patterns(names: Iterable[str]) -> tuple[str, ...]:
     """Return the patterns of names, at most three, the most frequent first."""
     counts: dict[str, int] = {}
     for name in names:
         text = make_pattern_from_name(name)
         counts[text] = counts.get(text, 0) + 1
     best = sorted(counts, key=lambda text: (-counts[text], text))
-    return tuple(text for text in best if _is_pattern(text))[:3]
+    return tuple(text for text in best if _is_valid_checkpoint_file_pattern(text))[:3]
 
 
-def _is_pattern(text: str) -> bool:
+def _is_valid_checkpoint_file_pattern(text: str) -> bool:
     try:
-        _parse_pattern(text)
+        _parse_checkpoint_file_pattern(text)
     except HpctlError:
         return False
     return "'" not in text

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from hpctl.checkpoints.files import Place, RemotePath
 
 
-def open_checkpoint_location(
+def open_local_or_s3_checkpoint_path(
     text: str,
     *,
     profile: str | None = None,

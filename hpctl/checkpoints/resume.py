@@ -5,8 +5,8 @@ the nodes' own fast saves. `hpctl checkpoint last` prints its answer, and the ba
 preamble runs that command. `find_resume_point` adds the rule of a start: wait for a directory that
 cannot be read, and refuse to start from the beginning over damaged checkpoints. `hpctl run` calls
 it for each step, the launcher inside a step for each generation of ranks
-(`find_generation_resume_point`), and ranks that restart within their processes run this module:
-`python -m hpctl.checkpoints.resume GENERATION empty|resumed`.
+(`find_resume_point_of_rank_generation`), and ranks that restart within their processes run this
+module: `python -m hpctl.checkpoints.resume GENERATION empty|resumed`.
 
 The module is cheap to import: it imports the readers of checkpoints on demand.
 """
@@ -24,13 +24,13 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpctl.checkpoints.patterns import parse_patterns
+from hpctl.checkpoints.patterns import parse_checkpoint_file_patterns
 from hpctl.toolkit.bounds import parse_count
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.trouble import STOP_EXIT_CODE
 
 if TYPE_CHECKING:
-    from hpctl.checkpoints.fast.spec import FastSaveSpec
+    from hpctl.checkpoints.fast.spec import FastCheckpointSaveSpec
     from hpctl.checkpoints.files import Place
     from hpctl.checkpoints.search import (
         CheckpointSearchResult,
@@ -42,7 +42,7 @@ PAUSES_S = (2.0, 5.0, 10.0)
 """Seconds between attempts while a checkpoint directory cannot be read, 17 s in all."""
 
 
-class ResumePlaces(Struct, frozen=True):
+class CheckpointSearchPlaces(Struct, frozen=True):
     """The places where one job's checkpoints may be. `nodes` is how many run: of several, none can
     read another's own disk. `fast`: the job's own saves on its nodes. `files`: the patterns of
     files that no format recognizes."""
@@ -50,16 +50,18 @@ class ResumePlaces(Struct, frozen=True):
     directory: Path
     tiers: tuple[str, ...] = ()
     nodes: int = 1
-    fast: FastSaveSpec | None = None
+    fast: FastCheckpointSaveSpec | None = None
     files: tuple[str, ...] = ()
 
     @property
-    def has_only_directory(self) -> bool:
+    def is_directory_only(self) -> bool:
         """Return whether the directory is the only place."""
         return not self.tiers and self.fast is None
 
 
-def read_resume_places(environment: Mapping[str, str], nodes: int = 0) -> ResumePlaces | None:
+def read_resume_places(
+    environment: Mapping[str, str], nodes: int = 0
+) -> CheckpointSearchPlaces | None:
     """Return the places that `hpctl sbatch` exports; None for a job without a directory.
 
     `nodes`: 0 for those of the job. Raises HpctlError where HPCTL_TIERS is not a list of places: a
@@ -70,8 +72,10 @@ def read_resume_places(environment: Mapping[str, str], nodes: int = 0) -> Resume
         return None
     count = nodes or parse_count(environment.get("SLURM_JOB_NUM_NODES", "")) or 1
     tiers = _read_json_list(environment, "HPCTL_TIERS", "places")
-    fast = read_fast_saves(environment)
-    return ResumePlaces(Path(directory), tiers, count, fast, read_declared_patterns(environment))
+    fast = load_usable_fast_save_spec(environment)
+    return CheckpointSearchPlaces(
+        Path(directory), tiers, count, fast, read_declared_patterns(environment)
+    )
 
 
 FILES_VARIABLE = "HPCTL_CHECKPOINT_FILES"
@@ -97,7 +101,7 @@ def _read_json_list(environment: Mapping[str, str], name: str, what: str) -> tup
     return tuple(values)
 
 
-def count_tasks(environment: Mapping[str, str]) -> int:
+def count_tasks_per_job_step(environment: Mapping[str, str]) -> int:
     """Return how many tasks each step of the job has by its options; 0 where that is unknown, or
     where each node has one, which may be a launcher of several ranks."""
     if environment.get("HPCTL_SPARES"):
@@ -106,7 +110,7 @@ def count_tasks(environment: Mapping[str, str]) -> int:
     return tasks if tasks != parse_count(environment.get("SLURM_JOB_NUM_NODES", "")) else 0
 
 
-def read_fast_saves(environment: Mapping[str, str]) -> FastSaveSpec | None:
+def load_usable_fast_save_spec(environment: Mapping[str, str]) -> FastCheckpointSaveSpec | None:
     """Return the job's fast saves; None where it has none, or where they cannot be read: the log
     gives the reason, and the start uses the other places."""
     from hpctl.checkpoints.fast.spec import ENVIRONMENT
@@ -118,7 +122,7 @@ def read_fast_saves(environment: Mapping[str, str]) -> FastSaveSpec | None:
     try:
         return helpers.load_fast_save_spec(environment)
     except HpctlError as error:
-        helpers.write_job_log(f"off: {error}")
+        helpers.log_fast_save_message(f"off: {error}")
         return None
 
 
@@ -128,7 +132,7 @@ def find_newest_complete_checkpoint(  # noqa: PLR0913 -- the options of `hpctl c
     bring: Callable[[CompleteCheckpoint], CompleteCheckpoint | SkippedCheckpoint] | None,
     *,
     nodes: int = 1,
-    fast: FastSaveSpec | None = None,
+    fast: FastCheckpointSaveSpec | None = None,
     deep: bool = False,
     world_size: int | None = None,
     declared: Sequence[str] = (),
@@ -137,20 +141,23 @@ def find_newest_complete_checkpoint(  # noqa: PLR0913 -- the options of `hpctl c
 
     `places` are directories, `local:DIR` and `s3://...`; `fast` are the job's own saves on its
     nodes, which are gathered where they are newer. `open_place`, `bring`, `nodes`, `deep` and
-    `world_size` are as for `search.parse_tiers` and `search.last_complete`, `declared` are the
-    patterns of --checkpoint-files. Blocks; does not raise for a place that cannot be read. Raises
-    HpctlError for a text that is not a pattern.
+    `world_size` are as for `search.parse_checkpoint_storage_tiers` and `search.last_complete`,
+    `declared` are the patterns of --checkpoint-files. Blocks; does not raise for a place that
+    cannot be read. Raises HpctlError for a text that is not a pattern.
     """
-    from hpctl.checkpoints.search import find_last_complete_checkpoint, parse_tiers
+    from hpctl.checkpoints.search import (
+        find_newest_complete_checkpoint_in_tiers,
+        parse_checkpoint_storage_tiers,
+    )
 
-    tiers, unseen = parse_tiers(places, open_place)
-    result = find_last_complete_checkpoint(
+    tiers, unseen = parse_checkpoint_storage_tiers(places, open_place)
+    result = find_newest_complete_checkpoint_in_tiers(
         tiers,
         deep=deep,
         nodes=nodes,
         world_size=world_size,
         bring=bring,
-        declared=parse_patterns(declared),
+        declared=parse_checkpoint_file_patterns(declared),
     )
     result = replace(result, unseen=(*unseen, *result.unseen))
     if fast is None:
@@ -158,7 +165,9 @@ def find_newest_complete_checkpoint(  # noqa: PLR0913 -- the options of `hpctl c
     from hpctl.checkpoints.fast import helpers
     from hpctl.checkpoints.fast.lead import restore_fast_saves
 
-    return restore_fast_saves(fast, result, helpers.write_job_log, helpers.find_unavailable_hosts)
+    return restore_fast_saves(
+        fast, result, helpers.log_fast_save_message, helpers.find_hosts_without_job_ranks
+    )
 
 
 class ResumePoint(Struct, frozen=True):
@@ -181,7 +190,7 @@ class NoCompleteCheckpointError(HpctlError):
 
 
 def find_resume_point(
-    places: ResumePlaces | None,
+    places: CheckpointSearchPlaces | None,
     *,
     was_empty: bool = False,
     sleep: Callable[[float], object] = time.sleep,
@@ -201,7 +210,7 @@ def find_resume_point(
     files.record_job_start(places.directory)
     for pause in (0.0, *PAUSES_S):
         sleep(pause)
-        search = _search_places(places)
+        search = _search_places_for_newest_checkpoint(places)
         if search.verdict in ("found", "none"):
             return _make_resume_point(search)
         if search.verdict == "incomplete":
@@ -215,8 +224,8 @@ def find_resume_point(
     )
 
 
-def _search_places(places: ResumePlaces) -> CheckpointSearchResult:
-    from hpctl.checkpoints.remote import open_checkpoint_location
+def _search_places_for_newest_checkpoint(places: CheckpointSearchPlaces) -> CheckpointSearchResult:
+    from hpctl.checkpoints.remote import open_local_or_s3_checkpoint_path
 
     def fetch_to_directory(found: CompleteCheckpoint) -> CompleteCheckpoint | SkippedCheckpoint:
         from hpctl.checkpoints.fetch import fetch_checkpoint
@@ -226,7 +235,7 @@ def _search_places(places: ResumePlaces) -> CheckpointSearchResult:
     named = [str(places.directory), *places.tiers]
     return find_newest_complete_checkpoint(
         named,
-        open_checkpoint_location,
+        open_local_or_s3_checkpoint_path,
         fetch_to_directory,
         nodes=places.nodes,
         fast=places.fast,
@@ -237,19 +246,21 @@ def _search_places(places: ResumePlaces) -> CheckpointSearchResult:
 def find_newest_resume_point(directory: Path | None, files: Sequence[str] = ()) -> ResumePoint:
     """Return the newest checkpoint now. A directory that cannot be read is not judged, never
     "none". `files` are the patterns of --checkpoint-files."""
-    from hpctl.checkpoints.search import find_last_complete_checkpoint
+    from hpctl.checkpoints.search import find_newest_complete_checkpoint_in_tiers
 
     if directory is None:
         return ResumePoint(judged=False)
     try:
         return _make_resume_point(
-            find_last_complete_checkpoint(directory, declared=parse_patterns(files))
+            find_newest_complete_checkpoint_in_tiers(
+                directory, declared=parse_checkpoint_file_patterns(files)
+            )
         )
     except OSError:
         return ResumePoint(judged=False)
 
 
-def find_reference_resume_point(
+def find_baseline_resume_point_of_step(
     resume: ResumePoint, directory: Path | None, files: Sequence[str] = ()
 ) -> ResumePoint:
     """Return the point with which a step's own saves are compared: its resume point, or, where that
@@ -262,7 +273,7 @@ def find_reference_resume_point(
 def _make_resume_point(search: CheckpointSearchResult) -> ResumePoint:
     found = search.found
     if found is None:
-        return ResumePoint(judged=search.verdict == "none", unknown=search.unknown_note)
+        return ResumePoint(judged=search.verdict == "none", unknown=search.unrecognized_files_note)
     return ResumePoint(str(found.path), found.step, unproven=found.unproven, skip=search.skip)
 
 
@@ -277,7 +288,7 @@ def _describe_search_failure(search: CheckpointSearchResult, directory: Path) ->
     return "; ".join(unseen[:3]) or f"nothing can be read in {directory}"
 
 
-def find_generation_resume_point(
+def find_resume_point_of_rank_generation(
     environment: Mapping[str, str], generation: int, *, was_empty: bool, nodes: int = 0
 ) -> ResumePoint:
     """Return where a launcher's ranks resume: as `find_resume_point`, in the job's own places.
@@ -303,13 +314,13 @@ def main(arguments: Sequence[str]) -> int:
 
     generation, began = arguments
     try:
-        point = find_generation_resume_point(
+        point = find_resume_point_of_rank_generation(
             os.environ, int(generation), was_empty=began == "empty"
         )
     except HpctlError as error:
-        output.print_exact(str(error))
+        output.print_exact_text(str(error))
         return STOP_EXIT_CODE
-    output.print_exact(point.path or "")
+    output.print_exact_text(point.path or "")
     return 0
 
 

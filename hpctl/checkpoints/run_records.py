@@ -67,7 +67,7 @@ Record = AttemptStarted | FailureHandled | AttemptEnded | CheckpointSaved
 _DECODER: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
 
 
-def read_run_records(raw: bytes) -> Iterable[Record]:
+def decode_run_history_records(raw: bytes) -> Iterable[Record]:
     """Yield the records in a file's bytes; other lines are passed over."""
     for line in raw[-LARGEST:].split(b"\n"):
         try:

@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from hpctl.checkpoints.files import IncompleteCheckpointError, read_small_file
 from hpctl.checkpoints.patterns import FilePattern
-from hpctl.checkpoints.run_records import HISTORIES, CheckpointSaved, read_run_records
+from hpctl.checkpoints.run_records import HISTORIES, CheckpointSaved, decode_run_history_records
 from hpctl.checkpoints.search import (
     CompleteCheckpoint,
     list_checkpoint_candidates,
@@ -67,7 +67,7 @@ def compute_daly_interval(save_s: float, mtbf_s: float) -> float:
     return young * (1 + math.sqrt(small) / 3 + small / 9) - save_s
 
 
-def compute_effective_ratio(
+def compute_effective_training_time_ratio(
     interval_s: float, save_s: float, restart_s: float, mtbf_s: float
 ) -> float:
     """Return the share of the wall clock that is kept training, 0 to 1, by Daly's equation 20.
@@ -143,7 +143,7 @@ class MeasuredSaves(Struct, frozen=True):
         return [(new, old) for new, old in pairwise(self.saves) if new.last_ns > old.last_ns]
 
 
-def measure_saves(
+def measure_checkpoint_save_timings(
     directory: Path, newest: int = NEWEST, declared: Sequence[FilePattern] = ()
 ) -> MeasuredSaves:
     """Prove the newest checkpoints until so many are whole, and read their files' times.
@@ -179,7 +179,9 @@ def read_reported_save_costs(directory: Path, newest: int) -> tuple[float, ...]:
         with contextlib.suppress(OSError, IncompleteCheckpointError):
             saves += [
                 record
-                for record in read_run_records(read_small_file(path, "", _LARGEST_HISTORY))
+                for record in decode_run_history_records(
+                    read_small_file(path, "", _LARGEST_HISTORY)
+                )
                 if isinstance(record, CheckpointSaved)
             ]
     saves.sort(key=lambda record: record.at)

@@ -17,23 +17,27 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpctl.checkpoints import hpctl_checkpoint
-from hpctl.checkpoints.declared import FileSetSearchResult, find_file_sets, is_rank_file
+from hpctl.checkpoints.declared import (
+    FileSetSearchResult,
+    find_checkpoint_file_sets,
+    is_single_rank_torch_file,
+)
 from hpctl.checkpoints.files import (
     TEMPORARY,
-    CandidateListing,
+    CheckpointCandidateListing,
     CheckpointClaim,
     CheckpointDefect,
     CheckpointFormat,
     IncompleteCheckpointError,
     Place,
     RemotePath,
-    UnfinishedSaveError,
+    UnfinishedCheckpointSaveError,
     UnverifiableCheckpointError,
     UnverifiedContent,
     find_untrusted_owner,
-    list_candidate_entries,
+    list_checkpoint_candidate_entries,
     parse_step_from_name,
-    run_for_each_item,
+    run_work_for_each_item,
 )
 from hpctl.checkpoints.formats import (
     accelerate,
@@ -54,7 +58,7 @@ from hpctl.checkpoints.marks import (
     read_checkpoint_marks,
     read_median_write_time,
 )
-from hpctl.checkpoints.patterns import FilePattern, suggest_patterns
+from hpctl.checkpoints.patterns import FilePattern, suggest_checkpoint_file_patterns
 
 MAX_ENTRIES = 100_000
 """Limit of the entries of the directory. More is an error, not a smaller answer."""
@@ -114,10 +118,10 @@ class CheckpointCandidate(Struct, frozen=True):
 
 
 def _detect_manifest_checkpoint(
-    layout: CandidateListing,
+    layout: CheckpointCandidateListing,
 ) -> CheckpointClaim | CheckpointDefect | None:
     document = manifest.read_manifest(layout.path) if layout.has(hpctl_checkpoint.NAME) else None
-    if document is None or isinstance(document, manifest.ForeignManifest):
+    if document is None or isinstance(document, manifest.ForeignManifestDefect):
         return None  # many tools have such a file: another format may recognize the directory
     if isinstance(document, CheckpointDefect):
         return document
@@ -138,7 +142,7 @@ FORMATS: tuple[CheckpointFormat, ...] = (
     CheckpointFormat("lightning", torch_files.detect_lightning_checkpoint),
     CheckpointFormat("lightning", deepspeed.detect_lightning_deepspeed_checkpoint),
     CheckpointFormat("megatron-torch-dist", megatron.detect_torch_dist_checkpoint),
-    CheckpointFormat("megatron-legacy", megatron.detect_legacy_checkpoint),
+    CheckpointFormat("megatron-legacy", megatron.detect_megatron_legacy_checkpoint),
     CheckpointFormat("deepspeed", deepspeed.detect_deepspeed_checkpoint),
     CheckpointFormat("orbax", orbax.detect_orbax_checkpoint),
     CheckpointFormat("torch-dcp", torch_files.detect_dcp_checkpoint),
@@ -164,25 +168,27 @@ def list_checkpoint_candidates(
     patterns of files below it that no format recognizes; they count in a directory, not in S3.
     """
     passed: list[SkippedCheckpoint] = []
-    found, others = _list_children(place)
-    sets = _find_declared_sets(place, declared, found)
+    found, others = _list_possible_checkpoint_children(place)
+    sets = _find_declared_checkpoint_file_sets(place, declared, found)
     taken = {path for path, _ in found if path.name in sets.names}
     found = [pair for pair in found if pair[0] not in taken]
     others = [name for name in others if name not in sets.names]
     names = frozenset(child.name for child, is_file in found if not is_file)
-    candidates = _list_nvrx_iterations(CandidateListing(place, names, world_size))
+    candidates = _list_nvrx_iterations(CheckpointCandidateListing(place, names, world_size))
     candidates += [CheckpointCandidate(path, DECLARED, each) for path, each in sets.claims]
     if any(each.format == nvrx.FORMAT for each in candidates):
         found = [(child, is_file) for child, is_file in found if not child.name.isdigit()]
     for (_, is_file), claimed in zip(
         found,
-        run_for_each_item(
+        run_work_for_each_item(
             place, found, lambda child: detect_checkpoint_candidate(child[0], world_size)
         ),
         strict=True,
     ):
         if isinstance(claimed, CheckpointCandidate) and claimed.format == nvrx.FORMAT:
-            candidates += _list_nvrx_iterations(list_candidate_entries(claimed.path, world_size))
+            candidates += _list_nvrx_iterations(
+                list_checkpoint_candidate_entries(claimed.path, world_size)
+            )
         elif isinstance(claimed, CheckpointCandidate):
             candidates.append(claimed)
         elif claimed.claimed or not is_file:
@@ -192,26 +198,26 @@ def list_checkpoint_candidates(
     passed = _add_suggested_patterns(passed)
     if others and not candidates and not any(each.claimed for each in passed):
         unknown = _make_unrecognized_checkpoint(place, len(others))
-        passed.append(replace(unknown, patterns=suggest_patterns(others)))
+        passed.append(replace(unknown, patterns=suggest_checkpoint_file_patterns(others)))
     # Of two with one step any complete one is right, but the choice must not depend on the scan's
     # order.
     candidates.sort(key=_make_newest_first_key, reverse=True)
     return candidates, passed
 
 
-def _find_declared_sets(
+def _find_declared_checkpoint_file_sets(
     place: Place, declared: Sequence[FilePattern], found: list[tuple[Place, bool]]
 ) -> FileSetSearchResult:
     if isinstance(place, RemotePath):
         return FileSetSearchResult((), frozenset())
     files = [path for path, is_file in found if is_file and isinstance(path, Path)]
-    ranks = [path.name for path in files if is_rank_file(path)]
-    return find_file_sets(place, declared, ranks)
+    ranks = [path.name for path in files if is_single_rank_torch_file(path)]
+    return find_checkpoint_file_sets(place, declared, ranks)
 
 
 def _add_suggested_patterns(passed: list[SkippedCheckpoint]) -> list[SkippedCheckpoint]:
     """Add to each directory that no format recognizes the pattern of its names."""
-    patterns = suggest_patterns(each.path.name for each in passed if each.holds)
+    patterns = suggest_checkpoint_file_patterns(each.path.name for each in passed if each.holds)
     return [replace(each, patterns=patterns) if each.holds else each for each in passed]
 
 
@@ -254,7 +260,7 @@ def detect_checkpoint_candidate(
     except OSError as error:
         return SkippedCheckpoint(path, format_storage_error(error), unreadable=True)
     except IncompleteCheckpointError as defect:
-        return _make_rejected_checkpoint(path, defect, None)
+        return _make_defective_skipped_checkpoint(path, defect, None)
 
 
 def verify_checkpoint_candidate(
@@ -279,7 +285,7 @@ def verify_checkpoint_candidate(
     except OSError as error:
         return SkippedCheckpoint(path, format_storage_error(error), unreadable=True, format=name)
     except IncompleteCheckpointError as raised:
-        return _make_rejected_checkpoint(path, raised, name)
+        return _make_defective_skipped_checkpoint(path, raised, name)
     unproven = str(defect) if isinstance(defect, UnverifiedContent) else ""
     if defect is not None and not unproven:
         return SkippedCheckpoint(path, defect, format=name)
@@ -297,21 +303,22 @@ def format_storage_error(error: OSError) -> str:
     return f"cannot be read: {what}"
 
 
-def _list_nvrx_iterations(layout: CandidateListing) -> list[CheckpointCandidate]:
+def _list_nvrx_iterations(layout: CheckpointCandidateListing) -> list[CheckpointCandidate]:
     return [
-        CheckpointCandidate(layout.path, nvrx.FORMAT, each) for each in nvrx.list_claims(layout)
+        CheckpointCandidate(layout.path, nvrx.FORMAT, each)
+        for each in nvrx.list_nvrx_checkpoint_claims(layout)
     ]
 
 
 def _detect_candidate_format(
     path: Place, world_size: int | None
 ) -> CheckpointCandidate | SkippedCheckpoint:
-    layout = list_candidate_entries(path, world_size)
+    layout = list_checkpoint_candidate_entries(path, world_size)
     for each in FORMATS:
         try:
             claimed = each.claim(layout)
         except IncompleteCheckpointError as defect:
-            return _make_rejected_checkpoint(path, defect, each.name)
+            return _make_defective_skipped_checkpoint(path, defect, each.name)
         if isinstance(claimed, CheckpointDefect):
             return SkippedCheckpoint(path, claimed, format=each.name)
         if claimed is not None:
@@ -341,14 +348,14 @@ def _make_unrecognized_checkpoint(
     return SkippedCheckpoint(path, why, claimed=False, holds=holds)
 
 
-def _make_rejected_checkpoint(
+def _make_defective_skipped_checkpoint(
     path: Place, defect: IncompleteCheckpointError, name: str | None
 ) -> SkippedCheckpoint:
     return SkippedCheckpoint(
         path,
         str(defect),
         unreadable=isinstance(defect, UnverifiableCheckpointError),
-        claimed=not isinstance(defect, UnfinishedSaveError),
+        claimed=not isinstance(defect, UnfinishedCheckpointSaveError),
         format=name,
     )
 
@@ -365,7 +372,7 @@ _OWN = re.compile(r"\.hpctl(-.*)?", re.DOTALL)
 fast.spec.META, fetch.RENAMED)."""
 
 
-def _list_children(place: Place) -> tuple[list[tuple[Place, bool]], list[str]]:
+def _list_possible_checkpoint_children(place: Place) -> tuple[list[tuple[Place, bool]], list[str]]:
     """Return sub-directories, and files that torch.save or Lightning may have written (true); and
     the names of other files that may be one."""
     found: list[tuple[Place, bool]] = []
@@ -375,7 +382,7 @@ def _list_children(place: Place) -> tuple[list[tuple[Place, bool]], list[str]]:
             raise OSError(f"{place} has more than {MAX_ENTRIES} entries")
         if _OWN.fullmatch(child.name):
             continue
-        if not is_file or _is_known_file(child.name):
+        if not is_file or _is_known_checkpoint_file_name(child.name):
             found.append((child, is_file))
         elif not is_non_checkpoint_file(child.name):
             others.append(child.name)
@@ -384,7 +391,7 @@ def _list_children(place: Place) -> tuple[list[tuple[Place, bool]], list[str]]:
     return sorted(found, key=lambda pair: str(pair[0])), others
 
 
-def _is_known_file(name: str) -> bool:
+def _is_known_checkpoint_file_name(name: str) -> bool:
     """Return whether a format may recognize a file of that name."""
     return name.endswith(torch_files.SUFFIXES) or flax_file.NAME.fullmatch(name) is not None
 
@@ -434,7 +441,7 @@ class UnsearchedPlace(Struct, frozen=True):
     why: str
 
 
-def parse_tiers(
+def parse_checkpoint_storage_tiers(
     texts: Iterable[str], place: Callable[[str], Place]
 ) -> tuple[list[CheckpointTier], list[UnsearchedPlace]]:
     """Return places as a person names them, the nearest kind first: `local:DIR`, DIR, `s3://...`.
@@ -449,7 +456,7 @@ def parse_tiers(
         try:
             kinds[kind].append(CheckpointTier(place(text.removeprefix("local:")), local))
         except OSError as error:
-            unseen.append(UnsearchedPlace(text, _describe_error(error)))
+            unseen.append(UnsearchedPlace(text, _describe_storage_error(error)))
     return list(chain.from_iterable(kinds.values())), unseen
 
 
@@ -496,7 +503,7 @@ class CheckpointSearchResult(Struct, frozen=True):
         )
 
     @property
-    def unknown_note(self) -> str:
+    def unrecognized_files_note(self) -> str:
         """Return `11 files in DIR, no known format`, and what to do, where nothing better was
         found; the newest by name where there are several."""
         odd = [p for p in self.passed_over if p.holds]
@@ -511,7 +518,7 @@ class CheckpointSearchResult(Struct, frozen=True):
         return f"{newest.holds} in {newest.path}{others}, no known format; {offer}{OWN_FORMAT}"
 
 
-def find_last_complete_checkpoint(  # noqa: PLR0913 -- the options of `hpctl checkpoint last`
+def find_newest_complete_checkpoint_in_tiers(  # noqa: PLR0913 -- the options of `hpctl checkpoint last`
     places: Place | Sequence[CheckpointTier],
     *,
     deep: bool = False,
@@ -544,7 +551,7 @@ def find_last_complete_checkpoint(  # noqa: PLR0913 -- the options of `hpctl che
         marks = read_checkpoint_marks([tier.place for tier in places])
     if most is not None:
         candidates = [each for each in candidates if _get_step_sort_key(each) <= most]
-    marked = find_marked_candidates(candidates, marks)
+    marked = find_candidates_excluded_by_marks(candidates, marks)
     found = None
     for candidate, mark in zip(candidates, marked, strict=True):
         if mark is not None:
@@ -560,7 +567,7 @@ def find_last_complete_checkpoint(  # noqa: PLR0913 -- the options of `hpctl che
     return CheckpointSearchResult(found, tuple(passed), tuple(unseen), marks)
 
 
-def find_marked_candidates(
+def find_candidates_excluded_by_marks(
     candidates: Sequence[CheckpointCandidate], marks: CheckpointMarks
 ) -> list[SkippedCheckpoint | None]:
     """Return for each candidate why a mark has it passed over, None where none does.
@@ -580,7 +587,9 @@ def find_marked_candidates(
         passed = _find_candidate_mark(each, marks)
         if isinstance(each.path, RemotePath):
             copied = steps.get(step)
-            marked[number] = passed if copied is None else _make_skipped_checkpoint(each, copied)
+            marked[number] = (
+                passed if copied is None else _make_marked_skipped_checkpoint(each, copied)
+            )
             continue
         marked[number] = passed
         mark = passed.mark if passed is not None else None
@@ -597,10 +606,10 @@ def _find_candidate_mark(
     except OSError as error:
         why = format_storage_error(error)
         return SkippedCheckpoint(candidate.path, why, unreadable=True, format=candidate.format)
-    return None if mark is None else _make_skipped_checkpoint(candidate, mark)
+    return None if mark is None else _make_marked_skipped_checkpoint(candidate, mark)
 
 
-def _make_skipped_checkpoint(
+def _make_marked_skipped_checkpoint(
     candidate: CheckpointCandidate, mark: CheckpointMarkFile
 ) -> SkippedCheckpoint:
     return SkippedCheckpoint(candidate.path, mark.text, format=candidate.format, mark=mark)
@@ -621,10 +630,10 @@ def _list_tier_candidates(
         except FileNotFoundError as error:
             # A node's own disk begins empty: a replaced node has not even the directory.
             if not tier.local:
-                unseen.append(UnsearchedPlace(str(tier.place), _describe_error(error)))
+                unseen.append(UnsearchedPlace(str(tier.place), _describe_storage_error(error)))
             continue
         except OSError as error:
-            unseen.append(UnsearchedPlace(str(tier.place), _describe_error(error)))
+            unseen.append(UnsearchedPlace(str(tier.place), _describe_storage_error(error)))
             continue
         if tier.local and nodes > 1:
             # The program that wrote NVRx's asks all nodes: no reason to stop a job.
@@ -646,7 +655,7 @@ def _get_step_sort_key(candidate: CheckpointCandidate) -> int:
     return -1 if candidate.claim.step is None else candidate.claim.step
 
 
-def _describe_error(error: OSError) -> str:
+def _describe_storage_error(error: OSError) -> str:
     return str(error.strerror or error)
 
 
@@ -660,7 +669,7 @@ def list_checkpoints(
     """Return all checkpoints, newest first, each proved or with its defect, and with its mark.
     Raises as last_complete."""
     candidates, passed = list_checkpoint_candidates(directory, world_size, declared)
-    marked = find_marked_candidates(candidates, read_checkpoint_marks([directory]))
+    marked = find_candidates_excluded_by_marks(candidates, read_checkpoint_marks([directory]))
     rows: list[CompleteCheckpoint | SkippedCheckpoint] = []
     for candidate, mark in zip(candidates, marked, strict=True):
         result = verify_checkpoint_candidate(candidate, deep=deep)
@@ -691,5 +700,5 @@ def verify_checkpoint_and_mark(
     row = verify_checkpoint_candidate(candidate, deep=deep)
     if isinstance(path, RemotePath):
         return row
-    (mark,) = find_marked_candidates([candidate], read_checkpoint_marks([path.parent]))
+    (mark,) = find_candidates_excluded_by_marks([candidate], read_checkpoint_marks([path.parent]))
     return row if mark is None else replace(row, mark=mark.mark)

@@ -12,10 +12,10 @@ from msgspec import Struct
 from hpctl.engine import config_loading
 from hpctl.engine.journal.events import ConfigurationTaken, RequestTaken
 from hpctl.toolkit import output
-from hpctl.toolkit.declared_view import ItemLines, JsonOnly, Layout, TextLine
+from hpctl.toolkit.declared_view import ItemTextLines, JsonOnly, Layout, TextLine
 
 if TYPE_CHECKING:
-    from hpctl.engine.journal.audit_chain import AuditRow
+    from hpctl.engine.journal.audit_chain import AuditTrailRow
 
 
 class AuditEntry(Struct, frozen=True):
@@ -45,7 +45,7 @@ class AuditView(Struct, frozen=True):
     entries: tuple[AuditEntry, ...]
 
     layout: ClassVar[Layout] = (
-        ItemLines("entries", _format_audit_entry, unbroken=True),
+        ItemTextLines("entries", _format_audit_entry, unbroken=True),
         TextLine("There are no requests yet.", when=lambda view: not view.entries),
     )
 
@@ -77,8 +77,8 @@ class AuditVerifyView(Struct, frozen=True):
         return f"{self.rows} rows, each follows from the one before. Newest: {self.digest}"
 
 
-def make_audit_entries(trail: list[AuditRow]) -> list[AuditEntry]:
-    """Rows as people read them. Raises JournalCorrupt where one cannot be read."""
+def make_audit_entries(trail: list[AuditTrailRow]) -> list[AuditEntry]:
+    """Rows as people read them. Raises CorruptJournalError where one cannot be read."""
     found = []
     before: dict[str, str] = {}
     for row in trail:
@@ -106,7 +106,7 @@ def _format_settings_change(before: dict[str, str], after: dict[str, str]) -> st
     return "configuration: " + ("; ".join(moved) or "all defaults")
 
 
-def _read_audit_trail(config: str) -> list[AuditRow]:
+def _read_audit_trail(config: str) -> list[AuditTrailRow]:
     from hpctl.engine.adapters import open_journal_reader
 
     with closing(open_journal_reader(config_loading.load_config(config))) as store:
@@ -138,10 +138,10 @@ def verify(expect: str | None, config: str, as_json: bool) -> None:
     A user who may write to the database can rebuild the whole chain: compare with a digest that
     the daemon's log has (`journalctl -u hpctl-daemon -g digest=`). Exit code: 0 intact, 1 not.
     """
-    from hpctl.engine.journal.audit_chain import FIRST, find_broken_audit_row
+    from hpctl.engine.journal.audit_chain import FIRST, find_audit_row_with_wrong_digest
 
     trail = _read_audit_trail(config)
-    bad = find_broken_audit_row(trail)
+    bad = find_audit_row_with_wrong_digest(trail)
     known = None if expect is None else any(row.digest == expect for row in trail)
     view = AuditVerifyView(
         rows=len(trail),

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hpctl.engine.config import DEFAULT_PATH, Config
-from hpctl.engine.database_url import has_password, read_database_url
+from hpctl.engine.database_url import has_url_password, parse_database_url
 from hpctl.toolkit.errors import HpctlError
 from hpctl.wire.heads import read_slurm_user
 
@@ -47,19 +47,19 @@ def list_unreadable_paths(user: str, paths: Iterable[Path]) -> list[Path]:
     return [Path(os.fsdecode(path)) for path in done.stdout.split(b"\0") if path]
 
 
-def _list_secret_files(config: Config) -> set[Path]:
+def _list_daemon_secret_files(config: Config) -> set[Path]:
     """Return the files that the daemon reads and others must not."""
     files = (config.alerts.token_file, config.page.token_file)
     found = {file for file in files if file}
     found |= {Path(file) for file in config.notify.sinks.values() if file.startswith("/")}
-    if config.database_url and has_password(read_database_url(config.database_url)):
+    if config.database_url and has_url_password(parse_database_url(config.database_url)):
         found.add(Path(DEFAULT_PATH))
     return found
 
 
-def list_permission_changes(config: Config, user: str) -> list[Path]:
+def list_files_needing_permission_changes(config: Config, user: str) -> list[Path]:
     """Return the files whose group or mode must change: a closed one, and a secret that is open."""
-    hidden = _list_secret_files(config)
+    hidden = _list_daemon_secret_files(config)
     loud = {path for path in hidden if path.exists() and path.stat().st_mode & 0o006}
     return sorted(loud.union(list_unreadable_paths(user, {Path(DEFAULT_PATH), *hidden})))
 
@@ -84,15 +84,15 @@ def grant_group_read_access(path: Path, user: str) -> None:
 
 def find_slurm_user(config: Config | None) -> str:
     """SlurmUser, as slurmctld says; where it does not answer, as slurm.conf does."""
-    from hpctl.engine.adapters import make_scheduler
+    from hpctl.engine.adapters import make_slurm_command_client
 
     shown: Mapping[str, str] = {}
     with contextlib.suppress(HpctlError):
-        shown = make_scheduler(config or Config()).show_config()
+        shown = make_slurm_command_client(config or Config()).show_config()
     return shown.get("SlurmUser", "").partition("(")[0] or read_slurm_user()
 
 
-def find_unit_user() -> str | None:
+def find_systemd_unit_user() -> str | None:
     """Whom the installed unit runs the daemon as; None where there is none."""
     args = ("systemctl", "show", "--property=LoadState,User", UNIT)
     shown = ""

@@ -23,32 +23,36 @@ import click
 from hpctl.cli.daemon_user import (
     FIX,
     find_slurm_user,
-    find_unit_user,
-    list_permission_changes,
+    find_systemd_unit_user,
+    list_files_needing_permission_changes,
     list_unreadable_paths,
 )
 from hpctl.engine import config_loading
 from hpctl.engine.config import Config
-from hpctl.engine.instance_resolver import join_instances_once
+from hpctl.engine.instance_resolver import match_instances_to_nodes_once
 from hpctl.engine.plan import ESCALATED, GATE
-from hpctl.engine.state_disk import describe_full_disk, find_mount, find_open_directories
+from hpctl.engine.state_disk import (
+    describe_full_state_filesystem,
+    find_filesystem_mount_for_path,
+    find_world_writable_directories,
+)
 from hpctl.toolkit import output
-from hpctl.toolkit.checks_view import CheckView, DoctorView, choose_exit_code
+from hpctl.toolkit.checks_view import CheckView, DoctorView, choose_doctor_exit_code
 from hpctl.toolkit.durations import format_duration
-from hpctl.toolkit.errors import HpctlError, Unavailable
+from hpctl.toolkit.errors import HpctlError, ServiceUnavailable
 from hpctl.toolkit.tables import format_age
-from hpctl.vocabulary.cloud_facts import InstanceStatus, ProviderView
+from hpctl.vocabulary.cloud_facts import CloudProviderView, InstanceStatus
 from hpctl.vocabulary.pause import find_active_pauses
 from hpctl.vocabulary.policy import OperatingMode
 from hpctl.vocabulary.slurm_facts import SchedulerView
 from hpctl.wire.heads import list_slurm_conf_paths
-from hpctl.wire.munge import decode_credential, encode_credential
+from hpctl.wire.munge import decode_munge_credential, encode_munge_credential
 
 if TYPE_CHECKING:
     from hpctl.slurm.cli import CliScheduler
 
 
-def read_config(path: str) -> tuple[Config | None, CheckView]:
+def check_configuration_file(path: str) -> tuple[Config | None, CheckView]:
     """Read the configuration, which is the first check."""
     try:
         config = config_loading.load_config(path)
@@ -65,11 +69,11 @@ def doctor(config: str, as_json: bool) -> None:
 
     Changes nothing. Exit code: 0 fine or only warnings, 1 a check failed, 3 a check cannot tell.
     """
-    at = output.now()
-    loaded, first = read_config(config)
-    view = DoctorView(at, (first, *run_checks(loaded, at)))
+    at = output.get_current_utc_time()
+    loaded, first = check_configuration_file(config)
+    view = DoctorView(at, (first, *run_doctor_checks(loaded, at)))
     output.show_view("doctor", view, as_json)
-    output.exit_with_code(choose_exit_code(view))
+    output.exit_with_code(choose_doctor_exit_code(view))
 
 
 Version = tuple[int, int, int]
@@ -79,7 +83,7 @@ ANSWERS = timedelta(seconds=30)
 """A reading of Slurm shows for so long that slurmctld answers."""
 
 
-class DoctorFacts:
+class DoctorCheckInputs:
     """What several checks look at, each read once.
 
     Slurm's nodes and jobs are the daemon's where one answers. slurm.conf and the cloud are read
@@ -97,7 +101,7 @@ class DoctorFacts:
         from hpctl.engine.world_client import WorldClient, WorldUnavailableError
 
         try:
-            found = WorldClient(self.config).read_slurm()
+            found = WorldClient(self.config).read_scheduler_view()
         except WorldUnavailableError:
             return None
         return None if found is None or self.now - found.as_of > ANSWERS else found
@@ -105,9 +109,9 @@ class DoctorFacts:
     @functools.cached_property
     def scheduler(self) -> tuple[CliScheduler, str]:
         """Return the adapter that a daemon uses, and why it is that one. Raises HpctlError."""
-        from hpctl.engine.adapters import choose_scheduler
+        from hpctl.engine.adapters import choose_slurm_client_for_daemon
 
-        return choose_scheduler(self.config)
+        return choose_slurm_client_for_daemon(self.config)
 
     @functools.cached_property
     def slurm(self) -> SchedulerView:
@@ -115,31 +119,31 @@ class DoctorFacts:
         return self.daemon_slurm_view or self.scheduler[0].view()
 
     @functools.cached_property
-    def cloud(self) -> ProviderView:
+    def cloud(self) -> CloudProviderView:
         """Return the cloud's instances. Raises Unavailable."""
         from hpctl.engine.adapters import make_cloud_provider
 
         return make_cloud_provider(self.config).view()
 
 
-Check = Callable[[DoctorFacts], Iterable[CheckView]]
+Check = Callable[[DoctorCheckInputs], Iterable[CheckView]]
 
 
-def run_checks(config: Config | None, now: datetime) -> tuple[CheckView, ...]:
+def run_doctor_checks(config: Config | None, now: datetime) -> tuple[CheckView, ...]:
     """Run every check in order. Without a configuration only those that need none."""
-    from hpctl.cli.features import list_doctor_checks
+    from hpctl.cli.features import list_feature_doctor_checks
 
-    found = [*check_clock()]
+    found = [*check_system_clock()]
     if config is None:
         return (*found, *check_munge(None))
-    facts = DoctorFacts(config, now)
-    others = list_doctor_checks()
+    facts = DoctorCheckInputs(config, now)
+    others = list_feature_doctor_checks()
     checks = [(name, functools.partial(check, facts)) for name, check in CHECKS]
     checks += [(name, functools.partial(check, config, now)) for name, check in others.items()]
     for name, check_now in checks:
         try:
             found.extend(check_now())
-        except Unavailable as error:
+        except ServiceUnavailable as error:
             found.append(CheckView(name, "unknown", str(error), error.hint))
         except HpctlError as error:
             found.append(CheckView(name, "fail", str(error), error.hint))
@@ -149,7 +153,7 @@ def run_checks(config: Config | None, now: datetime) -> tuple[CheckView, ...]:
 SLURM_COMMANDS = ("scontrol", "squeue", "sinfo", "sbatch")
 
 
-def check_slurm_commands(facts: DoctorFacts) -> Iterator[CheckView]:
+def check_slurm_commands(facts: DoctorCheckInputs) -> Iterator[CheckView]:
     """Slurm's commands are where the configuration says."""
     config = facts.config
     where = str(config.slurm.bin) if config.slurm.bin else None
@@ -163,14 +167,14 @@ def check_slurm_commands(facts: DoctorFacts) -> Iterator[CheckView]:
         yield CheckView("slurm commands", "ok", f"all in {where or found}", "")
 
 
-def check_slurmctld(facts: DoctorFacts) -> Iterator[CheckView]:
+def check_slurmctld(facts: DoctorCheckInputs) -> Iterator[CheckView]:
     """By which adapter Slurm is read, and that slurmctld answers."""
     scheduler, adapter = facts.scheduler
     yield CheckView("slurm adapter", "ok", adapter, "")
     started = time.monotonic()
     try:
         view = facts.slurm
-    except Unavailable:
+    except ServiceUnavailable:
         installed = _read_slurmctld_version(facts.config)
         if installed:
             yield from check_slurm_versions(scheduler.version(), installed, answers=False)
@@ -184,7 +188,7 @@ def check_slurmctld(facts: DoctorFacts) -> Iterator[CheckView]:
 
 def _read_slurmctld_version(config: Config) -> Version | None:
     """The release of the slurmctld that is installed beside the commands, or in the PATH."""
-    from hpctl.slurm.parse import parse_version
+    from hpctl.slurm.parse import parse_slurm_version
 
     beside = config.slurm.bin or Path(shutil.which("scontrol") or "/usr/bin/scontrol").parent
     places = (beside, beside.parent / "sbin", os.environ.get("PATH", os.defpath))
@@ -192,7 +196,7 @@ def _read_slurmctld_version(config: Config) -> Version | None:
     if program is None:
         return None
     ran = subprocess.run([program, "-V"], capture_output=True, text=True, timeout=10, check=False)
-    return parse_version(ran.stdout)
+    return parse_slurm_version(ran.stdout)
 
 
 def check_slurm_versions(
@@ -213,29 +217,31 @@ def _format_version(version: Version) -> str:
     return f"{version[0]}.{version[1]:02}.{version[2]}"
 
 
-def check_slurm_settings(facts: DoctorFacts) -> Iterator[CheckView]:
+def check_slurm_conf_settings(facts: DoctorCheckInputs) -> Iterator[CheckView]:
     """slurm.conf against what recovery needs, and the known hazards of the release that runs."""
     config = facts.config
-    from hpctl.engine.adapters import make_scheduler
+    from hpctl.engine.adapters import make_slurm_command_client
     from hpctl.slurm import parse
-    from hpctl.slurm.hazards import find_hazards
+    from hpctl.slurm.hazards import find_slurm_hazards
 
-    scheduler = make_scheduler(config)
+    scheduler = make_slurm_command_client(config)
     commands, shown = scheduler.version(), scheduler.show_config()
-    version = parse.parse_version(shown.get("SLURM_VERSION", "")) or commands
+    version = parse.parse_slurm_version(shown.get("SLURM_VERSION", "")) or commands
     yield from check_slurm_versions(commands, version, answers=True)
-    found = find_hazards(version, shown, _read_topology(Path(shown.get("SLURM_CONF", ""))))
+    found = find_slurm_hazards(
+        version, shown, _read_slurm_topology_files(Path(shown.get("SLURM_CONF", "")))
+    )
     if not any(h.severity in ("fail", "warn") for h in found):
         yield CheckView(
             "slurm.conf", "ok", f"Slurm {_format_version(version)}: nothing that harms recovery", ""
         )
     for h in found:
         yield CheckView(h.rule, h.severity, h.what, h.hint, h.source)
-    yield _check_slurm_permissions(shown.get("SlurmUser", ""))
-    yield _check_controller_log(config, shown)
+    yield _check_slurm_update_permissions(shown.get("SlurmUser", ""))
+    yield _check_slurmctld_log_access(config, shown)
 
 
-def _read_topology(conf: Path) -> dict[str, str] | None:
+def _read_slurm_topology_files(conf: Path) -> dict[str, str] | None:
     """The topology files beside slurm.conf; None where it is not on this machine."""
     from hpctl.slurm.hazards import TOPOLOGY
 
@@ -245,7 +251,7 @@ def _read_topology(conf: Path) -> dict[str, str] | None:
     return {path.name: path.read_text(errors="replace") for path in beside if path.is_file()}
 
 
-def _check_slurm_permissions(slurm_user: str) -> CheckView:
+def _check_slurm_update_permissions(slurm_user: str) -> CheckView:
     """Only root, SlurmUser and accounting operators may update nodes and other users' jobs."""
     uid = os.getuid()
     owner = slurm_user.partition("(")[0]
@@ -259,11 +265,11 @@ def _check_slurm_permissions(slurm_user: str) -> CheckView:
     return CheckView("slurm rights", "unknown", f"whether {me} may drain nodes is not known", hint)
 
 
-def _check_controller_log(config: Config, shown: Mapping[str, str]) -> CheckView:
+def _check_slurmctld_log_access(config: Config, shown: Mapping[str, str]) -> CheckView:
     """Where slurmctld's log is followed, Slurm is asked next to nothing at rest."""
-    from hpctl.slurm.controller_log import choose_log_file
+    from hpctl.slurm.controller_log import choose_slurmctld_log_file
 
-    path, trouble = choose_log_file(shown, socket.gethostname())
+    path, trouble = choose_slurmctld_log_file(shown, socket.gethostname())
     if path is not None and not os.access(path, os.R_OK):
         trouble = f"{path} cannot be read by this user"
     if not trouble:
@@ -279,8 +285,10 @@ def check_munge(socket_path: Path | None) -> Iterator[CheckView]:
 
     payload = secrets.token_bytes(16)
     try:
-        credential = decode_credential(encode_credential(payload, socket_path), socket_path)
-    except Unavailable as error:
+        credential = decode_munge_credential(
+            encode_munge_credential(payload, socket_path), socket_path
+        )
+    except ServiceUnavailable as error:
         yield CheckView("munge", "fail", str(error), error.hint)
         return
     except HpctlError as error:
@@ -293,7 +301,7 @@ def check_munge(socket_path: Path | None) -> Iterator[CheckView]:
     yield CheckView("munge", verdict, what, hint)
 
 
-def check_daemon(facts: DoctorFacts) -> Iterator[CheckView]:
+def check_daemon(facts: DoctorCheckInputs) -> Iterator[CheckView]:
     """A daemon holds the lease, its intake listens, and nothing stops it from acting."""
     config, now = facts.config, facts.now
     from hpctl.engine.adapters import open_journal_reader
@@ -317,7 +325,7 @@ def check_daemon(facts: DoctorFacts) -> Iterator[CheckView]:
         else:
             yield CheckView("daemon", "ok", what, "")
         if info.host == socket.gethostname():
-            yield _check_intake_port(config.intake.listen)
+            yield _check_daemon_listen_port(config.intake.listen)
     for target, hold in sorted(state.holds.items()):
         if hold.gate == GATE:
             level = "fail" if hold.rule == ESCALATED else "warn"
@@ -329,7 +337,7 @@ def check_daemon(facts: DoctorFacts) -> Iterator[CheckView]:
         yield CheckView("kill switch", "warn", what, f"rm {config.kill_switch}")
 
 
-def _check_intake_port(listen: str) -> CheckView:
+def _check_daemon_listen_port(listen: str) -> CheckView:
     host, _, port = listen.rpartition(":")
     target = "127.0.0.1" if host in ("", "0.0.0.0") else host  # noqa: S104
     try:
@@ -346,23 +354,23 @@ NETWORK_FILESYSTEMS = frozenset(
 """File systems where SQLite's WAL is not safe: it needs shared memory between its users."""
 
 
-def check_state_directory(facts: DoctorFacts) -> Iterator[CheckView]:
+def check_state_directory(facts: DoctorCheckInputs) -> Iterator[CheckView]:
     """The state directory is there, writable, on a local file system, and has room."""
     config = facts.config
     path = config.state_dir
     if not path.is_dir():
         yield CheckView("state directory", "fail", f"{path} is not there", f"mkdir -p {path}")
         return
-    kind = find_mount(path, Path("/proc/self/mountinfo").read_text()).kind
+    kind = find_filesystem_mount_for_path(path, Path("/proc/self/mountinfo").read_text()).kind
     if config.database_url is None and (kind in NETWORK_FILESYSTEMS or kind.startswith("fuse.")):
         hint = "put state_dir on a local disk, or use database_url with a database server"
         yield CheckView("state directory", "fail", f"{path} is on {kind}", hint)
     elif not os.access(path, os.W_OK):
         hint = "run as root: requests are written there"
         yield CheckView("state directory", "warn", f"{path} is not writable for this user", hint)
-    elif full := describe_full_disk(path):
+    elif full := describe_full_state_filesystem(path):
         yield CheckView("state directory", "fail", full, "make room: the journal must be written")
-    elif config.database_url is None and (shared := find_open_directories(path)):
+    elif config.database_url is None and (shared := find_world_writable_directories(path)):
         what = f"{path} is on the file system of {', '.join(shared)}, which any user can fill"
         hint = (
             "put state_dir on a separate file system; until then a full disk leaves the journal"
@@ -373,7 +381,7 @@ def check_state_directory(facts: DoctorFacts) -> Iterator[CheckView]:
         yield CheckView("state directory", "ok", f"{path}, writable, on {kind}", "")
 
 
-def check_cloud(facts: DoctorFacts) -> Iterator[CheckView]:
+def check_cloud_provider_access(facts: DoctorCheckInputs) -> Iterator[CheckView]:
     """The cloud answers with these credentials, and only one of the two replaces nodes."""
     config = facts.config
     if config.cluster.provider == "none":
@@ -391,10 +399,10 @@ def check_cloud(facts: DoctorFacts) -> Iterator[CheckView]:
         yield from check_autoscaled_groups(view, config)
 
 
-def check_instance_names(facts: DoctorFacts) -> Iterator[CheckView]:
+def check_instance_to_node_mapping(facts: DoctorCheckInputs) -> Iterator[CheckView]:
     """Each instance stands for one Slurm node, whatever their names are."""
     slurm = facts.slurm
-    view, join = join_instances_once(facts.cloud, slurm)
+    view, join = match_instances_to_nodes_once(facts.cloud, slurm)
     lost = [
         i.id
         for i in view.instances.values()
@@ -407,7 +415,7 @@ def check_instance_names(facts: DoctorFacts) -> Iterator[CheckView]:
         yield CheckView("instance names", "warn", what, hint)
 
 
-def make_software_update_warning(view: ProviderView, config: Config) -> CheckView:
+def make_software_update_warning(view: CloudProviderView, config: Config) -> CheckView:
     """Orders that the service added after this cluster was made, and that it does not take yet."""
     harm = "nodes cannot be replaced or deleted"
     if "BatchReplaceClusterNodes" not in view.unpatched:
@@ -427,7 +435,7 @@ def _explain_node_recovery_setting(recovery: str) -> str:
     )
 
 
-def check_node_recovery_setting(view: ProviderView, mode: OperatingMode) -> CheckView:
+def check_node_recovery_setting(view: CloudProviderView, mode: OperatingMode) -> CheckView:
     """Exactly one of hpctl and HyperPod replaces: both is a fight, none is a dead node."""
     automatic = f"NodeRecovery is {'Automatic' if view.automatic else 'None'}, mode {mode}"
     if view.automatic and mode is OperatingMode.OWN:
@@ -439,10 +447,10 @@ def check_node_recovery_setting(view: ProviderView, mode: OperatingMode) -> Chec
     return CheckView("node recovery", "ok", automatic, "")
 
 
-def _check_daemon_user(facts: DoctorFacts) -> Iterator[CheckView]:
+def _check_daemon_user(facts: DoctorCheckInputs) -> Iterator[CheckView]:
     """The unit runs the daemon as SlurmUser, who reads what the daemon must."""
     config = facts.config
-    user, name = find_unit_user(), "daemon's user"
+    user, name = find_systemd_unit_user(), "daemon's user"
     if user is None:
         return
     owner = find_slurm_user(config)
@@ -454,7 +462,7 @@ def _check_daemon_user(facts: DoctorFacts) -> Iterator[CheckView]:
     conf = [config.slurm.conf] if config.slurm.conf else list_slurm_conf_paths()
     state = (path for path in config.state_dir.glob("*") if path.is_file())
     try:
-        wrong = list_permission_changes(config, owner) + list_unreadable_paths(
+        wrong = list_files_needing_permission_changes(config, owner) + list_unreadable_paths(
             owner, [*conf, config.kill_switch.parent]
         )
         lost = list_unreadable_paths(owner, state)
@@ -473,7 +481,7 @@ def _check_daemon_user(facts: DoctorFacts) -> Iterator[CheckView]:
     yield CheckView(name, "fail" if hint else "ok", what, hint)
 
 
-def check_autoscaled_groups(view: ProviderView, config: Config) -> Iterator[CheckView]:
+def check_autoscaled_groups(view: CloudProviderView, config: Config) -> Iterator[CheckView]:
     """The groups that are autoscaled are there, and the service can add to them."""
     protected = {i.group for i in view.instances.values() if i.protected}
     wrong = False
@@ -508,7 +516,7 @@ TIME_ERROR = 5
 _TIMEX = "@i4xlllli"
 
 
-def check_clock() -> Iterator[CheckView]:
+def check_system_clock() -> Iterator[CheckView]:
     """Read from the kernel (adjtimex(2)) whether a program keeps the clock right."""
     buffer = ctypes.create_string_buffer(512)
     state = ctypes.CDLL(None, use_errno=True).adjtimex(buffer)
@@ -529,10 +537,10 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("munge", lambda facts: check_munge(facts.config.intake.munge_socket)),
     ("slurm commands", check_slurm_commands),
     ("slurmctld", check_slurmctld),
-    ("slurm.conf", check_slurm_settings),
+    ("slurm.conf", check_slurm_conf_settings),
     ("state directory", check_state_directory),
     ("daemon's user", _check_daemon_user),
     ("daemon", check_daemon),
-    ("cloud", check_cloud),
-    ("instance names", check_instance_names),
+    ("cloud", check_cloud_provider_access),
+    ("instance names", check_instance_to_node_mapping),
 )

@@ -28,11 +28,11 @@ from hpctl.engine.journal.events import (
     format_event_kind,
 )
 from hpctl.engine.journal.state import EngineState
-from hpctl.engine.timeline import find_timeline_subject, make_event_line
+from hpctl.engine.timeline import find_recovery_or_capacity_change, make_journal_event_line
 from hpctl.engine.world_offline import JournalReplayer
 from hpctl.toolkit import output
-from hpctl.toolkit.bounds import EARLIEST, escape_json, make_printable
-from hpctl.toolkit.errors import Unavailable
+from hpctl.toolkit.bounds import EARLIEST, escape_json_for_terminal, make_printable
+from hpctl.toolkit.errors import ServiceUnavailable
 from hpctl.vocabulary.change import ClusterChange
 from hpctl.vocabulary.node_recovery import NodeRecovery
 
@@ -57,7 +57,7 @@ class JournalEvent(Struct, frozen=True):
     mark: str
 
 
-def list_event_subjects(event: Event, state: EngineState) -> set[str]:
+def list_event_resource_names(event: Event, state: EngineState) -> set[str]:
     """Return what an event is about: ids, nodes, jobs, groups."""
     match event:
         case GateBlocked():
@@ -68,7 +68,7 @@ def list_event_subjects(event: Event, state: EngineState) -> set[str]:
             return {str(event.report.job)}
         case DaemonStarted() | ConfigurationTaken() | ClockSet():
             return set()
-    about = find_timeline_subject(event.recovery, state)
+    about = find_recovery_or_capacity_change(event.recovery, state)
     if isinstance(about, NodeRecovery):
         return {about.id, about.node}
     if isinstance(about, ClusterChange):
@@ -80,20 +80,20 @@ def stream_journal_events(
     store: JournalReader, journal: JournalReplayer, since: datetime, targets: tuple[str, ...]
 ) -> Iterator[JournalEvent]:
     """Yield what is new in the journal, without steps that were just accepted. Raises Unavailable,
-    JournalCorrupt."""
+    CorruptJournalError."""
     for seq, event in journal.news(store):
         if event.at < since or (
-            targets and list_event_subjects(event, journal.state).isdisjoint(targets)
+            targets and list_event_resource_names(event, journal.state).isdisjoint(targets)
         ):
             continue
-        line = make_event_line(event, journal.state)
+        line = make_journal_event_line(event, journal.state)
         if line:
             rid, kind = getattr(event, "recovery", ""), format_event_kind(type(event))
             yield JournalEvent(seq, event.at, kind, rid, line.text, line.mark)
 
 
 @contextmanager
-def _ignore_interrupts() -> Iterator[None]:
+def _suppress_interrupt_and_broken_pipe() -> Iterator[None]:
     """Ctrl-C, and a reader who has left, end what follows the journal: that is no error."""
     try:
         yield
@@ -104,7 +104,7 @@ def _ignore_interrupts() -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _sleep_until_pipe_closes(seconds: float) -> None:
+def _sleep_or_raise_broken_pipe(seconds: float) -> None:
     """Wait, at most until the reader has left. Raises BrokenPipeError."""
     poll = select.poll()
     poll.register(sys.stdout.fileno(), 0)  # An error or a hang-up is always reported.
@@ -117,7 +117,7 @@ def _print_event(view: JournalEvent, as_json: bool) -> None:
         import msgspec
 
         body = {"schema": "hpctl.event/1", **msgspec.to_builtins(view)}
-        output.echo(escape_json(msgspec.json.encode(body).decode()))
+        output.echo(escape_json_for_terminal(msgspec.json.encode(body).decode()))
     else:
         text = make_printable(" ".join(view.text.split()))
         output.echo(f"{view.at:%Y-%m-%d %H:%M:%S}  {text}")
@@ -145,12 +145,12 @@ def events(
     """
     from hpctl.engine.adapters import open_journal_reader
 
-    loaded, now = config_loading.load_config(config), output.now()
+    loaded, now = config_loading.load_config(config), output.get_current_utc_time()
     begun = since or (EARLIEST if targets else now - DAY)
-    past = views.needs_retired_entries(now, ended=False, since=since)
+    past = views.needs_archived_recoveries(now, ended=False, since=since)
     journal = JournalReplayer(None if targets else min(begun, now - DAY), past=past)
     found = False
-    with _ignore_interrupts():
+    with _suppress_interrupt_and_broken_pipe():
         while True:
             at = time.monotonic()
             try:
@@ -159,13 +159,13 @@ def events(
                     for view in stream_journal_events(store, journal, begun, targets):
                         _print_event(view, as_json)
                         found = True
-            except Unavailable as error:
+            except ServiceUnavailable as error:
                 if not (follow and journal.state.events):
                     raise
                 output.echo(f"hpctl: {error}; trying again", err=True)
             if not follow:
                 break
-            _sleep_until_pipe_closes(max(EVERY_S, PATIENCE * opened_s))
+            _sleep_or_raise_broken_pipe(max(EVERY_S, PATIENCE * opened_s))
     known = {*map(str, list_explainable_targets(journal.state)), *map(str, health)}
     if not found:
         for target in set(targets) - known:

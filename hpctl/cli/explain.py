@@ -8,7 +8,7 @@ import click
 from msgspec.structs import replace
 
 from hpctl.engine import config_loading
-from hpctl.engine.cancellation import add_cancellation_details, find_canceled_job
+from hpctl.engine.cancellation import add_cancellation_details, find_canceled_target_job
 from hpctl.engine.completion import complete_any
 from hpctl.engine.explain_view import (
     NO_ORDER,
@@ -17,14 +17,14 @@ from hpctl.engine.explain_view import (
     find_job_preemption,
     is_job_suspended,
     list_explainable_names,
-    make_job_view,
+    make_job_explain_view,
 )
 from hpctl.engine.named_jobs import find_jobs_by_id
-from hpctl.engine.timeline import TimelineLineKind
+from hpctl.engine.timeline import RecoveryTimelineLineKind
 from hpctl.engine.world import World, has_recovery_awaiting_cloud
 from hpctl.engine.world_reader import read_world_once
 from hpctl.toolkit import output
-from hpctl.toolkit.errors import HpctlError, Unavailable
+from hpctl.toolkit.errors import HpctlError, ServiceUnavailable
 from hpctl.toolkit.hostlist import fold_hostlist
 from hpctl.toolkit.job_ids import parse_job_id
 from hpctl.toolkit.tables import (
@@ -36,7 +36,7 @@ from hpctl.toolkit.tables import (
     format_clock_time,
     format_time_offset,
     indent_block,
-    make_grid,
+    make_headingless_grid,
     print_heading,
     style_text,
 )
@@ -61,64 +61,68 @@ def explain(target: str, config: str, as_json: bool) -> None:
     changed, or whatever `hpctl status` lists as held. Of an array, 12_3 is one task and 12 lists
     all of them; 12+1 is a component of a heterogeneous job.
     """
-    view, note = explain_target(config_loading.load_config(config), target)
+    view, note = explain_node_job_or_recovery(config_loading.load_config(config), target)
     # By hand: a story whose headings and lines depend on what happened.
-    output.show_view("explain", view, as_json, draw_explanation)
+    output.show_view("explain", view, as_json, draw_target_explanation)
     if note:
         output.echo(f"hpctl: {note}", err=True)
 
 
-def explain_target(loaded: Config, target: str) -> tuple[ExplainView, str]:
+def explain_node_job_or_recovery(loaded: Config, target: str) -> tuple[ExplainView, str]:
     """Explain a target, reading as far as need be, and say where a daemon did not decide it.
 
     Raises HpctlError where nothing has that name.
     """
     from hpctl.cli.features import make_explain_extensions
-    from hpctl.engine.adapters import make_fault_rules
+    from hpctl.engine.adapters import build_fault_rules_with_overrides
 
-    rules, parts = make_fault_rules(loaded), make_explain_extensions()
+    rules, parts = build_fault_rules_with_overrides(loaded), make_explain_extensions()
     # A job's id may be a task of an array or a component: Slurm says of which job.
-    world = read_world_once(loaded, output.now(), slurm=parse_job_id(target) is not None)
-    world = _refresh_completing_job(loaded, world, target)
+    world = read_world_once(
+        loaded, output.get_current_utc_time(), slurm=parse_job_id(target) is not None
+    )
+    world = _refresh_completing_job_from_slurm(loaded, world, target)
     view = build_explain_view(world, rules, target, parts)
     if view is None and parse_job_id(target) is None:
         # The cloud alone knows a node's logical id.
-        named = read_world_once(loaded, output.now(), slurm=True, cloud=True)
-        node = find_node_name(named, target)
+        named = read_world_once(loaded, output.get_current_utc_time(), slurm=True, cloud=True)
+        node = resolve_target_node_name(named, target)
         if node != target:
             world, target = named, node
             view = build_explain_view(world, rules, target, parts)
     if view is not None and view.kind == "node_recovery" and has_recovery_awaiting_cloud(world):
-        world = read_world_once(loaded, output.now(), slurm=True, cloud=True)
+        world = read_world_once(loaded, output.get_current_utc_time(), slurm=True, cloud=True)
         view = build_explain_view(world, rules, target, parts)
     daemons = world
     if view is None or (view.kind == "node" and world.slurm is None):
         # Only a node that the journal does not tell of is worth asking Slurm about, and only what
         # is unknown there is looked for in the past.
-        world = read_world_once(loaded, output.now(), slurm=True, past=view is None)
+        world = read_world_once(
+            loaded, output.get_current_utc_time(), slurm=True, past=view is None
+        )
         view = build_explain_view(world, rules, target, parts)
     if view is None and daemons.slurm is not None and find_jobs_by_id(daemons, target):
         world = daemons  # which remembers the nodes of a job's last run
-    order = _read_preemption_order(loaded, world, target)
+    order = _read_slurm_preemption_rules(loaded, world, target)
     if view is not None and order != NO_ORDER:
         view = build_explain_view(world, rules, target, parts, order)
     if view is None and world.slurm is not None:
-        from hpctl.engine.run_policies import RunPolicies
+        from hpctl.engine.run_policies import RunPolicyMerger
 
-        ruled, _ = RunPolicies(loaded.run_policy_layers).of(world.slurm)
+        ruled, _ = RunPolicyMerger(loaded.list_run_policy_layers).of(world.slurm)
         policies = {job: each.policy for job, each in ruled.items()}
-        view = make_job_view(world, policies, target, parts, order)
+        view = make_job_explain_view(world, policies, target, parts, order)
     if view is None:
         lists = "`hpctl nodes`, `hpctl jobs --all` and `hpctl recoveries --all` list what there is"
-        hint = output.suggest_names(target, list_explainable_names(world), lists)
+        hint = output.suggest_similar_names(target, list_explainable_names(world), lists)
         raise HpctlError(f"hpctl knows no node, job or recovery {target!r}", hint)
-    canceled = find_canceled_job(world, target)
+    canceled = find_canceled_target_job(world, target)
     if canceled is not None:
-        view = add_cancellation_details(view, canceled, _find_canceler(loaded, canceled))
-    return view, describe_decision_source(world, view)
+        view = add_cancellation_details(view, canceled, _find_job_canceling_user(loaded, canceled))
+    return view, make_no_daemon_decision_notice(world, view)
 
 
-def find_node_name(w: World, target: str) -> str:
+def resolve_target_node_name(w: World, target: str) -> str:
     """Return the name of the node that an instance id, logical id or address means; without one,
     the target."""
     for name, instance in w.joined.instances.items():
@@ -131,44 +135,44 @@ def find_node_name(w: World, target: str) -> str:
     return next((name for name, node in nodes if node.address == target), target)
 
 
-def _read_preemption_order(loaded: Config, w: World, target: str) -> PreemptionOrder:
+def _read_slurm_preemption_rules(loaded: Config, w: World, target: str) -> PreemptionOrder:
     """Return what Slurm lets preempt what, where only that tells whether a job was preempted."""
     lost = find_job_preemption(w, target, NO_ORDER)
     uncertain = lost is not None and not lost.certain
     if not uncertain and not is_job_suspended(w, target):
         return NO_ORDER
-    from hpctl.engine.adapters import make_scheduler
+    from hpctl.engine.adapters import make_slurm_command_client
 
     try:
-        return make_scheduler(loaded).preemption_order()
-    except Unavailable:
+        return make_slurm_command_client(loaded).preemption_order()
+    except ServiceUnavailable:
         return NO_ORDER
 
 
-def _refresh_completing_job(loaded: Config, w: World, target: str) -> World:
+def _refresh_completing_job_from_slurm(loaded: Config, w: World, target: str) -> World:
     """Return the world with a job as Slurm has it now, where it was COMPLETING and how it ended was
     not known yet: nothing makes a daemon read Slurm again as soon as it is."""
     named = find_jobs_by_id(w, target)
     seen = w.slurm.jobs.get(named[0]) if w.slurm is not None and len(named) == 1 else None
-    if w.slurm is None or seen is None or not seen.has_unknown_end:
+    if w.slurm is None or seen is None or not seen.has_unknown_end_state:
         return w
-    from hpctl.engine.adapters import make_scheduler
+    from hpctl.engine.adapters import make_slurm_command_client
 
     try:
-        now = make_scheduler(loaded).find_jobs(named[:1])
-    except Unavailable:
+        now = make_slurm_command_client(loaded).find_jobs(named[:1])
+    except ServiceUnavailable:
         return w
     return replace(w, slurm=replace(w.slurm, jobs={**w.slurm.jobs, **now}))
 
 
-def _find_canceler(loaded: Config, job: SlurmJob) -> str:
+def _find_job_canceling_user(loaded: Config, job: SlurmJob) -> str:
     """Return the account that canceled a job; "" where Slurm does not tell it."""
-    from hpctl.engine.adapters import make_scheduler
+    from hpctl.engine.adapters import make_slurm_command_client
 
-    return make_scheduler(loaded).find_canceler(job)
+    return make_slurm_command_client(loaded).find_job_canceler(job)
 
 
-def describe_decision_source(w: World, view: ExplainView) -> str:
+def make_no_daemon_decision_notice(w: World, view: ExplainView) -> str:
     """Return a sentence where a view rests on decisions that no daemon has taken; else ""."""
     if not w.computed or view.kind not in ("node", "hold"):
         return ""
@@ -178,26 +182,26 @@ def describe_decision_source(w: World, view: ExplainView) -> str:
 
 
 MARKS = {
-    TimelineLineKind.DECIDED: HEAD,
-    TimelineLineKind.DID: "cyan",
-    TimelineLineKind.SAW: "",
-    TimelineLineKind.WAITS: WARN,
-    TimelineLineKind.TROUBLE: BAD,
-    TimelineLineKind.DONE: GOOD,
+    RecoveryTimelineLineKind.DECIDED: HEAD,
+    RecoveryTimelineLineKind.DID: "cyan",
+    RecoveryTimelineLineKind.SAW: "",
+    RecoveryTimelineLineKind.WAITS: WARN,
+    RecoveryTimelineLineKind.TROUBLE: BAD,
+    RecoveryTimelineLineKind.DONE: GOOD,
 }
 
 
-def draw_explanation(out: Console, view: ExplainView) -> None:
+def draw_target_explanation(out: Console, view: ExplainView) -> None:
     """Draw the story of `hpctl explain`."""
     out.print(style_text(view.headline, HEAD))
-    _draw_failure(out, view)
-    _draw_evidence(out, view)
+    _draw_run_failure_section(out, view)
+    _draw_fault_evidence_section(out, view)
     if view.trouble is not None and view.trouble.evidence:
         print_heading(out, "Last output of the run")
         out.print(indent_block(style_text(view.trouble.evidence, DIM)))
-    _draw_rule(out, view)
-    _draw_gates(out, view)
-    _draw_tasks(out, view)
+    _draw_fault_rule_section(out, view)
+    _draw_safety_gates_section(out, view)
+    _draw_operator_tasks_section(out, view)
     _draw_timeline(out, view)
     if view.next.what:
         out.print()
@@ -212,7 +216,7 @@ def draw_explanation(out: Console, view: ExplainView) -> None:
         )
 
 
-def _draw_failure(out: Console, view: ExplainView) -> None:
+def _draw_run_failure_section(out: Console, view: ExplainView) -> None:
     failure = view.failure
     if failure is None:
         return
@@ -224,11 +228,11 @@ def _draw_failure(out: Console, view: ExplainView) -> None:
         out.print(indent_block(style_text(f"- {reason}")))
 
 
-def _draw_evidence(out: Console, view: ExplainView) -> None:
+def _draw_fault_evidence_section(out: Console, view: ExplainView) -> None:
     if not view.evidence:
         return
     print_heading(out, "What was seen")
-    table = make_grid("")
+    table = make_headingless_grid("")
     for e in view.evidence:
         text = style_text(e.text)
         if e.evidence:
@@ -237,7 +241,7 @@ def _draw_evidence(out: Console, view: ExplainView) -> None:
     out.print(indent_block(table))
 
 
-def _draw_rule(out: Console, view: ExplainView) -> None:
+def _draw_fault_rule_section(out: Console, view: ExplainView) -> None:
     if view.rule is None:
         return
     print_heading(out, f"The rule: {view.rule.id}")
@@ -249,11 +253,11 @@ def _draw_rule(out: Console, view: ExplainView) -> None:
         out.print(indent_block(style_text(f"source: {view.rule.source}", DIM)))
 
 
-def _draw_tasks(out: Console, view: ExplainView) -> None:
+def _draw_operator_tasks_section(out: Console, view: ExplainView) -> None:
     if not view.tasks:
         return
     print_heading(out, "Tasks")
-    table = make_grid("", "", DIM)
+    table = make_headingless_grid("", "", DIM)
     for task in view.tasks:
         text = f"{task.text} hpctl explain {task.explain}" if task.explain != task.id else task.text
         table.add_row(
@@ -267,7 +271,7 @@ def _draw_timeline(out: Console, view: ExplainView) -> None:
         return
     first = view.fault_at or view.story[0].at
     print_heading(out, f"Timeline ({first:%Y-%m-%d}, times in UTC{_describe_timeline_start(view)})")
-    table = make_grid("", DIM)
+    table = make_headingless_grid("", DIM)
     table.columns[1].justify = "right"
     for line in view.story:
         passed = format_time_offset((line.at - first).total_seconds())
@@ -282,7 +286,7 @@ def _describe_timeline_start(view: ExplainView) -> str:
     return f"; T+0 s is the fault at {format_clock_time(view.fault_at)}"
 
 
-def _draw_gates(out: Console, view: ExplainView) -> None:
+def _draw_safety_gates_section(out: Console, view: ExplainView) -> None:
     if not view.gates:
         return
     held = next((g for g in view.gates if g.result == "held"), None)

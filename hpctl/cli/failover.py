@@ -10,15 +10,15 @@ import click
 from msgspec import Struct
 
 from hpctl.engine import config_loading
-from hpctl.engine.request_client import ask_daemon
-from hpctl.engine.status_view import StandbyView, make_standby_views
+from hpctl.engine.request_client import send_operator_requests
+from hpctl.engine.status_view import StandbyDaemonView, make_standby_daemon_views
 from hpctl.toolkit import output
 from hpctl.toolkit.errors import HpctlError
 from hpctl.toolkit.output import ExitCode
 
 if TYPE_CHECKING:
     from hpctl.engine.config import Config
-    from hpctl.engine.journal.rows import DaemonInfo
+    from hpctl.engine.journal.rows import DaemonLeaseInfo
 
 WAIT_S = 30.0
 LOOK_S = 0.1
@@ -31,17 +31,21 @@ class FailoverView(Struct, frozen=True):
 
     leader: str
     leads_now: str
-    standbys: tuple[StandbyView, ...]
+    standbys: tuple[StandbyDaemonView, ...]
     ok: bool
     done: bool
     answer: str
 
 
-def _read_leader_and_standbys(config: Config) -> tuple[DaemonInfo | None, tuple[StandbyView, ...]]:
+def _read_leader_and_standbys(
+    config: Config,
+) -> tuple[DaemonLeaseInfo | None, tuple[StandbyDaemonView, ...]]:
     from hpctl.engine.adapters import open_journal_reader
 
     with closing(open_journal_reader(config)) as store:
-        return store.daemon(), make_standby_views(store.standbys(), output.now())
+        return store.daemon(), make_standby_daemon_views(
+            store.standbys(), output.get_current_utc_time()
+        )
 
 
 def _list_standby_hosts(config: Config) -> list[str]:
@@ -56,8 +60,8 @@ def _complete_standby_hosts(ctx: click.Context, _param: click.Parameter, start: 
     return [name for name in found if name.startswith(start)]
 
 
-def preview_failover(
-    before: DaemonInfo | None, standbys: tuple[StandbyView, ...], to: str
+def preview_daemon_failover(
+    before: DaemonLeaseInfo | None, standbys: tuple[StandbyDaemonView, ...], to: str
 ) -> FailoverView:
     """Return what would become of it now."""
     ready = [one for one in standbys if not one.is_lost]
@@ -70,10 +74,10 @@ def preview_failover(
 
 
 def transfer_leadership(
-    config: Config, before: DaemonInfo | None, to: str, wait: bool
+    config: Config, before: DaemonLeaseInfo | None, to: str, wait: bool
 ) -> FailoverView:
     """Ask the leader; with `wait` until the next one leads."""
-    (row,) = ask_daemon(config, "failover", [to]).requests
+    (row,) = send_operator_requests(config, "failover", [to]).requests
     epoch, until = (before.epoch if before else 0), time.monotonic() + WAIT_S * wait
     while True:
         now, standbys = _read_leader_and_standbys(config)
@@ -114,12 +118,12 @@ def failover(to: str, dry_run: bool, wait: bool, config: str, as_json: bool) -> 
         )
     before, standbys = _read_leader_and_standbys(loaded)
     view = (
-        preview_failover(before, standbys, to)
+        preview_daemon_failover(before, standbys, to)
         if dry_run
         else transfer_leadership(loaded, before, to, wait)
     )
     if as_json:
-        output.echo(output.to_json("failover", view))
+        output.echo(output.format_view_json("failover", view))
     else:
         output.echo(view.answer)
         if dry_run:

@@ -13,7 +13,7 @@ REST = "More"
 """The heading of the commands that the short list leaves out."""
 
 
-def find_command(root: click.Context, words: tuple[str, ...]) -> click.Context:
+def find_command_context(root: click.Context, words: tuple[str, ...]) -> click.Context:
     """Return the context of the command that words, of today or earlier, name.
 
     Raises UsageError where there is no such command.
@@ -51,15 +51,17 @@ def list_leaf_commands(context: click.Context) -> Iterator[click.Context]:
             yield from list_leaf_commands(make_command_context(context, name, command))
 
 
-def _complete_words(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    context = find_command(ctx.find_root(), tuple(ctx.params.get("words") or ()))
+def _complete_command_words(
+    ctx: click.Context, _param: click.Parameter, incomplete: str
+) -> list[str]:
+    context = find_command_context(ctx.find_root(), tuple(ctx.params.get("words") or ()))
     group = context.command
     names = group.list_commands(context) if isinstance(group, click.Group) else []
     return [name for name in names if name.startswith(incomplete)]
 
 
 @click.command("help")
-@click.argument("words", metavar="[COMMAND]...", nargs=-1, shell_complete=_complete_words)
+@click.argument("words", metavar="[COMMAND]...", nargs=-1, shell_complete=_complete_command_words)
 @click.option("--all", "lists_all", is_flag=True, help="List every command, one line each.")
 @click.pass_context
 def help_(ctx: click.Context, words: tuple[str, ...], lists_all: bool) -> None:
@@ -69,19 +71,19 @@ def help_(ctx: click.Context, words: tuple[str, ...], lists_all: bool) -> None:
     printed. Names that commands had earlier are understood.
     """
     root = ctx.find_root()
-    context = find_command(root, words)
+    context = find_command_context(root, words)
     if not lists_all:
         output.echo(context.get_help())
         return
     formatter = context.make_formatter()
-    for title, found in _group_leaf_commands(root, context):
+    for title, found in _group_leaf_commands_by_heading(root, context):
         with formatter.section(title):
             rows = [(one.command_path, one.command.get_short_help_str(100)) for one in found]
             formatter.write_dl(rows, col_max=50)
     output.echo(formatter.getvalue().strip("\n"))
 
 
-def _group_leaf_commands(
+def _group_leaf_commands_by_heading(
     root: click.Context, context: click.Context
 ) -> Iterator[tuple[str, list[click.Context]]]:
     """Yield the headings of the short list, each with every command below it."""

@@ -13,18 +13,23 @@ from urllib.parse import urlsplit
 import click
 from msgspec import Struct
 
-from hpctl.cli.doctor import read_config, run_checks
-from hpctl.cli.install_layout import InstallStep, InstallStepView, open_machine, run_install_steps
+from hpctl.cli.doctor import check_configuration_file, run_doctor_checks
+from hpctl.cli.install_layout import (
+    InstallStep,
+    InstallStepView,
+    open_machine_at_root,
+    run_install_steps,
+)
 from hpctl.cli.install_steps import (
     InstallOptions,
-    list_slurm_user_steps,
-    plan_install,
+    list_daemon_slurm_user_steps,
+    plan_install_steps,
     read_scheduler_parameters,
 )
-from hpctl.cli.uninstall_steps import plan_uninstall
+from hpctl.cli.uninstall_steps import plan_uninstall_steps
 from hpctl.toolkit import output
-from hpctl.toolkit.checks_view import CHECKLIST, CheckView, DoctorView, choose_exit_code
-from hpctl.toolkit.declared_view import BlankLine, ItemLines, Layout, TextLine
+from hpctl.toolkit.checks_view import CHECKLIST, CheckView, DoctorView, choose_doctor_exit_code
+from hpctl.toolkit.declared_view import BlankLine, ItemTextLines, Layout, TextLine
 from hpctl.toolkit.errors import HpctlError
 from hpctl.toolkit.output import DRY_RUN, ExitCode
 from hpctl.toolkit.tables import BAD, GOOD, WARN, style_text
@@ -55,14 +60,14 @@ class InstallView(Struct, frozen=True):
     checks: tuple[CheckView, ...]
 
     layout: ClassVar[Layout] = (
-        ItemLines("steps", _render_install_step, unbroken=True),
+        ItemTextLines("steps", _render_install_step, unbroken=True),
         TextLine(DRY_RUN, when="dry_run"),
         BlankLine(when="checks"),
         *CHECKLIST,
     )
 
 
-_options = output.combine_options(
+_options = output.combine_click_options(
     click.option("--dry-run", is_flag=True, help="Say what would be done; change nothing."),
     click.option(
         "--root",
@@ -109,7 +114,7 @@ def head(
     eager = slurm and _should_set_batch_sched_delay(
         _open_target_machine(root, dry_run), yes or dry_run
     )
-    _install_role(
+    _install_machine_role(
         InstallOptions("head", cluster, region, slurm=slurm, eager=eager), dry_run, root, as_json
     )
 
@@ -135,8 +140,8 @@ def daemon_user(dry_run: bool, root: Path, as_json: bool) -> None:
     Says in its unit who that is, and has that user's group read hpctl.yaml and the daemon's
     secrets. Restarts nothing; `install head` does the same.
     """
-    steps = list_slurm_user_steps(_open_target_machine(root, dry_run), [])
-    _run_and_show_steps(steps, dry_run, as_json, lambda: ())
+    steps = list_daemon_slurm_user_steps(_open_target_machine(root, dry_run), [])
+    _run_and_show_install_steps(steps, dry_run, as_json, lambda: ())
 
 
 @install.command()
@@ -151,8 +156,8 @@ def daemon_user(dry_run: bool, root: Path, as_json: bool) -> None:
 @_options
 def node(head: str, slurm: bool, dry_run: bool, root: Path, as_json: bool) -> None:
     """Install the agent on a compute node."""
-    urls = ",".join(_parse_head_url(one) for one in head.split(",") if one.strip())
-    _install_role(InstallOptions("node", head=urls, slurm=slurm), dry_run, root, as_json)
+    urls = ",".join(_parse_head_node_url(one) for one in head.split(",") if one.strip())
+    _install_machine_role(InstallOptions("node", head=urls, slurm=slurm), dry_run, root, as_json)
 
 
 @install.command()
@@ -160,7 +165,7 @@ def node(head: str, slurm: bool, dry_run: bool, root: Path, as_json: bool) -> No
 @_options
 def login(slurm: bool, dry_run: bool, root: Path, as_json: bool) -> None:
     """Put hpctl into every user's PATH on a login node."""
-    _install_role(InstallOptions("login", slurm=slurm), dry_run, root, as_json)
+    _install_machine_role(InstallOptions("login", slurm=slurm), dry_run, root, as_json)
 
 
 @click.command()
@@ -179,10 +184,10 @@ def uninstall(purge: bool, yes: bool, dry_run: bool, root: Path, as_json: bool) 
             " with its journal and configuration" if purge else "; journal and configuration stay"
         )
         output.confirm(f"Remove hpctl from this machine{what}?", abort=True)
-    _run_and_show_steps(plan_uninstall(machine, purge), dry_run, as_json, lambda: ())
+    _run_and_show_install_steps(plan_uninstall_steps(machine, purge), dry_run, as_json, lambda: ())
 
 
-def _parse_head_url(head: str) -> str:
+def _parse_head_node_url(head: str) -> str:
     """`HOST` or `HOST:PORT` as the agent's URL."""
     text = head.strip().rstrip("/")
     if "://" in text:
@@ -196,16 +201,16 @@ def _open_target_machine(root: Path, dry_run: bool) -> Machine:
             "only root can install hpctl on this machine",
             "run the same command with sudo, or with --dry-run to see what it would change",
         )
-    return open_machine(root)
+    return open_machine_at_root(root)
 
 
-def _install_role(wish: InstallOptions, dry_run: bool, root: Path, as_json: bool) -> None:
+def _install_machine_role(wish: InstallOptions, dry_run: bool, root: Path, as_json: bool) -> None:
     machine = _open_target_machine(root, dry_run)
     looks = (lambda: ()) if dry_run or not machine.running else (lambda: _check_installation(wish))
-    _run_and_show_steps(plan_install(machine, wish), dry_run, as_json, looks)
+    _run_and_show_install_steps(plan_install_steps(machine, wish), dry_run, as_json, looks)
 
 
-def _run_and_show_steps(
+def _run_and_show_install_steps(
     steps: Iterator[InstallStep],
     dry_run: bool,
     as_json: bool,
@@ -215,21 +220,21 @@ def _run_and_show_steps(
     failed = any(step.state == "failed" for step in taken)
     view = InstallView(dry_run, taken, () if failed else looks())
     output.show_view("install", view, as_json)
-    found = choose_exit_code(DoctorView(output.now(), view.checks))
+    found = choose_doctor_exit_code(DoctorView(output.get_current_utc_time(), view.checks))
     output.exit_with_code(ExitCode.PROBLEM if failed else found)
 
 
 def _check_installation(wish: InstallOptions) -> tuple[CheckView, ...]:
     """Check what was set up: all of `hpctl doctor` on a head node, else what it needs."""
-    now = output.now()
+    now = output.get_current_utc_time()
     if wish.role == "head":
-        config, first = read_config(output.DEFAULT_CONFIG)
-        return (first, *run_checks(config, now))
-    heads = [_check_daemon_reachable(url) for url in wish.head.split(",") if url]
-    return (*run_checks(None, now), *heads)
+        config, first = check_configuration_file(output.DEFAULT_CONFIG)
+        return (first, *run_doctor_checks(config, now))
+    heads = [_check_head_daemon_connection(url) for url in wish.head.split(",") if url]
+    return (*run_doctor_checks(None, now), *heads)
 
 
-def _check_daemon_reachable(url: str) -> CheckView:
+def _check_head_daemon_connection(url: str) -> CheckView:
     """Return whether a daemon listens there."""
     parts = urlsplit(url)
     try:

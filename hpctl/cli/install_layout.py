@@ -77,9 +77,9 @@ class InstallStep(Struct, frozen=True):
     absent: str = ""
 
 
-def open_machine(root: Path) -> Machine:
+def open_machine_at_root(root: Path) -> Machine:
     """Return the machine below a root, as the lifecycle scripts see it."""
-    scripts = str(bundle.find_lifecycle_scripts())
+    scripts = str(bundle.find_lifecycle_script_directory())
     if scripts not in sys.path:
         sys.path.append(scripts)
     from lifecycle.machine import Machine

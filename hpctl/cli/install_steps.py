@@ -18,7 +18,11 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from hpctl import __version__
-from hpctl.cli.daemon_user import find_slurm_user, grant_group_read_access, list_permission_changes
+from hpctl.cli.daemon_user import (
+    find_slurm_user,
+    grant_group_read_access,
+    list_files_needing_permission_changes,
+)
 from hpctl.cli.install_layout import (
     AGENT_ENV,
     DROP_IN,
@@ -71,35 +75,35 @@ class InstallOptions(Struct, frozen=True):
     eager: bool = False
 
 
-def plan_install(machine: Machine, wish: InstallOptions) -> Iterator[InstallStep]:
+def plan_install_steps(machine: Machine, wish: InstallOptions) -> Iterator[InstallStep]:
     """Yield the steps of a role. Raises HpctlError, before the first, where a word is missing."""
-    environment = _render_agent_env(machine, wish.head) if wish.role == "node" else ""
+    environment = _render_agent_environment_file(machine, wish.head) if wish.role == "node" else ""
     changed: list[str] = []
     is_new = not machine.path(DEFAULT_PATH).exists()
-    yield _make_program_step(machine, changed)
-    yield _make_path_link_step(machine)
+    yield _make_program_install_step(machine, changed)
+    yield _make_command_symlink_step(machine)
     if wish.role == "head":
         yield _make_configuration_step(machine, wish)
         yield _make_journal_step(machine, is_new)
     if wish.role == "node":
-        yield _make_file_step(machine, AGENT_ENV, environment, changed)
+        yield _make_file_write_step(machine, AGENT_ENV, environment, changed)
     names = UNITS.get(wish.role, ())
-    units = bundle.find_lifecycle_scripts() / "systemd"
+    units = bundle.find_lifecycle_script_directory() / "systemd"
     for name in names:
         text = (units / name).read_text()
         if machine.unit_text(name) != text:
-            yield _make_file_step(machine, f"/etc/systemd/system/{name}", text, changed)
+            yield _make_file_write_step(machine, f"/etc/systemd/system/{name}", text, changed)
     if wish.eager:
         yield _make_batch_delay_step(machine)
     if wish.slurm:
         yield _make_slurm_plugins_step(machine, wish.role)
     if wish.role == "head":
-        yield from list_slurm_user_steps(machine, changed)
+        yield from list_daemon_slurm_user_steps(machine, changed)
     if names:
         yield _make_service_step(machine, names[0], changed)
 
 
-def _make_program_step(machine: Machine, changed: list[str]) -> InstallStep:
+def _make_program_install_step(machine: Machine, changed: list[str]) -> InstallStep:
     what = f"hpctl {__version__} in {HOME}"
     program = machine.path(PROGRAM)
 
@@ -125,11 +129,13 @@ def _make_program_step(machine: Machine, changed: list[str]) -> InstallStep:
 
 def _create_virtual_environment(machine: Machine, changed: list[str]) -> None:
     """Make a separate environment from the wheels that are installed here; no network."""
-    from hpctl.clusters.bundle_wheels import copy_installed_wheels
+    from hpctl.clusters.bundle_wheels import copy_wheels_of_installed_packages
 
     with tempfile.TemporaryDirectory() as room:
         wheels = Path(room)
-        copy_installed_wheels(wheels, f"{sys.version_info.major}.{sys.version_info.minor}")
+        copy_wheels_of_installed_packages(
+            wheels, f"{sys.version_info.major}.{sys.version_info.minor}"
+        )
         base = getattr(sys, "_base_executable", sys.executable)
         machine.run(base, "-m", "venv", "--without-pip", HOME, timeout=120)
         pip = next(wheels.glob("pip-*.whl"))
@@ -142,7 +148,7 @@ def _create_virtual_environment(machine: Machine, changed: list[str]) -> None:
     changed.append(HOME)
 
 
-def _make_path_link_step(machine: Machine) -> InstallStep:
+def _make_command_symlink_step(machine: Machine) -> InstallStep:
     """In every user's PATH: the package has it in /usr/bin."""
     link = machine.path(LINK)
 
@@ -169,7 +175,7 @@ def _make_configuration_step(machine: Machine, wish: InstallOptions) -> InstallS
     path = machine.path(DEFAULT_PATH)
     cluster, region = wish.cluster, wish.region
     if not cluster:
-        cluster, region = _read_hyperpod_cluster(machine)
+        cluster, region = _read_hyperpod_cluster_and_region(machine)
     named = f" for cluster {cluster}" if cluster else ", provider none: drain and requeue only"
     what = f"{DEFAULT_PATH} with every default{named}"
     if path.exists():
@@ -204,7 +210,7 @@ def _make_journal_step(machine: Machine, is_new: bool) -> InstallStep:
         absent = f"{file} is not there: mount its file system, or hpctl journal create"
 
     def create_empty_journal() -> None:
-        _make_state_directory(config)
+        _create_state_directory(config)
         # SlurmUser may not read the environment that this program runs from.
         python = machine.path(f"{HOME}/bin/python")
         create_journal(config.url, DEFAULT_PATH, str(python) if python.exists() else "")
@@ -212,7 +218,7 @@ def _make_journal_step(machine: Machine, is_new: bool) -> InstallStep:
     return InstallStep("journal", str(file), file.exists, create_empty_journal, absent)
 
 
-def _make_state_directory(config: Config) -> None:
+def _create_state_directory(config: Config) -> None:
     """Make the daemon's directory where it is missing, as its unit would. Raises OSError,
     HpctlError."""
     try:
@@ -232,7 +238,7 @@ def _make_state_directory(config: Config) -> None:
     config.state_dir.chmod(0o711)
 
 
-def _read_hyperpod_cluster(machine: Machine) -> tuple[str, str]:
+def _read_hyperpod_cluster_and_region(machine: Machine) -> tuple[str, str]:
     """Cluster and region, as HyperPod left them on the node; empty elsewhere."""
     path = machine.path("/opt/ml/config/resource_config.json")
     try:
@@ -242,7 +248,7 @@ def _read_hyperpod_cluster(machine: Machine) -> tuple[str, str]:
         return "", ""
 
 
-def _render_agent_env(machine: Machine, head: str) -> str:
+def _render_agent_environment_file(machine: Machine, head: str) -> str:
     """Return the file as it is, with its HPCTL_AGENT_HEAD line, where one is asked for."""
     from lifecycle.slurm_files import set_line
 
@@ -259,7 +265,9 @@ def _render_agent_env(machine: Machine, head: str) -> str:
     return str(set_line(text, "HPCTL_AGENT_HEAD=", f"HPCTL_AGENT_HEAD={head}"))
 
 
-def _make_file_step(machine: Machine, path: str, text: str, changed: list[str]) -> InstallStep:
+def _make_file_write_step(
+    machine: Machine, path: str, text: str, changed: list[str]
+) -> InstallStep:
     from lifecycle.machine import holds
 
     def write_file() -> None:
@@ -290,17 +298,19 @@ def _make_service_step(machine: Machine, unit: str, changed: list[str]) -> Insta
     )
 
 
-def list_slurm_user_steps(machine: Machine, changed: list[str]) -> Iterator[InstallStep]:
+def list_daemon_slurm_user_steps(machine: Machine, changed: list[str]) -> Iterator[InstallStep]:
     """Check that the unit runs the daemon as SlurmUser, who alone may read the secrets it needs."""
     config, drop_in = None, machine.path(DROP_IN)
     with suppress(HpctlError):  # `hpctl doctor` says what is wrong with it
         config = read_config_file(DEFAULT_PATH) if machine.real else None
     user = find_slurm_user(config) if machine.real else read_slurm_user(machine.root)
     if user != SLURM_USER or drop_in.exists():
-        yield _make_file_step(machine, DROP_IN, f"# SlurmUser\n[Service]\nUser={user}\n", changed)
+        yield _make_file_write_step(
+            machine, DROP_IN, f"# SlurmUser\n[Service]\nUser={user}\n", changed
+        )
         if machine.running and changed:
             machine.run("systemctl", "daemon-reload")
-    for path in list_permission_changes(config, user) if config else ():
+    for path in list_files_needing_permission_changes(config, user) if config else ():
         what = f"{path} is for {user} to read"
         yield InstallStep(
             "daemon's user", what, lambda: False, partial(grant_group_read_access, path, user)
@@ -314,7 +324,10 @@ def read_scheduler_parameters(machine: Machine) -> str:
     from lifecycle.slurm_files import value
 
     found = (
-        value(make_lifecycle_node(machine, "head").slurm_etc / "slurm.conf", "SchedulerParameters")
+        value(
+            make_lifecycle_script_node(machine, "head").slurm_etc / "slurm.conf",
+            "SchedulerParameters",
+        )
         or ""
     )
     return "" if "batch_sched_delay" in found.lower() else found
@@ -322,7 +335,7 @@ def read_scheduler_parameters(machine: Machine) -> str:
 
 def _make_batch_delay_step(machine: Machine) -> InstallStep:
     """batch_sched_delay=0 among a site's own SchedulerParameters, which uninstall takes out."""
-    conf = make_lifecycle_node(machine, "head").slurm_etc / "slurm.conf"
+    conf = make_lifecycle_script_node(machine, "head").slurm_etc / "slurm.conf"
 
     def add_batch_sched_delay() -> None:
         text = re.sub(
@@ -347,7 +360,7 @@ def reconfigure_slurm(machine: Machine) -> None:
         machine.run(program("scontrol"), "reconfigure", timeout=60)
 
 
-def describe_health_check(conf: Path) -> str:
+def describe_health_check_program(conf: Path) -> str:
     """Describe in a few words whether and how a slurm.conf sets HealthCheckProgram."""
     from lifecycle.slurm_files import value
 
@@ -363,11 +376,11 @@ def _make_slurm_plugins_step(machine: Machine, role: str) -> InstallStep:
     """Epilog, prolog and, where it can be compiled, the SPANK plugin: the lifecycle's own step."""
     from lifecycle.steps import slurm_plugins
 
-    node = make_lifecycle_node(machine, role)
+    node = make_lifecycle_script_node(machine, role)
     here = slurm_plugins.applies(node)
     what = (
         f"{PLUGINS}: the epilog that wakes the daemon, --resilient where it compiles;"
-        f" {describe_health_check(node.slurm_etc / 'slurm.conf')}"
+        f" {describe_health_check_program(node.slurm_etc / 'slurm.conf')}"
     )
     return InstallStep(
         "Slurm plugins",
@@ -378,11 +391,11 @@ def _make_slurm_plugins_step(machine: Machine, role: str) -> InstallStep:
     )
 
 
-def make_lifecycle_node(machine: Machine, role: str) -> Node:
+def make_lifecycle_script_node(machine: Machine, role: str) -> Node:
     """Describe a node as far as steps that are not specific to HyperPod need it."""
     from lifecycle import config, node
 
-    scripts = bundle.find_lifecycle_scripts()
+    scripts = bundle.find_lifecycle_script_directory()
     named: Mapping[str, Any] = dict.fromkeys(
         ("cluster", "arn", "group", "instance_type", "instance_name", "instance_id", "address"), ""
     )

@@ -14,10 +14,10 @@ from msgspec.structs import replace
 
 from hpctl.engine import config_loading
 from hpctl.toolkit import output
-from hpctl.toolkit.bounds import escape_json
-from hpctl.toolkit.declared_view import InnerView, JsonOnly, Layout, TextLine
+from hpctl.toolkit.bounds import escape_json_for_terminal
+from hpctl.toolkit.declared_view import JsonOnly, Layout, NestedViewPart, TextLine
 from hpctl.toolkit.errors import HpctlError
-from hpctl.toolkit.lazy_commands import LazyGroup
+from hpctl.toolkit.lazy_commands import LazyCommandGroup
 
 if TYPE_CHECKING:
     from hpctl.engine.journal.check import JournalSummary, Tell
@@ -87,7 +87,7 @@ class RestoreView(Struct, frozen=True):
     done: bool
 
     layout: ClassVar[Layout] = (
-        InnerView("backup"),
+        NestedViewPart("backup"),
         TextLine("{journal}: {present}", unbroken=True),
         TextLine("Restored. Start the daemons.", when="done"),
     )
@@ -120,7 +120,7 @@ def _show_progress_bar(what: str) -> Iterator[Tell]:
         yield lambda done, total: shown.update(task, completed=done, total=total)
 
 
-def _make_journal_view(found: JournalSummary) -> JournalView:
+def _make_journal_summary_view(found: JournalSummary) -> JournalView:
     bad = found.problem
     problem = None if bad is None else ProblemView(bad.table, bad.row, bad.why, bad.fix)
     rows = {name.removeprefix("hpctl_"): count for name, count in found.rows.items()}
@@ -130,14 +130,14 @@ def _make_journal_view(found: JournalSummary) -> JournalView:
     )  # fmt: skip
 
 
-def _check_journal(url: str, what: str) -> JournalView:
-    from hpctl.engine.journal.check import check_journal
+def _check_journal_integrity(url: str, what: str) -> JournalView:
+    from hpctl.engine.journal.check import check_journal_at_url
 
     with _show_progress_bar(what) as tell:
-        return _make_journal_view(check_journal(url, tell))
+        return _make_journal_summary_view(check_journal_at_url(url, tell))
 
 
-@click.group(cls=LazyGroup)
+@click.group(cls=LazyCommandGroup)
 def journal() -> None:
     """Check, back up, restore, export and audit the journal."""
 
@@ -159,7 +159,7 @@ def check_command(file: Path | None, config: str, as_json: bool) -> None:
         if file
         else find_readable_journal_url(config_loading.load_config(config))
     )
-    view = _check_journal(url, "checking")
+    view = _check_journal_integrity(url, "checking")
     output.show_view("journal-check", view, as_json)
     output.exit_with_code(output.ExitCode.FINE if view.ok else output.ExitCode.PROBLEM)
 
@@ -179,10 +179,10 @@ def backup(file: Path, config: str, as_json: bool) -> None:
     from hpctl.engine.journal.source import make_sqlite_url
 
     with _show_progress_bar("copying") as tell:
-        journal_backup.copy_journal(
+        journal_backup.back_up_journal_to_file(
             find_readable_journal_url(config_loading.load_config(config)), file, tell
         )
-    view = _check_journal(make_sqlite_url(file), "checking")
+    view = _check_journal_integrity(make_sqlite_url(file), "checking")
     output.show_view("journal-check", view, as_json)
     output.exit_with_code(output.ExitCode.FINE if view.ok else output.ExitCode.PROBLEM)
 
@@ -226,11 +226,13 @@ def restore(file: Path, dry_run: bool, yes: bool, config: str, as_json: bool) ->
     url = config_loading.load_config(config).url
     with TemporaryDirectory(prefix="hpctl-restore-") as directory:
         source = journal_restore.prepare_backup_copy(file, Path(directory))
-        found = replace(_check_journal(source, "checking"), journal=str(file))
+        found = replace(_check_journal_integrity(source, "checking"), journal=str(file))
         if not found.ok:
             output.show_view("journal-check", found, as_json)
             output.exit_with_code(output.ExitCode.PROBLEM)
-        there = journal_restore.find_restore_target(source, url, output.now())
+        there = journal_restore.find_journal_restore_target(
+            source, url, output.get_current_utc_time()
+        )
         view = RestoreView(found, there.journal, there.events, there.lost, done=False)
         if dry_run:
             output.show_view("journal-restore", view, as_json)
@@ -238,10 +240,10 @@ def restore(file: Path, dry_run: bool, yes: bool, config: str, as_json: bool) ->
                 output.echo(output.DRY_RUN)
             return
         if not yes:
-            output.draw_on_stderr(output.draw_declared_view, view)
+            output.draw_value_on_stderr(output.draw_declared_view, view)
             output.confirm(f"replace {there.events} events?", abort=True)
         with _show_progress_bar("restoring") as tell:
-            journal_restore.restore_journal(source, url, output.now(), tell)
+            journal_restore.restore_journal(source, url, output.get_current_utc_time(), tell)
     output.show_view("journal-restore", replace(view, done=True), as_json)
 
 
@@ -264,4 +266,4 @@ def export(
         find_readable_journal_url(config_loading.load_config(config)), since, recovery
     ):
         line = f'{{"seq":{seq},"kind":"{kind}","event":{payload}}}'
-        output.echo(escape_json(line.replace("\n", " ")))
+        output.echo(escape_json_for_terminal(line.replace("\n", " ")))

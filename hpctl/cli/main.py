@@ -14,7 +14,7 @@ from itertools import chain
 import click
 
 from hpctl import __version__
-from hpctl.toolkit.lazy_commands import LazyGroup
+from hpctl.toolkit.lazy_commands import LazyCommandGroup
 
 COMPLETED_IN_S = 3
 """How long completion may ask around, in seconds; names that take longer are not completed."""
@@ -204,7 +204,7 @@ EXTRAS = {"sandbox": "pip install 'hpctl[sandbox]'"}
 COMMANDS = dict(chain.from_iterable(rows.items() for rows in (*SECTIONS.values(), RARE)))
 
 
-class RootGroup(LazyGroup):
+class RootCommandGroup(LazyCommandGroup):
     """The group of all commands; its help begins with where to begin."""
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -215,7 +215,7 @@ class RootGroup(LazyGroup):
 
 
 @click.command(
-    cls=RootGroup,
+    cls=RootCommandGroup,
     table=COMMANDS,
     sections=SECTIONS,
     extras=EXTRAS,
@@ -230,7 +230,7 @@ def cli() -> None:
 
 
 @click.group(
-    cls=LazyGroup,
+    cls=LazyCommandGroup,
     table={
         "check": (
             "hpctl.cli.agent:check",
@@ -301,17 +301,17 @@ def main() -> None:
     gc.set_threshold(10_000)
     os.environ["PATH"] = os.pathsep.join((os.environ.get("PATH") or os.defpath, SLURM_BIN))
     try:
-        _run_command()
+        _run_cli_and_report_errors()
     except OSError as error:
         if error.errno not in (errno.EMFILE, errno.ENFILE):
             raise
         # Nothing is imported here: that opens a file.
-        os.write(2, _describe_descriptor_shortage(error).encode(errors="replace"))
+        os.write(2, _describe_file_descriptor_shortage(error).encode(errors="replace"))
         raise SystemExit(3) from None
 
 
-def _run_command() -> None:
-    from hpctl.toolkit.errors import HpctlError, OrderOutcomeUnknown, Unavailable
+def _run_cli_and_report_errors() -> None:
+    from hpctl.toolkit.errors import HpctlError, OrderOutcomeUnknown, ServiceUnavailable
 
     try:
         cli.main(prog_name="hpctl", terminal_width=_find_help_width())
@@ -321,10 +321,12 @@ def _run_command() -> None:
         echo(f"hpctl: {error}", err=True)
         if error.hint:
             echo(f"  {error.hint}", err=True)
-        raise SystemExit(3 if isinstance(error, Unavailable | OrderOutcomeUnknown) else 1) from None
+        raise SystemExit(
+            3 if isinstance(error, ServiceUnavailable | OrderOutcomeUnknown) else 1
+        ) from None
 
 
-def _describe_descriptor_shortage(error: OSError) -> str:
+def _describe_file_descriptor_shortage(error: OSError) -> str:
     """Say what was not opened for lack of descriptors, and how many there are."""
     what = f" to open {error.filename}" if error.filename else ""
     if error.errno == errno.ENFILE:

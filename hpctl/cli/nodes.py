@@ -24,7 +24,7 @@ def nodes(names: tuple[str, ...], no_cloud: bool, config: str, as_json: bool) ->
     Exit code: 0, or 3 where Slurm or the cloud could not be asked.
     """
     loaded = config_loading.load_config(config)
-    world = read_world_once(loaded, output.now(), slurm=True, cloud=not no_cloud)
+    world = read_world_once(loaded, output.get_current_utc_time(), slurm=True, cloud=not no_cloud)
     known = list_known_nodes(world)
     for name in names:
         if name not in known:

@@ -23,7 +23,7 @@ class RecoveriesView(Struct, frozen=True):
     nodes: tuple[views.NodeRecoveryView, ...]
     jobs: tuple[views.JobRecoveryView, ...]
     ended_not_shown: int
-    holds: tuple[views.HoldView, ...] = ()
+    holds: tuple[views.GateBlockView, ...] = ()
 
     layout: ClassVar[Layout] = (
         TextLine("No recovery is open.", when=lambda view: not (view.nodes or view.jobs)),
@@ -38,7 +38,7 @@ def make_recoveries_view(
     w: World, *, ended: bool = False, since: datetime | None = None
 ) -> RecoveriesView:
     """Return the tables as a value."""
-    nodes, jobs = views.select_recoveries(w.state, ended=ended, since=since)
+    nodes, jobs = views.select_node_and_job_recoveries(w.state, ended=ended, since=since)
     shown = {r.id for r in nodes} | {r.id for r in jobs}
     ended_ids = [r.id for r in w.state.nodes.values() if r.ended and not r.is_for_capacity_change]
     ended_ids += [r.id for r in w.state.jobs.values() if r.ended]
@@ -47,11 +47,11 @@ def make_recoveries_view(
         nodes=tuple(map(views.make_node_recovery_view, nodes)),
         jobs=tuple(views.make_job_recovery_view(r, w.state) for r in jobs),
         ended_not_shown=sum(rid not in shown for rid in ended_ids),
-        holds=tuple(views.make_hold_view(w.state.holds[t]) for t in sorted(w.state.holds)),
+        holds=tuple(views.make_gate_block_view(w.state.holds[t]) for t in sorted(w.state.holds)),
     )
 
 
-_which = output.combine_options(
+_which = output.combine_click_options(
     click.option("--all", "ended", is_flag=True, help="Show ended recoveries too."),
     click.option(
         "--since",
@@ -64,16 +64,18 @@ _which = output.combine_options(
 """Which recoveries are meant, and how they are shown."""
 
 
-def _read_world(config: str, ended: bool, since: datetime | None) -> World:
-    past = views.needs_retired_entries(output.now(), ended=ended, since=since)
-    return read_world_once(config_loading.load_config(config), output.now(), past=past)
+def _read_cluster_state(config: str, ended: bool, since: datetime | None) -> World:
+    past = views.needs_archived_recoveries(output.get_current_utc_time(), ended=ended, since=since)
+    return read_world_once(
+        config_loading.load_config(config), output.get_current_utc_time(), past=past
+    )
 
 
 @click.command()
 @_which
 def recoveries(ended: bool, since: datetime | None, config: str, as_json: bool) -> None:
     """Open and ended recoveries."""
-    world = _read_world(config, ended, since)
+    world = _read_cluster_state(config, ended, since)
     view = make_recoveries_view(world, ended=ended, since=since)
     output.show_view("recoveries", view, as_json)
 
@@ -87,9 +89,9 @@ class JobsView(Struct, frozen=True):
 
     as_of: datetime
     jobs: tuple[views.JobRecoveryView, ...]
-    holds: tuple[views.HoldView, ...]
+    holds: tuple[views.GateBlockView, ...]
     ended_not_shown: int
-    reports: tuple[views.JobReportView, ...]
+    reports: tuple[views.SupervisorReportView, ...]
 
     layout: ClassVar[Layout] = (
         RowTable("jobs", otherwise="No job is in recovery."),
@@ -101,28 +103,30 @@ class JobsView(Struct, frozen=True):
 
 def make_jobs_view(w: World, *, ended: bool = False, since: datetime | None = None) -> JobsView:
     """Return the table as a value. A hold belongs here where its target is a job id."""
-    _, chosen_jobs = views.select_recoveries(w.state, ended=ended, since=since)
+    _, chosen_jobs = views.select_node_and_job_recoveries(w.state, ended=ended, since=since)
     shown = {r.id for r in chosen_jobs}
     return JobsView(
         as_of=w.now,
         jobs=tuple(views.make_job_recovery_view(r, w.state) for r in chosen_jobs),
         holds=tuple(
-            views.make_hold_view(h) for t, h in sorted(w.state.holds.items()) if t.isdecimal()
+            views.make_gate_block_view(h) for t, h in sorted(w.state.holds.items()) if t.isdecimal()
         ),
         ended_not_shown=sum(r.ended and r.id not in shown for r in w.state.jobs.values()),
-        reports=_list_job_reports(w, since or w.now - timedelta(days=1)),
+        reports=_list_supervisor_job_reports(w, since or w.now - timedelta(days=1)),
     )
 
 
-def _list_job_reports(w: World, since: datetime) -> tuple[views.JobReportView, ...]:
+def _list_supervisor_job_reports(
+    w: World, since: datetime
+) -> tuple[views.SupervisorReportView, ...]:
     newest = [reports[-1] for reports in w.state.reports.values()]
     lately = sorted((t for t in newest if t.at >= since), key=lambda t: t.at, reverse=True)
-    return tuple(map(views.make_job_report_view, lately))
+    return tuple(map(views.make_supervisor_report_view, lately))
 
 
 @click.command()
 @_which
 def jobs(ended: bool, since: datetime | None, config: str, as_json: bool) -> None:
     """Affected jobs and the state of their recovery."""
-    world = _read_world(config, ended, since)
+    world = _read_cluster_state(config, ended, since)
     output.show_view("jobs", make_jobs_view(world, ended=ended, since=since), as_json)

@@ -9,7 +9,10 @@ import time
 import click
 
 from hpctl.engine import config_loading
-from hpctl.engine.status_view import choose_exit_code, read_status
+from hpctl.engine.status_view import (
+    choose_cluster_status_exit_code,
+    read_cluster_status_with_reader,
+)
 from hpctl.engine.world_reader import WorldReader
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import DurationType
@@ -44,11 +47,11 @@ def status(watch: float | None, config: str, as_json: bool) -> None:
 
 
 def _print_status(reader: WorldReader, as_json: bool, *, clears: bool = False) -> ExitCode:
-    view = read_status(reader)
+    view = read_cluster_status_with_reader(reader)
     if clears:
         click.clear()
     output.show_view("status", view, as_json)
-    return choose_exit_code(view)
+    return choose_cluster_status_exit_code(view)
 
 
 def _watch_status(reader: WorldReader, every_s: float, as_json: bool) -> ExitCode:

@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING, Final
 import click
 from msgspec import Struct
 
-from hpctl.cli.explain import draw_explanation, explain_target
+from hpctl.cli.explain import draw_target_explanation, explain_node_job_or_recovery
 from hpctl.engine import config_loading
 from hpctl.engine.attention import PersonTask
 from hpctl.engine.estimates import RecoveryTimeEstimator
 from hpctl.engine.instance_resolver import make_natural_sort_key
 from hpctl.engine.job_losses import find_job_downtime, group_recoveries_by_job
 from hpctl.engine.nodes_view import make_nodes_view
-from hpctl.engine.status_view import StatusView, make_status_view
+from hpctl.engine.status_view import ClusterStatusView, make_cluster_status_view
 from hpctl.engine.world import World
 from hpctl.engine.world_reader import WorldReader
 from hpctl.nodes import decisions_command, orders_command
@@ -44,11 +44,11 @@ from hpctl.toolkit.tables import (
     HEAD,
     WARN,
     WIDE,
-    color_word,
+    color_state_word,
     format_age,
-    format_counts,
     format_plain_columns,
-    make_table,
+    format_state_counts,
+    make_plain_table,
     stack_renderables,
     style_text,
 )
@@ -101,7 +101,7 @@ _PLAIN = {"k": "up", "j": "down", "g": "home", "G": "end", "q": "quit"}
 _ASKS = {"enter": "explain", "a": "approve", "p": "pause", "r": "replace"}
 
 
-class TopRow(Struct, frozen=True):
+class TopTableRow(Struct, frozen=True):
     """One row. `target`: what `hpctl explain` tells of. `urgency`: 0 comes first. `node`: what
     `replace` would replace, if anything; `held`: an approval lets it go ahead."""
 
@@ -112,16 +112,16 @@ class TopRow(Struct, frozen=True):
     held: bool = False
 
 
-class TopModel(Struct, frozen=True):
+class TopScreenContent(Struct, frozen=True):
     """What there is to show."""
 
-    status: StatusView
-    rows: dict[str, list[TopRow]]
+    status: ClusterStatusView
+    rows: dict[str, list[TopTableRow]]
 
 
-def make_top_model(w: World) -> TopModel:
+def make_top_screen_content(w: World) -> TopScreenContent:
     """Return everything as rows, what needs attention first."""
-    status = make_status_view(w)
+    status = make_cluster_status_view(w)
     rows = {
         "nodes": _list_node_rows(w),
         "jobs": _list_job_rows(w),
@@ -129,15 +129,15 @@ def make_top_model(w: World) -> TopModel:
     }
     for table in rows.values():
         table.sort(key=lambda row: (row.urgency, make_natural_sort_key(row.cells[0])))
-    return TopModel(status, {"problems": _list_problem_rows(status), **rows})
+    return TopScreenContent(status, {"problems": _list_problem_rows(status), **rows})
 
 
-def _make_printable_cells(*cells: object) -> tuple[str, ...]:
+def _sanitize_table_cells(*cells: object) -> tuple[str, ...]:
     """Cells of one line each, whatever others wrote."""
     return tuple(make_printable(" ".join(str(cell).split())) for cell in cells)
 
 
-def _list_problem_rows(status: StatusView) -> list[TopRow]:
+def _list_problem_rows(status: ClusterStatusView) -> list[TopTableRow]:
     """Return what needs a person, as the page has it, and then every other problem."""
     found = []
     for task in status.person_tasks:
@@ -146,26 +146,26 @@ def _list_problem_rows(status: StatusView) -> list[TopRow]:
         hold = next((h for h in status.holds if h.target == target), None)
         node = "" if target.isdecimal() else target
         approvable = hold is not None and hold.approvable
-        cells = _make_printable_cells(task.title, lasts, _format_task_commands(task))
+        cells = _sanitize_table_cells(task.title, lasts, _format_task_commands(task))
         found.append(
-            TopRow(target if approvable else task.explain, cells, 0, node, held=approvable)
+            TopTableRow(target if approvable else task.explain, cells, 0, node, held=approvable)
         )
     for line in status.unknowns:
         what, _, command = line.rpartition(": ")
         is_command = command.startswith(COMMANDS)
         cells = (
-            _make_printable_cells(what, "-", command)
+            _sanitize_table_cells(what, "-", command)
             if is_command
-            else _make_printable_cells(line, "-", "-")
+            else _sanitize_table_cells(line, "-", "-")
         )
-        found.append(TopRow(line, cells))
+        found.append(TopTableRow(line, cells))
     for line in status.other_problems:
         what, _, target = line.partition("hpctl explain ")
         what = what.rstrip(": ")
         found.append(
-            TopRow(
+            TopTableRow(
                 target or line,
-                _make_printable_cells(what, "-", f"hpctl explain {target}" * bool(target)),
+                _sanitize_table_cells(what, "-", f"hpctl explain {target}" * bool(target)),
             )
         )
     return found
@@ -176,31 +176,31 @@ def _format_task_commands(task: PersonTask) -> str:
     return " or ".join(task.commands) or task.ask
 
 
-def _list_node_rows(w: World) -> list[TopRow]:
+def _list_node_rows(w: World) -> list[TopTableRow]:
     found = []
     for n in make_nodes_view(w).nodes:
         state = n.slurm_state + "".join(f"+{flag}" for flag in n.slurm_flags)
         heard = format_age(n.last_heard, w.now).removesuffix(" ago")
-        cells = _make_printable_cells(n.name, state, n.condition, n.rule, heard, n.treatment)
+        cells = _sanitize_table_cells(n.name, state, n.condition, n.rule, heard, n.treatment)
         bad = n.recovery or n.held_by or n.condition == "faulty"
         odd = n.slurm_flags or n.condition != "healthy"
-        found.append(TopRow(n.name, cells, 0 if bad else 1 if odd else 2, n.name))
+        found.append(TopTableRow(n.name, cells, 0 if bad else 1 if odd else 2, n.name))
     return found
 
 
-def _list_job_rows(w: World) -> list[TopRow]:
+def _list_job_rows(w: World) -> list[TopTableRow]:
     jobs = w.slurm.jobs if w.slurm else {}
     hits, estimator = group_recoveries_by_job(w), RecoveryTimeEstimator(w)
     found = []
     for number in jobs.keys() | w.state.open_jobs.keys():
-        job, rec = jobs.get(number), w.state.job_recovery(number)
+        job, rec = jobs.get(number), w.state.get_open_job_recovery(number)
         about = job or rec
         assert about is not None
         hold = w.state.holds.get(str(number))
         doing = str(rec.phase) if rec else f"held: {hold.gate}" if hold else ""
-        again = estimator.estimate_job_restart(rec) if rec else None
+        again = estimator.estimate_job_restart_time(rec) if rec else None
         lost = find_job_downtime(w, job, hits.get(number, []), w.now).text
-        cells = _make_printable_cells(
+        cells = _sanitize_table_cells(
             about.shown,
             job.state if job else "-",
             _format_nodes(job, rec),
@@ -211,12 +211,12 @@ def _list_job_rows(w: World) -> list[TopRow]:
             about.user,
             about.name,
         )
-        found.append(TopRow(str(number), cells, 0 if doing else 2))
+        found.append(TopTableRow(str(number), cells, 0 if doing else 2))
     return found
 
 
 @functools.lru_cache(4096)
-def _fold_names(names: tuple[NodeName, ...]) -> str:
+def _fold_node_names_to_hostlist(names: tuple[NodeName, ...]) -> str:
     """Return names as a hostlist; kept, because a job has the same nodes at the next reading."""
     return fold_hostlist(names) if all(map(is_host_name, names)) else ",".join(names)
 
@@ -225,28 +225,28 @@ def _format_nodes(job: SlurmJob | None, rec: JobRecovery | None) -> str:
     """`2: n[1,3]`: how many nodes a job has and which; how many it wants, where it has none."""
     names = job.nodes if job is not None else ()
     if names:
-        return f"{len(names)}: {_fold_names(names)}"
+        return f"{len(names)}: {_fold_node_names_to_hostlist(names)}"
     size = (rec.nodes or len(rec.ran_on) if rec is not None else 0) or (job.wants if job else 0)
     return f"{size}: none yet" if size else "-"
 
 
-def _list_recovery_rows(status: StatusView) -> list[TopRow]:
+def _list_recovery_rows(status: ClusterStatusView) -> list[TopTableRow]:
     found = []
     for h in status.holds:
         lasts = format_duration((status.as_of - h.since).total_seconds())
-        cells = _make_printable_cells(h.shown, f"held: {h.gate}", lasts, h.rule, h.why)
+        cells = _sanitize_table_cells(h.shown, f"held: {h.gate}", lasts, h.rule, h.why)
         node = "" if h.target.isdecimal() else h.target
-        found.append(TopRow(h.target, cells, 0, node, held=h.approvable))
+        found.append(TopTableRow(h.target, cells, 0, node, held=h.approvable))
     for r in status.waiting_for_a_person + status.node_recoveries:
         lasts = format_duration((status.as_of - r.opened).total_seconds())
-        cells = _make_printable_cells(r.node, r.phase, lasts, r.rule, r.meaning or r.why)
-        found.append(TopRow(r.id, cells, 0 if r.ended else 1, r.node))
+        cells = _sanitize_table_cells(r.node, r.phase, lasts, r.rule, r.meaning or r.why)
+        found.append(TopTableRow(r.id, cells, 0 if r.ended else 1, r.node))
     for j in status.job_recoveries:
         lasts = format_duration((status.as_of - j.opened).total_seconds())
-        cells = _make_printable_cells(
+        cells = _sanitize_table_cells(
             f"job {j.shown}", j.phase, lasts, j.cause_rule or j.action, j.why
         )
-        found.append(TopRow(j.id, cells, 1))
+        found.append(TopTableRow(j.id, cells, 1))
     return found
 
 
@@ -262,7 +262,7 @@ class TopScreen:
         self.room = 1
         """How many rows, or lines of a story, there is room for."""
 
-    def rows(self, shown: TopModel) -> list[TopRow]:
+    def rows(self, shown: TopScreenContent) -> list[TopTableRow]:
         """Return the rows of the view, filtered and sorted; the cursor stays on what it was on."""
         text, by = self.filter.casefold(), self.sort
         found = [r for r in shown.rows[TABS[self.tab]] if text in " ".join(r.cells).casefold()]
@@ -274,7 +274,7 @@ class TopScreen:
         self.target = targets[self.index] if targets else ""
         return found
 
-    def handle_key(self, key: str, shown: TopModel) -> str:
+    def handle_key(self, key: str, shown: TopScreenContent) -> str:
         """Take one key; answers what it asks for beyond the screen, if anything."""
         if self.typing:
             return self._handle_filter_key(key)
@@ -309,7 +309,9 @@ class TopScreen:
             self.filter += key
         return "quit" if key == "quit" else ""
 
-    def draw(self, shown: TopModel, note: str, height: int, width: int = 80) -> RenderableType:
+    def draw(
+        self, shown: TopScreenContent, note: str, height: int, width: int = 80
+    ) -> RenderableType:
         """Return the screen, `height` lines of it."""
         problems = (
             [] if TABS[self.tab] == "problems" else format_problem_lines(shown, height // SHARE)
@@ -323,12 +325,14 @@ class TopScreen:
         rows = self.rows(shown)
         first = max(0, self.index - self.room + 1)
         here = list(islice(enumerate(rows), first, first + self.room))
-        kept = self._choose_columns(rows, width)
+        kept = self._choose_visible_columns(rows, width)
         headings = HEADINGS[TABS[self.tab]]
-        table = make_table(*(_make_column(headings[n], n == kept[-1], width) for n in kept))
+        table = make_plain_table(
+            *(_make_table_column(headings[n], n == kept[-1], width) for n in kept)
+        )
         table.expand = True
         for at, row in here:
-            cells = (color_word(row.cells[n].partition("+")[0], row.cells[n]) for n in kept)
+            cells = (color_state_word(row.cells[n].partition("+")[0], row.cells[n]) for n in kept)
             table.add_row(*cells, style="reverse" if at == self.index else "")
         blank = [style_text("")] * (self.room - max(0, len(rows) - first))
         foot = style_text(f"filter: {self.filter}_") if self.typing else style_text(KEYS, DIM)
@@ -336,7 +340,7 @@ class TopScreen:
         tabs = self._draw_tabs(shown, len(rows))
         return stack_renderables([*draw_header(shown, note), *problems, tabs, table, *blank, foot])
 
-    def _choose_columns(self, rows: list[TopRow], width: int) -> list[int]:
+    def _choose_visible_columns(self, rows: list[TopTableRow], width: int) -> list[int]:
         """Return the columns that are shown: those that say something, as far as there is room."""
         found = []
         for n, heading in enumerate(HEADINGS[TABS[self.tab]]):
@@ -345,7 +349,7 @@ class TopScreen:
                 found.append(n)
         return found
 
-    def _draw_tabs(self, shown: TopModel, count: int) -> Text:
+    def _draw_tabs(self, shown: TopScreenContent, count: int) -> Text:
         line = style_text("")
         for number, name in enumerate(TABS):
             text = f" {number + 1} {name} {len(shown.rows[name])} "
@@ -358,24 +362,24 @@ class TopScreen:
         return line
 
 
-def draw_header(shown: TopModel, note: str = "") -> list[Text]:
+def draw_header(shown: TopScreenContent, note: str = "") -> list[Text]:
     """Three lines about everything."""
     s = shown.status
     first = style_text(s.cluster or "hpctl", HEAD)
     first.append(f"  mode {s.mode}  {s.as_of:%Y-%m-%d %H:%M:%S} UTC", "default")
     second = style_text("nodes ")
-    second.append_text(format_counts(s.nodes.by_state))
-    second.append("; health ").append_text(format_counts(s.nodes.by_condition))
+    second.append_text(format_state_counts(s.nodes.by_state))
+    second.append("; health ").append_text(format_state_counts(s.nodes.by_condition))
     paused = [f"{p.what} is paused by {p.by}" + f": {p.why}" * bool(p.why) for p in s.pauses]
     wrong = [note, *paused, s.stopped, *s.unknowns]
-    text = "; ".join(_make_printable_cells(*filter(None, wrong)))
-    third = style_text(text, BAD) if text else _draw_counts(shown)
+    text = "; ".join(_sanitize_table_cells(*filter(None, wrong)))
+    third = style_text(text, BAD) if text else _draw_status_counts(shown)
     for line in (first, second, third):
         line.no_wrap, line.overflow = True, "ellipsis"
     return [first, second, third]
 
 
-def _draw_counts(shown: TopModel) -> Text:
+def _draw_status_counts(shown: TopScreenContent) -> Text:
     """Return how much needs a person, and how much hpctl has in hand."""
     s = shown.status
     tasks, others = len(s.person_tasks), len(s.other_problems)
@@ -391,7 +395,7 @@ def _draw_counts(shown: TopModel) -> Text:
     return text
 
 
-def format_problem_lines(shown: TopModel, most: int) -> list[Text]:
+def format_problem_lines(shown: TopScreenContent, most: int) -> list[Text]:
     """Return what needs a person, one line each, and how many more there are."""
     rows = [row for row in shown.rows["problems"] if row.urgency == 0]
     lines = []
@@ -407,7 +411,7 @@ def format_problem_lines(shown: TopModel, most: int) -> list[Text]:
     return lines
 
 
-def _make_column(name: str, last: bool, width: int) -> tuple[str, dict[str, object]]:
+def _make_table_column(name: str, last: bool, width: int) -> tuple[str, dict[str, object]]:
     """Return a column as rich takes it: the last has what is left of the line."""
     if last:
         return name, {"ratio": 1}
@@ -417,7 +421,7 @@ def _make_column(name: str, last: bool, width: int) -> tuple[str, dict[str, obje
     return name, {"max_width": widest * (3 if width >= WIDE else 1), "overflow": "ellipsis"}
 
 
-def draw_all_rows(out: Console, shown: tuple[TopModel, str]) -> None:
+def print_all_table_rows(out: Console, shown: tuple[TopScreenContent, str]) -> None:
     """Draw all rows of a view, for a pipe."""
     found, view = shown
     for line in draw_header(found):
@@ -440,8 +444,8 @@ class TopReader(threading.Thread):
         self.note = ""
         self.model = self._read()
 
-    def _read(self) -> TopModel:
-        return make_top_model(self._world.read(output.now(), slurm=True))
+    def _read(self) -> TopScreenContent:
+        return make_top_screen_content(self._world.read(output.get_current_utc_time(), slurm=True))
 
     def run(self) -> None:
         """Run until it is ended. What cannot be read now is noted, and what was read last stays."""
@@ -458,7 +462,7 @@ class TopReader(threading.Thread):
 
 
 @contextmanager
-def _use_raw_keyboard(fd: int) -> Iterator[None]:
+def _use_raw_terminal_mode(fd: int) -> Iterator[None]:
     """Keys one by one, without echo; Ctrl-C and Ctrl-Z are keys as well."""
     saved = termios.tcgetattr(fd)
     try:
@@ -471,7 +475,7 @@ def _use_raw_keyboard(fd: int) -> Iterator[None]:
         termios.tcsetattr(fd, termios.TCSADRAIN, saved)
 
 
-def read_keys(fd: int, timeout_s: float) -> list[str]:
+def read_pressed_keys(fd: int, timeout_s: float) -> list[str]:
     """Return the keys pressed by then, by name. A terminal that is gone quits."""
     if not select.select([fd], [], [], timeout_s)[0]:
         return []
@@ -485,13 +489,13 @@ def read_keys(fd: int, timeout_s: float) -> list[str]:
     return [_NAMED.get(key[1:], _CONTROL.get(key, key)) for key in found] or ["quit"]
 
 
-def _render_explanation(out: Console, config: Config, target: str) -> list[Text]:
+def _render_target_explanation(out: Console, config: Config, target: str) -> list[Text]:
     from rich.text import Text
 
     try:
-        view, note = explain_target(config, target)
+        view, note = explain_node_job_or_recovery(config, target)
         with out.capture() as drawn:
-            draw_explanation(out, view)
+            draw_target_explanation(out, view)
             if note:
                 out.print(style_text(f"hpctl: {note}", DIM))
     except HpctlError as error:
@@ -499,39 +503,39 @@ def _render_explanation(out: Console, config: Config, target: str) -> list[Text]
     return [Text.from_ansi(line, no_wrap=True) for line in drawn.get().splitlines()]
 
 
-def _describe_stale_data(shown: TopModel) -> str:
+def _describe_stale_data(shown: TopScreenContent) -> str:
     """That what is shown is old, where nothing was read for a while."""
-    seconds = (output.now() - shown.status.as_of).total_seconds()
+    seconds = (output.get_current_utc_time() - shown.status.as_of).total_seconds()
     return (
         f"this is {format_duration(seconds)} old: nothing was read since" if seconds > OLD_S else ""
     )
 
 
-def _run_screen_until_request(
+def _run_screen_until_operator_request(
     out: Console, reader: TopReader, screen: TopScreen
-) -> tuple[str, TopRow | None]:
+) -> tuple[str, TopTableRow | None]:
     """Until a key asks for what needs the terminal for itself; that, and the row it is about."""
     fd, drawn = sys.stdin.fileno(), None
-    with _use_raw_keyboard(fd), out.screen(hide_cursor=True) as shown:
+    with _use_raw_terminal_mode(fd), out.screen(hide_cursor=True) as shown:
         while True:
             seen = (reader.model, reader.note or _describe_stale_data(reader.model), out.size)
             if seen != drawn:
                 size = out.size
                 shown.update(screen.draw(seen[0], seen[1], size.height, size.width))
                 drawn = seen
-            for key in read_keys(fd, LOOK_S):
+            for key in read_pressed_keys(fd, LOOK_S):
                 drawn, asked = None, screen.handle_key(key, seen[0])
                 row = next((r for r in screen.rows(seen[0]) if r.target == screen.target), None)
                 if asked == "explain" and row is not None:
                     screen.story, screen.index = (
-                        _render_explanation(out, reader.config, row.target),
+                        _render_target_explanation(out, reader.config, row.target),
                         0,
                     )
                 elif asked in ("quit", "stop", "pause") or (asked and asked != "explain" and row):
                     return asked, row
 
 
-def _send_operator_request(asked: str, row: TopRow | None, paused: bool, config: str) -> None:
+def _send_operator_request(asked: str, row: TopTableRow | None, paused: bool, config: str) -> None:
     """Ask the operator, then the daemon, as the command of that name does."""
     context = click.get_current_context()
     options = {"no_wait": False, "config": config, "as_json": False}
@@ -581,14 +585,14 @@ def top(view: str, delay: float, config: str) -> None:
     out = output.make_console()
     if not (sys.stdin.isatty() and out.is_terminal and not out.is_dumb_terminal):
         # By hand: a screen of panels that share its height.
-        output.show_view("top", (reader.model, view), False, draw_all_rows)
+        output.show_view("top", (reader.model, view), False, print_all_table_rows)
         return
     # The terminal is put back however it ends.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     reader.start()
     screen = TopScreen(view)
     while True:
-        asked, row = _run_screen_until_request(out, reader, screen)
+        asked, row = _run_screen_until_operator_request(out, reader, screen)
         if asked == "quit":
             return
         if asked == "stop":

@@ -27,7 +27,7 @@ from hpctl.cli.install_layout import (
 from hpctl.cli.install_steps import (
     ADDED_LINE,
     DELAY_SETTING,
-    make_lifecycle_node,
+    make_lifecycle_script_node,
     reconfigure_slurm,
 )
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from lifecycle.machine import Machine
 
 
-def plan_uninstall(machine: Machine, purge: bool) -> Iterator[InstallStep]:
+def plan_uninstall_steps(machine: Machine, purge: bool) -> Iterator[InstallStep]:
     """Yield everything that is not the Debian package's; journal and configuration only to
     purge."""
     yield _make_script_removal_step(machine)
@@ -68,7 +68,7 @@ def _make_program_removal_step(machine: Machine) -> InstallStep:
 
 def _make_script_removal_step(machine: Machine) -> InstallStep:
     """Remove our scripts from Slurm's files: a Prolog that does not exist drains every node."""
-    directory = make_lifecycle_node(machine, "head").slurm_etc
+    directory = make_lifecycle_script_node(machine, "head").slurm_etc
     ours = re.compile(
         rf"(?m)^(?:[^#\n]*{re.escape(HOME)}/.*|SchedulerParameters={DELAY_SETTING}$)\n?"
         rf"|^{ADDED_LINE}\n(.*),{DELAY_SETTING}"

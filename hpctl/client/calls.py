@@ -33,20 +33,25 @@ def submit(
 
     Where the answer of Slurm is lost the error says so: look with `squeue --me` before you repeat.
     """
-    words = [command.find_hpctl_command(), "sbatch", "--parsable", *format_option_words(options)]
+    words = [
+        command.find_hpctl_command(),
+        "sbatch",
+        "--parsable",
+        *format_command_line_options(options),
+    ]
     if isinstance(script, (str, os.PathLike)):
         words += [os.fspath(script), *arguments]
     elif arguments:
         raise ClientError("arguments beside a command", "Put them into the list")
     else:
         words.append("--wrap=" + " ".join(shlex.quote(word) for word in script))
-    done = command.run_program(words, command.SUBMIT_S)
+    done = command.run_command_with_timeout(words, command.SUBMIT_S)
     found = re.match(r"(\d+)(;|$)", done.stdout.strip())
     if done.returncode != 0 or found is None:
         raise command.make_command_error(
             ["hpctl", "sbatch"], done.returncode, done.stderr or done.stdout
         )
-    notes, warnings = parse_sbatch_notes(done.stderr)
+    notes, warnings = parse_sbatch_notes_and_warnings(done.stderr)
     return Job(found.group(1), notes, warnings)
 
 
@@ -73,7 +78,7 @@ def checkpoints(place: AnyJob | os.PathLike[str], *, files: Sequence[str] = ()) 
     return Checkpoints.of(command.run_hpctl_json("checkpoint", "ls", *words))
 
 
-def format_option_words(options: dict[str, Option]) -> list[str]:
+def format_command_line_options(options: dict[str, Option]) -> list[str]:
     """Return options as words of a command line."""
     words: list[str] = []
     for name, value in options.items():
@@ -83,13 +88,13 @@ def format_option_words(options: dict[str, Option]) -> list[str]:
         if value is True:
             words.append(option)
         elif isinstance(value, (str, int, float, os.PathLike)):
-            words.append(f"{option}={_convert_to_text(value)}")
+            words.append(f"{option}={_convert_option_value_to_text(value)}")
         else:
-            words += [f"{option}={_convert_to_text(each)}" for each in value]
+            words += [f"{option}={_convert_option_value_to_text(each)}" for each in value]
     return words
 
 
-def parse_sbatch_notes(stderr: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def parse_sbatch_notes_and_warnings(stderr: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the notes and the warnings of `hpctl sbatch`."""
     lines = [line for line in stderr.splitlines() if line.startswith(_NOTE)]
     warnings = tuple(line[len(_WARNING) :] for line in lines if line.startswith(_WARNING))
@@ -97,5 +102,5 @@ def parse_sbatch_notes(stderr: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return notes, warnings
 
 
-def _convert_to_text(value: str | int | float | os.PathLike[str]) -> str:
+def _convert_option_value_to_text(value: str | int | float | os.PathLike[str]) -> str:
     return os.fspath(value) if isinstance(value, os.PathLike) else str(value)

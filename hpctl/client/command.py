@@ -52,7 +52,9 @@ def find_slurm_command(program: str) -> str:
     return found
 
 
-def run_program(command: Sequence[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
+def run_command_with_timeout(
+    command: Sequence[str], timeout_s: float
+) -> subprocess.CompletedProcess[str]:
     """Run a program and return what it printed, whatever its exit code. Raises ClientError."""
     try:
         return subprocess.run(
@@ -80,7 +82,7 @@ def run_hpctl_json(*arguments: str) -> dict[str, Any]:
     what was asked about", 3 "not all could be asked".
     """
     command = [find_hpctl_command(), *arguments, "--json"]
-    done = run_program(command, ANSWER_S)
+    done = run_command_with_timeout(command, ANSWER_S)
     if not done.stdout.strip():
         raise make_command_error(["hpctl", *arguments], done.returncode, done.stderr)
     try:

@@ -52,16 +52,16 @@ def read_queued_jobs(ids: Iterable[str]) -> dict[str, QueuedJob]:
     arrays = sorted({each.partition("_")[0] for each in wanted})
     form = ",".join(f"{name}:{width}" for name, width in _FIELDS)
     squeue = [command.find_slurm_command("squeue"), "--states=all", "--noheader", "--array"]
-    done = command.run_program(
+    done = command.run_command_with_timeout(
         [*squeue, f"--Format={form}", "--jobs=" + ",".join(arrays)], _ANSWER_S
     )
     if done.returncode != 0 and "Invalid job id" not in done.stderr:
         raise command.make_command_error(["squeue"], done.returncode, done.stderr)
-    jobs = {job.id: job for job in map(_parse_queue_line, done.stdout.splitlines())}
+    jobs = {job.id: job for job in map(_parse_squeue_line, done.stdout.splitlines())}
     found = {each: jobs[each] for each in wanted if each in jobs}
     forgotten = wanted - set(found)
     if forgotten:
-        found.update(_read_accounting_jobs(forgotten))
+        found.update(_read_sacct_jobs(forgotten))
     return found
 
 
@@ -74,7 +74,7 @@ def parse_exit_status(text: str) -> tuple[int, int]:
     return status >> 8, status & 0x7F
 
 
-def _parse_queue_line(line: str) -> QueuedJob:
+def _parse_squeue_line(line: str) -> QueuedJob:
     values: list[str] = []
     for _, width in _FIELDS:
         values.append(line[:width].strip())
@@ -85,13 +85,15 @@ def _parse_queue_line(line: str) -> QueuedJob:
     return QueuedJob(name, state, exit_code, signal, int(restarts or 0), reason)
 
 
-def _read_accounting_jobs(ids: Iterable[str]) -> dict[str, QueuedJob]:
+def _read_sacct_jobs(ids: Iterable[str]) -> dict[str, QueuedJob]:
     """Return ended jobs from slurmdbd; nothing where the cluster has none."""
     found: dict[str, QueuedJob] = {}
     try:
         sacct = [command.find_slurm_command("sacct"), "--allocations", "--noheader", "--parsable2"]
         form = "--format=JobID,State,ExitCode"
-        done = command.run_program([*sacct, form, "--jobs=" + ",".join(sorted(ids))], _ANSWER_S)
+        done = command.run_command_with_timeout(
+            [*sacct, form, "--jobs=" + ",".join(sorted(ids))], _ANSWER_S
+        )
     except ClientError:
         return found
     for line in done.stdout.splitlines():

@@ -31,7 +31,7 @@ from submitit.slurm import slurm
 
 from . import calls, command, slurm_queue
 from .errors import ClientError
-from .waiting import FinalJobStates, read_recovered_jobs
+from .waiting import FinalJobStateReader, read_job_recoveries
 
 PARAMETERS = frozenset(
     {
@@ -62,7 +62,7 @@ class HpctlInfoWatcher(slurm.SlurmInfoWatcher):  # type: ignore[misc,unused-igno
 
     def __init__(self, delay_s: int = 15) -> None:
         super().__init__(delay_s=delay_s)
-        self._ends = FinalJobStates(read_recovered_jobs)
+        self._ends = FinalJobStateReader(read_job_recoveries)
 
     def update(self) -> None:
         """Read the jobs that have not ended."""
@@ -96,7 +96,7 @@ class HpctlJob(slurm.SlurmJob[core.R]):
         """Return whether the result is there, or the job has ended for good."""
         if self._sub_jobs:
             return all(job.done(force_check) for job in self._sub_jobs)
-        if read_result_outcome(self.paths.result_pickle) == "success":
+        if read_submitit_result_outcome(self.paths.result_pickle) == "success":
             return True
         mode = "force" if force_check else "standard"
         return bool(self.watcher.is_done(self.job_id, mode=mode))
@@ -156,16 +156,16 @@ class HpctlExecutor(slurm.SlurmExecutor):
         """Return submitit's script with lines for hpctl."""
         theirs = {name: value for name, value in self.parameters.items() if name not in PARAMETERS}
         own = {name: value for name, value in self.parameters.items() if name in PARAMETERS}
-        own.setdefault("policy", self._write_policy())
+        own.setdefault("policy", self._write_job_policy_file())
         text = slurm._make_sbatch_string(command=command, folder=self.folder, **theirs)
         shebang, _, rest = text.partition("\n")
-        lines = [f"#HPCTL {word}" for word in calls.format_option_words(own)]
+        lines = [f"#HPCTL {word}" for word in calls.format_command_line_options(own)]
         return "\n".join([shebang, *lines, rest])
 
     def _make_submission_command(self, submission_file_path: Path) -> list[str]:
         return [command.find_hpctl_command(), "sbatch", str(submission_file_path)]
 
-    def _write_policy(self) -> str:
+    def _write_job_policy_file(self) -> str:
         """Write the policy of functions into the folder, and return its path."""
         path = utils.JobPaths.get_first_id_independent_folder(self.folder) / _FILE
         if not path.exists():
@@ -173,7 +173,7 @@ class HpctlExecutor(slurm.SlurmExecutor):
         return str(path.resolve())
 
 
-def read_result_outcome(path: Path) -> str:
+def read_submitit_result_outcome(path: Path) -> str:
     """Return the first word of a result, "success" or "error", without unpickling the rest.
 
     Empty where there is no result yet.

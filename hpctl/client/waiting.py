@@ -37,7 +37,7 @@ def wait(job: AnyJob, timeout: float | None = None) -> JobEnd:
     2 s, then less and less often, down to once in 15 s. Raises WaitTimeoutError, JobNotFoundError,
     and ClientError where Slurm has not answered for ten minutes.
     """
-    waiter = _JobWaiter(job if isinstance(job, Job) else Job(str(job)), timeout)
+    waiter = _JobEndWaiter(job if isinstance(job, Job) else Job(str(job)), timeout)
     pause_s = FIRST_S
     while True:
         end = waiter.look()
@@ -47,7 +47,7 @@ def wait(job: AnyJob, timeout: float | None = None) -> JobEnd:
         pause_s = min(LONGEST_S, pause_s * FACTOR)
 
 
-class FinalJobStates:
+class FinalJobStateReader:
     """Tells the last end of a job from one after which it is started again.
 
     `ask` returns the object of `hpctl jobs --all --json`, or raises ClientError.
@@ -83,7 +83,9 @@ class FinalJobStates:
 
     def _find_final_state(self, job: QueuedJob, answer: Mapping[str, Any]) -> str:
         """Return the state in which a job stays; empty where it runs on or its state is open."""
-        phases = [each["phase"] for each in _sort_job_recoveries(answer["jobs"], job.id)]
+        phases = [
+            each["phase"] for each in _list_job_recoveries_newest_first(answer["jobs"], job.id)
+        ]
         if _is_job_held(job):
             return HELD if phases[:1] == ["held"] else ""
         ends = {hold["shown"] for hold in answer["holds"] if hold["gate"] == "ended"}
@@ -96,12 +98,12 @@ class FinalJobStates:
         return job.state if self._clock() - since >= SETTLE_S else ""
 
 
-def read_recovered_jobs() -> dict[str, Any]:
+def read_job_recoveries() -> dict[str, Any]:
     """Return the object of `hpctl jobs --all --json`. Raises ClientError."""
     return command.run_hpctl_json("jobs", "--all")
 
 
-class _JobWaiter:
+class _JobEndWaiter:
     """One wait for one job."""
 
     def __init__(self, job: Job, timeout: float | None) -> None:
@@ -110,7 +112,7 @@ class _JobWaiter:
         self._began = time.monotonic()
         self._answered = self._began
         self._seen: QueuedJob | None = None
-        self._ends = FinalJobStates(read_recovered_jobs)
+        self._ends = FinalJobStateReader(read_job_recoveries)
 
     def pause(self, for_s: float) -> None:
         """Sleep, at most until the timeout. Raises WaitTimeoutError where it has passed."""
@@ -138,12 +140,12 @@ class _JobWaiter:
         self._answered = time.monotonic()
         job = jobs.get(self._job.id)
         if job is None:
-            return self._make_forgotten_job_end()
+            return self._make_purged_job_end()
         self._seen = job
         state = self._ends.find_final_states([job]).get(job.id)
         return None if state is None else _make_job_end(self._job, job, state)
 
-    def _make_forgotten_job_end(self) -> JobEnd:
+    def _make_purged_job_end(self) -> JobEnd:
         """Return the end of a job that Slurm has forgotten. Raises JobNotFoundError."""
         if self._seen is not None and self._seen.has_ended:
             return _make_job_end(self._job, self._seen, self._seen.state)
@@ -162,7 +164,7 @@ def _is_job_held(job: QueuedJob) -> bool:
     return job.state == "PENDING" and job.reason.startswith("JobHeld")
 
 
-def _sort_job_recoveries(
+def _list_job_recoveries_newest_first(
     recoveries: Iterable[Mapping[str, Any]], job: str
 ) -> list[Mapping[str, Any]]:
     of_job = [each for each in recoveries if each["shown"] == job]

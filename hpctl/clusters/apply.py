@@ -18,23 +18,23 @@ from msgspec import Struct, field
 
 from hpctl.clusters.diff import (
     ClusterDiff,
-    diff_cluster,
-    fill_unset_values,
-    is_controller,
+    diff_request_with_cluster,
+    fill_unset_request_values,
+    is_controller_group,
     rebuild_create_request,
 )
 from hpctl.clusters.fleet_reading import read_node_rows
-from hpctl.clusters.node_lookup import find_group
-from hpctl.clusters.order_call import choose_node_id
+from hpctl.clusters.node_lookup import find_instance_group
+from hpctl.clusters.order_call import choose_node_id_for_api_call
 from hpctl.sagemaker.update_cluster import IMAGES, make_group_update
 from hpctl.toolkit.errors import (
-    CallRefused,
     HpctlError,
     OrderOutcomeUnknown,
     ResourceNotFound,
-    Unavailable,
+    ServiceCallRefused,
+    ServiceUnavailable,
 )
-from hpctl.vocabulary.ports import Aws
+from hpctl.vocabulary.ports import AwsClientFactory
 
 _MENDS = {
     "ResourceLimitExceeded": (
@@ -61,7 +61,7 @@ class PollSchedule(Struct, frozen=True):
     every_s: float = 5.0
 
 
-def send_order_with_retry(
+def send_mutating_call_with_retry(
     send: Callable[[], Mapping[str, Any]], taken: Callable[[], bool], patience: PollSchedule
 ) -> Mapping[str, Any]:
     """Return the answer to an order, {} where it got none but was seen to be taken.
@@ -72,12 +72,12 @@ def send_order_with_retry(
     try:
         return send()
     except OrderOutcomeUnknown:
-        if poll_until_order_taken(taken, patience):
+        if poll_until_call_took_effect(taken, patience):
             return {}
     try:
         return send()
     except OrderOutcomeUnknown as error:
-        if poll_until_order_taken(taken, patience):
+        if poll_until_call_took_effect(taken, patience):
             return {}
         raise OrderOutcomeUnknown(
             f"AWS did not confirm the request: {error}; hpctl sent it twice, and the cluster "
@@ -88,20 +88,20 @@ def send_order_with_retry(
         ) from error
 
 
-def poll_until_order_taken(taken: Callable[[], bool], patience: PollSchedule) -> bool:
+def poll_until_call_took_effect(taken: Callable[[], bool], patience: PollSchedule) -> bool:
     """Return whether an effect shows within the patience. A look that fails has seen nothing."""
     for left in range(patience.looks, 0, -1):
         try:
             if taken():
                 return True
-        except Unavailable:
+        except ServiceUnavailable:
             pass
         if left > 1:
             patience.sleep(patience.every_s)
     return False
 
 
-def describe_cluster(aws: Aws, cluster: str) -> Mapping[str, Any] | None:
+def describe_cluster(aws: AwsClientFactory, cluster: str) -> Mapping[str, Any] | None:
     """DescribeCluster's answer; None where there is no such cluster."""
     try:
         return aws.service("sagemaker").read("describe_cluster", ClusterName=cluster)
@@ -109,15 +109,15 @@ def describe_cluster(aws: Aws, cluster: str) -> Mapping[str, Any] | None:
         return None
 
 
-def require_cluster(aws: Aws, cluster: str) -> Mapping[str, Any]:
+def describe_existing_cluster(aws: AwsClientFactory, cluster: str) -> Mapping[str, Any]:
     """DescribeCluster's answer. Raises ResourceNotFound, with how to find what there is."""
     try:
         return aws.service("sagemaker").read("describe_cluster", ClusterName=cluster)
     except ResourceNotFound as error:
-        raise add_refusal_hint(error, cluster) from error
+        raise add_hint_to_refused_call(error, cluster) from error
 
 
-def add_refusal_hint(error: CallRefused, cluster: str) -> CallRefused:
+def add_hint_to_refused_call(error: ServiceCallRefused, cluster: str) -> ServiceCallRefused:
     """Return the same refusal, with what to do about its code."""
     outdated = "Update required to use SlurmConfig" in str(error) and _OUTDATED
     hint = error.hint or (outdated or _MENDS.get(error.code, "")).format(cluster=cluster)
@@ -151,7 +151,9 @@ class CreateResult(Struct, frozen=True):
     adopted: bool
 
 
-def create_cluster(aws: Aws, request: Mapping[str, Any], patience: PollSchedule) -> CreateResult:
+def create_cluster(
+    aws: AwsClientFactory, request: Mapping[str, Any], patience: PollSchedule
+) -> CreateResult:
     """Create a cluster, or adopt the one that an earlier, interrupted create has made.
 
     Raises HpctlError where a cluster of this name is there and differs, or has failed.
@@ -162,15 +164,15 @@ def create_cluster(aws: Aws, request: Mapping[str, Any], patience: PollSchedule)
         return adopt_existing_cluster(request, found)
     sagemaker = aws.service("sagemaker")
     try:
-        answer = send_order_with_retry(
+        answer = send_mutating_call_with_retry(
             lambda: sagemaker.order("create_cluster", **request),
             lambda: describe_cluster(aws, name) is not None,
             patience,
         )
-    except CallRefused as error:
+    except ServiceCallRefused as error:
         if error.code == "ResourceInUse" and (found := describe_cluster(aws, name)) is not None:
             return adopt_existing_cluster(request, found)
-        raise add_refusal_hint(error, name) from error
+        raise add_hint_to_refused_call(error, name) from error
     arn = answer.get("ClusterArn") or (describe_cluster(aws, name) or {}).get("ClusterArn", "")
     return CreateResult(str(arn), adopted=False)
 
@@ -191,7 +193,7 @@ def adopt_existing_cluster(request: Mapping[str, Any], found: Mapping[str, Any])
             f"`hpctl cluster wait {name}` shows the nodes that failed and why; fix the cause, run "
             f"`hpctl cluster delete {name}`, and create the cluster again",
         )
-    differences = diff_cluster(request, found).changes
+    differences = diff_request_with_cluster(request, found).changes
     if differences:
         places = ", ".join(c.place for c in differences[:5])
         raise HpctlError(
@@ -203,7 +205,7 @@ def adopt_existing_cluster(request: Mapping[str, Any], found: Mapping[str, Any])
     return CreateResult(str(found["ClusterArn"]), adopted=True)
 
 
-class UpdatePlan(Struct, frozen=True):
+class ClusterUpdatePlan(Struct, frozen=True):
     """The orders that make a cluster as its spec says, in this sequence.
 
     `update` is UpdateCluster's request, `shrink` how many instances go from a group, `leaving`
@@ -230,7 +232,7 @@ class UpdatePlan(Struct, frozen=True):
 
 def plan_cluster_update(
     requested: Mapping[str, Any], found: Mapping[str, Any], changes: ClusterDiff
-) -> UpdatePlan:
+) -> ClusterUpdatePlan:
     """Return what to order for a diff. Raises HpctlError where a part of it is impossible.
 
     Growing comes before shrinking: where there is no capacity, nothing is lost yet.
@@ -246,11 +248,13 @@ def plan_cluster_update(
         there_ = have.get(name)
         if name not in touched:
             continue
-        new = build_group_update(group, there_)
+        new = build_group_update_request(group, there_)
         if there_ is not None and (less := int(there_["InstanceCount"]) - new["InstanceCount"]) > 0:
             shrink[name] = less
             new["InstanceCount"] = there_["InstanceCount"]
-            places = {c.place for c in changes.changes if _is_at_or_below_place(c.place, name)}
+            places = {
+                c.place for c in changes.changes if _is_request_field_path_within(c.place, name)
+            }
             if places == {f"{name}.InstanceCount"}:
                 continue
         groups.append(new)
@@ -266,9 +270,9 @@ def plan_cluster_update(
     tags = {
         c.place.removeprefix("Tags."): c.new
         for c in changes.changes
-        if _is_at_or_below_place(c.place, "Tags")
+        if _is_request_field_path_within(c.place, "Tags")
     }
-    return UpdatePlan(
+    return ClusterUpdatePlan(
         cluster=str(requested["ClusterName"]),
         update=update,
         tags_set={k: v for k, v in tags.items() if v is not None},
@@ -286,24 +290,26 @@ def count_requested_instances(request: Mapping[str, Any]) -> dict[str, int]:
     return {g["InstanceGroupName"]: int(g["InstanceCount"]) for g in request["InstanceGroups"]}
 
 
-def build_group_update(
+def build_group_update_request(
     group: Mapping[str, Any], there_: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     """Return a group for UpdateCluster: what the spec omits stays as it is, except the image,
     which the service chooses where the spec names none.
     """
-    full: dict[str, Any] = fill_unset_values(group, there_ or {})
+    full: dict[str, Any] = fill_unset_request_values(group, there_ or {})
     return {k: v for k, v in full.items() if k not in IMAGES or k in group}
 
 
-def apply_cluster_update(aws: Aws, wanted: UpdatePlan, patience: PollSchedule) -> None:
+def apply_cluster_update(
+    aws: AwsClientFactory, wanted: ClusterUpdatePlan, patience: PollSchedule
+) -> None:
     """Order UpdateCluster, as far as it grows and changes, and the tags.
 
     Raises HpctlError: before anything is ordered where the counts are no longer those of the plan:
     a restated count that is too low by now would end instances at random.
     """
     sagemaker = aws.service("sagemaker")
-    found = require_cluster(aws, wanted.cluster)
+    found = describe_existing_cluster(aws, wanted.cluster)
     moved = _describe_changed_targets(wanted, found)
     if moved:
         raise HpctlError(
@@ -313,7 +319,7 @@ def apply_cluster_update(aws: Aws, wanted: UpdatePlan, patience: PollSchedule) -
             _AGAIN,
         )
     if wanted.update:
-        _send_update(aws, wanted.cluster, dict(wanted.update), patience)
+        _send_update_cluster_request(aws, wanted.cluster, dict(wanted.update), patience)
     if wanted.tags_set:
         tags = [{"Key": k, "Value": v} for k, v in wanted.tags_set.items()]
         sagemaker.order("add_tags", ResourceArn=found["ClusterArn"], Tags=tags)
@@ -322,7 +328,7 @@ def apply_cluster_update(aws: Aws, wanted: UpdatePlan, patience: PollSchedule) -
         sagemaker.order("delete_tags", ResourceArn=found["ClusterArn"], TagKeys=gone)
 
 
-def _describe_changed_targets(wanted: UpdatePlan, found: Mapping[str, Any]) -> str:
+def _describe_changed_targets(wanted: ClusterUpdatePlan, found: Mapping[str, Any]) -> str:
     """Return which groups have another target by now than when they were looked at."""
     now = {g["InstanceGroupName"]: g.get("TargetCount", 0) for g in found["InstanceGroups"]}
     return "; ".join(
@@ -333,7 +339,7 @@ def _describe_changed_targets(wanted: UpdatePlan, found: Mapping[str, Any]) -> s
 
 
 def delete_instance_groups(
-    aws: Aws,
+    aws: AwsClientFactory,
     cluster: str,
     groups: tuple[str, ...],
     patience: PollSchedule,
@@ -343,12 +349,12 @@ def delete_instance_groups(
 
     Raises HpctlError where others have come meanwhile, on which jobs may run.
     """
-    found = require_cluster(aws, cluster)
+    found = describe_existing_cluster(aws, cluster)
     for row in read_node_rows(aws, cluster, details=False):
         if (
             row.group in groups
             and row.status != "ShuttingDown"
-            and choose_node_id(row) not in emptied
+            and choose_node_id_for_api_call(row) not in emptied
         ):
             raise HpctlError(
                 f"group {row.group} was not deleted: another user or program added node "
@@ -361,41 +367,43 @@ def delete_instance_groups(
         if g["InstanceGroupName"] in groups and g.get("Status") != "Deleting"
     ]
     if going:
-        _send_update(aws, cluster, {"InstanceGroupsToDelete": going}, patience)
+        _send_update_cluster_request(aws, cluster, {"InstanceGroupsToDelete": going}, patience)
 
 
-def grow_group(aws: Aws, cluster: str, group: str, count: int, patience: PollSchedule) -> int:
+def grow_instance_group(
+    aws: AwsClientFactory, cluster: str, group: str, count: int, patience: PollSchedule
+) -> int:
     """Order instances until a group has a target of `count`; how many that are.
 
     Raises HpctlError, also where the service refuses a part: then with what it did take.
     """
     # Before the count is read: what another command adds in between shows there, or here.
-    newest = _find_newest_event_id(aws, cluster, group)
-    found = require_cluster(aws, cluster)
-    more = count - int(find_group(found, group).get("TargetCount", 0))
+    newest = _find_newest_group_event_id(aws, cluster, group)
+    found = describe_existing_cluster(aws, cluster)
+    more = count - int(find_instance_group(found, group).get("TargetCount", 0))
     added = 0
-    for operation, request in plan_growth_calls(found, group, count, newest):
+    for operation, request in plan_group_growth_api_calls(found, group, count, newest):
         if operation == "UpdateCluster":
-            _send_update(aws, cluster, request, patience)
+            _send_update_cluster_request(aws, cluster, request, patience)
         else:
-            _add_nodes(aws, cluster, request, (added, more), patience)
+            _add_cluster_nodes(aws, cluster, request, (added, more), patience)
             added += request["NodesToAdd"][0]["IncrementTargetCountBy"]
     return max(more, 0)
 
 
-def _find_newest_event_id(aws: Aws, cluster: str, group: str) -> str:
+def _find_newest_group_event_id(aws: AwsClientFactory, cluster: str, group: str) -> str:
     """Return the id of the last thing that the service did to a group; something random if
     unknown."""
     try:
         answer = aws.service("sagemaker").read(
             "list_cluster_events", ClusterName=cluster, InstanceGroupName=group, MaxResults=1
         )
-    except (CallRefused, Unavailable):
+    except (ServiceCallRefused, ServiceUnavailable):
         return uuid.uuid4().hex
     return "".join(str(event["EventId"]) for event in answer.get("Events", ()))
 
 
-def plan_growth_calls(
+def plan_group_growth_api_calls(
     found: Mapping[str, Any], group: str, count: int, newest: str = ""
 ) -> tuple[tuple[str, dict[str, Any]], ...]:
     """Return the calls that give a group a target of `count`: none where it has so many.
@@ -405,11 +413,11 @@ def plan_growth_calls(
     the same count order the same instances; `newest` tells a count from its return. Raises
     HpctlError for a second controller where the API sets Slurm up.
     """
-    here = find_group(found, group)
+    here = find_instance_group(found, group)
     more = count - int(here.get("TargetCount", 0))
     if more <= 0:
         return ()
-    if is_controller(here):
+    if is_controller_group(here):
         # No way back from this: no controller can be removed.
         raise HpctlError(
             f"cannot add instances to group {group}: it is the controller (head node), and with "
@@ -433,51 +441,55 @@ def plan_growth_calls(
     )
 
 
-def delete_cluster(aws: Aws, cluster: str, patience: PollSchedule) -> bool:
+def delete_cluster(aws: AwsClientFactory, cluster: str, patience: PollSchedule) -> bool:
     """Order a cluster's deletion; False where that is under way or done already."""
     found = describe_cluster(aws, cluster)
     if found is None or found["ClusterStatus"] == "Deleting":
         return False
     sagemaker = aws.service("sagemaker")
 
-    def is_deleting() -> bool:
+    def is_cluster_deletion_started() -> bool:
         now = describe_cluster(aws, cluster)
         return now is None or now["ClusterStatus"] == "Deleting"
 
     try:
-        send_order_with_retry(
-            lambda: sagemaker.order("delete_cluster", ClusterName=cluster), is_deleting, patience
+        send_mutating_call_with_retry(
+            lambda: sagemaker.order("delete_cluster", ClusterName=cluster),
+            is_cluster_deletion_started,
+            patience,
         )
     except ResourceNotFound:
         return True
-    except CallRefused as error:
-        raise add_refusal_hint(error, cluster) from error
+    except ServiceCallRefused as error:
+        raise add_hint_to_refused_call(error, cluster) from error
     return True
 
 
-def _send_update(aws: Aws, cluster: str, request: dict[str, Any], patience: PollSchedule) -> None:
+def _send_update_cluster_request(
+    aws: AwsClientFactory, cluster: str, request: dict[str, Any], patience: PollSchedule
+) -> None:
     sagemaker = aws.service("sagemaker")
 
-    def is_updated() -> bool:
-        now = require_cluster(aws, cluster)
-        return now["ClusterStatus"] in ("Updating", "RollingBack") or _is_update_applied(
+    def is_cluster_updated() -> bool:
+        now = describe_existing_cluster(aws, cluster)
+        return now["ClusterStatus"] in ("Updating", "RollingBack") or _is_update_request_applied(
             request, now
         )
 
     try:
-        send_order_with_retry(
+        send_mutating_call_with_retry(
             lambda: sagemaker.order("update_cluster", ClusterName=cluster, **request),
-            is_updated,
+            is_cluster_updated,
             patience,
         )
-    except CallRefused as error:
+    except ServiceCallRefused as error:
         if error.code == "ConflictException":
-            status = str(require_cluster(aws, cluster)["ClusterStatus"])
+            status = str(describe_existing_cluster(aws, cluster)["ClusterStatus"])
             raise make_busy_cluster_error(cluster, status) from error
-        raise add_refusal_hint(error, cluster) from error
+        raise add_hint_to_refused_call(error, cluster) from error
 
 
-def _is_update_applied(request: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+def _is_update_request_applied(request: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
     """Return whether a cluster is as UpdateCluster's request says, in all that it says."""
     observed = rebuild_create_request(now)
     groups = {g["InstanceGroupName"]: g for g in observed["InstanceGroups"]}
@@ -485,13 +497,13 @@ def _is_update_applied(request: Mapping[str, Any], now: Mapping[str, Any]) -> bo
     answer = {k: v for k, v in request.items() if k in _UPDATABLE}
     asked = {**observed, **answer, "InstanceGroups": list(groups.values())}
     stay = {g["InstanceGroupName"] for g in now["InstanceGroups"] if g.get("Status") != "Deleting"}
-    return not diff_cluster(asked, now).changes and not stay & {
+    return not diff_request_with_cluster(asked, now).changes and not stay & {
         *request.get("InstanceGroupsToDelete", ())
     }
 
 
-def _add_nodes(
-    aws: Aws,
+def _add_cluster_nodes(
+    aws: AwsClientFactory,
     cluster: str,
     request: Mapping[str, Any],
     so_far: tuple[int, int],
@@ -504,8 +516,8 @@ def _add_nodes(
         answer = _send_add_nodes_with_token(
             aws.service("sagemaker").order, {"ClusterName": cluster, **request}, patience
         )
-    except CallRefused as error:
-        result = add_refusal_hint(error, cluster)
+    except ServiceCallRefused as error:
+        result = add_hint_to_refused_call(error, cluster)
         raise type(result)(
             f"{result}; {added} of {more} were added", result.hint, code=result.code
         ) from error
@@ -546,5 +558,5 @@ def _make_impossible_change_error(changes: ClusterDiff) -> HpctlError:
     )
 
 
-def _is_at_or_below_place(place: str, name: str) -> bool:
+def _is_request_field_path_within(place: str, name: str) -> bool:
     return place == name or place.startswith(f"{name}.")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, get_args
 
-from hpctl.toolkit.arguments import ParsedArgument
+from hpctl.toolkit.arguments import ParsedArgumentType
 
 if TYPE_CHECKING:
     from hpctl.clusters.bundle import S3Prefix
 
 
-class S3PrefixType(ParsedArgument):
+class S3PrefixType(ParsedArgumentType):
     """`s3://bucket/prefix` of a bundle."""
 
     name = "s3-uri"
@@ -22,7 +22,7 @@ class S3PrefixType(ParsedArgument):
         return S3Prefix.parse(str(value))
 
 
-class SpecFieldType(ParsedArgument):
+class SpecFieldType(ParsedArgumentType):
     """A value that one of the annotated types of `hpctl.clusters.spec.field_types` takes.
 
     `word` is that type's name: the module is imported only when a value is there.
@@ -47,7 +47,7 @@ class SpecFieldType(ParsedArgument):
             raise ValueError(f"{text!r} {error}") from error
 
 
-class FsxLustreType(ParsedArgument):
+class FsxLustreType(ParsedArgumentType):
     """An FSx for Lustre file system: `DNS-NAME/MOUNT-NAME`."""
 
     name = "dns-name/mount-name"

@@ -24,17 +24,17 @@ from typing import Any
 from msgspec import Struct
 
 from hpctl.toolkit.errors import HpctlError, OrderOutcomeUnknown, ResourceNotFound
-from hpctl.vocabulary.ports import Aws, ServiceClient
+from hpctl.vocabulary.ports import AwsClientFactory, AwsServiceClient
 
 _HERE = Path(__file__).resolve().parent.parent
 
 
-def find_lifecycle_scripts() -> Path:
+def find_lifecycle_script_directory() -> Path:
     """Return the directory of what HyperPod runs on a node at birth. Raises HpctlError."""
     return _find_resource_directory("lifecycle_scripts")
 
 
-def find_slurm_plugins() -> Path:
+def find_slurm_plugin_directory() -> Path:
     """Return the directory of hpctl's plugins for Slurm. Raises HpctlError."""
     return _find_resource_directory("slurm_plugins")
 
@@ -56,7 +56,7 @@ PYTHON = "python.tar.gz"
 _LEFT_OUT = ("__pycache__", ".git", ".DS_Store", MANIFEST)
 
 
-class BundleFile(Struct, frozen=True):
+class LifecycleBundleFile(Struct, frozen=True):
     """One file: its path in the bundle, bytes and SHA-256."""
 
     path: str
@@ -68,7 +68,7 @@ class LifecycleBundle(Struct, frozen=True):
     """A bundle as it lies in a directory."""
 
     directory: Path
-    files: tuple[BundleFile, ...]
+    files: tuple[LifecycleBundleFile, ...]
 
     @property
     def manifest(self) -> str:
@@ -92,7 +92,7 @@ class LifecycleBundle(Struct, frozen=True):
         return tuple(path.removeprefix(f"{WHEELS}/") for path in inside)
 
 
-class BundleParts(Struct, frozen=True):
+class LifecycleBundleAdditions(Struct, frozen=True):
     """What a site adds to the lifecycle scripts."""
 
     config: Path | None = None
@@ -105,33 +105,33 @@ class BundleParts(Struct, frozen=True):
     """What the wheels are for, in the words of bundle_fit.Target."""
 
 
-def write_bundle_files(target: Path, parts: BundleParts) -> None:
+def write_bundle_files(target: Path, parts: LifecycleBundleAdditions) -> None:
     """Put a bundle's files into an empty directory. Raises HpctlError."""
-    _copy_tree(find_lifecycle_scripts(), target)
-    _copy_tree(find_slurm_plugins(), target / "slurm_plugins")
+    _copy_directory_into_bundle(find_lifecycle_script_directory(), target)
+    _copy_directory_into_bundle(find_slurm_plugin_directory(), target / "slurm_plugins")
     for source in parts.additions:
         if source.is_dir():
-            _copy_tree(source, target / source.resolve().name)
+            _copy_directory_into_bundle(source, target / source.resolve().name)
         else:
-            _copy_file(source, target / source.name)
+            _copy_file_into_bundle(source, target / source.name)
     if parts.config is not None:
-        _copy_file(parts.config, target / "config.json")
+        _copy_file_into_bundle(parts.config, target / "config.json")
     for wheel in parts.wheels:
-        _copy_file(wheel, target / WHEELS / wheel.name)
+        _copy_file_into_bundle(wheel, target / WHEELS / wheel.name)
     if parts.wheels and parts.made_for:
         (target / "target.json").write_text(json.dumps(parts.made_for) + "\n")
     if parts.python is not None:
-        _copy_file(parts.python, target / PYTHON)
+        _copy_file_into_bundle(parts.python, target / PYTHON)
 
 
-def write_manifest(directory: Path) -> LifecycleBundle:
+def write_bundle_manifest(directory: Path) -> LifecycleBundle:
     """Write the MANIFEST of what lies in a directory."""
-    bundle = LifecycleBundle(directory, tuple(_list_files(directory)))
+    bundle = LifecycleBundle(directory, tuple(_list_bundle_files(directory)))
     (directory / MANIFEST).write_text(bundle.manifest)
     return bundle
 
 
-def read_bundle(directory: Path) -> LifecycleBundle:
+def read_lifecycle_bundle(directory: Path) -> LifecycleBundle:
     """Return a bundle that is as its MANIFEST says. Raises HpctlError with every file that is
     not."""
     try:
@@ -141,9 +141,9 @@ def read_bundle(directory: Path) -> LifecycleBundle:
             f"{directory} is not a lifecycle bundle: {MANIFEST} is missing",
             "make a bundle: hpctl cluster lifecycle bundle",
         ) from error
-    bundle = LifecycleBundle(directory, tuple(_list_files(directory)))
+    bundle = LifecycleBundle(directory, tuple(_list_bundle_files(directory)))
     if bundle.manifest != signed:
-        before = _parse_manifest(signed)
+        before = _parse_bundle_manifest(signed)
         now = {file.path: file.sha256 for file in bundle.files}
         changed = sorted(p for p in before.keys() | now.keys() if before.get(p) != now.get(p))
         raise HpctlError(
@@ -166,7 +166,7 @@ def require_replaceable_bundle_directory(target: Path) -> None:
         )
 
 
-def replace_bundle(made: Path, target: Path) -> None:
+def replace_bundle_directory(made: Path, target: Path) -> None:
     """Put a bundle that was made beside its place into it."""
     old = target.with_name(f".{target.name}.old-{os.getpid()}")
     if target.exists():
@@ -175,29 +175,35 @@ def replace_bundle(made: Path, target: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def _parse_manifest(manifest: str) -> dict[str, str]:
+def _parse_bundle_manifest(manifest: str) -> dict[str, str]:
     pairs = (line.split("  ", 1) for line in manifest.splitlines() if "  " in line)
     return {path: digest for digest, path in pairs}
 
 
-def _list_files(directory: Path) -> Iterator[BundleFile]:
-    paths = (p for p in directory.rglob("*") if p.is_file() and not _is_excluded(p, directory))
+def _list_bundle_files(directory: Path) -> Iterator[LifecycleBundleFile]:
+    paths = (
+        p
+        for p in directory.rglob("*")
+        if p.is_file() and not _is_excluded_from_bundle(p, directory)
+    )
     for path in sorted(paths, key=lambda one: one.relative_to(directory).as_posix()):
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        yield BundleFile(path.relative_to(directory).as_posix(), path.stat().st_size, digest)
+        yield LifecycleBundleFile(
+            path.relative_to(directory).as_posix(), path.stat().st_size, digest
+        )
 
 
-def _is_excluded(path: Path, top: Path) -> bool:
+def _is_excluded_from_bundle(path: Path, top: Path) -> bool:
     return any(part in _LEFT_OUT for part in path.relative_to(top).parts)
 
 
-def _copy_tree(source: Path, target: Path) -> None:
+def _copy_directory_into_bundle(source: Path, target: Path) -> None:
     for path in sorted(source.rglob("*")):
-        if path.is_file() and not _is_excluded(path, source):
-            _copy_file(path, target / path.relative_to(source))
+        if path.is_file() and not _is_excluded_from_bundle(path, source):
+            _copy_file_into_bundle(path, target / path.relative_to(source))
 
 
-def _copy_file(source: Path, target: Path) -> None:
+def _copy_file_into_bundle(source: Path, target: Path) -> None:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, target)
@@ -242,7 +248,7 @@ class S3Prefix(Struct, frozen=True):
         return f"s3://{self.bucket}/{self.prefix}".rstrip("/")
 
 
-class PushPlan(Struct, frozen=True):
+class BundleUploadPlan(Struct, frozen=True):
     """What a push sends, leaves and finds left over, by path."""
 
     send: tuple[str, ...]
@@ -250,7 +256,9 @@ class PushPlan(Struct, frozen=True):
     left_over: tuple[str, ...]
 
 
-def plan_bundle_push(aws: Aws, bundle: LifecycleBundle, to: S3Prefix) -> PushPlan:
+def plan_bundle_upload(
+    aws: AwsClientFactory, bundle: LifecycleBundle, to: S3Prefix
+) -> BundleUploadPlan:
     """Compare a bundle with what its prefix holds. Raises ResourceNotFound, Refused,
     Unavailable."""
     s3 = aws.service("s3")
@@ -266,17 +274,19 @@ def plan_bundle_push(aws: Aws, bundle: LifecycleBundle, to: S3Prefix) -> PushPla
     send: list[str] = []
     unchanged: list[str] = []
     for path in [*(file.path for file in bundle.files), MANIFEST]:
-        same = there.pop(to.key(path), None) == _compute_etag(bundle, path)
+        same = there.pop(to.key(path), None) == _compute_bundle_file_etag(bundle, path)
         (unchanged if same else send).append(path)
     start = len(to.key(""))
-    return PushPlan(tuple(send), tuple(unchanged), tuple(sorted(key[start:] for key in there)))
+    return BundleUploadPlan(
+        tuple(send), tuple(unchanged), tuple(sorted(key[start:] for key in there))
+    )
 
 
-def push_bundle(
-    aws: Aws,
+def upload_bundle_to_s3(
+    aws: AwsClientFactory,
     bundle: LifecycleBundle,
     to: S3Prefix,
-    planned: PushPlan,
+    planned: BundleUploadPlan,
     notify: Callable[[str], None] = lambda _path: None,
 ) -> None:
     """Send what a plan names, in its order. Raises ResourceNotFound, Refused,
@@ -284,34 +294,38 @@ def push_bundle(
     s3 = aws.service("s3")
     for path in planned.send:
         notify(path)
-        _put_object(s3, bundle, to, path)
+        _upload_bundle_file(s3, bundle, to, path)
 
 
-def delete_stale_objects(aws: Aws, to: S3Prefix, planned: PushPlan) -> None:
+def delete_stale_bundle_objects(
+    aws: AwsClientFactory, to: S3Prefix, planned: BundleUploadPlan
+) -> None:
     """Delete what lies in the prefix and in no bundle. Raises Refused, OrderOutcomeUnknown."""
     s3 = aws.service("s3")
     for path in planned.left_over:
         s3.order("delete_object", Bucket=to.bucket, Key=to.key(path))
 
 
-def _compute_etag(bundle: LifecycleBundle, path: str) -> str:
+def _compute_bundle_file_etag(bundle: LifecycleBundle, path: str) -> str:
     """Return what S3 calls the ETag of an object that was put whole; with KMS keys it is
     another."""
     content = (bundle.directory / path).read_bytes()
     return hashlib.md5(content, usedforsecurity=False).hexdigest()
 
 
-def _put_object(s3: ServiceClient, bundle: LifecycleBundle, to: S3Prefix, path: str) -> None:
+def _upload_bundle_file(
+    s3: AwsServiceClient, bundle: LifecycleBundle, to: S3Prefix, path: str
+) -> None:
     content = (bundle.directory / path).read_bytes()
     # S3 itself compares: what arrives otherwise is refused.
     digest = base64.b64encode(hashlib.sha256(content).digest()).decode()
     key = to.key(path)
-    send_idempotent_order(
+    send_idempotent_s3_request(
         s3, "put_object", Bucket=to.bucket, Key=key, Body=content, ChecksumSHA256=digest
     )
 
 
-def send_idempotent_order(s3: ServiceClient, operation: str, **request: Any) -> None:
+def send_idempotent_s3_request(s3: AwsServiceClient, operation: str, **request: Any) -> None:
     """An order that is sent again where it may have been taken: the second is the same as the
     first. Raises Refused, and OrderOutcomeUnknown in the end.
     """

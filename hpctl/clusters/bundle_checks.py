@@ -53,9 +53,12 @@ def find_bundle_problems(directory: Path) -> tuple[BundleProblem, ...]:
     found += [BundleProblem(WHEELS, what) for what in _check_wheels(directory / WHEELS)]
     if (directory / WHEELS).is_dir():
         found += [
-            BundleProblem(place, why) for place, why in bundle_wheels.find_wheel_problems(directory)
+            BundleProblem(place, why)
+            for place, why in bundle_wheels.find_bundle_wheel_problems(directory)
         ]
-    found += [BundleProblem(PYTHON, what) for what in _check_packed_python(directory / PYTHON)]
+    found += [
+        BundleProblem(PYTHON, what) for what in _check_packed_python_archive(directory / PYTHON)
+    ]
     if not found:
         found += _check_bundle_settings(directory)
     return tuple(found)
@@ -121,7 +124,7 @@ def _check_wheels(directory: Path) -> Iterator[str]:
             yield f"{path.name} is no wheel: a node has nothing to build it with"
 
 
-def _check_packed_python(packed: Path) -> Iterator[str]:
+def _check_packed_python_archive(packed: Path) -> Iterator[str]:
     """Check whether a node finds bin/python3 in it; that it runs where it is put only a node can
     tell."""
     if not packed.is_file():
@@ -159,7 +162,7 @@ LIMIT_S = 300.0
 STATE_STYLES = {"done": GOOD, "failed": BAD, "running": WARN}
 
 
-class StepState(Struct, frozen=True):
+class LifecycleStepState(Struct, frozen=True):
     """What became of a step of a node: done, failed, running, not_applicable or off, and why.
 
     `weight` is required, optional or off; `tries` counts processes, `seconds` waits as well.
@@ -199,7 +202,7 @@ class StepState(Struct, frozen=True):
         return f"{self.why}{' (optional)' if optional else ''}" or None
 
 
-class RunState(Struct, frozen=True):
+class LifecycleRunState(Struct, frozen=True):
     """What became of a node's last run: done, failed or running. `bundle` is the digest."""
 
     node: str
@@ -211,7 +214,7 @@ class RunState(Struct, frozen=True):
     state: str
     why: str
     at: str
-    steps: tuple[StepState, ...]
+    steps: tuple[LifecycleStepState, ...]
 
     layout: ClassVar[Layout] = (
         TextLine("{node} {role} of {group}, {instance_id}, {mode}"),
@@ -226,7 +229,7 @@ class RunState(Struct, frozen=True):
         return f"{self.state} at {self.at}" + (f": {self.why}" if self.why else "")
 
 
-def read_run_state(root: Path) -> RunState | None:
+def read_lifecycle_run_state(root: Path) -> LifecycleRunState | None:
     """Return what the runner wrote down below a root; None where it never ran. Raises
     HpctlError."""
     directory = root / STATE
@@ -238,16 +241,16 @@ def read_run_state(root: Path) -> RunState | None:
     ]
     steps = sorted((one for one in found if one), key=lambda one: int(one.get("order", 0)))
     names = ("node", "role", "group", "instance_id", "mode", "bundle", "state", "why", "at")
-    return RunState(
+    return LifecycleRunState(
         **{name: str(run.get(name, "")) for name in names},
-        steps=tuple(map(_parse_step_state, steps)),
+        steps=tuple(map(_parse_lifecycle_step_state, steps)),
     )
 
 
-def _parse_step_state(one: Mapping[str, Any]) -> StepState:
+def _parse_lifecycle_step_state(one: Mapping[str, Any]) -> LifecycleStepState:
     args = {name: str(one.get(name, "")) for name in ("step", "state", "weight", "started", "why")}
     tries, seconds = int(one.get("tries", 0)), float(one.get("seconds", 0.0))
-    return StepState(**args, tries=tries, seconds=seconds)
+    return LifecycleStepState(**args, tries=tries, seconds=seconds)
 
 
 def _read_json_object(path: Path) -> dict[str, Any] | None:
@@ -260,25 +263,25 @@ def _read_json_object(path: Path) -> dict[str, Any] | None:
     return data if isinstance(data, dict) else None
 
 
-class Trial(Struct, frozen=True):
+class BundleTrialRun(Struct, frozen=True):
     """One run of a bundle: the node's states, and the last line of its log."""
 
     role: str
     code: int
     last: str
-    run: RunState | None
+    run: LifecycleRunState | None
 
 
-def run_bundle_as_role(bundle: Path, role: str, mode: str, root: Path) -> Trial:
+def run_bundle_as_node_role(bundle: Path, role: str, mode: str, root: Path) -> BundleTrialRun:
     """Run the entry script as a node of a role, below an empty directory.
 
     Groups are those of the bundle's provisioning_parameters.json, where it has one. What needs
     systemd, mounts or accounts does not run: a directory has none.
     """
     root.mkdir(parents=True, exist_ok=True)
-    groups = _map_roles_to_groups(bundle)
+    groups = _map_node_roles_to_group_names(bundle)
     resources = root / "resource_config.json"
-    resources.write_text(json.dumps(_make_resource_config(groups)))
+    resources.write_text(json.dumps(_make_test_resource_config(groups)))
     script = "on_create.sh" if mode == "OnCreate" else "on_init_complete.sh"
     environment = {
         **os.environ,
@@ -304,14 +307,16 @@ def run_bundle_as_role(bundle: Path, role: str, mode: str, root: Path) -> Trial:
             "check the site's scripts in site.d of the bundle",
         ) from error
     lines = done.stdout.strip().splitlines()
-    return Trial(role, done.returncode, lines[-1] if lines else "", read_run_state(root))
+    return BundleTrialRun(
+        role, done.returncode, lines[-1] if lines else "", read_lifecycle_run_state(root)
+    )
 
 
 def _make_role_ip_address(role: str) -> str:
     return f"10.77.{ROLES.index(role)}.5"
 
 
-def _map_roles_to_groups(bundle: Path) -> dict[str, str]:
+def _map_node_roles_to_group_names(bundle: Path) -> dict[str, str]:
     """Role -> a group's name, as the cluster that the bundle is for has them."""
     given = _read_json_object(bundle / "provisioning_parameters.json") or {}
     workers = given.get("worker_groups") or [{}]
@@ -329,10 +334,10 @@ def _map_roles_to_groups(bundle: Path) -> dict[str, str]:
 
 def list_bundle_roles(bundle: Path) -> tuple[str, ...]:
     """Return the roles that the bundle's cluster has."""
-    return tuple(role for role in ROLES if role in _map_roles_to_groups(bundle))
+    return tuple(role for role in ROLES if role in _map_node_roles_to_group_names(bundle))
 
 
-def _make_resource_config(groups: Mapping[str, str]) -> dict[str, Any]:
+def _make_test_resource_config(groups: Mapping[str, str]) -> dict[str, Any]:
     """resource_config.json of a cluster with one node of each role, and an empty group."""
     arn = "arn:aws:sagemaker:us-east-1:000000000000:cluster/trial0000000"
     kinds = {"controller": "Controller", "login": "Login", "compute": "Compute"}

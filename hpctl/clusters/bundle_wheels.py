@@ -39,7 +39,7 @@ GLIBC_MINOR = 35
 """Of Ubuntu 22.04: 2.35."""
 
 
-class WheelTarget(Struct, frozen=True):
+class WheelTargetPlatform(Struct, frozen=True):
     """The Python (`3.10`) and the machine (`x86_64`) that wheels are for."""
 
     python: str = DEFAULT_PYTHON
@@ -73,24 +73,24 @@ class WheelTarget(Struct, frozen=True):
         }
 
 
-class MissingWheel(Struct, frozen=True):
+class UnmetWheelRequirement(Struct, frozen=True):
     """A requirement that no wheel meets, and why."""
 
     requirement: str
     why: str
 
 
-def read_wheel_target(bundle: Path) -> WheelTarget:
+def read_bundle_wheel_target_platform(bundle: Path) -> WheelTargetPlatform:
     """Return what a bundle says that its wheels are for. Raises ValueError, TypeError."""
     path = bundle / FILE
     text = json.loads(path.read_text()) if path.is_file() else {}
-    target = WheelTarget(**text)
+    target = WheelTargetPlatform(**text)
     if not VERSION.fullmatch(str(target.python)):
         raise ValueError(f"{target.python!r} is not of the form 3.10")
     return target
 
 
-def find_packed_python_version(archive: Path) -> str:
+def find_python_version_in_archive(archive: Path) -> str:
     """Return the version of the Python in an archive, by its library's folder; "" where it has
     none."""
     try:
@@ -102,28 +102,30 @@ def find_packed_python_version(archive: Path) -> str:
     return max(found, key=len, default="").removeprefix("python")
 
 
-def find_wheel_problems(bundle: Path) -> Iterator[tuple[str, str]]:
+def find_bundle_wheel_problems(bundle: Path) -> Iterator[tuple[str, str]]:
     """Place and reason of whatever keeps hpctl from being installed from a bundle's wheels."""
     try:
-        target = read_wheel_target(bundle)
+        target = read_bundle_wheel_target_platform(bundle)
     except (ValueError, TypeError) as error:
         yield FILE, f"says no Python: {error}"
         return
-    packed = find_packed_python_version(bundle / PYTHON) if (bundle / PYTHON).is_file() else ""
+    packed = find_python_version_in_archive(bundle / PYTHON) if (bundle / PYTHON).is_file() else ""
     if packed and packed != target.python:
         yield PYTHON, f"has Python {packed}, and the wheels are for {target.python}"
-    for lack in find_missing_wheels(bundle / WHEELS, target):
+    for lack in find_unmet_wheel_requirements(bundle / WHEELS, target):
         yield WHEELS, lack.why
 
 
-def find_missing_wheels(house: Path, target: WheelTarget) -> list[MissingWheel]:
+def find_unmet_wheel_requirements(
+    house: Path, target: WheelTargetPlatform
+) -> list[UnmetWheelRequirement]:
     """Return what hpctl and pip need there, and theirs in turn, that no wheel of a directory
     gives."""
     wheels = _WheelDirectory(house, target)
     todo, seen, found = (
         [("the bundle", "hpctl"), ("the bundle", "pip")],
         set[str](),
-        list[MissingWheel](),
+        list[UnmetWheelRequirement](),
     )
     while todo:
         whose, text = todo.pop()
@@ -133,7 +135,9 @@ def find_missing_wheels(house: Path, target: WheelTarget) -> list[MissingWheel]:
         need = Requirement(text)
         name, why = wheels.best(need)
         if why:
-            found.append(MissingWheel(text, f"{whose} needs {need.name}{need.specifier}: {why}"))
+            found.append(
+                UnmetWheelRequirement(text, f"{whose} needs {need.name}{need.specifier}: {why}")
+            )
         else:
             todo += [(name, more) for more in wheels.needs(name)]
     return sorted(found, key=lambda lack: lack.requirement)
@@ -142,7 +146,7 @@ def find_missing_wheels(house: Path, target: WheelTarget) -> list[MissingWheel]:
 class _WheelDirectory:
     """The wheels of a directory, as one target's pip sees them."""
 
-    def __init__(self, house: Path, target: WheelTarget) -> None:
+    def __init__(self, house: Path, target: WheelTargetPlatform) -> None:
         self._house, self._target, self._tags = house, target, target.tags()
         self._names: dict[str, list[tuple[Version, frozenset[Tag], str]]] = {}
         for path in sorted(house.glob("*.whl")):
@@ -158,7 +162,7 @@ class _WheelDirectory:
         for version, tags, name in sorted(
             self._names.get(canonicalize_name(need.name), []), reverse=True, key=lambda one: one[0]
         ):
-            python = SpecifierSet(self._load_metadata(name).get("Requires-Python") or "")
+            python = SpecifierSet(self._load_wheel_metadata(name).get("Requires-Python") or "")
             if not need.specifier.contains(version, prereleases=True):
                 why = f"{name} is another version"
             elif tags.isdisjoint(self._tags) or not python.contains(f"{self._target.python}.12"):
@@ -169,7 +173,7 @@ class _WheelDirectory:
 
     def needs(self, name: str) -> Iterator[str]:
         """Yield what a wheel requires on the target, without extras."""
-        for line in self._load_metadata(name).get_all("Requires-Dist") or ():
+        for line in self._load_wheel_metadata(name).get_all("Requires-Dist") or ():
             try:
                 need = Requirement(line)
             except InvalidRequirement:
@@ -177,11 +181,11 @@ class _WheelDirectory:
             if need.marker is None or need.marker.evaluate(self._target.markers()):
                 yield f"{need.name}{need.specifier}"
 
-    def _load_metadata(self, name: str) -> Message:
-        return _read_metadata(self._house / name)
+    def _load_wheel_metadata(self, name: str) -> Message:
+        return _read_wheel_metadata(self._house / name)
 
 
-def _read_metadata(path: Path) -> Message:
+def _read_wheel_metadata(path: Path) -> Message:
     """Return a wheel's; nothing of a file that is none."""
     try:
         with zipfile.ZipFile(path) as wheel:
@@ -211,8 +215,11 @@ def list_wheels(directory: Path) -> tuple[Path, ...]:
     return wheels
 
 
-def download_wheels(
-    house: Path, target: WheelTarget, extras: Sequence[str] = (), constraints: Path | None = None
+def download_wheels_with_dependencies(
+    house: Path,
+    target: WheelTargetPlatform,
+    extras: Sequence[str] = (),
+    constraints: Path | None = None,
 ) -> None:
     """Fill a directory with hpctl, pip and all that they need on the nodes.
 
@@ -235,7 +242,7 @@ def download_wheels(
     _run_pip([*args, wanted, "pip"])
     # pip has read markers for the Python that it runs on: what others need comes in further rounds.
     for _ in range(ROUNDS):
-        missing = [lack.requirement for lack in find_missing_wheels(house, target)]
+        missing = [lack.requirement for lack in find_unmet_wheel_requirements(house, target)]
         if not missing:
             return
         _run_pip([*args, *missing])
@@ -266,7 +273,7 @@ def _run_pip(args: list[str]) -> None:
         )
 
 
-def copy_installed_wheels(target: Path, python: str) -> None:
+def copy_wheels_of_installed_packages(target: Path, python: str) -> None:
     """Fill a directory with the very wheels that are installed here, hpctl's and pip's among them.
 
     No network, and the versions that this hpctl was tried with; for nodes of this machine's kind.
@@ -280,7 +287,7 @@ def copy_installed_wheels(target: Path, python: str) -> None:
             "use --wheels to download packages for the nodes' Python",
         )
     target.mkdir(parents=True, exist_ok=True)
-    needed = _read_metadata(_build_hpctl_wheel(target)).get_all("Requires-Dist") or []
+    needed = _read_wheel_metadata(_build_hpctl_wheel(target)).get_all("Requires-Dist") or []
     copy_wheels_with_dependencies(["pip", *_list_required_packages(needed)], target)
 
 
@@ -297,7 +304,7 @@ def copy_wheels_with_dependencies(names: Sequence[str], target: Path) -> None:
             found = importlib.metadata.distribution(name)
         except importlib.metadata.PackageNotFoundError:
             continue  # a marker that is not for this machine
-        repack_wheel(found, target)
+        repack_installed_wheel(found, target)
         todo += _list_required_packages(found.requires or [])
 
 
@@ -314,13 +321,13 @@ def _build_hpctl_wheel(target: Path) -> Path:
     except importlib.metadata.PackageNotFoundError:
         found = None
     if found is not None and any(str(file) == "hpctl/__init__.py" for file in found.files or ()):
-        return repack_wheel(found, target)
-    source = bundle.find_lifecycle_scripts().parent
+        return repack_installed_wheel(found, target)
+    source = bundle.find_lifecycle_script_directory().parent
     _run_pip(["wheel", "--no-deps", "--wheel-dir", str(target), str(source)])
     return next(iter(sorted(target.glob("hpctl-*.whl"))))
 
 
-def repack_wheel(found: importlib.metadata.Distribution, target: Path) -> Path:
+def repack_installed_wheel(found: importlib.metadata.Distribution, target: Path) -> Path:
     """Rebuild the wheel of an installed distribution, file by file, without what pip generates."""
     info = next(f.parts[0] for f in found.files or () if f.parts[0].endswith(".dist-info"))
     skipped = {f"{info}/{name}" for name in ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json")}
@@ -337,14 +344,14 @@ def repack_wheel(found: importlib.metadata.Distribution, target: Path) -> Path:
             content = file.read_binary()
             digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=")
             record.append(f"{name},sha256={digest.decode()},{len(content)}")
-            _add_wheel_file(wheel, name, content)
-        _add_wheel_file(
+            _add_file_to_wheel(wheel, name, content)
+        _add_file_to_wheel(
             wheel, f"{info}/RECORD", "\n".join([*record, f"{info}/RECORD,,", ""]).encode()
         )
     return path
 
 
-def _add_wheel_file(wheel: zipfile.ZipFile, name: str, content: bytes) -> None:
+def _add_file_to_wheel(wheel: zipfile.ZipFile, name: str, content: bytes) -> None:
     # Without the time of day: the same installation gives the same wheel, and the same digest.
     entry = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
     entry.external_attr = 0o100644 << 16

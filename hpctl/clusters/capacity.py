@@ -15,16 +15,21 @@ from hpctl.clusters.fleet import NodeRow
 from hpctl.toolkit.declared_view import (
     Column,
     Columns,
-    ItemLines,
+    ItemTextLines,
     Layout,
     RowTable,
     TextLine,
     make_number_column,
 )
-from hpctl.toolkit.errors import CallRefused, HpctlError, ResourceNotFound, Unavailable
+from hpctl.toolkit.errors import (
+    HpctlError,
+    ResourceNotFound,
+    ServiceCallRefused,
+    ServiceUnavailable,
+)
 from hpctl.toolkit.tables import BAD
 from hpctl.vocabulary.identity import NodeName
-from hpctl.vocabulary.ports import Aws
+from hpctl.vocabulary.ports import AwsClientFactory
 from hpctl.vocabulary.spares_reservation import RESERVATION
 
 RUNNING: Final = "Running"
@@ -37,7 +42,7 @@ SHORT: Final = ("Failed", "Degraded")
 UNUSABLE: Final = frozenset({"DRAIN", "NOT_RESPONDING", "FAIL", "MAINTENANCE", "MAINT"})
 
 
-class ZoneCapacity(Struct, frozen=True):
+class InstanceGroupZoneCapacity(Struct, frozen=True):
     """The instances of a group in one zone.
 
     `spare`: idle in hpctl's reservation. `idle`, `busy` and `out` (drained or down) are Slurm's,
@@ -58,7 +63,7 @@ class ZoneCapacity(Struct, frozen=True):
     out: int | None = None
 
 
-class GroupCapacity(Struct, frozen=True):
+class InstanceGroupCapacity(Struct, frozen=True):
     """A group as a whole. `target` is what was asked for; `plan` its training plan's name."""
 
     group: str
@@ -68,7 +73,7 @@ class GroupCapacity(Struct, frozen=True):
     plan: str
 
 
-class PlanCapacity(Struct, frozen=True):
+class TrainingPlanCapacity(Struct, frozen=True):
     """One reserved capacity of a training plan. `in_use` and so on are the whole plan's."""
 
     plan: str
@@ -128,7 +133,9 @@ class ZoneCapacityRow(Struct, frozen=True):
     )
 
 
-def _make_zone_row(zone: ZoneCapacity, group: GroupCapacity | None) -> ZoneCapacityRow:
+def _make_zone_capacity_row(
+    zone: InstanceGroupZoneCapacity, group: InstanceGroupCapacity | None
+) -> ZoneCapacityRow:
     return ZoneCapacityRow(
         group=zone.group,
         instance_type=zone.instance_type,
@@ -145,7 +152,7 @@ def _make_zone_row(zone: ZoneCapacity, group: GroupCapacity | None) -> ZoneCapac
     )
 
 
-def _make_empty_group_row(group: GroupCapacity) -> ZoneCapacityRow:
+def _make_empty_group_capacity_row(group: InstanceGroupCapacity) -> ZoneCapacityRow:
     return ZoneCapacityRow(
         group=group.group,
         instance_type=group.instance_type,
@@ -162,7 +169,7 @@ def _make_empty_group_row(group: GroupCapacity) -> ZoneCapacityRow:
     )
 
 
-class CapacityView(Struct, frozen=True):
+class ClusterCapacityView(Struct, frozen=True):
     """What `hpctl cluster capacity` shows. `unknown`: what could not be read, and why. `problems`:
     groups that the service calls Failed or Degraded, or that have failed instances.
     """
@@ -170,9 +177,9 @@ class CapacityView(Struct, frozen=True):
     as_of: datetime
     cluster: str
     status: str
-    groups: tuple[GroupCapacity, ...]
-    zones: tuple[ZoneCapacity, ...]
-    plans: tuple[PlanCapacity, ...]
+    groups: tuple[InstanceGroupCapacity, ...]
+    zones: tuple[InstanceGroupZoneCapacity, ...]
+    plans: tuple[TrainingPlanCapacity, ...]
     unknown: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
 
@@ -180,8 +187,8 @@ class CapacityView(Struct, frozen=True):
         TextLine("{cluster} is {status}"),
         RowTable("zone_texts"),
         RowTable("plans", gap=True),
-        ItemLines("problems", style=BAD),
-        ItemLines("unknown", "Not known: {}"),
+        ItemTextLines("problems", style=BAD),
+        ItemTextLines("unknown", "Not known: {}"),
     )
 
     @property
@@ -193,26 +200,26 @@ class CapacityView(Struct, frozen=True):
     def zone_texts(self) -> list[ZoneCapacityRow]:
         """Return one row for each zone of a group, then the groups that have no instance."""
         left = {group.group: group for group in self.groups}
-        rows = [_make_zone_row(zone, left.pop(zone.group, None)) for zone in self.zones]
-        return [*rows, *map(_make_empty_group_row, left.values())]
+        rows = [_make_zone_capacity_row(zone, left.pop(zone.group, None)) for zone in self.zones]
+        return [*rows, *map(_make_empty_group_capacity_row, left.values())]
 
 
-def make_capacity_view(  # noqa: PLR0913 -- one answer of each source that was asked
+def make_cluster_capacity_view(  # noqa: PLR0913 -- one answer of each source that was asked
     description: Mapping[str, Any],
     rows: Sequence[NodeRow],
-    plans: Iterable[PlanCapacity],
+    plans: Iterable[TrainingPlanCapacity],
     reservations: Mapping[str, tuple[NodeName, ...]] | None,
     at: datetime,
     unknown: tuple[str, ...] = (),
-) -> CapacityView:
+) -> ClusterCapacityView:
     """Return everything counted. `reservations` None: Slurm was not asked, nor are `rows` joined to
     it."""
     spares = set[str]()
     for name, nodes in (reservations or {}).items():
         spares |= set(nodes) if name.startswith(RESERVATION) else set()
     groups = tuple(map(_parse_group_capacity, description.get("InstanceGroups", ())))
-    zones = tuple(_group_nodes_by_zone(rows, spares, reservations is not None))
-    return CapacityView(
+    zones = tuple(_summarize_capacity_by_group_and_zone(rows, spares, reservations is not None))
+    return ClusterCapacityView(
         as_of=at,
         cluster=str(description.get("ClusterName", "")),
         status=str(description.get("ClusterStatus", "")),
@@ -225,7 +232,7 @@ def make_capacity_view(  # noqa: PLR0913 -- one answer of each source that was a
 
 
 def _find_capacity_problems(
-    groups: Sequence[GroupCapacity], zones: Sequence[ZoneCapacity]
+    groups: Sequence[InstanceGroupCapacity], zones: Sequence[InstanceGroupZoneCapacity]
 ) -> Iterator[str]:
     for group in groups:
         own = [zone for zone in zones if zone.group == group.group]
@@ -235,8 +242,8 @@ def _find_capacity_problems(
             yield f"group {group.group} is {group.status}: {counts}"
 
 
-def _parse_group_capacity(answer: Mapping[str, Any]) -> GroupCapacity:
-    return GroupCapacity(
+def _parse_group_capacity(answer: Mapping[str, Any]) -> InstanceGroupCapacity:
+    return InstanceGroupCapacity(
         group=str(answer.get("InstanceGroupName", "")),
         instance_type=str(answer.get("InstanceType", "")),
         target=int(answer.get("TargetCount", 0)),
@@ -245,29 +252,31 @@ def _parse_group_capacity(answer: Mapping[str, Any]) -> GroupCapacity:
     )
 
 
-def _group_nodes_by_zone(
+def _summarize_capacity_by_group_and_zone(
     rows: Iterable[NodeRow], spares: set[str], slurm: bool
-) -> list[ZoneCapacity]:
+) -> list[InstanceGroupZoneCapacity]:
     """Return one for each group, type and zone, in the order of the nodes."""
     sorted_in: dict[tuple[str, str, str], list[NodeRow]] = {}
     for row in rows:
         sorted_in.setdefault((row.group, row.instance_type, row.zone), []).append(row)
-    return [_summarize_zone(key, mine, spares, slurm) for key, mine in sorted_in.items()]
+    return [
+        _summarize_group_zone_capacity(key, mine, spares, slurm) for key, mine in sorted_in.items()
+    ]
 
 
-def _summarize_zone(
+def _summarize_group_zone_capacity(
     key: tuple[str, str, str], rows: list[NodeRow], spares: set[str], slurm: bool
-) -> ZoneCapacity:
+) -> InstanceGroupZoneCapacity:
     group, kind, zone = key
     failed = sum(row.status in FAILED for row in rows)
     running = sum(row.status == RUNNING for row in rows)
     leaving = sum(row.status == LEAVING for row in rows)
     uses = (
-        [_classify_instance_use(row, spares) for row in rows if row.status == RUNNING]
+        [_classify_slurm_use_of_instance(row, spares) for row in rows if row.status == RUNNING]
         if slurm
         else []
     )
-    return ZoneCapacity(
+    return InstanceGroupZoneCapacity(
         group=group,
         instance_type=kind,
         zone=zone,
@@ -283,7 +292,7 @@ def _summarize_zone(
     )
 
 
-def _classify_instance_use(row: NodeRow, spares: set[str]) -> str:
+def _classify_slurm_use_of_instance(row: NodeRow, spares: set[str]) -> str:
     """Return what Slurm does with a running instance; nothing with a controller or a login node."""
     if row.role in ("controller", "login"):
         return ""
@@ -298,19 +307,19 @@ _SERVES: Final = frozenset({"IDLE", "ALLOCATED", "MIXED"})
 
 
 def read_cluster_training_plans(
-    aws: Aws, description: Mapping[str, Any]
-) -> tuple[tuple[PlanCapacity, ...], tuple[str, ...]]:
+    aws: AwsClientFactory, description: Mapping[str, Any]
+) -> tuple[tuple[TrainingPlanCapacity, ...], tuple[str, ...]]:
     """Return the training plans of a cluster's groups, and what of them could not be read."""
     arns = [str(g.get("TrainingPlanArn") or "") for g in description.get("InstanceGroups", ())]
-    plans: list[PlanCapacity] = []
+    plans: list[TrainingPlanCapacity] = []
     unknown: list[str] = []
     for name in dict.fromkeys(parse_training_plan_name(arn) for arn in arns if arn):
         try:
             answer = aws.service("sagemaker").read("describe_training_plan", TrainingPlanName=name)
-        except (CallRefused, Unavailable) as error:
+        except (ServiceCallRefused, ServiceUnavailable) as error:
             unknown.append(f"training plan {name}: {error}")
             continue
-        plans += _split_reserved_capacities(name, answer)
+        plans += _list_training_plan_capacities(name, answer)
     return tuple(plans), tuple(unknown)
 
 
@@ -319,11 +328,13 @@ def parse_training_plan_name(arn: str) -> str:
     return arn.rpartition("training-plan/")[2]
 
 
-def _split_reserved_capacities(name: str, answer: Mapping[str, Any]) -> list[PlanCapacity]:
+def _list_training_plan_capacities(
+    name: str, answer: Mapping[str, Any]
+) -> list[TrainingPlanCapacity]:
     """Return one entry for each of its reserved capacities; one for the plan where it has none."""
     parts: Sequence[Mapping[str, Any]] = answer.get("ReservedCapacitySummaries") or ({},)
     return [
-        PlanCapacity(
+        TrainingPlanCapacity(
             plan=name,
             status=str(part.get("Status") or answer.get("Status", "")),
             instance_type=str(part.get("InstanceType", "")),
@@ -343,14 +354,14 @@ Plan = Mapping[str, Any]
 """DescribeTrainingPlan's answer. See `plan`."""
 
 
-def list_training_plans(aws: Aws) -> Iterator[Plan]:
+def list_training_plans(aws: AwsClientFactory) -> Iterator[Plan]:
     """Return every plan of the account in the region, the latest first. Raises as `read` does."""
     return aws.service("sagemaker").pages(
         "list_training_plans", "TrainingPlanSummaries", SortBy="StartTime", SortOrder="Descending"
     )
 
 
-def read_training_plan(aws: Aws, name: str) -> tuple[Plan, tuple[str, ...]]:
+def read_training_plan(aws: AwsClientFactory, name: str) -> tuple[Plan, tuple[str, ...]]:
     """Return a plan by name or ARN, and what of it could not be read. Raises ResourceNotFound with
     the nearest.
 
@@ -377,8 +388,8 @@ def read_training_plan(aws: Aws, name: str) -> tuple[Plan, tuple[str, ...]]:
                 more["UltraServers"] = list(sagemaker.pages(operation, "UltraServers", **arn))
         except HpctlError as error:
             unknown.append(f"{arn['ReservedCapacityArn']}: {error}")
-        parts.append({**part, **_strip_metadata(more)})
-    whole = {**_strip_metadata(answer), "ReservedCapacitySummaries": parts}
+        parts.append({**part, **_strip_response_metadata(more)})
+    whole = {**_strip_response_metadata(answer), "ReservedCapacitySummaries": parts}
     try:
         whole["TrainingPlanExtensions"] = list_training_plan_extensions(aws, answer)
     except HpctlError as error:
@@ -386,7 +397,7 @@ def read_training_plan(aws: Aws, name: str) -> tuple[Plan, tuple[str, ...]]:
     return whole, tuple(unknown)
 
 
-def describe_training_plan(aws: Aws, name: str) -> Plan | None:
+def describe_training_plan(aws: AwsClientFactory, name: str) -> Plan | None:
     """DescribeTrainingPlan's answer; None where there is no such plan."""
     try:
         return aws.service("sagemaker").read(
@@ -396,13 +407,13 @@ def describe_training_plan(aws: Aws, name: str) -> Plan | None:
         return None
 
 
-def list_training_plan_extensions(aws: Aws, of: Plan) -> list[Mapping[str, Any]]:
+def list_training_plan_extensions(aws: AwsClientFactory, of: Plan) -> list[Mapping[str, Any]]:
     """Return every extension of a plan that was bought. Raises as `read` does."""
     operation, arn = "describe_training_plan_extension_history", of["TrainingPlanArn"]
     found = aws.service("sagemaker").pages(operation, "TrainingPlanExtensions", TrainingPlanArn=arn)
     return list(found)
 
 
-def _strip_metadata(answer: Mapping[str, Any]) -> dict[str, Any]:
+def _strip_response_metadata(answer: Mapping[str, Any]) -> dict[str, Any]:
     """Return an answer without what boto3 adds."""
     return {key: value for key, value in answer.items() if key != "ResponseMetadata"}

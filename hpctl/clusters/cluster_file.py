@@ -23,13 +23,19 @@ from hpctl.clusters.request import (
     CLUSTER,
     GROUP,
     NODE_TYPES,
-    make_create_request,
-    make_group_request,
+    make_create_cluster_request,
+    make_instance_group_request,
 )
-from hpctl.clusters.spec import ClusterSpec, GroupSpec, SpecError, build_spec, check_spec
+from hpctl.clusters.spec import (
+    ClusterSpec,
+    ClusterSpecError,
+    GroupSpec,
+    build_cluster_spec,
+    require_valid_cluster_spec,
+)
 from hpctl.clusters.spec.field_types import ApiSection, SpecSection
-from hpctl.clusters.spec.schema import read_field_docs
-from hpctl.clusters.validate.facts import ServiceModel
+from hpctl.clusters.spec.schema import read_spec_field_docs
+from hpctl.clusters.validate.facts import SageMakerServiceModel
 from hpctl.toolkit.errors import HpctlError
 
 CONTROLLER_TYPE = "ml.m5.4xlarge"
@@ -86,10 +92,17 @@ class ClusterInitAnswers(Struct, frozen=True):
 
 
 def build_spec_from_answers(answers: ClusterInitAnswers) -> ClusterSpec:
-    """Return the spec that the answers make. Raises SpecError where they contradict each other."""
-    groups = [_make_group(answers, "controller", "controller", (answers.controller_type,), 1)]
+    """Return the spec that the answers make. Raises ClusterSpecError where they contradict each
+    other."""
+    groups = [
+        _make_instance_group_mapping(
+            answers, "controller", "controller", (answers.controller_type,), 1
+        )
+    ]
     if answers.login_type:
-        groups.append(_make_group(answers, "login", "login", (answers.login_type,), 1))
+        groups.append(
+            _make_instance_group_mapping(answers, "login", "login", (answers.login_type,), 1)
+        )
     partition = answers.partition or answers.group
     more: dict[str, Any] = {"partition": partition}
     if answers.training_plan:
@@ -97,7 +110,11 @@ def build_spec_from_answers(answers: ClusterInitAnswers) -> ClusterSpec:
     if answers.spot:
         more["capacity"] = "spot"
     types = answers.instance_types
-    groups.append(_make_group(answers, answers.group, "compute", types, answers.count, **more))
+    groups.append(
+        _make_instance_group_mapping(
+            answers, answers.group, "compute", types, answers.count, **more
+        )
+    )
     answer: dict[str, Any] = {"name": answers.name, "instance_groups": groups}
     if answers.subnets or answers.security_groups:
         answer["vpc"] = {
@@ -110,10 +127,10 @@ def build_spec_from_answers(answers: ClusterInitAnswers) -> ClusterSpec:
         answer["hpctl"] = {"mode": answers.mode}
     if answers.mode == "own":
         answer["node_recovery"] = "None"  # else the service replaces nodes as well
-    return check_spec(build_spec(answer, "the file"), "the file")
+    return require_valid_cluster_spec(build_cluster_spec(answer, "the file"), "the file")
 
 
-def _make_group(
+def _make_instance_group_mapping(
     answers: ClusterInitAnswers,
     name: str,
     role: str,
@@ -141,7 +158,7 @@ SMALL = 60
 """Characters of a list or structure that is written on one line."""
 
 
-def format_spec_yaml(
+def format_commented_cluster_spec_yaml(
     spec: ClusterSpec,
     head: Sequence[str] = (),
     offers: Mapping[str, str] | None = None,
@@ -155,15 +172,20 @@ def format_spec_yaml(
     """
     lines: list[str] = []
     for text in head:
-        lines += [*(["#"] if lines and not text.startswith("- ") else []), *_format_comment(text)]
+        lines += [
+            *(["#"] if lines and not text.startswith("- ") else []),
+            *_wrap_yaml_comment(text),
+        ]
     if lines:
         lines.append("")
     answer = _convert_spec_to_dict(spec)
     for key, value in answer.items():
-        lines += _format_comment(_describe_key(ClusterSpec, key))
+        lines += _wrap_yaml_comment(_get_spec_key_description(ClusterSpec, key))
         if key == "instance_groups":
-            lines += ["instance_groups:", *_format_group_lines(value, remarks or {})]
-            lines += _format_optional_key_lines(set(chain.from_iterable(value)), offers or {})
+            lines += ["instance_groups:", *_format_instance_group_lines(value, remarks or {})]
+            lines += _format_optional_group_key_comments(
+                set(chain.from_iterable(value)), offers or {}
+            )
         else:
             lines += _format_yaml_entry({key: value})
         lines.append("")
@@ -172,24 +194,26 @@ def format_spec_yaml(
 
 def _convert_spec_to_dict(spec: ClusterSpec) -> dict[str, Any]:
     """Return what a file has to say, the groups last: they are long."""
-    answer = _convert_to_yaml_value(spec)
+    answer = _convert_spec_value_to_yaml(spec)
     groups = answer.pop("instance_groups")
     return {**answer, "instance_groups": groups}
 
 
-def _convert_to_yaml_value(value: Any) -> Any:
+def _convert_spec_value_to_yaml(value: Any) -> Any:
     """Return a value as YAML has it; of a section what differs from its defaults."""
     if isinstance(value, SpecSection):
         said = {
-            f.name: getattr(value, f.name) for f in fields(value) if _differs_from_default(value, f)
+            f.name: getattr(value, f.name)
+            for f in fields(value)
+            if _has_nondefault_field_value(value, f)
         }
-        return {name: _convert_to_yaml_value(one) for name, one in said.items()}
+        return {name: _convert_spec_value_to_yaml(one) for name, one in said.items()}
     if isinstance(value, tuple | list):
-        return [_convert_to_yaml_value(one) for one in value]
+        return [_convert_spec_value_to_yaml(one) for one in value]
     return msgspec.to_builtins(value)
 
 
-def _differs_from_default(section: SpecSection, field: FieldInfo) -> bool:
+def _has_nondefault_field_value(section: SpecSection, field: FieldInfo) -> bool:
     if field.required:
         return True
     made = field.default_factory is not msgspec.NODEFAULT
@@ -197,7 +221,7 @@ def _differs_from_default(section: SpecSection, field: FieldInfo) -> bool:
     return bool(getattr(section, field.name) != default)
 
 
-def _format_group_lines(
+def _format_instance_group_lines(
     groups: Sequence[Mapping[str, Any]], remarks: Mapping[str, Sequence[str]]
 ) -> Iterator[str]:
     """Yield each group; a key is explained in the first group that has it."""
@@ -208,25 +232,30 @@ def _format_group_lines(
         lines: list[str] = []
         for key, value in group.items():
             if key not in explained:
-                lines += _format_comment(_describe_key(GroupSpec, key))
+                lines += _wrap_yaml_comment(_get_spec_key_description(GroupSpec, key))
             explained.add(key)
             lines += _format_yaml_entry({key: value})
         lines += [f"# {remark}" for remark in remarks.get(group["name"], ())]
         yield from ("  - " + lines[0], *("    " + line for line in lines[1:]))
 
 
-def _format_optional_key_lines(there: set[str], offers: Mapping[str, str]) -> Iterator[str]:
+def _format_optional_group_key_comments(
+    there: set[str], offers: Mapping[str, str]
+) -> Iterator[str]:
     for key, example in offers.items():
         if key not in there:
-            yield from ("    " + line for line in _format_comment(_describe_key(GroupSpec, key)))
+            yield from (
+                "    " + line
+                for line in _wrap_yaml_comment(_get_spec_key_description(GroupSpec, key))
+            )
             yield from ("    # " + line for line in example.splitlines())
 
 
-def _describe_key(kind: type[SpecSection], key: str) -> str:
-    return read_field_docs(kind).get(key, "")
+def _get_spec_key_description(kind: type[SpecSection], key: str) -> str:
+    return read_spec_field_docs(kind).get(key, "")
 
 
-def _format_comment(text: str) -> list[str]:
+def _wrap_yaml_comment(text: str) -> list[str]:
     return textwrap.wrap(
         text,
         WIDTH,
@@ -262,27 +291,27 @@ class _ClusterFileDumper(yaml.SafeDumper):
 
     def represent_sequence(self, *args: Any, **more: Any) -> yaml.SequenceNode:
         node = super().represent_sequence(*args, **more)
-        node.flow_style = _can_fit_one_line(node.value)
+        node.flow_style = _can_yaml_nodes_fit_one_line(node.value)
         return node
 
     def represent_mapping(self, *args: Any, **more: Any) -> yaml.MappingNode:
         node = super().represent_mapping(*args, **more)
-        node.flow_style = _can_fit_one_line(list(chain.from_iterable(node.value)))
+        node.flow_style = _can_yaml_nodes_fit_one_line(list(chain.from_iterable(node.value)))
         return node
 
 
-def _can_fit_one_line(nodes: Sequence[yaml.Node]) -> bool:
+def _can_yaml_nodes_fit_one_line(nodes: Sequence[yaml.Node]) -> bool:
     scalars = all(isinstance(node, yaml.ScalarNode) for node in nodes)
     return scalars and sum(len(str(node.value)) + 2 for node in nodes) <= SMALL
 
 
 __all__ = [
     "build_spec_from_request",
-    "format_spec_yaml",
-    "import_request_json",
-    "import_spec",
-    "list_unknown_settings",
-    "read_group_images",
+    "format_commented_cluster_spec_yaml",
+    "import_spec_from_cluster_description",
+    "import_spec_from_request_json",
+    "list_settings_missing_from_import",
+    "read_group_image_settings",
 ]
 
 Roles = Mapping[str, tuple[str, str | None]]
@@ -292,7 +321,7 @@ _ROLES = {theirs: ours for ours, theirs in NODE_TYPES.items()}
 _CAPACITIES = {theirs: ours for ours, theirs in CAPACITY.items()}
 
 
-def import_spec(
+def import_spec_from_cluster_description(
     describe: Mapping[str, Any],
     tags: Mapping[str, str] | None = None,
     parameters: Mapping[str, Any] | None = None,
@@ -316,20 +345,22 @@ def import_spec(
     return build_spec_from_request(request, parameters)
 
 
-def import_request_json(text: str, path: str, model: ServiceModel) -> ClusterSpec:
+def import_spec_from_request_json(
+    text: str, path: str, model: SageMakerServiceModel
+) -> ClusterSpec:
     """Return the spec of a create-cluster request, as the AWS CLI's `--cli-input-json` takes it.
 
-    `path` names it in errors. Raises SpecError with every place that the service's model refuses,
-    HpctlError for EKS.
+    `path` names it in errors. Raises ClusterSpecError with every place that the service's model
+    refuses, HpctlError for EKS.
     """
     try:
         request = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise SpecError(path, [f"it is not JSON: {error}"]) from error
+        raise ClusterSpecError(path, [f"it is not JSON: {error}"]) from error
     wrong = model.problems(request)
     if wrong:
         places = [(".".join(map(str, place)) or "the request", what) for place, what in wrong]
-        raise SpecError(path, [f"{place}: {what}" for place, what in places])
+        raise ClusterSpecError(path, [f"{place}: {what}" for place, what in places])
     _require_slurm_cluster(request)
     return build_spec_from_request(request)
 
@@ -343,7 +374,7 @@ def _require_slurm_cluster(answer: Mapping[str, Any]) -> None:
         )
 
 
-def read_group_images(describe: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+def read_group_image_settings(describe: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     """Return the AMI of each group, as keys of the file that would pin it.
 
     Not part of the spec: the service tells the AMI of every group, chosen or not, and a file that
@@ -357,7 +388,7 @@ def read_group_images(describe: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     return images
 
 
-def list_unknown_settings(
+def list_settings_missing_from_import(
     spec: ClusterSpec, no_roles: str = "", *, images: bool = True
 ) -> list[str]:
     """Return what the service does not tell of a cluster, so that the file cannot say it.
@@ -379,7 +410,7 @@ def build_spec_from_request(
 ) -> ClusterSpec:
     """Return the spec of a CreateCluster request; what the models have no word for goes to `raw`.
 
-    Raises SpecError.
+    Raises ClusterSpecError.
     """
     name = str(request["ClusterName"])
     groups = request["InstanceGroups"]
@@ -388,7 +419,7 @@ def build_spec_from_request(
     slurm = request.get("Orchestrator", {}).get("Slurm", {})
     answer = {
         **{ours: request.get(theirs) for theirs, ours in CLUSTER.items() if ours},
-        "instance_groups": [_convert_request_group(group, roles) for group in groups],
+        "instance_groups": [_convert_request_instance_group(group, roles) for group in groups],
         "vpc": _convert_vpc_config(request.get("VpcConfig")),
         "tags": {tag["Key"]: tag["Value"] for tag in request.get("Tags", ())},
         "slurm_config": style,
@@ -396,11 +427,13 @@ def build_spec_from_request(
         "accounting_database": slurm.get("AccountingDatabase"),
         "provisioning_parameters": section if style != "api" else None,
     }
-    spec = build_spec(_select_known_keys(ClusterSpec, answer), f"cluster {name}")
-    return check_spec(_add_raw_request_values(spec, request), f"cluster {name}")
+    spec = build_cluster_spec(_select_known_section_keys(ClusterSpec, answer), f"cluster {name}")
+    return require_valid_cluster_spec(
+        _add_unmodeled_request_values(spec, request), f"cluster {name}"
+    )
 
 
-def _convert_request_group(request: Mapping[str, Any], roles: Roles) -> dict[str, Any]:
+def _convert_request_instance_group(request: Mapping[str, Any], roles: Roles) -> dict[str, Any]:
     name = str(request["InstanceGroupName"])
     slurm = request.get("SlurmConfig")
     role, partition = roles.get(name, (None, None))
@@ -423,11 +456,13 @@ def _convert_request_group(request: Mapping[str, Any], roles: Roles) -> dict[str
     return answer
 
 
-def _select_known_keys(kind: type[SpecSection], answer: Mapping[str, Any]) -> dict[str, Any]:
+def _select_known_section_keys(
+    kind: type[SpecSection], answer: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return an answer with the keys of a section, at any depth. An API section is in the API's
     words.
 
-    What the sections have no word for is found again in `_add_raw_request_values`.
+    What the sections have no word for is found again in `_add_unmodeled_request_values`.
     """
     names = kind.api_names() if issubclass(kind, ApiSection) else {}
     found = {}
@@ -435,14 +470,16 @@ def _select_known_keys(kind: type[SpecSection], answer: Mapping[str, Any]) -> di
         value = answer.get(names.get(field.name, field.name))
         if value not in (None, {}):
             inner = _find_section_class(field.type)
-            found[field.name] = value if inner is None else _keep_known_keys(inner, value)
+            found[field.name] = (
+                value if inner is None else _select_known_keys_in_value(inner, value)
+            )
     return found
 
 
-def _keep_known_keys(kind: type[SpecSection], value: Any) -> Any:
+def _select_known_keys_in_value(kind: type[SpecSection], value: Any) -> Any:
     if isinstance(value, list | tuple):
-        return [_keep_known_keys(kind, one) for one in value]
-    return _select_known_keys(kind, value) if isinstance(value, Mapping) else value
+        return [_select_known_keys_in_value(kind, one) for one in value]
+    return _select_known_section_keys(kind, value) if isinstance(value, Mapping) else value
 
 
 def _find_section_class(kind: Any) -> type[SpecSection] | None:
@@ -458,24 +495,29 @@ def _convert_vpc_config(answer: Mapping[str, Any] | None) -> dict[str, Any] | No
     return {"subnets": answer["Subnets"], "security_groups": answer["SecurityGroupIds"]}
 
 
-def _add_raw_request_values(spec: ClusterSpec, request: Mapping[str, Any]) -> ClusterSpec:
+def _add_unmodeled_request_values(spec: ClusterSpec, request: Mapping[str, Any]) -> ClusterSpec:
     """Return the spec with everything in `raw` that its fields do not say of the request."""
     groups = tuple(
-        replace(group, raw=_find_missing_values(theirs, make_group_request(spec, group)))
+        replace(
+            group,
+            raw=_find_values_missing_from_spec(theirs, make_instance_group_request(spec, group)),
+        )
         for group, theirs in zip(spec.groups, request["InstanceGroups"], strict=True)
     )
     rest = {key: value for key, value in request.items() if key != "InstanceGroups"}
-    raw = _find_missing_values(rest, make_create_request(spec))
+    raw = _find_values_missing_from_spec(rest, make_create_cluster_request(spec))
     return replace(spec, instance_groups=groups, raw=raw)
 
 
-def _find_missing_values(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:
+def _find_values_missing_from_spec(
+    theirs: Mapping[str, Any], ours: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return what a structure says that another does not."""
     found: dict[str, Any] = {}
     for key, value in theirs.items():
         text = ours.get(key)
         if isinstance(value, Mapping) and isinstance(text, Mapping):
-            deeper = _find_missing_values(value, text)
+            deeper = _find_values_missing_from_spec(value, text)
             if deeper:
                 found[key] = deeper
         elif isinstance(text, datetime):

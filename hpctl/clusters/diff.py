@@ -55,10 +55,10 @@ def rebuild_create_request(description: Mapping[str, Any]) -> dict[str, Any]:
     return request
 
 
-def fill_unset_values(requested: Any, observed: Any) -> Any:
+def fill_unset_request_values(requested: Any, observed: Any) -> Any:
     """Return what is requested, with what it leaves open as it is observed."""
     if isinstance(requested, Mapping) and isinstance(observed, Mapping):
-        both = {k: fill_unset_values(v, observed.get(k)) for k, v in requested.items()}
+        both = {k: fill_unset_request_values(v, observed.get(k)) for k, v in requested.items()}
         both |= {k: v for k, v in observed.items() if k in NO_OPINION and k not in requested}
         return both
     if (
@@ -66,7 +66,7 @@ def fill_unset_values(requested: Any, observed: Any) -> Any:
         and _is_structure_list(observed)
         and len(requested) == len(observed)
     ):
-        return [fill_unset_values(r, o) for r, o in zip(requested, observed, strict=True)]
+        return [fill_unset_request_values(r, o) for r, o in zip(requested, observed, strict=True)]
     return requested
 
 
@@ -74,21 +74,21 @@ def _is_structure_list(value: Any) -> bool:
     return isinstance(value, list | tuple) and all(isinstance(v, Mapping) for v in value)
 
 
-def flatten_values(value: Any, place: str = "") -> dict[str, Any]:
+def flatten_request_values(value: Any, place: str = "") -> dict[str, Any]:
     """Return every single value by its place (`LifeCycleConfig.OnCreate`); lists are single
     values."""
     if isinstance(value, Mapping) and value:
         found: dict[str, Any] = {}
         for key, one in value.items():
-            found |= flatten_values(one, f"{place}.{key}" if place else str(key))
+            found |= flatten_request_values(one, f"{place}.{key}" if place else str(key))
         return found
     if isinstance(value, list | tuple):
-        plain = [flatten_values(v) if isinstance(v, Mapping) else v for v in value]
+        plain = [flatten_request_values(v) if isinstance(v, Mapping) else v for v in value]
         return {place: sorted(plain) if place.rpartition(".")[2] in _SETS else plain}
     return {place: value}
 
 
-class DiffKind(StrEnum):
+class SpecChangeKind(StrEnum):
     """What becomes of a thing."""
 
     ADD = "add"
@@ -104,7 +104,7 @@ class SpecChange(Struct, frozen=True):
     name before it, or the group's name alone.
     """
 
-    kind: DiffKind
+    kind: SpecChangeKind
     place: str
     old: Any
     new: Any
@@ -120,7 +120,7 @@ class ClusterDiff(Struct, frozen=True):
     @property
     def impossible_changes(self) -> tuple[SpecChange, ...]:
         """Return what the service cannot change in place."""
-        return tuple(c for c in self.changes if c.kind is DiffKind.IMPOSSIBLE)
+        return tuple(c for c in self.changes if c.kind is SpecChangeKind.IMPOSSIBLE)
 
     @property
     def migrates(self) -> bool:
@@ -173,7 +173,7 @@ _CLUSTER_SAYS = {
 _OWN = ("InstanceGroups", "ClusterName", "Tags")
 
 
-def diff_cluster(
+def diff_request_with_cluster(
     requested: Mapping[str, Any],
     description: Mapping[str, Any],
     tags: Mapping[str, str] | None = None,
@@ -187,14 +187,14 @@ def diff_cluster(
     changes: list[SpecChange] = []
     if requested["ClusterName"] != observed.get("ClusterName"):
         renamed = SpecChange(
-            DiffKind.IMPOSSIBLE,
+            SpecChangeKind.IMPOSSIBLE,
             "ClusterName",
             old=observed.get("ClusterName"),
             new=requested["ClusterName"],
             consequence="a cluster keeps its name: this is another cluster",
         )
         changes.append(renamed)
-    changes += _diff_fields(
+    changes += _diff_request_fields(
         "",
         {k: v for k, v in requested.items() if k not in _OWN},
         {k: v for k, v in observed.items() if k not in _OWN},
@@ -204,52 +204,61 @@ def diff_cluster(
     wanted = {g["InstanceGroupName"]: g for g in requested.get("InstanceGroups", ())}
     there = {g["InstanceGroupName"]: g for g in observed["InstanceGroups"]}
     for name, group in wanted.items():
-        changes += _diff_group(name, group, there.get(name))
-    changes += [_make_group_removal(name, there[name]) for name in there if name not in wanted]
+        changes += _diff_requested_group_with_existing(name, group, there.get(name))
+    changes += [
+        _make_group_removal_change(name, there[name]) for name in there if name not in wanted
+    ]
     # A spec without tags leaves them as they are: its import may not have seen any.
     if tags is not None and requested.get("Tags"):
         asked = {t["Key"]: t["Value"] for t in requested["Tags"]}
         changes += [
-            SpecChange(DiffKind.CHANGE, f"Tags.{key}", tags.get(key), asked.get(key), "")
+            SpecChange(SpecChangeKind.CHANGE, f"Tags.{key}", tags.get(key), asked.get(key), "")
             for key in dict.fromkeys((*asked, *tags))
             if tags.get(key) != asked.get(key)
         ]
     found = ClusterDiff(str(requested["ClusterName"]), tuple(changes))
     return (
-        replace(found, changes=tuple(map(_restrict_migration_change, changes)))
+        replace(found, changes=tuple(map(_restrict_change_during_migration, changes)))
         if found.migrates
         else found
     )
 
 
-def _restrict_migration_change(change: SpecChange) -> SpecChange:
+def _restrict_change_during_migration(change: SpecChange) -> SpecChange:
     """Return a change as it is beside a migration, which makes and takes no instances."""
-    if change.kind in (DiffKind.ADD, DiffKind.DESTROY) or change.place == "NodeProvisioningMode":
-        return replace(change, kind=DiffKind.IMPOSSIBLE, consequence=_ALONE)
+    if (
+        change.kind in (SpecChangeKind.ADD, SpecChangeKind.DESTROY)
+        or change.place == "NodeProvisioningMode"
+    ):
+        return replace(change, kind=SpecChangeKind.IMPOSSIBLE, consequence=_ALONE)
     return change
 
 
-def _diff_group(
+def _diff_requested_group_with_existing(
     name: str, group: Mapping[str, Any], there: Mapping[str, Any] | None
 ) -> list[SpecChange]:
     count = int(group["InstanceCount"])
     if there is None:
         types = format_instance_types(group)
         adds = f"a new group: {count} instance(s) of {types} are made, and paid for"
-        return [SpecChange(DiffKind.ADD, name, None, f"{count} x {types}", adds)]
+        return [SpecChange(SpecChangeKind.ADD, name, None, f"{count} x {types}", adds)]
     have = int(there["InstanceCount"])
     changes = []
     if count > have:
         adds = f"{count - have} instance(s) are made, and paid for"
-        changes.append(SpecChange(DiffKind.ADD, f"{name}.InstanceCount", have, count, adds))
-    elif count < have and is_controller(there):
+        changes.append(SpecChange(SpecChangeKind.ADD, f"{name}.InstanceCount", have, count, adds))
+    elif count < have and is_controller_group(there):
         why = "controller nodes cannot be removed"
-        changes.append(SpecChange(DiffKind.IMPOSSIBLE, f"{name}.InstanceCount", have, count, why))
+        changes.append(
+            SpecChange(SpecChangeKind.IMPOSSIBLE, f"{name}.InstanceCount", have, count, why)
+        )
     elif count < have:
         gone = f"{have - count} instance(s) go, with their volumes: idle ones first, by name"
-        changes.append(SpecChange(DiffKind.DESTROY, f"{name}.InstanceCount", have, count, gone))
-    own = {"InstanceGroupName", "InstanceCount", *_list_incomparable_images(group, there)}
-    return changes + _diff_fields(
+        changes.append(
+            SpecChange(SpecChangeKind.DESTROY, f"{name}.InstanceCount", have, count, gone)
+        )
+    own = {"InstanceGroupName", "InstanceCount", *_list_incomparable_group_images(group, there)}
+    return changes + _diff_request_fields(
         name,
         {k: v for k, v in group.items() if k not in own},
         {k: v for k, v in there.items() if k not in own},
@@ -258,40 +267,53 @@ def _diff_group(
     )
 
 
-def _list_incomparable_images(group: Mapping[str, Any], there: Mapping[str, Any]) -> list[str]:
+def _list_incomparable_group_images(
+    group: Mapping[str, Any], there: Mapping[str, Any]
+) -> list[str]:
     """Return what cannot be compared: `default` is whatever is latest, and old groups tell no
     image."""
     images = ("ImageId", "ImageReleaseVersion")
     return [key for key in images if group.get(key) == "default" or key not in there]
 
 
-def _diff_fields(
+def _diff_request_fields(
     where: str,
     requested: Mapping[str, Any],
     observed: Mapping[str, Any],
     fixed: Mapping[str, str],
     says: Mapping[str, str],
 ) -> list[SpecChange]:
-    new = flatten_values(_strip_empty(fill_unset_values(requested, observed)))
-    old = flatten_values(_strip_empty(observed))
+    new = flatten_request_values(
+        _strip_empty_values(fill_unset_request_values(requested, observed))
+    )
+    old = flatten_request_values(_strip_empty_values(observed))
     changes = []
     for place in dict.fromkeys((*new, *old)):
         before, after = old.get(place), new.get(place)
         if before == after or not place:
             continue
-        why = _find_nearest_entry(fixed, place)
+        why = _find_entry_of_nearest_field_path(fixed, place)
         flexible = place.startswith("InstanceRequirements") and before and after
         first = place == _NODE_TYPE[1:] and before is None
-        kind = DiffKind.IMPOSSIBLE if why and not (flexible or first) else DiffKind.CHANGE
+        kind = (
+            SpecChangeKind.IMPOSSIBLE if why and not (flexible or first) else SpecChangeKind.CHANGE
+        )
         if place == "NodeProvisioningMode" and after is None:
-            kind, why = DiffKind.IMPOSSIBLE, "Continuous provisioning cannot be given up again"
-        text = why if kind is DiffKind.IMPOSSIBLE else _find_nearest_entry(says, place)
+            kind, why = (
+                SpecChangeKind.IMPOSSIBLE,
+                "Continuous provisioning cannot be given up again",
+            )
+        text = (
+            why
+            if kind is SpecChangeKind.IMPOSSIBLE
+            else _find_entry_of_nearest_field_path(says, place)
+        )
         full = f"{where}.{place}" if where else place
         changes.append(SpecChange(kind, full, before, after, text))
     return changes
 
 
-def _find_nearest_entry(table: Mapping[str, str], place: str) -> str:
+def _find_entry_of_nearest_field_path(table: Mapping[str, str], place: str) -> str:
     """Return the entry of the nearest place at or above this one."""
     while place:
         if place in table:
@@ -300,16 +322,16 @@ def _find_nearest_entry(table: Mapping[str, str], place: str) -> str:
     return ""
 
 
-def _make_group_removal(name: str, there: Mapping[str, Any]) -> SpecChange:
+def _make_group_removal_change(name: str, there: Mapping[str, Any]) -> SpecChange:
     old = f"{there['InstanceCount']} x {format_instance_types(there)}"
-    if is_controller(there):
+    if is_controller_group(there):
         why = "the controller group cannot be removed: delete the cluster"
-        return SpecChange(DiffKind.IMPOSSIBLE, name, old, None, why)
+        return SpecChange(SpecChangeKind.IMPOSSIBLE, name, old, None, why)
     gone = f"the group and its {there['InstanceCount']} instance(s) go, with their volumes"
-    return SpecChange(DiffKind.DESTROY, name, old, None, gone)
+    return SpecChange(SpecChangeKind.DESTROY, name, old, None, gone)
 
 
-def is_controller(group: Mapping[str, Any]) -> bool:
+def is_controller_group(group: Mapping[str, Any]) -> bool:
     """Return whether SlurmConfig says so: in the `provisioning_parameters` style it says
     nothing."""
     return bool(group.get("SlurmConfig", {}).get("NodeType") == "Controller")
@@ -321,14 +343,14 @@ def format_instance_types(group: Mapping[str, Any], between: str = ", ") -> str:
     return between.join(flexible) or str(group.get("InstanceType", "?"))
 
 
-def _strip_empty(value: Any) -> Any:
+def _strip_empty_values(value: Any) -> Any:
     """Without what is empty: the API answers an empty list where nothing was asked for.
 
     But CapacityRequirements says Spot by an empty structure.
     """
     if not isinstance(value, Mapping):
         return value
-    kept = {k: _strip_empty(v) for k, v in value.items()}
+    kept = {k: _strip_empty_values(v) for k, v in value.items()}
     return {
         k: v for k, v in kept.items() if k in ("Spot", "OnDemand") or v not in ([], {}, None, "", 0)
     }

@@ -21,8 +21,8 @@ from hpctl.sagemaker.failure_causes import (
     classify_failure_message,
     explain_node_failure,
 )
-from hpctl.toolkit.errors import HpctlError, ResourceNotFound, Unavailable
-from hpctl.vocabulary.ports import Aws
+from hpctl.toolkit.errors import HpctlError, ResourceNotFound, ServiceUnavailable
+from hpctl.vocabulary.ports import AwsClientFactory
 
 TAIL = 300
 """Newest lines that are looked at: the script has ended, so its failure is among them."""
@@ -48,7 +48,7 @@ class LifecycleLogLocation(Struct, frozen=True):
         return f"{self.group} {self.stream}"
 
 
-class FailedLogLine(Struct, frozen=True):
+class LifecycleFailureLogLine(Struct, frozen=True):
     """The line that says what failed, and the step it names. `unread`: why there is none.
 
     `unreachable`: the service did not answer, and another log would fail in the same way.
@@ -70,7 +70,9 @@ def locate_lifecycle_log(
     )
 
 
-def read_failed_line(aws: Aws, where: LifecycleLogLocation) -> FailedLogLine:
+def read_lifecycle_failure_log_line(
+    aws: AwsClientFactory, where: LifecycleLogLocation
+) -> LifecycleFailureLogLine:
     """Read the newest lines and pick the one with the cause. Never raises: the failure is reported
     elsewhere, and a log that cannot be read must not hide it.
     """
@@ -83,24 +85,26 @@ def read_failed_line(aws: Aws, where: LifecycleLogLocation) -> FailedLogLine:
             startFromHead=False,
         )
     except ResourceNotFound:
-        return FailedLogLine(unread="the log has not reached CloudWatch Logs (yet)")
+        return LifecycleFailureLogLine(unread="the log has not reached CloudWatch Logs (yet)")
     except HpctlError as error:
-        return FailedLogLine(unread=str(error), unreachable=isinstance(error, Unavailable))
+        return LifecycleFailureLogLine(
+            unread=str(error), unreachable=isinstance(error, ServiceUnavailable)
+        )
     lines = [str(event.get("message", "")).rstrip() for event in answer.get("events", ())]
-    return find_failed_line([line for line in lines if line.strip()])
+    return find_lifecycle_failure_log_line([line for line in lines if line.strip()])
 
 
-def find_failed_line(lines: list[str]) -> FailedLogLine:
+def find_lifecycle_failure_log_line(lines: list[str]) -> LifecycleFailureLogLine:
     """Return the line of a failed script's log that says most, searched from the end."""
     if not lines:
-        return FailedLogLine(unread="the log is empty")
+        return LifecycleFailureLogLine(unread="the log is empty")
     steps = [(n, m["step"]) for n, line in enumerate(lines) if (m := _STEP.search(line))]
     for pattern in (_OURS, _FAILED, _CLUES):
         for at in range(len(lines) - 1, -1, -1):
             if pattern.search(lines[at]) and not _PLATFORM.search(lines[at]):
                 step = next((name for n, name in reversed(steps) if n <= at), "")
-                return FailedLogLine(lines[at].strip(), step)
-    return FailedLogLine(lines[-1].strip(), steps[-1][1] if steps else "")
+                return LifecycleFailureLogLine(lines[at].strip(), step)
+    return LifecycleFailureLogLine(lines[-1].strip(), steps[-1][1] if steps else "")
 
 
 EXPLAINED = 5
@@ -108,7 +112,7 @@ EXPLAINED = 5
 
 
 def list_failed_nodes(
-    aws: Aws, description: Mapping[str, Any], rows: Iterable[NodeRow], now: datetime
+    aws: AwsClientFactory, description: Mapping[str, Any], rows: Iterable[NodeRow], now: datetime
 ) -> tuple[NodeProgress, ...]:
     """Return the failed of these nodes, the first EXPLAINED of them with their trouble.
 
@@ -134,13 +138,13 @@ def list_failed_nodes(
         trouble = explain_failed_node(aws, description, node, places)
         if trouble.cause is NodeFailureKind.LIFECYCLE and not dark:
             # Logs that cannot be reached cost half a minute each time: once is enough.
-            trouble, dark = add_lifecycle_log(aws, description, node, trouble)
+            trouble, dark = add_lifecycle_log_to_failure_cause(aws, description, node, trouble)
         failed[at] = replace(node, trouble=trouble)
     return tuple(failed)
 
 
 def explain_failed_node(
-    aws: Aws,
+    aws: AwsClientFactory,
     description: Mapping[str, Any],
     node: NodeProgress,
     places: dict[str, InstancePlacement],
@@ -157,8 +161,11 @@ def explain_failed_node(
     return explain_node_failure(node.message, places[node.group])
 
 
-def add_lifecycle_log(
-    aws: Aws, description: Mapping[str, Any], node: NodeProgress, trouble: NodeFailureCause
+def add_lifecycle_log_to_failure_cause(
+    aws: AwsClientFactory,
+    description: Mapping[str, Any],
+    node: NodeProgress,
+    trouble: NodeFailureCause,
 ) -> tuple[NodeFailureCause, bool]:
     """Return the trouble with its instance's lifecycle log, and whether no log can be reached at
     all."""
@@ -168,6 +175,6 @@ def add_lifecycle_log(
         node.group,
         node.instance_id,
     )
-    read = read_failed_line(aws, where)
+    read = read_lifecycle_failure_log_line(aws, where)
     text = replace(trouble, step=read.step, line=read.line, unread=read.unread, log=str(where))
     return text, read.unreachable

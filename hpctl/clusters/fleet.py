@@ -4,7 +4,7 @@ ListClusterNodes names instances and mostly their DNS host names; the address, t
 image stand in DescribeClusterNode alone, one call a node. Those calls go side by side, and begin
 while the list is still being read. Slurm's name is Slurm's to say: `with_slurm`.
 
-`InstanceResolver` runs `instance_join` over what was read last, with the names among Slurm's
+`InstanceToNodeMatcher` runs `instance_join` over what was read last, with the names among Slurm's
 NodeAddrs resolved. Joining is done again only when the provider's list, a NodeAddr or an answer of
 the resolver changed. Names are resolved apart from it, where waiting for a resolver delays nothing.
 """
@@ -18,7 +18,8 @@ from msgspec import Struct
 from hpctl.toolkit.errors import HpctlError
 
 AT_ONCE = 32
-"""Calls of DescribeClusterNode under way at once: as many connections as `ports.Aws` keeps."""
+"""Calls of DescribeClusterNode under way at once: as many connections as `ports.AwsClientFactory`
+keeps."""
 
 
 PAGE = 100

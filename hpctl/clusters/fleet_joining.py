@@ -7,15 +7,17 @@ from typing import Any
 from msgspec.structs import replace
 
 from hpctl.clusters.fleet import NOT_FOUND, PROTECTED, NodeRow
-from hpctl.engine.instance_resolver import join_instances_once
+from hpctl.engine.instance_resolver import match_instances_to_nodes_once
 from hpctl.engine.view import group_jobs_by_node
-from hpctl.vocabulary.assessment import Assessment
-from hpctl.vocabulary.cloud_facts import LEAVING, Instance, InstanceStatus, ProviderView
+from hpctl.vocabulary.assessment import NodeAssessment
+from hpctl.vocabulary.cloud_facts import LEAVING, CloudProviderView, Instance, InstanceStatus
 from hpctl.vocabulary.identity import InstanceId, NodeName
 from hpctl.vocabulary.slurm_facts import SchedulerView
 
 
-def join_slurm_states(rows: Iterable[NodeRow], slurm: SchedulerView) -> tuple[NodeRow, ...]:
+def add_slurm_states_to_node_rows(
+    rows: Iterable[NodeRow], slurm: SchedulerView
+) -> tuple[NodeRow, ...]:
     """Return the rows with Slurm's name, state, reason and running jobs, joined as the daemon joins
     them.
 
@@ -31,7 +33,9 @@ def join_slurm_states(rows: Iterable[NodeRow], slurm: SchedulerView) -> tuple[No
         )
         for key, row in zip(at, listed, strict=True)
     }  # fmt: skip
-    provider, join = join_instances_once(ProviderView(slurm.as_of, instances=answer), slurm)
+    provider, join = match_instances_to_nodes_once(
+        CloudProviderView(slurm.as_of, instances=answer), slurm
+    )
     names = [provider.instances[key].node or NodeName("") for key in at]
     holding = group_jobs_by_node([name for name in names if name in slurm.nodes], slurm.jobs)
     joined = []
@@ -58,8 +62,8 @@ def join_slurm_states(rows: Iterable[NodeRow], slurm: SchedulerView) -> tuple[No
     return tuple(joined)
 
 
-def join_health(
-    rows: Iterable[NodeRow], assessments: Mapping[NodeName, Assessment]
+def add_health_to_node_rows(
+    rows: Iterable[NodeRow], assessments: Mapping[NodeName, NodeAssessment]
 ) -> tuple[NodeRow, ...]:
     """Return the rows with what hpctl's daemon makes of each node's own instance."""
     joined = []
@@ -75,7 +79,7 @@ def join_health(
     return tuple(joined)
 
 
-def join_instance_names(
+def add_instance_names_to_rows(
     rows: Iterable[NodeRow], resource_config: Mapping[str, Any]
 ) -> tuple[NodeRow, ...]:
     """Return the rows with `<group>-<n>` from a node's resource_config.json: by instance id, else

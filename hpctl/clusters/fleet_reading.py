@@ -8,18 +8,20 @@ from msgspec.structs import replace
 
 from hpctl.clusters.fleet import AT_ONCE, PAGE, PROTECTED, Fleet, NodeRow
 from hpctl.engine.instance_resolver import make_natural_sort_key
-from hpctl.toolkit.errors import CallRefused, ResourceNotFound, Unavailable
-from hpctl.vocabulary.instance_join import guess_node_name, parse_host_address
-from hpctl.vocabulary.ports import Aws, ServiceClient
+from hpctl.toolkit.errors import ResourceNotFound, ServiceCallRefused, ServiceUnavailable
+from hpctl.vocabulary.instance_join import guess_hyperpod_node_name, parse_address_from_host_name
+from hpctl.vocabulary.ports import AwsClientFactory, AwsServiceClient
 
 
-def read_node_rows(aws: Aws, cluster: str, *, details: bool = True) -> tuple[NodeRow, ...]:
+def read_node_rows(
+    aws: AwsClientFactory, cluster: str, *, details: bool = True
+) -> tuple[NodeRow, ...]:
     """Return every node of a cluster. Raises ResourceNotFound where there is no such cluster, and
     as reads do."""
     return read_fleet(aws, cluster, details=details).rows
 
 
-def read_fleet(aws: Aws, cluster: str, *, details: bool = True) -> Fleet:
+def read_fleet(aws: AwsClientFactory, cluster: str, *, details: bool = True) -> Fleet:
     """Return a cluster and its nodes, read side by side.
 
     Without `details` a node is described only where its host name does not tell its address. A
@@ -31,7 +33,7 @@ def read_fleet(aws: Aws, cluster: str, *, details: bool = True) -> Fleet:
     try:
         description = pool.submit(_describe_cluster, sagemaker, cluster)
         asked: list[tuple[NodeRow, Future[NodeRow | None] | None]] = []
-        for summary in _list_summaries(sagemaker, cluster):
+        for summary in _list_node_summaries(sagemaker, cluster):
             row = _make_node_row(summary)
             wanted = details or (row.instance_id and not row.ip)
             more = pool.submit(_read_node_details, sagemaker, cluster, summary) if wanted else None
@@ -42,14 +44,14 @@ def read_fleet(aws: Aws, cluster: str, *, details: bool = True) -> Fleet:
         pool.shutdown(cancel_futures=True)
     role_of = map_group_roles(whole)
     named = [replace(row, role=role_of.get(row.group, "")) for row in rows if row is not None]
-    return Fleet(whole, tuple(sorted(named, key=_sort_key)))
+    return Fleet(whole, tuple(sorted(named, key=_make_node_row_sort_key)))
 
 
-def _describe_cluster(sagemaker: ServiceClient, cluster: str) -> Mapping[str, Any]:
+def _describe_cluster(sagemaker: AwsServiceClient, cluster: str) -> Mapping[str, Any]:
     return sagemaker.read("describe_cluster", ClusterName=cluster)
 
 
-def read_group_target_counts(aws: Aws, cluster: str) -> dict[str, int]:
+def read_group_target_counts(aws: AwsClientFactory, cluster: str) -> dict[str, int]:
     """Return the TargetCount of every group. Raises as reads do."""
     description = aws.service("sagemaker").read("describe_cluster", ClusterName=cluster)
     groups = description.get("InstanceGroups", ())
@@ -65,7 +67,7 @@ def map_group_roles(description: Mapping[str, Any]) -> Mapping[str, str]:
     }
 
 
-def _list_summaries(sagemaker: ServiceClient, cluster: str) -> Iterator[Mapping[str, Any]]:
+def _list_node_summaries(sagemaker: AwsServiceClient, cluster: str) -> Iterator[Mapping[str, Any]]:
     """Yield every summary; with logical ids, and so with nodes that have no instance yet, if it can
     be.
 
@@ -77,7 +79,7 @@ def _list_summaries(sagemaker: ServiceClient, cluster: str) -> Iterator[Mapping[
     )
     try:
         first = next(pages, None)
-    except CallRefused as error:
+    except ServiceCallRefused as error:
         if error.code != "ValidationException":
             raise
         yield from sagemaker.pages("list_cluster_nodes", "ClusterNodeSummaries", **request)
@@ -88,7 +90,7 @@ def _list_summaries(sagemaker: ServiceClient, cluster: str) -> Iterator[Mapping[
 
 
 def _read_node_details(
-    sagemaker: ServiceClient, cluster: str, summary: Mapping[str, Any]
+    sagemaker: AwsServiceClient, cluster: str, summary: Mapping[str, Any]
 ) -> NodeRow | None:
     """Return the row with all that DescribeClusterNode knows; None where the node is gone."""
     keys = {"NodeId": "InstanceId", "NodeLogicalId": "NodeLogicalId"}
@@ -101,7 +103,7 @@ def _read_node_details(
             )
         except ResourceNotFound:
             continue
-        except Unavailable as error:
+        except ServiceUnavailable as error:
             return replace(_make_node_row(summary), unread=str(error))
         return _make_node_row({**summary, **answer["NodeDetails"]})
     return None
@@ -111,9 +113,9 @@ def _make_node_row(answer: Mapping[str, Any]) -> NodeRow:
     """Return a row of a summary or of a node's details: their words are the same."""
     status = answer.get("InstanceStatus", {})
     dns = str(answer.get("PrivateDnsHostname") or "")
-    ip = str(answer.get("PrivatePrimaryIp") or parse_host_address(dns))
+    ip = str(answer.get("PrivatePrimaryIp") or parse_address_from_host_name(dns))
     return NodeRow(
-        node=guess_node_name(ip, dns),
+        node=guess_hyperpod_node_name(ip, dns),
         instance_id=str(answer.get("InstanceId") or ""),
         logical_id=str(answer.get("NodeLogicalId") or ""),
         ip=ip,
@@ -130,7 +132,7 @@ def _make_node_row(answer: Mapping[str, Any]) -> NodeRow:
     )
 
 
-def _sort_key(row: NodeRow) -> tuple[Any, ...]:
+def _make_node_row_sort_key(row: NodeRow) -> tuple[Any, ...]:
     rank = PROTECTED.index(row.role) if row.role in PROTECTED else len(PROTECTED)
     return (
         rank,

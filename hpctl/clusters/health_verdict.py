@@ -4,7 +4,7 @@ import re
 from datetime import datetime, timedelta
 
 from hpctl.toolkit.errors import HpctlError
-from hpctl.vocabulary.ports import Aws
+from hpctl.vocabulary.ports import AwsClientFactory
 
 SKEW = timedelta(minutes=5)
 """How far a node's clock may be from the operator's."""
@@ -13,8 +13,8 @@ SKEW = timedelta(minutes=5)
 _VERDICT = re.compile(r"(replacement|reboot)Required:\s*(true|false)", re.IGNORECASE)
 
 
-def read_health_verdict(
-    aws: Aws, arn: str, cluster: str, instance: str, since: datetime
+def read_health_check_recommendation(
+    aws: AwsClientFactory, arn: str, cluster: str, instance: str, since: datetime
 ) -> tuple[str, str]:
     """Return what an instance's own log says it needs (`replacement`, `reboot` or nothing), and its
     line.

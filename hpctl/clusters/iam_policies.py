@@ -19,7 +19,7 @@ from msgspec import Struct, field
 from hpctl.toolkit.errors import HpctlError
 
 
-class ActionResource(Enum):
+class IamActionResource(Enum):
     """What an action is allowed on. Which actions know which: the Service Authorization Reference.
 
     ANY: AWS knows no resource for it.
@@ -43,13 +43,13 @@ class ActionResource(Enum):
     FSX_ROLE = "fsx-role"
 
 
-Table = Mapping[str, Mapping[ActionResource, str]]
+Table = Mapping[str, Mapping[IamActionResource, str]]
 """By boto3's service, and by what they are allowed on: operations, divided by blanks."""
 
 HEAD_NODE: Table = {
     "sagemaker": {
         # describe_cluster_node: where the host names of a list do not spell Slurm's addresses.
-        ActionResource.CLUSTER: "describe_cluster list_cluster_nodes describe_cluster_node"
+        IamActionResource.CLUSTER: "describe_cluster list_cluster_nodes describe_cluster_node"
         " batch_reboot_cluster_nodes batch_replace_cluster_nodes"
     }
 }
@@ -58,45 +58,48 @@ HEAD_NODE: Table = {
 AUTOSCALE: Table = {
     "sagemaker": {
         # update_cluster: where NodeProvisioningMode is not Continuous.
-        ActionResource.CLUSTER: "batch_add_cluster_nodes batch_delete_cluster_nodes update_cluster"
+        IamActionResource.CLUSTER: "batch_add_cluster_nodes batch_delete_cluster_nodes"
+        " update_cluster"
     }
 }
 """What it calls besides where autoscaling is on."""
 
 OPERATOR: Table = {
     "sagemaker": {
-        ActionResource.CLUSTER: "add_tags batch_add_cluster_nodes batch_delete_cluster_nodes"
+        IamActionResource.CLUSTER: "add_tags batch_add_cluster_nodes batch_delete_cluster_nodes"
         " batch_reboot_cluster_nodes batch_replace_cluster_nodes delete_cluster delete_tags"
         " describe_cluster describe_cluster_event describe_cluster_node list_cluster_events"
         " list_cluster_nodes list_cluster_operations list_tags start_cluster_health_check"
         " update_cluster update_cluster_software",
-        ActionResource.NEW_CLUSTER: "create_cluster",
-        ActionResource.RESERVED: "describe_reserved_capacity "
+        IamActionResource.NEW_CLUSTER: "create_cluster",
+        IamActionResource.RESERVED: "describe_reserved_capacity "
         "list_ultra_servers_by_reserved_capacity",
-        ActionResource.TRAINING_PLAN: "describe_training_plan "
+        IamActionResource.TRAINING_PLAN: "describe_training_plan "
         "describe_training_plan_extension_history",
-        ActionResource.ANY: "list_clusters list_training_plans",
+        IamActionResource.ANY: "list_clusters list_training_plans",
     },
     "ec2": {
-        ActionResource.ANY: "describe_images describe_instance_type_offerings "
+        IamActionResource.ANY: "describe_images describe_instance_type_offerings "
         "describe_instance_types"
         " describe_network_interfaces describe_route_tables describe_security_groups"
         " describe_subnets describe_vpc_attribute describe_vpc_endpoints"
     },
     "fsx": {
-        ActionResource.DATA_LINK: "create_data_repository_association "
+        IamActionResource.DATA_LINK: "create_data_repository_association "
         "describe_data_repository_associations",
-        ActionResource.FILE_SYSTEM: "describe_file_caches describe_file_systems",
+        IamActionResource.FILE_SYSTEM: "describe_file_caches describe_file_systems",
     },
-    "iam": {ActionResource.ROLE: "get_role simulate_principal_policy"},
-    "logs": {ActionResource.LOG_STREAMS: "get_log_events"},
+    "iam": {IamActionResource.ROLE: "get_role simulate_principal_policy"},
+    "logs": {IamActionResource.LOG_STREAMS: "get_log_events"},
     "s3": {
-        ActionResource.OBJECTS: "delete_object get_object put_object",
-        ActionResource.BUCKET: "get_bucket_location list_objects_v2",
+        IamActionResource.OBJECTS: "delete_object get_object put_object",
+        IamActionResource.BUCKET: "get_bucket_location list_objects_v2",
     },
-    "secretsmanager": {ActionResource.SECRET: "describe_secret"},
-    "service-quotas": {ActionResource.ANY: "list_aws_default_service_quotas list_service_quotas"},
-    "ssm": {ActionResource.SESSION: "start_session"},
+    "secretsmanager": {IamActionResource.SECRET: "describe_secret"},
+    "service-quotas": {
+        IamActionResource.ANY: "list_aws_default_service_quotas list_service_quotas"
+    },
+    "ssm": {IamActionResource.SESSION: "start_session"},
 }
 """What `hpctl cluster` and its siblings call, at an operator's workstation or in CI."""
 
@@ -121,7 +124,7 @@ LINKS_DATA = frozenset({"create_data_repository_association"})
 """Operations for which FSx creates a separate role, in the caller's name."""
 
 
-def list_iam_actions(service: str, operation: str) -> tuple[str, ...]:
+def list_required_iam_actions(service: str, operation: str) -> tuple[str, ...]:
     """Return the IAM actions that an operation needs: `("ec2:DescribeSubnets",)`."""
     own = ACTIONS.get(f"{service}.{operation}")
     name = "".join(part.capitalize() for part in operation.split("_"))
@@ -140,7 +143,7 @@ _CLUSTER_ARN = re.compile(
 _CLUSTER_NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}")
 
 
-class PolicyScope(Struct, frozen=True):
+class IamPolicyScope(Struct, frozen=True):
     """What a policy is narrowed to. `*` is anything."""
 
     region: str = "*"
@@ -170,7 +173,7 @@ class PolicyScope(Struct, frozen=True):
         return f"/aws/sagemaker/Clusters/{which}"
 
 
-class PolicyStatement(Struct, frozen=True):
+class IamPolicyStatement(Struct, frozen=True):
     """One statement, in IAM's words."""
 
     sid: str
@@ -189,7 +192,7 @@ class PolicyStatement(Struct, frozen=True):
         }
 
 
-def make_policy_scope(  # noqa: PLR0913 -- each a name that a policy may be narrowed to, by keyword
+def make_iam_policy_scope(  # noqa: PLR0913 -- each a name that a policy may be narrowed to, by keyword
     *,
     cluster: str = "",
     account: str = "",
@@ -200,12 +203,12 @@ def make_policy_scope(  # noqa: PLR0913 -- each a name that a policy may be narr
     alarms: tuple[str, ...] = (),
     autoscale: bool = False,
     evidence: str = "",
-) -> PolicyScope:
+) -> IamPolicyScope:
     """Make a scope of names and of settings; a cluster's ARN gives region and account as well.
 
     Raises HpctlError for what is no name, and for names that contradict each other.
     """
-    partition, cluster_id = _find_partition(region), "*"
+    partition, cluster_id = _get_aws_partition_of_region(region), "*"
     found = _CLUSTER_ARN.fullmatch(cluster)
     if found:
         for text, of_arn, what in ((region, found[2], "region"), (account, found[3], "account")):
@@ -223,7 +226,7 @@ def make_policy_scope(  # noqa: PLR0913 -- each a name that a policy may be narr
         )
     if account and not re.fullmatch(r"\d{12}", account):
         raise HpctlError(f"{account!r} is not an AWS account id", "write the account's 12 digits")
-    return PolicyScope(
+    return IamPolicyScope(
         region or "*",
         account or "*",
         cluster or "*",
@@ -238,17 +241,17 @@ def make_policy_scope(  # noqa: PLR0913 -- each a name that a policy may be narr
     )
 
 
-def list_head_node_statements(to: PolicyScope) -> tuple[PolicyStatement, ...]:
+def list_head_node_statements(to: IamPolicyScope) -> tuple[IamPolicyStatement, ...]:
     """Return what a controller needs beside the nodes' policy: the daemon, and the accounting's
     secret."""
-    operations = HEAD_NODE["sagemaker"][ActionResource.CLUSTER]
+    operations = HEAD_NODE["sagemaker"][IamActionResource.CLUSTER]
     if to.autoscale:
-        operations = f"{operations} {AUTOSCALE['sagemaker'][ActionResource.CLUSTER]}"
-    daemon = _make_statements_from_table({"sagemaker": {ActionResource.CLUSTER: operations}}, to)
-    return (*daemon, *list_evidence_read_statements(to), *list_secret_statements(to.secret))
+        operations = f"{operations} {AUTOSCALE['sagemaker'][IamActionResource.CLUSTER]}"
+    daemon = _make_statements_from_table({"sagemaker": {IamActionResource.CLUSTER: operations}}, to)
+    return (*daemon, *list_evidence_read_statements(to), *list_secret_access_statements(to.secret))
 
 
-def list_evidence_read_statements(to: PolicyScope) -> tuple[PolicyStatement, ...]:
+def list_evidence_read_statements(to: IamPolicyScope) -> tuple[IamPolicyStatement, ...]:
     """Return what a head node needs to check, copy and delete evidence in S3; nothing where it is
     in a directory."""
     if not to.evidence:
@@ -256,32 +259,32 @@ def list_evidence_read_statements(to: PolicyScope) -> tuple[PolicyStatement, ...
     bucket = f"arn:{to.partition}:s3:::{to.evidence.partition('/')[0]}"
     objects = f"arn:{to.partition}:s3:::{to.evidence}/*"
     return (
-        PolicyStatement("EvidenceObjects", ("s3:DeleteObject", "s3:GetObject"), (objects,)),
-        PolicyStatement("EvidenceBucket", ("s3:ListBucket",), (bucket,)),
+        IamPolicyStatement("EvidenceObjects", ("s3:DeleteObject", "s3:GetObject"), (objects,)),
+        IamPolicyStatement("EvidenceBucket", ("s3:ListBucket",), (bucket,)),
     )
 
 
-def list_evidence_write_statements(to: PolicyScope) -> tuple[PolicyStatement, ...]:
+def list_evidence_write_statements(to: IamPolicyScope) -> tuple[IamPolicyStatement, ...]:
     """Return what each node needs to keep evidence in S3; nothing where it is in a directory."""
     if not to.evidence:
         return ()
     objects = f"arn:{to.partition}:s3:::{to.evidence}/*"
-    return (PolicyStatement("Evidence", ("s3:PutObject",), (objects,)),)
+    return (IamPolicyStatement("Evidence", ("s3:PutObject",), (objects,)),)
 
 
-def list_secret_statements(arn: str) -> tuple[PolicyStatement, ...]:
+def list_secret_access_statements(arn: str) -> tuple[IamPolicyStatement, ...]:
     """Return what slurmdbd's set-up on a controller needs; nothing without a secret."""
     if not arn:
         return ()
-    return (PolicyStatement("AccountingSecret", ("secretsmanager:GetSecretValue",), (arn,)),)
+    return (IamPolicyStatement("AccountingSecret", ("secretsmanager:GetSecretValue",), (arn,)),)
 
 
-def list_operator_statements(to: PolicyScope) -> tuple[PolicyStatement, ...]:
+def list_operator_statements(to: IamPolicyScope) -> tuple[IamPolicyStatement, ...]:
     """Return what `hpctl cluster` needs."""
     return _make_statements_from_table(OPERATOR, to)
 
 
-def list_alarm_statements(to: PolicyScope) -> tuple[PolicyStatement, ...]:
+def list_alarm_rollback_statements(to: IamPolicyScope) -> tuple[IamPolicyStatement, ...]:
     """Return what an execution role needs where alarms roll an update back; nothing without one.
 
     SageMaker guide, "Update your AMI version in your SageMaker HyperPod cluster".
@@ -290,70 +293,81 @@ def list_alarm_statements(to: PolicyScope) -> tuple[PolicyStatement, ...]:
         return ()
     at = f"arn:{to.partition}:cloudwatch:{to.region}:{to.account}:alarm:"
     resources = tuple(at + name for name in to.alarms)
-    return (PolicyStatement("RollbackAlarms", ("cloudwatch:DescribeAlarms",), resources),)
+    return (IamPolicyStatement("RollbackAlarms", ("cloudwatch:DescribeAlarms",), resources),)
 
 
-def list_execution_role_statements(to: PolicyScope) -> tuple[PolicyStatement, ...]:
+def list_execution_role_statements(to: IamPolicyScope) -> tuple[IamPolicyStatement, ...]:
     """Return what HyperPod's own agents need on every node, with interfaces in a VPC of yours."""
     namespace = {"StringEquals": {"cloudwatch:namespace": "/aws/sagemaker/Clusters"}}
     return (
-        *list_alarm_statements(to),
+        *list_alarm_rollback_statements(to),
         *list_evidence_write_statements(to),
-        _make_statement("LogGroups", "logs:CreateLogGroup", ActionResource.LOGS, to),
-        _make_statement(
+        _make_iam_policy_statement("LogGroups", "logs:CreateLogGroup", IamActionResource.LOGS, to),
+        _make_iam_policy_statement(
             "LogStreams",
             "logs:CreateLogStream DescribeLogStreams PutLogEvents",
-            ActionResource.LOG_STREAMS,
+            IamActionResource.LOG_STREAMS,
             to,
         ),
-        _make_statement("Metrics", "cloudwatch:PutMetricData", ActionResource.ANY, to, namespace),
-        _make_statement("LifecycleScripts", "s3:GetObject", ActionResource.OBJECTS, to),
-        _make_statement("LifecyclePrefix", "s3:ListBucket", ActionResource.BUCKET, to),
-        _make_statement(
+        _make_iam_policy_statement(
+            "Metrics", "cloudwatch:PutMetricData", IamActionResource.ANY, to, namespace
+        ),
+        _make_iam_policy_statement(
+            "LifecycleScripts", "s3:GetObject", IamActionResource.OBJECTS, to
+        ),
+        _make_iam_policy_statement(
+            "LifecyclePrefix", "s3:ListBucket", IamActionResource.BUCKET, to
+        ),
+        _make_iam_policy_statement(
             "Sessions",
             "ssmmessages:CreateControlChannel CreateDataChannel OpenControlChannel OpenDataChannel",
-            ActionResource.ANY,
+            IamActionResource.ANY,
             to,
         ),
-        _make_statement(
+        _make_iam_policy_statement(
             "Interfaces",
             "ec2:CreateNetworkInterface CreateNetworkInterfacePermission DeleteNetworkInterface"
             " DeleteNetworkInterfacePermission DescribeDhcpOptions DescribeNetworkInterfaces"
             " DescribeSecurityGroups DescribeSubnets DescribeVpcs DetachNetworkInterface",
-            ActionResource.ANY,
+            IamActionResource.ANY,
             to,
         ),
-        _make_statement("InterfaceTags", "ec2:CreateTags", ActionResource.INTERFACE, to),
+        _make_iam_policy_statement(
+            "InterfaceTags", "ec2:CreateTags", IamActionResource.INTERFACE, to
+        ),
     )
 
 
-def _make_statement(
+def _make_iam_policy_statement(
     sid: str,
     text: str,
-    on: ActionResource,
-    to: PolicyScope,
+    on: IamActionResource,
+    to: IamPolicyScope,
     condition: Mapping[str, Mapping[str, str]] = {},
-) -> PolicyStatement:
+) -> IamPolicyStatement:
     """Return a statement of `service:Action Action ...`."""
     service, _, names = text.partition(":")
-    return PolicyStatement(
-        sid, tuple(f"{service}:{name}" for name in names.split()), _list_arns(on, to), condition
+    return IamPolicyStatement(
+        sid,
+        tuple(f"{service}:{name}" for name in names.split()),
+        _list_resource_arns(on, to),
+        condition,
     )
 
 
-PERSONAS: Mapping[str, Callable[[PolicyScope], tuple[PolicyStatement, ...]]] = {
+PERSONAS: Mapping[str, Callable[[IamPolicyScope], tuple[IamPolicyStatement, ...]]] = {
     "head-node": list_head_node_statements,
     "execution-role": list_execution_role_statements,
     "operator": list_operator_statements,
 }
 
 
-def make_policy(statements: tuple[PolicyStatement, ...]) -> dict[str, Any]:
+def make_iam_policy_document(statements: tuple[IamPolicyStatement, ...]) -> dict[str, Any]:
     """Return a policy document."""
     return {"Version": "2012-10-17", "Statement": [one.document() for one in statements]}
 
 
-def make_trust_policy() -> dict[str, Any]:
+def make_iam_trust_policy() -> dict[str, Any]:
     """The trust policy of a role that instances of a cluster have."""
     return {
         "Version": "2012-10-17",
@@ -363,24 +377,30 @@ def make_trust_policy() -> dict[str, Any]:
     }
 
 
-def _make_statements_from_table(table: Table, to: PolicyScope) -> tuple[PolicyStatement, ...]:
+def _make_statements_from_table(table: Table, to: IamPolicyScope) -> tuple[IamPolicyStatement, ...]:
     """Return one statement for each service and kind of resource."""
     found = []
     for service, kinds in table.items():
         for on, names in kinds.items():
-            actions = _list_sorted_actions(service, names)
+            actions = _list_sorted_iam_actions(service, names)
             found.append(
-                PolicyStatement(_make_statement_id(service, on), actions, _list_arns(on, to))
+                IamPolicyStatement(
+                    _make_statement_id(service, on), actions, _list_resource_arns(on, to)
+                )
             )
-    return (*found, *_list_dependent_statements(table, to))
+    return (*found, *_list_dependent_action_statements(table, to))
 
 
-def _list_sorted_actions(service: str, names: str) -> tuple[str, ...]:
-    actions = chain.from_iterable(list_iam_actions(service, name) for name in names.split())
+def _list_sorted_iam_actions(service: str, names: str) -> tuple[str, ...]:
+    actions = chain.from_iterable(
+        list_required_iam_actions(service, name) for name in names.split()
+    )
     return tuple(sorted(actions))
 
 
-def _list_dependent_statements(table: Table, to: PolicyScope) -> Iterator[PolicyStatement]:
+def _list_dependent_action_statements(
+    table: Table, to: IamPolicyScope
+) -> Iterator[IamPolicyStatement]:
     """Yield what a caller needs besides the operation's own action."""
     called: set[str] = set()
     for kinds in table.values():
@@ -388,19 +408,21 @@ def _list_dependent_statements(table: Table, to: PolicyScope) -> Iterator[Policy
             called.update(names.split())
     if PASSES_ROLES & called:
         condition = {"StringEquals": {"iam:PassedToService": SERVICE}}
-        yield _make_statement("PassRoles", "iam:PassRole", ActionResource.ROLE, to, condition)
+        yield _make_iam_policy_statement(
+            "PassRoles", "iam:PassRole", IamActionResource.ROLE, to, condition
+        )
     if LINKS_DATA & called:
         # FSx for Lustre User Guide, "Adding permissions to use data repositories in Amazon S3".
         needed = "iam:AttachRolePolicy CreateServiceLinkedRole PutRolePolicy"
-        yield _make_statement("FsxRoleForS3", needed, ActionResource.FSX_ROLE, to)
+        yield _make_iam_policy_statement("FsxRoleForS3", needed, IamActionResource.FSX_ROLE, to)
 
 
-def _make_statement_id(service: str, on: ActionResource) -> str:
-    text = f"{service}-{on.name.lower() if on is not ActionResource.ANY else 'look'}"
+def _make_statement_id(service: str, on: IamActionResource) -> str:
+    text = f"{service}-{on.name.lower() if on is not IamActionResource.ANY else 'look'}"
     return "".join(word.capitalize() for word in re.split("[-_]", text))
 
 
-def _find_partition(region: str) -> str:
+def _get_aws_partition_of_region(region: str) -> str:
     if region.startswith("cn-"):
         return "aws-cn"
     return "aws-us-gov" if region.startswith("us-gov-") else "aws"
@@ -410,42 +432,42 @@ def _make_arn_template(service: str, what: str) -> str:
     return "arn:{to.partition}:" + service + ":{to.region}:{to.account}:" + what
 
 
-_RESOURCES: Mapping[ActionResource, tuple[str, ...]] = {
-    ActionResource.ANY: ("*",),
-    ActionResource.CLUSTER: (_make_arn_template("sagemaker", "cluster/{to.cluster_id}"),),
-    ActionResource.NEW_CLUSTER: (_make_arn_template("sagemaker", "cluster/*"),),
-    ActionResource.TRAINING_PLAN: (_make_arn_template("sagemaker", "training-plan/*"),),
-    ActionResource.RESERVED: (
+_RESOURCES: Mapping[IamActionResource, tuple[str, ...]] = {
+    IamActionResource.ANY: ("*",),
+    IamActionResource.CLUSTER: (_make_arn_template("sagemaker", "cluster/{to.cluster_id}"),),
+    IamActionResource.NEW_CLUSTER: (_make_arn_template("sagemaker", "cluster/*"),),
+    IamActionResource.TRAINING_PLAN: (_make_arn_template("sagemaker", "training-plan/*"),),
+    IamActionResource.RESERVED: (
         _make_arn_template("sagemaker", "training-plan/*"),
         _make_arn_template("sagemaker", "reserved-capacity/*"),
     ),
-    ActionResource.BUCKET: ("arn:{to.partition}:s3:::{to.bucket}",),
-    ActionResource.OBJECTS: ("arn:{to.partition}:s3:::{to.bucket}/*",),
-    ActionResource.ROLE: ("arn:{to.partition}:iam::{to.account}:role/{to.role}",),
-    ActionResource.FILE_SYSTEM: (
+    IamActionResource.BUCKET: ("arn:{to.partition}:s3:::{to.bucket}",),
+    IamActionResource.OBJECTS: ("arn:{to.partition}:s3:::{to.bucket}/*",),
+    IamActionResource.ROLE: ("arn:{to.partition}:iam::{to.account}:role/{to.role}",),
+    IamActionResource.FILE_SYSTEM: (
         _make_arn_template("fsx", "file-system/*"),
         _make_arn_template("fsx", "file-cache/*"),
     ),
-    ActionResource.DATA_LINK: (
+    IamActionResource.DATA_LINK: (
         _make_arn_template("fsx", "file-system/*"),
         _make_arn_template("fsx", "association/*"),
     ),
-    ActionResource.LOGS: (_make_arn_template("logs", "log-group:{to.log_group}"),),
-    ActionResource.LOG_STREAMS: (
+    IamActionResource.LOGS: (_make_arn_template("logs", "log-group:{to.log_group}"),),
+    IamActionResource.LOG_STREAMS: (
         _make_arn_template("logs", "log-group:{to.log_group}:log-stream:*"),
     ),
-    ActionResource.SECRET: (_make_arn_template("secretsmanager", "secret:*"),),
-    ActionResource.SESSION: (
+    IamActionResource.SECRET: (_make_arn_template("secretsmanager", "secret:*"),),
+    IamActionResource.SESSION: (
         _make_arn_template("sagemaker", "cluster/{to.cluster_id}"),
         *("arn:{to.partition}:ssm:{to.region}:*:document/" + name for name in DOCUMENTS),
     ),
-    ActionResource.INTERFACE: (_make_arn_template("ec2", "network-interface/*"),),
-    ActionResource.FSX_ROLE: (
+    IamActionResource.INTERFACE: (_make_arn_template("ec2", "network-interface/*"),),
+    IamActionResource.FSX_ROLE: (
         "arn:{to.partition}:iam::{to.account}:role/aws-service-role/"
         "s3.data-source.lustre.fsx.amazonaws.com/*",
     ),
 }
 
 
-def _list_arns(on: ActionResource, to: PolicyScope) -> tuple[str, ...]:
+def _list_resource_arns(on: IamActionResource, to: IamPolicyScope) -> tuple[str, ...]:
     return tuple(one.format(to=to) for one in _RESOURCES[on])

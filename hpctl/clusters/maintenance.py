@@ -32,7 +32,7 @@ UPDATING = frozenset({"Pending", "InProgress", "RollbackInProgress"})
 CHECKING = "DeepHealthCheckInProgress"
 
 
-class GroupWork(Struct, frozen=True):
+class GroupMaintenanceProgress(Struct, frozen=True):
     """How far one group is: its own status, and how many of its nodes are in which."""
 
     name: str
@@ -43,11 +43,11 @@ class GroupWork(Struct, frozen=True):
     total: int
 
 
-class MaintenanceProgress(Struct, frozen=True):
+class ClusterMaintenanceProgress(Struct, frozen=True):
     """One look. `done` is the last; `failed` says what went wrong, empty where nothing did."""
 
     status: str
-    groups: tuple[GroupWork, ...]
+    groups: tuple[GroupMaintenanceProgress, ...]
     done: bool = False
     failed: str = ""
     unread: str = ""

@@ -9,10 +9,16 @@ from msgspec import Struct, field
 
 from hpctl.clusters.fleet import NodeRow
 from hpctl.clusters.fleet_reading import read_node_rows
-from hpctl.clusters.maintenance import EVERY_S, LAG_S, UPDATING, GroupWork, MaintenanceProgress
-from hpctl.clusters.maintenance_orders import has_running_checks
-from hpctl.toolkit.errors import OrderOutcomeUnknown, Unavailable
-from hpctl.vocabulary.ports import Aws
+from hpctl.clusters.maintenance import (
+    EVERY_S,
+    LAG_S,
+    UPDATING,
+    ClusterMaintenanceProgress,
+    GroupMaintenanceProgress,
+)
+from hpctl.clusters.maintenance_orders import has_running_health_checks
+from hpctl.toolkit.errors import OrderOutcomeUnknown, ServiceUnavailable
+from hpctl.vocabulary.ports import AwsClientFactory
 
 
 class MaintenanceFollower(Struct):
@@ -21,7 +27,7 @@ class MaintenanceFollower(Struct):
     `before` is what DescribeCluster said before the order: what differs from it is the order's.
     """
 
-    aws: Aws
+    aws: AwsClientFactory
     cluster: str
     groups: tuple[str, ...]
     clock: Callable[[], float]
@@ -32,23 +38,25 @@ class MaintenanceFollower(Struct):
     _seen: bool = False
     _begun: float = field(default=0.0)
 
-    def software(self) -> Iterator[MaintenanceProgress]:
+    def software(self) -> Iterator[ClusterMaintenanceProgress]:
         """Until every group's SoftwareUpdateStatus is an end."""
         return self._poll_maintenance_progress(
             self._evaluate_software_update, "SoftwareUpdateStatus"
         )
 
-    def health(self) -> Iterator[MaintenanceProgress]:
+    def health(self) -> Iterator[ClusterMaintenanceProgress]:
         """Until no deep health check is under way and no node is being checked or replaced."""
         return self._poll_maintenance_progress(self._evaluate_health_checks, "Status")
 
     def _poll_maintenance_progress(
         self,
-        judged: Callable[[Mapping[str, Any], MaintenanceProgress], MaintenanceProgress],
+        judged: Callable[
+            [Mapping[str, Any], ClusterMaintenanceProgress], ClusterMaintenanceProgress
+        ],
         status: str,
-    ) -> Iterator[MaintenanceProgress]:
+    ) -> Iterator[ClusterMaintenanceProgress]:
         self._begun = self.clock()
-        last = MaintenanceProgress("", ())
+        last = ClusterMaintenanceProgress("", ())
         while True:
             try:
                 description = self.aws.service("sagemaker").read(
@@ -58,8 +66,8 @@ class MaintenanceFollower(Struct):
                 last = judged(
                     description, self._build_maintenance_progress(description, rows, status)
                 )
-            except Unavailable as error:
-                last = MaintenanceProgress(last.status, last.groups, unread=str(error))
+            except ServiceUnavailable as error:
+                last = ClusterMaintenanceProgress(last.status, last.groups, unread=str(error))
             yield last
             if last.done:
                 return
@@ -73,7 +81,7 @@ class MaintenanceFollower(Struct):
 
     def _build_maintenance_progress(
         self, description: Mapping[str, Any], rows: Sequence[NodeRow], status: str
-    ) -> MaintenanceProgress:
+    ) -> ClusterMaintenanceProgress:
         groups = []
         for answer in description.get("InstanceGroups", ()):
             name = str(answer.get("InstanceGroupName", ""))
@@ -84,7 +92,7 @@ class MaintenanceFollower(Struct):
                 answer.get("DesiredImageReleaseVersion") or answer.get("DesiredImageId", "")
             )
             groups.append(
-                GroupWork(
+                GroupMaintenanceProgress(
                     name=name,
                     status=str(answer.get(status) or answer.get("Status", "")),
                     desired=desired,
@@ -93,38 +101,38 @@ class MaintenanceFollower(Struct):
                     total=len(mine),
                 )
             )
-        return MaintenanceProgress(str(description["ClusterStatus"]), tuple(groups))
+        return ClusterMaintenanceProgress(str(description["ClusterStatus"]), tuple(groups))
 
-    def _can_state_be_outdated(self) -> bool:
+    def _can_status_predate_maintenance_order(self) -> bool:
         """Return whether what is shown may be from before the order."""
         return not self._seen and self.clock() - self._begun < LAG_S
 
     def _evaluate_software_update(
-        self, description: Mapping[str, Any], work: MaintenanceProgress
-    ) -> MaintenanceProgress:
+        self, description: Mapping[str, Any], work: ClusterMaintenanceProgress
+    ) -> ClusterMaintenanceProgress:
         active = work.status == "SystemUpdating" or any(g.status in UPDATING for g in work.groups)
         changed = bool(self.before) and _list_group_images(description) != _list_group_images(
             self.before
         )
         self._seen = self._seen or active or changed
-        if active or self._can_state_be_outdated():
+        if active or self._can_status_predate_maintenance_order():
             return work
         bad = [f"group {g.name}: {g.status}" for g in work.groups if g.status in _BAD_ENDS]
         failure = str(description.get("FailureMessage", ""))
         text = "; ".join([*bad, *([failure] if bad and failure else [])])
-        return MaintenanceProgress(work.status, work.groups, done=True, failed=text)
+        return ClusterMaintenanceProgress(work.status, work.groups, done=True, failed=text)
 
     def _evaluate_health_checks(
-        self, _description: Mapping[str, Any], work: MaintenanceProgress
-    ) -> MaintenanceProgress:
+        self, _description: Mapping[str, Any], work: ClusterMaintenanceProgress
+    ) -> ClusterMaintenanceProgress:
         counts = chain.from_iterable(group.nodes.items() for group in work.groups)
         moving = any(number for status, number in counts if status not in _SETTLED)
-        active = moving or has_running_checks(self.aws.service("sagemaker"), self.cluster)
+        active = moving or has_running_health_checks(self.aws.service("sagemaker"), self.cluster)
         self._seen = self._seen or active
-        if active or self._can_state_be_outdated():
+        if active or self._can_status_predate_maintenance_order():
             return work
         # Each node's outcome is reported separately: another of the group may have failed before.
-        return MaintenanceProgress(work.status, work.groups, done=True)
+        return ClusterMaintenanceProgress(work.status, work.groups, done=True)
 
 
 def _list_group_images(description: Mapping[str, Any]) -> list[tuple[str, ...]]:

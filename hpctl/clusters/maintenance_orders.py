@@ -7,8 +7,13 @@ from msgspec import Struct
 
 from hpctl.clusters.fleet import NodeRow
 from hpctl.clusters.maintenance import CHECKING, DOUBT_LOOKS, DOUBT_S, IDS, UPDATING
-from hpctl.toolkit.errors import CallRefused, HpctlError, OrderOutcomeUnknown, Unavailable
-from hpctl.vocabulary.ports import Aws, ServiceClient
+from hpctl.toolkit.errors import (
+    HpctlError,
+    OrderOutcomeUnknown,
+    ServiceCallRefused,
+    ServiceUnavailable,
+)
+from hpctl.vocabulary.ports import AwsClientFactory, AwsServiceClient
 
 NO_BATCHES = (
     "rolling batches are for clusters with EKS (AWS's notes on HyperPod): with Slurm all nodes may "
@@ -25,7 +30,7 @@ def parse_batch_size(text: str) -> dict[str, Any]:
     return {"Type": kind, "Value": number}
 
 
-class SoftwareUpdate(Struct, frozen=True):
+class SoftwareUpdateOptions(Struct, frozen=True):
     """What an operator orders of UpdateClusterSoftware; what is empty is left to the service."""
 
     groups: Sequence[str] = ()
@@ -38,7 +43,7 @@ class SoftwareUpdate(Struct, frozen=True):
     alarms: Sequence[str] = ()
 
 
-def make_software_update_request(cluster: str, update: SoftwareUpdate) -> dict[str, Any]:
+def make_software_update_request(cluster: str, update: SoftwareUpdateOptions) -> dict[str, Any]:
     """Make UpdateClusterSoftware's request. Raises ValueError."""
     batch, rollback = update.batch, update.rollback_batch
     rolling = {"MaximumBatchSize": parse_batch_size(batch)} if batch else {}
@@ -90,7 +95,7 @@ def make_health_check_request(
 
 
 def send_maintenance_order(
-    aws: Aws,
+    aws: AwsClientFactory,
     operation: str,
     request: Mapping[str, Any],
     under_way: Callable[[], bool],
@@ -108,17 +113,17 @@ def send_maintenance_order(
                 return
     try:
         sagemaker.order(operation, **request)
-    except CallRefused:
+    except ServiceCallRefused:
         # What was in doubt and is refused now is under way: that is what conflicts with it.
         if not under_way():
             raise
 
 
-def is_software_updating(aws: Aws, cluster: str) -> bool:
+def is_software_updating(aws: AwsClientFactory, cluster: str) -> bool:
     """Return whether a software update is known to be under way. False where it is unknown."""
     try:
         description = aws.service("sagemaker").read("describe_cluster", ClusterName=cluster)
-    except Unavailable:
+    except ServiceUnavailable:
         return False
     groups = description.get("InstanceGroups", ())
     return description["ClusterStatus"] == "SystemUpdating" or any(
@@ -126,16 +131,16 @@ def is_software_updating(aws: Aws, cluster: str) -> bool:
     )
 
 
-def is_health_check_running(aws: Aws, cluster: str) -> bool:
+def is_health_check_running(aws: AwsClientFactory, cluster: str) -> bool:
     """Return whether deep health checks on demand are under way. Raises nothing but
     ResourceNotFound, Refused."""
     try:
-        return has_running_checks(aws.service("sagemaker"), cluster)
-    except Unavailable:
+        return has_running_health_checks(aws.service("sagemaker"), cluster)
+    except ServiceUnavailable:
         return False
 
 
-def has_running_checks(sagemaker: ServiceClient, cluster: str) -> bool:
+def has_running_health_checks(sagemaker: AwsServiceClient, cluster: str) -> bool:
     """Return whether the service lists deep health checks that are under way."""
     try:
         found = sagemaker.pages(
@@ -146,7 +151,7 @@ def has_running_checks(sagemaker: ServiceClient, cluster: str) -> bool:
             Status="InProgress",
         )
         return any(True for _ in found)
-    except CallRefused:
+    except ServiceCallRefused:
         # An operator's policy from before the operation was there: the nodes tell as well.
         rows = sagemaker.pages(
             "list_cluster_nodes", "ClusterNodeSummaries", ClusterName=cluster, MaxResults=100

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from msgspec import Struct, field
 
-from hpctl.clusters.bundle import MANIFEST, send_idempotent_order
+from hpctl.clusters.bundle import MANIFEST, send_idempotent_s3_request
 from hpctl.clusters.request import (
     FILE,
     LARGEST,
@@ -25,7 +25,7 @@ from hpctl.clusters.request import (
     read_s3_object,
 )
 from hpctl.toolkit.errors import HpctlError, ResourceNotFound
-from hpctl.vocabulary.ports import Aws
+from hpctl.vocabulary.ports import AwsClientFactory
 
 
 class LegacyParametersFile(Struct, frozen=True):
@@ -40,7 +40,7 @@ class LegacyParametersFile(Struct, frozen=True):
         return f"s3://{self.bucket}/{self.key}"
 
 
-class ClusterMigration(Struct, frozen=True):
+class LegacyParametersMigration(Struct, frozen=True):
     """The files of a cluster that migrates, and the directory of their backups."""
 
     backup: Path
@@ -61,41 +61,41 @@ class ClusterMigration(Struct, frozen=True):
                 "there",
             ) from error
 
-    def remove(self, aws: Aws) -> None:
+    def remove(self, aws: AwsClientFactory) -> None:
         """Delete the files from S3."""
         s3 = aws.service("s3")
         for file in self.files:
             if file.there:
-                send_idempotent_order(s3, "delete_object", Bucket=file.bucket, Key=file.key)
+                send_idempotent_s3_request(s3, "delete_object", Bucket=file.bucket, Key=file.key)
 
-    def restore(self, aws: Aws) -> None:
+    def restore(self, aws: AwsClientFactory) -> None:
         """Put every file back where it was."""
         s3 = aws.service("s3")
         for file in self.files:
-            send_idempotent_order(
+            send_idempotent_s3_request(
                 s3, "put_object", Bucket=file.bucket, Key=file.key, Body=file.content
             )
 
 
 def prepare_cluster_migration(
-    aws: Aws, found: Mapping[str, Any], request: Mapping[str, Any], backup: Path
-) -> ClusterMigration:
+    aws: AwsClientFactory, found: Mapping[str, Any], request: Mapping[str, Any], backup: Path
+) -> LegacyParametersMigration:
     """Look for a described cluster's files, and whether the request says what they say.
 
     A file that an update which was killed has removed is taken from its backup. Raises HpctlError
     for a cluster that cannot migrate so, Refused, Unavailable.
     """
-    files = tuple(_find_legacy_files(aws, found, backup))
+    files = tuple(_find_legacy_parameters_files(aws, found, backup))
     for file in files:
-        _check_legacy_file(file, request)
+        _check_legacy_parameters_file(file, request)
         if file.there:
-            _check_manifest(aws, file)
+            _require_file_not_in_bundle_manifest(aws, file)
     slurm = request.get("Orchestrator", {}).get("Slurm", {})
-    return ClusterMigration(backup, files, str(slurm.get("SlurmConfigStrategy", "")))
+    return LegacyParametersMigration(backup, files, str(slurm.get("SlurmConfigStrategy", "")))
 
 
-def _find_legacy_files(
-    aws: Aws, found: Mapping[str, Any], backup: Path
+def _find_legacy_parameters_files(
+    aws: AwsClientFactory, found: Mapping[str, Any], backup: Path
 ) -> Iterator[LegacyParametersFile]:
     s3 = aws.service("s3")
     for bucket, key in list_provisioning_parameter_files(found):
@@ -118,7 +118,7 @@ def _make_backup_path(backup: Path, bucket: str, key: str) -> Path:
     return backup / quote(f"{bucket}/{key}", safe="")
 
 
-def _check_legacy_file(file: LegacyParametersFile, request: Mapping[str, Any]) -> None:
+def _check_legacy_parameters_file(file: LegacyParametersFile, request: Mapping[str, Any]) -> None:
     """Raise HpctlError where something would be lost with the file, or could not be undone."""
     try:
         answer = json.loads(file.content)
@@ -144,8 +144,10 @@ def _check_legacy_file(file: LegacyParametersFile, request: Mapping[str, Any]) -
         if name in groups and lines != (NODE_TYPES[role], partition):
             raise HpctlError(
                 f"cannot migrate: {file} makes group {name} "
-                f"{_format_role(NODE_TYPES[role], partition)}, but the cluster file "
-                f"{_format_role(*lines)}; a role can never be changed after the migration",
+                f"{_format_group_role_and_partition(NODE_TYPES[role], partition)}, but the"
+                " cluster file "
+                f"{_format_group_role_and_partition(*lines)}; a role can never be changed after"
+                " the migration",
                 f"write the role of {file} into the cluster file; the partition can be changed "
                 "after the migration",
             )
@@ -163,11 +165,11 @@ def _check_legacy_file(file: LegacyParametersFile, request: Mapping[str, Any]) -
             )
 
 
-def _format_role(role: Any, partition: Any) -> str:
+def _format_group_role_and_partition(role: Any, partition: Any) -> str:
     return f"{role or 'nothing'}{f' in partition {partition}' if partition else ''}"
 
 
-def _check_manifest(aws: Aws, file: LegacyParametersFile) -> None:
+def _require_file_not_in_bundle_manifest(aws: AwsClientFactory, file: LegacyParametersFile) -> None:
     """Raise HpctlError where a bundle of hpctl's vouches for the file: nodes would refuse it."""
     key = file.key.removesuffix(FILE) + MANIFEST
     try:
@@ -185,7 +187,7 @@ def _check_manifest(aws: Aws, file: LegacyParametersFile) -> None:
         )
 
 
-def require_no_running_jobs(strategy: str, running: Sequence[int] | None) -> None:
+def require_no_jobs_for_slurm_config_strategy(strategy: str, running: Sequence[int] | None) -> None:
     """Raise HpctlError where a strategy needs an empty cluster and jobs run or may run.
 
     The guide: with Merge running jobs are not affected, with the others partitions are drained

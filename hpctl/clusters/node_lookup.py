@@ -10,7 +10,7 @@ from hpctl.toolkit.errors import ResourceNotFound
 from hpctl.toolkit.hostlist import HostlistError, expand_hostlist
 
 
-def find_group(description: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def find_instance_group(description: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """Return a group of a described cluster. Raises ResourceNotFound with the nearest that there
     are."""
     groups: dict[str, Mapping[str, Any]] = {
@@ -26,7 +26,7 @@ def find_group(description: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return groups[name]
 
 
-def resolve_node(
+def resolve_node_by_name(
     rows: Sequence[NodeRow], name: str, known: Mapping[str, Sequence[NodeRow]] | None = None
 ) -> NodeRow:
     """Return the one node of this name, of whatever kind the name is. Raises NodeLookupError.
@@ -65,7 +65,7 @@ def group_nodes_by_name(rows: Iterable[NodeRow]) -> dict[str, list[NodeRow]]:
     return found
 
 
-def resolve_nodes(rows: Sequence[NodeRow], names: Collection[str]) -> tuple[NodeRow, ...]:
+def resolve_nodes_by_names(rows: Sequence[NodeRow], names: Collection[str]) -> tuple[NodeRow, ...]:
     """Return each node once, in the order named; a name may be a Slurm hostlist. Raises
     NodeLookupError.
 
@@ -77,7 +77,7 @@ def resolve_nodes(rows: Sequence[NodeRow], names: Collection[str]) -> tuple[Node
     for name in names:
         try:
             for one in expand_hostlist(name):
-                found[resolve_node(rows, one, known)] = None
+                found[resolve_node_by_name(rows, one, known)] = None
         except HostlistError as error:
             wrong.append(f"{name}: {error}")
         except NodeLookupError as error:

@@ -7,14 +7,14 @@ from typing import Any
 from msgspec import Struct
 
 from hpctl.clusters.fleet import NOT_FOUND, UNKNOWN, NodeRow
-from hpctl.clusters.order_call import choose_node_id
+from hpctl.clusters.order_call import choose_node_id_for_api_call
 from hpctl.clusters.order_terms import NodeAction
 from hpctl.clusters.progress import FAILURE
 from hpctl.engine.instance_resolver import make_natural_sort_key
 from hpctl.engine.view import group_jobs_by_node
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.identity import NodeName
-from hpctl.vocabulary.reason import parse_reason_owner
+from hpctl.vocabulary.reason import parse_recovery_id_from_reason
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob, SlurmNode
 
 PREFIX = "operator:"
@@ -32,7 +32,7 @@ ALLOWED = {
 """The API's states in which a node takes an order; none named: any."""
 
 
-class OrderTarget(Struct, frozen=True):
+class NodeOrderTarget(Struct, frozen=True):
     """One node of an order. `refusal` says why it may not be; `warning` what to know before.
 
     `instance` is the one that the order is for: its id, or the logical id of a place without one.
@@ -55,7 +55,7 @@ class OrderTarget(Struct, frozen=True):
     slurmd: str = ""
 
 
-def choose_recovery_node_name(target: OrderTarget) -> NodeName:
+def choose_recovery_node_name(target: NodeOrderTarget) -> NodeName:
     """Return the name that a target's recovery has: Slurm's, or its place where it has none."""
     return NodeName(target.row.node or target.instance)
 
@@ -65,7 +65,7 @@ class NodeOrderPlan(Struct, frozen=True):
 
     verb: NodeAction
     cluster: str
-    targets: tuple[OrderTarget, ...]
+    targets: tuple[NodeOrderTarget, ...]
     refusal: str = ""
     arn: str = ""
     by: str = ""
@@ -83,7 +83,9 @@ def make_drain_reason(verb: NodeAction, row: NodeRow, by: str, slurmd: str = "")
     The instance makes it durable: a later reader of the node knows whether the order is done. Which
     slurmd was there then tells later whether the machine has come back or is only about to go.
     """
-    return f"{PREFIX}{verb}:{choose_node_id(row)}{f'@{slurmd}' if slurmd else ''} by {by}"
+    return (
+        f"{PREFIX}{verb}:{choose_node_id_for_api_call(row)}{f'@{slurmd}' if slurmd else ''} by {by}"
+    )
 
 
 def format_slurmd_start(node: SlurmNode) -> str:
@@ -109,7 +111,7 @@ def build_node_order_plan(  # noqa: PLR0913 -- each is a separate fact or choice
         name = NodeName(row.node)
         jobs = [job for job in here.get(name, ()) if job.running or job.completing]
         targets.append(
-            _plan_order_target(
+            _plan_node_order_target(
                 verb, row, jobs, slurm.nodes.get(name) if slurm else None, by, daemon
             )
         )
@@ -121,14 +123,14 @@ def build_node_order_plan(  # noqa: PLR0913 -- each is a separate fact or choice
     return NodeOrderPlan(verb, cluster, tuple(targets), refusal, arn, by)
 
 
-def _plan_order_target(  # noqa: PLR0913 -- as `plan`, for one node
+def _plan_node_order_target(  # noqa: PLR0913 -- as `plan`, for one node
     verb: NodeAction,
     row: NodeRow,
     jobs: Sequence[SlurmJob],
     node: SlurmNode | None,
     by: str,
     daemon: bool,
-) -> OrderTarget:
+) -> NodeOrderTarget:
     slurmd = format_slurmd_start(node) if node is not None and verb is not NodeAction.DELETE else ""
     reason = make_drain_reason(verb, row, by, slurmd) if node is not None else ""
     marked = _MARK.match(node.reason) if node is not None and node.drained else None
@@ -136,18 +138,17 @@ def _plan_order_target(  # noqa: PLR0913 -- as `plan`, for one node
         # An earlier command's drain: its Reason continues, whichever command resumes the order.
         reason = node.reason.split(" : ")[0]
         instance, _, slurmd = marked[2].partition("@")
-        if _is_order_pending(verb, row, instance, jobs):
-            return OrderTarget(
+        if _is_node_order_pending(verb, row, instance, jobs):
+            return NodeOrderTarget(
                 row, instance, tuple(jobs), node, reason, under_way=True, slurmd=slurmd
             )
-        refusal = _find_order_refusal(verb, row, node, daemon)
-        other = (
-            f"it was drained for {instance}, which is gone: {choose_node_id(row)} came in its place"
-        )
-        warning = other if instance != choose_node_id(row) else ""
-        return OrderTarget(
+        refusal = _find_node_order_refusal(verb, row, node, daemon)
+        successor = choose_node_id_for_api_call(row)
+        other = f"it was drained for {instance}, which is gone: {successor} came in its place"
+        warning = other if instance != choose_node_id_for_api_call(row) else ""
+        return NodeOrderTarget(
             row,
-            choose_node_id(row),
+            choose_node_id_for_api_call(row),
             tuple(jobs),
             node,
             reason,
@@ -161,13 +162,20 @@ def _plan_order_target(  # noqa: PLR0913 -- as `plan`, for one node
         warning = f"it is drained already ({node.reason}) and stays so afterwards"
     elif row.role == "login":
         warning = "it is a login node: users who work there are disconnected"
-    refusal = _find_order_refusal(verb, row, node, daemon)
-    return OrderTarget(
-        row, choose_node_id(row), tuple(jobs), node, reason, refusal, warning, slurmd=slurmd
+    refusal = _find_node_order_refusal(verb, row, node, daemon)
+    return NodeOrderTarget(
+        row,
+        choose_node_id_for_api_call(row),
+        tuple(jobs),
+        node,
+        reason,
+        refusal,
+        warning,
+        slurmd=slurmd,
     )
 
 
-def _is_order_pending(
+def _is_node_order_pending(
     verb: NodeAction, row: NodeRow, instance: str, jobs: Sequence[SlurmJob]
 ) -> bool:
     """Return whether the order that a Reason speaks of was taken, and is still to be waited for.
@@ -177,13 +185,13 @@ def _is_order_pending(
     node back and reboot it again is safer than to reboot it twice.
     """
     if verb is NodeAction.REPLACE:
-        if instance != choose_node_id(row):
+        if instance != choose_node_id_for_api_call(row):
             return row.status not in FAILURE
         return row.status not in ALLOWED[verb]
     return not jobs if verb is NodeAction.REBOOT else row.status == "ShuttingDown"
 
 
-def _find_order_refusal(
+def _find_node_order_refusal(
     verb: NodeAction, row: NodeRow, node: SlurmNode | None, daemon: bool
 ) -> str:
     if row.role == "controller":
@@ -194,7 +202,9 @@ def _find_order_refusal(
         return f"the API does not say whether it is a controller, and {where}"
     if row.unread and row.slurm_state == NOT_FOUND:
         return f"jobs may run there: which Slurm node it is, is unknown: {row.unread}"
-    owner = parse_reason_owner(node.reason) if node is not None and node.drained else None
+    owner = (
+        parse_recovery_id_from_reason(node.reason) if node is not None and node.drained else None
+    )
     if owner is not None and daemon:
         return f"hpctl's daemon treats it ({owner}): `hpctl cancel {owner}` first"
     if not row.instance_id and verb is not NodeAction.DELETE:

@@ -5,19 +5,19 @@ from typing import Any
 
 from hpctl.clusters.fleet import NodeRow
 from hpctl.clusters.order_terms import OPERATIONS, NodeAction
-from hpctl.toolkit.errors import CallRefused, OrderOutcomeUnknown
+from hpctl.toolkit.errors import OrderOutcomeUnknown, ServiceCallRefused
 from hpctl.vocabulary.cloud_facts import BAD_STATUS, GONE, IN_USE
 from hpctl.vocabulary.outcome import Outcome
-from hpctl.vocabulary.ports import ServiceClient
+from hpctl.vocabulary.ports import AwsServiceClient
 
 
-def choose_node_id(row: NodeRow) -> str:
+def choose_node_id_for_api_call(row: NodeRow) -> str:
     """Return what an order names a node by: its instance, or its place where it has none yet."""
     return row.instance_id or row.logical_id
 
 
-def call_service(
-    sagemaker: ServiceClient, cluster: str, verb: NodeAction, rows: Sequence[NodeRow]
+def call_batch_node_operation(
+    sagemaker: AwsServiceClient, cluster: str, verb: NodeAction, rows: Sequence[NodeRow]
 ) -> dict[str, Outcome]:
     """Send one call; return its answer for each node. A whole refusal is each one's."""
     ids = [row.instance_id for row in rows if row.instance_id]
@@ -27,7 +27,7 @@ def call_service(
     request |= {"NodeLogicalIds": logical} if logical else {}
     try:
         answer = sagemaker.order(OPERATIONS[verb], **request)
-    except CallRefused as error:
+    except ServiceCallRefused as error:
         whole = Outcome.rejected(error.code, f"{error} {error.hint}".strip())
         return dict.fromkeys((*ids, *logical), whole)
     except OrderOutcomeUnknown as error:
@@ -35,10 +35,10 @@ def call_service(
     taken = {*answer.get("Successful", ()), *answer.get("SuccessfulNodeLogicalIds", ())}
     entries = [*answer.get("Failed", ()), *answer.get("FailedNodeLogicalIds", ())]
     failed = {str(entry.get("NodeId") or entry.get("NodeLogicalId")): entry for entry in entries}
-    return {one: _classify_node_answer(one in taken, failed.get(one)) for one in (*ids, *logical)}
+    return {one: _classify_node_response(one in taken, failed.get(one)) for one in (*ids, *logical)}
 
 
-def _classify_node_answer(taken: bool, failed: Mapping[str, Any] | None) -> Outcome:
+def _classify_node_response(taken: bool, failed: Mapping[str, Any] | None) -> Outcome:
     if failed is None:
         if taken:
             return Outcome.accepted()

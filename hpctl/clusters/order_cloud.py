@@ -11,25 +11,25 @@ from types import MappingProxyType
 
 from hpctl.clusters.fleet import Fleet, NodeRow
 from hpctl.clusters.fleet_reading import read_fleet
-from hpctl.clusters.node_order_plan import NodeOrderPlan, OrderTarget
-from hpctl.clusters.order_call import call_service, choose_node_id
+from hpctl.clusters.node_order_plan import NodeOrderPlan, NodeOrderTarget
+from hpctl.clusters.order_call import call_batch_node_operation, choose_node_id_for_api_call
 from hpctl.clusters.order_terms import NodeAction
 from hpctl.clusters.progress import FAILURE
-from hpctl.toolkit.errors import CallRefused, ResourceNotFound, Unavailable
+from hpctl.toolkit.errors import ResourceNotFound, ServiceCallRefused, ServiceUnavailable
 from hpctl.vocabulary.cloud_facts import (
     GONE,
     IN_USE,
+    CloudProviderView,
     Instance,
     InstanceGroup,
     InstanceStatus,
-    ProviderView,
 )
 from hpctl.vocabulary.identity import InstanceId, LogicalId, NodeName
 from hpctl.vocabulary.outcome import Outcome, OutcomeKind
-from hpctl.vocabulary.ports import Aws
+from hpctl.vocabulary.ports import AwsClientFactory
 
 
-class OrderProvider:
+class NodeOrderCloudProvider:
     """`hpctl.vocabulary.ports.CloudProvider` for the nodes of one order."""
 
     calls: Mapping[tuple[str, str], int] = MappingProxyType({})
@@ -37,8 +37,8 @@ class OrderProvider:
     def __init__(
         self,
         plan: NodeOrderPlan,
-        targets: Mapping[NodeName, OrderTarget],
-        aws: Aws,
+        targets: Mapping[NodeName, NodeOrderTarget],
+        aws: AwsClientFactory,
         now: Callable[[], datetime],
     ) -> None:
         self._plan, self._targets, self._aws, self._now = plan, targets, aws, now
@@ -51,18 +51,18 @@ class OrderProvider:
         self.targets_of_groups: Mapping[str, int] = {}
         """How many instances each group was last asked to have."""
 
-    def view(self) -> ProviderView:
+    def view(self) -> CloudProviderView:
         """Return cluster and nodes as the API lists them. Raises Unavailable, ResourceNotFound,
         Refused."""
         fleet = read_fleet(self._aws, self._plan.cluster, details=False)
         if self._before is None:
             self._before = frozenset(row.instance_id for row in fleet.rows)
-        self.listed = {choose_node_id(row): row for row in fleet.rows}
+        self.listed = {choose_node_id_for_api_call(row): row for row in fleet.rows}
         self.rows = self._find_target_rows(fleet.rows)
-        groups = _list_groups(fleet)
+        groups = _map_instance_groups_by_name(fleet)
         self.targets_of_groups = {name: group.target for name, group in groups.items()}
-        instances = [self._make_instance(row) for row in fleet.rows]
-        return ProviderView(
+        instances = [self._make_instance_from_node_row(row) for row in fleet.rows]
+        return CloudProviderView(
             as_of=self._now(),
             present=True,
             cluster_status=str(fleet.description.get("ClusterStatus", "")),
@@ -73,32 +73,34 @@ class OrderProvider:
     def find_instance_id(self, row: NodeRow) -> InstanceId:
         """Return the id by which the order knows a node: of its place, where that had no instance
         when the order was planned."""
-        return InstanceId(row.logical_id if row.logical_id in self._names else choose_node_id(row))
+        return InstanceId(
+            row.logical_id if row.logical_id in self._names else choose_node_id_for_api_call(row)
+        )
 
     def find_replaced_targets(self) -> dict[NodeName, str]:
         """Return the targets whose planned instance another one has replaced, and that one's id."""
         rows = {name: row for name, row in self.rows.items() if not self._targets[name].under_way}
         return {
-            name: choose_node_id(row)
+            name: choose_node_id_for_api_call(row)
             for name, row in rows.items()
             if self.find_instance_id(row) != self._targets[name].instance
         }
 
     def find_instances(self) -> dict[NodeName, Instance]:
         """Return the instance of each target now."""
-        return {name: self._make_instance(row) for name, row in self.rows.items()}
+        return {name: self._make_instance_from_node_row(row) for name, row in self.rows.items()}
 
     def reboot(self, instances: Sequence[InstanceId]) -> Mapping[InstanceId, Outcome]:
         """Call BatchRebootClusterNodes."""
-        return self._send_order(NodeAction.REBOOT, instances)
+        return self._send_batch_node_operation(NodeAction.REBOOT, instances)
 
     def replace(self, instances: Sequence[InstanceId]) -> Mapping[InstanceId, Outcome]:
         """Call BatchReplaceClusterNodes."""
-        return self._send_order(NodeAction.REPLACE, instances)
+        return self._send_batch_node_operation(NodeAction.REPLACE, instances)
 
     def remove(self, instances: Sequence[InstanceId]) -> Mapping[InstanceId, Outcome]:
         """Call BatchDeleteClusterNodes. One that is gone already is Accepted."""
-        found = dict(self._send_order(NodeAction.DELETE, instances))
+        found = dict(self._send_batch_node_operation(NodeAction.DELETE, instances))
         for instance, outcome in found.items():
             if outcome.code in GONE or (
                 # A call that is refused as a whole names one reason for all of its nodes.
@@ -111,23 +113,27 @@ class OrderProvider:
         """Refuse: an order for nodes adds none."""
         return Outcome.rejected("not_ordered", "an order for nodes adds none")
 
-    def _send_order(
+    def _send_batch_node_operation(
         self, verb: NodeAction, instances: Sequence[InstanceId]
     ) -> Mapping[InstanceId, Outcome]:
         sagemaker = self._aws.service("sagemaker")
         rows = [self._find_node_row(instance) for instance in instances]
-        answers = call_service(sagemaker, self._plan.cluster, verb, rows)
+        answers = call_batch_node_operation(sagemaker, self._plan.cluster, verb, rows)
         found: dict[InstanceId, Outcome] = {}
         for instance in instances:
             outcome = answers[instance]
             target = self._targets[self._names[instance]]
-            found[instance] = _adjust_repeated_outcome(outcome) if target.adopted else outcome
+            found[instance] = (
+                _adjust_outcome_of_repeated_order(outcome) if target.adopted else outcome
+            )
         return found
 
     def _find_node_row(self, instance: InstanceId) -> NodeRow:
         """Return the row that an order names: of the instance, or of a place that has none yet."""
         row = self._targets[self._names[instance]].row
-        return row if choose_node_id(row) == instance else NodeRow(instance_id=instance)
+        return (
+            row if choose_node_id_for_api_call(row) == instance else NodeRow(instance_id=instance)
+        )
 
     def _is_instance_gone(self, instance: InstanceId) -> bool:
         row = self._find_node_row(instance)
@@ -137,7 +143,7 @@ class OrderProvider:
             service.read("describe_cluster_node", ClusterName=self._plan.cluster, **way)
         except ResourceNotFound:
             return True
-        except (CallRefused, Unavailable):
+        except (ServiceCallRefused, ServiceUnavailable):
             pass
         return False
 
@@ -155,7 +161,7 @@ class OrderProvider:
         return found
 
     def _find_replacement_row(
-        self, target: OrderTarget, rows: Sequence[NodeRow], found: Mapping[NodeName, NodeRow]
+        self, target: NodeOrderTarget, rows: Sequence[NodeRow], found: Mapping[NodeName, NodeRow]
     ) -> NodeRow | None:
         """Return the instance in its place: by logical id, else by address or as the only new one.
 
@@ -175,7 +181,7 @@ class OrderProvider:
         new = [r for r in new if r.instance_id not in known]
         return new[0] if len(self._targets) == 1 and len(new) == 1 else None
 
-    def _make_instance(self, row: NodeRow) -> Instance:
+    def _make_instance_from_node_row(self, row: NodeRow) -> Instance:
         known = {str(status) for status in InstanceStatus}
         status = row.status if row.status in known else str(InstanceStatus.UNKNOWN)
         status = str(InstanceStatus.FAILURE) if row.status in FAILURE else status
@@ -189,7 +195,7 @@ class OrderProvider:
         )
 
 
-def _list_groups(fleet: Fleet) -> dict[str, InstanceGroup]:
+def _map_instance_groups_by_name(fleet: Fleet) -> dict[str, InstanceGroup]:
     groups = fleet.description.get("InstanceGroups", ())
     return {
         str(group["InstanceGroupName"]): InstanceGroup(
@@ -199,7 +205,7 @@ def _list_groups(fleet: Fleet) -> dict[str, InstanceGroup]:
     }
 
 
-def _adjust_repeated_outcome(outcome: Outcome) -> Outcome:
+def _adjust_outcome_of_repeated_order(outcome: Outcome) -> Outcome:
     """What an answer says where an earlier command may have given the order already.
 
     A refusal says nothing of the first order, which may be what it is refused for.

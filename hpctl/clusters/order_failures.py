@@ -2,20 +2,20 @@
 
 from hpctl.clusters import failures
 from hpctl.clusters.fleet import NodeRow
-from hpctl.clusters.node_order_plan import OrderTarget
+from hpctl.clusters.node_order_plan import NodeOrderTarget
 from hpctl.clusters.progress import FAILURE
 from hpctl.sagemaker.failure_causes import InstancePlacement, NodeFailureKind, explain_node_failure
-from hpctl.vocabulary.ports import Aws
+from hpctl.vocabulary.ports import AwsClientFactory
 
 
 class InstanceFailureExplainer:
     """Explains each failed instance once: its log is read over the network."""
 
-    def __init__(self, aws: Aws, arn: str, cluster: str) -> None:
+    def __init__(self, aws: AwsClientFactory, arn: str, cluster: str) -> None:
         self._aws, self._arn, self._cluster = aws, arn, cluster
         self._known: dict[str, tuple[str, str]] = {}
 
-    def explain(self, target: OrderTarget, row: NodeRow | None) -> tuple[str, str]:
+    def explain(self, target: NodeOrderTarget, row: NodeRow | None) -> tuple[str, str]:
         """Return what a failure was, with the line of its lifecycle log, and its fix.
 
         Two empty texts where there is no new instance, or it has not failed.
@@ -33,6 +33,6 @@ class InstanceFailureExplainer:
             where = failures.locate_lifecycle_log(
                 self._arn, self._cluster, row.group, row.instance_id
             )
-            read = failures.read_failed_line(self._aws, where)
+            read = failures.read_lifecycle_failure_log_line(self._aws, where)
             text = f"{text} The log {where}: {read.line or read.unread}"
         return text, cause.fix

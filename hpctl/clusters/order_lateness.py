@@ -1,14 +1,14 @@
 """How long a command waits for a node, from the order on."""
 
-from hpctl.clusters.order_terms import TIMEOUT_S, NodeAction, OrderOptions
+from hpctl.clusters.order_terms import TIMEOUT_S, NodeAction, NodeOrderOptions
 from hpctl.vocabulary.node_recovery import NodeRecovery
 from hpctl.vocabulary.ports import Clock
 
 
-class LatenessTracker:
+class NodeOrderLatenessTracker:
     """Notes when each node was first seen ordered."""
 
-    def __init__(self, verb: NodeAction, options: OrderOptions, clock: Clock) -> None:
+    def __init__(self, verb: NodeAction, options: NodeOrderOptions, clock: Clock) -> None:
         self._limit_s = options.timeout_s or TIMEOUT_S[verb]
         self._clock = clock
         self._ordered_at: dict[str, float] = {}

@@ -3,9 +3,9 @@
 Each node is a recovery of the one table (`hpctl.vocabulary.node_recovery`), opened by a request and
 executed by the one Executor. What differs is who reads and acts: Slurm under the operator's own
 Reason (`order_slurm`), the service with the operator's own credentials (`order_cloud`), and no
-agent reports: the start time of the slurmd takes its place (`make_order_view`). The journal lasts
-as long as the command: what outlives it is the Reason in Slurm, from which `node_order_plan` finds
-what an earlier command has ordered.
+agent reports: the start time of the slurmd takes its place (`make_node_order_view`). The journal
+lasts as long as the command: what outlives it is the Reason in Slurm, from which `node_order_plan`
+finds what an earlier command has ordered.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,21 +14,21 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from hpctl.clusters.node_order_plan import NodeOrderPlan, OrderTarget, choose_recovery_node_name
-from hpctl.clusters.order_cloud import OrderProvider
+from hpctl.clusters.node_order_plan import NodeOrderPlan, NodeOrderTarget, choose_recovery_node_name
+from hpctl.clusters.order_cloud import NodeOrderCloudProvider
 from hpctl.clusters.order_failures import InstanceFailureExplainer
-from hpctl.clusters.order_lateness import LatenessTracker
-from hpctl.clusters.order_ports import OrderPorts
+from hpctl.clusters.order_lateness import NodeOrderLatenessTracker
+from hpctl.clusters.order_ports import NodeOrderPorts
 from hpctl.clusters.order_progress import (
     NodeOrderFacts,
-    OrderNodeProgress,
-    describe_order_progress,
-    describe_unaccepted_order,
+    NodeOrderProgress,
+    describe_node_order_progress,
+    describe_unaccepted_node_order,
 )
-from hpctl.clusters.order_slurm import OrderScheduler
-from hpctl.clusters.order_terms import DOUBT_S, NodeAction, OrderOptions
-from hpctl.clusters.order_view import OrderObserver
-from hpctl.engine.execute import ExecutorPorts, StepExecutor
+from hpctl.clusters.order_slurm import NodeOrderScheduler
+from hpctl.clusters.order_terms import DOUBT_S, NodeAction, NodeOrderOptions
+from hpctl.clusters.order_view import NodeOrderObserver
+from hpctl.engine.execute import StepExecutor, StepExecutorPorts
 from hpctl.engine.journal.events import (
     Event,
     NodeRecoveryOpened,
@@ -47,7 +47,7 @@ from hpctl.engine.view import PlanningView, Request
 from hpctl.faults.catalogue import build_fault_rules as make_rules
 from hpctl.nodes.kind import make_node_recovery_kind
 from hpctl.toolkit.bounds import EARLIEST, MAX_SECONDS
-from hpctl.toolkit.errors import CallRefused
+from hpctl.toolkit.errors import ServiceCallRefused
 from hpctl.vocabulary.assessment import FaultClass, Remedy, Urgency
 from hpctl.vocabulary.identity import (
     BootId,
@@ -57,15 +57,15 @@ from hpctl.vocabulary.identity import (
     RecoveryId,
     RuleId,
 )
-from hpctl.vocabulary.node_recovery import NodeRecovery, NodeSignal
+from hpctl.vocabulary.node_recovery import NodeRecovery, NodeRecoverySignal
 from hpctl.vocabulary.outcome import Outcome, OutcomeKind
 from hpctl.vocabulary.policy import (
-    NodePolicy,
+    NodeRecoveryPolicy,
     OperatingMode,
     RecoveryPolicy,
     UnrecoverableJobAction,
 )
-from hpctl.vocabulary.recovery import StepKind, find_last_step, make_recovery_id
+from hpctl.vocabulary.recovery import StepKind, find_last_step_attempt, make_recovery_id
 from hpctl.vocabulary.slurm_facts import SlurmJob, SlurmNode
 
 CYCLES: Final = 12
@@ -78,7 +78,7 @@ REMEDIES: Final = {
 }
 
 
-class OrderRequests:
+class NodeOrderRequests:
     """The order as requests to the loop: one for each node, once."""
 
     def __init__(self, requests: Sequence[Request]) -> None:
@@ -95,59 +95,63 @@ def is_job_stop_allowed(job: SlurmJob, view: PlanningView) -> bool:  # noqa: ARG
     return False
 
 
-class OrderExecution:
+class NodeOrderExecution:
     """One order on its way. Iterate over `looks`; on a Ctrl-C call `let_go`."""
 
-    def __init__(self, plan: NodeOrderPlan, ports: OrderPorts, options: OrderOptions) -> None:
+    def __init__(
+        self, plan: NodeOrderPlan, ports: NodeOrderPorts, options: NodeOrderOptions
+    ) -> None:
         """Read the service once. Raises as reads do."""
         clock = ports.clock
         self._plan, self._clock, self._sleep = plan, clock, ports.sleep
         self._options = options
         self._targets = {choose_recovery_node_name(target): target for target in plan.targets}
-        self._scheduler = OrderScheduler(self._targets, ports.slurm, clock.now)
-        self._provider = OrderProvider(plan, self._targets, ports.aws, clock.now)
+        self._scheduler = NodeOrderScheduler(self._targets, ports.slurm, clock.now)
+        self._provider = NodeOrderCloudProvider(plan, self._targets, ports.aws, clock.now)
         self._provider.view()
         self._replaced = self._provider.find_replaced_targets()
-        self._observer = OrderObserver(self._targets, self._scheduler, self._provider, options)
+        self._observer = NodeOrderObserver(self._targets, self._scheduler, self._provider, options)
         self._journal = InProcessJournal()
         self._memory = JournaledState(self._journal)
-        executor = StepExecutor(ExecutorPorts(self._scheduler, self._provider), self._memory, clock)
-        self._policy, self._rules = make_order_policy(options), make_rules()
+        executor = StepExecutor(
+            StepExecutorPorts(self._scheduler, self._provider), self._memory, clock
+        )
+        self._policy, self._rules = make_node_order_recovery_policy(options), make_rules()
         self._loop = RecoveryLoop(
             self._memory,
             executor,
             self._observer,
-            OrderRequests(self._requests()),
+            NodeOrderRequests(self._requests()),
             clock,
             (replace(make_node_recovery_kind(may_stop=is_job_stop_allowed), orders=DELETIONS),),
         )
-        self._lateness = LatenessTracker(plan.verb, options, clock)
+        self._lateness = NodeOrderLatenessTracker(plan.verb, options, clock)
         self._failures = InstanceFailureExplainer(ports.aws, plan.arn, plan.cluster)
         self.on_interrupt = "giving back what was not ordered"
-        self.progress: dict[str, OrderNodeProgress] = {}
+        self.progress: dict[str, NodeOrderProgress] = {}
         """The newest of each node, by the instance that the order is for."""
 
-    def iter_progress(self) -> Iterator[tuple[OrderNodeProgress, ...]]:
+    def iter_progress(self) -> Iterator[tuple[NodeOrderProgress, ...]]:
         """Yield the nodes after every look, `every_s` apart, until each has ended.
 
         Raises Refused where a node cannot be drained: nothing was ordered then, and what was
         drained for it is given back. Raises as reads do where the very first fails.
         """
-        self._memory.append(self._make_under_way_events())
+        self._memory.append(self._make_events_of_orders_under_way())
         self._loop.cycle(self._policy, self._rules)
-        self._require_accepted_drains()
+        self._require_drains_accepted_by_slurm()
         while True:
             self._run_recovery_cycles()
-            self._update_progress()
+            self._update_node_progress()
             yield tuple(self.progress.values())
             if all(one.has_ended for one in self.progress.values()):
                 return
             self._sleep(self._options.every_s)
 
-    def let_go(self) -> tuple[OrderNodeProgress, ...]:
+    def let_go(self) -> tuple[NodeOrderProgress, ...]:
         """Stop waiting: give back what is surely not ordered, and report what continues."""
-        self._withdraw_orders()
-        self._update_progress()
+        self._withdraw_unsent_node_orders()
+        self._update_node_progress()
         return tuple(self.progress.values())
 
     def _requests(self) -> list[Request]:
@@ -163,7 +167,7 @@ class OrderExecution:
             for number, name in enumerate(names, 1)
         ]
 
-    def _make_under_way_events(self) -> list[Event]:
+    def _make_events_of_orders_under_way(self) -> list[Event]:
         """Return what an earlier command has done, as the events that its journal had."""
         fault = ORDERS.get(self._plan.verb, _DELETION).fault
         found: list[Event] = []
@@ -183,7 +187,7 @@ class OrderExecution:
             if not self._loop.cycle(self._policy, self._rules).acted:
                 return
 
-    def _withdraw_orders(self) -> None:
+    def _withdraw_unsent_node_orders(self) -> None:
         """Give back every node that is not ordered, as far as Slurm lets us."""
         self._observer.interrupted = True
         for _ in range(CYCLES):
@@ -196,33 +200,33 @@ class OrderExecution:
         state = self._memory.state
         return [state.nodes[rid] for rid in state.open_nodes.values()]
 
-    def _require_accepted_drains(self) -> None:
+    def _require_drains_accepted_by_slurm(self) -> None:
         """Order nothing where one of the nodes cannot be drained. Raises Refused."""
         for rec in self._list_open_recoveries():
-            drain = find_last_step(rec.steps, StepKind.DRAIN)
+            drain = find_last_step_attempt(rec.steps, StepKind.DRAIN)
             outcome = drain.outcome if drain is not None else None
             if outcome is not None and outcome.kind is OutcomeKind.REJECTED:
-                self._withdraw_orders()
-                raise CallRefused(
+                self._withdraw_unsent_node_orders()
+                raise ServiceCallRefused(
                     f"Slurm could not drain node {rec.node}: {outcome.detail or outcome.code};"
                     " nothing was requested from SageMaker",
                     "run the command as root, SlurmUser or an administrator of Slurm",
                     code=outcome.code,
                 )
 
-    def _update_progress(self) -> None:
+    def _update_node_progress(self) -> None:
         for name, target in self._targets.items():
             rid = self._memory.state.last_of_node.get(name)
             if rid is None:
-                one = describe_unaccepted_order(target, self._find_refusal_reason(name))
+                one = describe_unaccepted_node_order(target, self._find_node_refusal_reason(name))
             else:
                 rec = self._memory.state.nodes[rid]
-                one = describe_order_progress(
-                    target, rec, self._make_order_facts(name, target, rec)
+                one = describe_node_order_progress(
+                    target, rec, self._make_node_order_facts(name, target, rec)
                 )
             self.progress[target.instance] = one
 
-    def _find_refusal_reason(self, name: NodeName) -> str:
+    def _find_node_refusal_reason(self, name: NodeName) -> str:
         """Return why nothing was requested for a node, or why the loop refused the request."""
         if name in self._replaced:
             return f"{self._replaced[name]} is in its place by now: look at it, and order again"
@@ -233,8 +237,8 @@ class OrderExecution:
         ]
         return answers[-1] if answers else ""
 
-    def _make_order_facts(
-        self, name: NodeName, target: OrderTarget, rec: NodeRecovery
+    def _make_node_order_facts(
+        self, name: NodeName, target: NodeOrderTarget, rec: NodeRecovery
     ) -> NodeOrderFacts:
         observer, row = self._observer, self._provider.rows.get(name)
         failure, fix = self._failures.explain(target, row)
@@ -245,7 +249,7 @@ class OrderExecution:
             jobs=() if self._options.now else observer.jobs.get(name, ()),
             tracked=self._scheduler.tracks(name),
             closed_by=self._scheduler.closed_by_others.get(name, ""),
-            trouble=self._find_progress_blocker(name),
+            trouble=self._find_node_progress_blocker(name),
             late=self._lateness.find(rec),
             waits=self._options.wait,
             interrupted=observer.interrupted,
@@ -253,7 +257,7 @@ class OrderExecution:
             failure_fix=fix,
         )
 
-    def _find_progress_blocker(self, name: NodeName) -> str:
+    def _find_node_progress_blocker(self, name: NodeName) -> str:
         """Return why a node does not go on: Slurm or the service was not read, or hpctl itself
         failed."""
         for flaw in self._loop.flaws:
@@ -262,12 +266,12 @@ class OrderExecution:
         return self._observer.slurm_trouble or self._observer.cloud_trouble
 
 
-def make_order_policy(options: OrderOptions) -> RecoveryPolicy:
+def make_node_order_recovery_policy(options: NodeOrderOptions) -> RecoveryPolicy:
     """Return the numbers by which a command carries an order out.
 
     Nothing has a deadline but the command's own, and nothing waits for other nodes' faults.
     """
-    node = NodePolicy(
+    node = NodeRecoveryPolicy(
         cordon_deadline_s=MAX_SECONDS,
         disturb_after_s=0.0,
         vacate_deadline_s=MAX_SECONDS,
@@ -297,14 +301,14 @@ def _make_earlier_order_events(
             now, rid, generation, fault.rule, fault.meaning, fault.urgency, fault.ladder, why,
             OperatingMode.OWN, by=by,
         ),
-        SignalSeen(now, rid, NodeSignal.CORDON_SEEN, why),
-        SignalSeen(now, rid, NodeSignal.JOBS_GONE, why),
+        SignalSeen(now, rid, NodeRecoverySignal.CORDON_SEEN, why),
+        SignalSeen(now, rid, NodeRecoverySignal.JOBS_GONE, why),
         StepStarted(EARLIEST, rid, step, 1, target),
         StepResolved(EARLIEST, rid, step, 1, Outcome.accepted(why)),
     ]  # fmt: skip
 
 
-def _find_no_refusal(node: SlurmNode, view: PlanningView) -> str:  # noqa: ARG001
+def _return_empty_refusal_reason(node: SlurmNode, view: PlanningView) -> str:  # noqa: ARG001
     return ""
 
 
@@ -316,11 +320,13 @@ _DELETION: Final = OperatorOrder(
         (Remedy.DELETE,),
         source="an operator",
     ),
-    _find_no_refusal,
+    _return_empty_refusal_reason,
 )
 
 DELETIONS: Final = {
     "delete": _DELETION,
-    f"delete{NOW}": OperatorOrder(replace(_DELETION.fault, urgency=Urgency.NOW), _find_no_refusal),
+    f"delete{NOW}": OperatorOrder(
+        replace(_DELETION.fault, urgency=Urgency.NOW), _return_empty_refusal_reason
+    ),
 }
 """Orders that a command alone carries out: a daemon deletes no node by request."""

@@ -8,7 +8,7 @@ from msgspec import Struct
 from hpctl.slurm.cli import Rule
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.outcome import Outcome
-from hpctl.vocabulary.ports import Aws, Clock
+from hpctl.vocabulary.ports import AwsClientFactory, Clock
 from hpctl.vocabulary.slurm_facts import SchedulerView
 
 
@@ -24,10 +24,10 @@ class SlurmNodeUpdater(Protocol):
         """Set a state on each node, with its text as the Reason, where the rule decides so."""
 
 
-class OrderPorts(Struct, frozen=True):
+class NodeOrderPorts(Struct, frozen=True):
     """The account, Slurm where it is reachable, the clock, and how to wait."""
 
-    aws: Aws
+    aws: AwsClientFactory
     slurm: SlurmNodeUpdater | None
     clock: Clock
     sleep: Callable[[float], None]

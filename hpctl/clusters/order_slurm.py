@@ -14,27 +14,31 @@ from datetime import datetime
 
 from msgspec.structs import replace
 
-from hpctl.clusters.node_order_plan import OrderTarget
+from hpctl.clusters.node_order_plan import NodeOrderTarget
 from hpctl.clusters.order_ports import SlurmNodeUpdater
-from hpctl.faults.hma_marks import find_hma_mark
+from hpctl.faults.hma_marks import find_hma_reason_mark
 from hpctl.slurm.cli import Rule
-from hpctl.slurm.no_slurm import NoSlurm
-from hpctl.slurm.rules import NO_SUCH_NODE, find_early_resume_outcome, is_downed_by_admin
+from hpctl.slurm.no_slurm import UnavailableSlurmScheduler
+from hpctl.slurm.rules import (
+    NO_SUCH_NODE,
+    find_resume_outcome_without_sending,
+    is_node_downed_by_admin,
+)
 from hpctl.vocabulary.identity import NodeName, RecoveryId
 from hpctl.vocabulary.outcome import Outcome, OutcomeKind
-from hpctl.vocabulary.reason import format_own_reason, parse_reason_owner
+from hpctl.vocabulary.reason import format_hpctl_node_reason, parse_recovery_id_from_reason
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmNode
 
 _BLOCKING = frozenset({"DRAIN", "FAIL", "MAINTENANCE", "MAINT"})
 """What another operator or tool sets on a node: an order continues under it."""
 
 
-class OrderScheduler(NoSlurm):
+class NodeOrderScheduler(UnavailableSlurmScheduler):
     """`hpctl.vocabulary.ports.Scheduler` for the nodes of one order."""
 
     def __init__(
         self,
-        targets: Mapping[NodeName, OrderTarget],
+        targets: Mapping[NodeName, NodeOrderTarget],
         slurm: SlurmNodeUpdater | None,
         now: Callable[[], datetime],
     ) -> None:
@@ -66,11 +70,11 @@ class OrderScheduler(NoSlurm):
         if owner is not None and name not in self._returned:
             if self._is_closed_for_order(node):
                 state = "DOWN" if name in self._downed else node.state
-                mine = format_own_reason(owner, "an operator's order")
+                mine = format_hpctl_node_reason(owner, "an operator's order")
                 return replace(node, state=state, flags=plain | {"DRAIN"}, reason=mine)
             if name in self._closed:
                 return node
-        state = "IDLE" if is_downed_by_admin(node) or name in self._downed else node.state
+        state = "IDLE" if is_node_downed_by_admin(node) or name in self._downed else node.state
         return replace(node, state=state, flags=plain, reason="")
 
     def _is_closed_for_order(self, node: SlurmNode) -> bool:
@@ -80,9 +84,9 @@ class OrderScheduler(NoSlurm):
             return name in self._closed
         if node.drained and has_drain_reason(node, self._targets[name].reason):
             return True
-        if name not in self._closed or not (node.closed or is_downed_by_admin(node)):
+        if name not in self._closed or not (node.closed or is_node_downed_by_admin(node)):
             return False
-        if find_hma_mark(node):
+        if find_hma_reason_mark(node):
             # HyperPod's health agent marked it meanwhile: evidence of a fault, no operator's word.
             self.closed_by_others.setdefault(name, node.reason)
         return name in self.closed_by_others
@@ -92,7 +96,7 @@ class OrderScheduler(NoSlurm):
     ) -> Mapping[NodeName, Outcome]:
         """DRAIN each node that is open, with the operator's Reason."""
         answers = self._update_node_states(
-            [n for n in nodes if self.tracks(n)], "DRAIN", decide_drain
+            [n for n in nodes if self.tracks(n)], "DRAIN", decide_node_drain
         )
         for name in nodes:
             answer = answers.get(name, Outcome.accepted())
@@ -106,8 +110,8 @@ class OrderScheduler(NoSlurm):
 
     def down(self, nodes: Mapping[NodeName, str]) -> Mapping[NodeName, Outcome]:
         """Set DOWN each node that is drained with the operator's Reason."""
-        mine = [n for n in nodes if self._has_own_reason(n)]
-        answers = self._update_node_states(mine, "DOWN", decide_down)
+        mine = [n for n in nodes if self._has_own_drain_reason(n)]
+        answers = self._update_node_states(mine, "DOWN", decide_node_down)
         for name in nodes:
             if name not in answers:
                 self._downed.add(name)
@@ -116,15 +120,15 @@ class OrderScheduler(NoSlurm):
 
     def resume_nodes(self, nodes: Mapping[NodeName, RecoveryId]) -> Mapping[NodeName, Outcome]:
         """RESUME each node that this order has drained."""
-        mine = [n for n in nodes if self._has_own_reason(n)]
-        answers = self._update_node_states(mine, "RESUME", decide_resume)
+        mine = [n for n in nodes if self._has_own_drain_reason(n)]
+        answers = self._update_node_states(mine, "RESUME", decide_node_resume)
         for name in nodes:
             if name not in answers:
                 self._returned.add(name)
                 answers[name] = Outcome.accepted("closed by another operator or tool")
         return answers
 
-    def _has_own_reason(self, name: NodeName) -> bool:
+    def _has_own_drain_reason(self, name: NodeName) -> bool:
         return self.tracks(name) and name not in self.closed_by_others
 
     def _update_node_states(
@@ -134,20 +138,20 @@ class OrderScheduler(NoSlurm):
         return dict(self._slurm.update(wanted, state, rule)) if self._slurm and wanted else {}
 
 
-def decide_drain(node: SlurmNode | None, reason: str) -> Outcome | None:
+def decide_node_drain(node: SlurmNode | None, reason: str) -> Outcome | None:
     """Decide a DRAIN: a node that is closed (DRAIN, FAIL, DOWN by hand) is left as it is."""
     if node is None:
         return NO_SUCH_NODE
-    if not reason.isprintable() or not reason or parse_reason_owner(reason) is not None:
+    if not reason.isprintable() or not reason or parse_recovery_id_from_reason(reason) is not None:
         return Outcome.rejected("bad_reason", f"not an operator's Reason: {reason!r}")
     if node.drained and has_drain_reason(node, reason):
         return Outcome.accepted("it is drained already")
-    if node.closed or is_downed_by_admin(node):
+    if node.closed or is_node_downed_by_admin(node):
         return Outcome.rejected("closed", node.reason)
     return None
 
 
-def decide_down(node: SlurmNode | None, reason: str) -> Outcome | None:
+def decide_node_down(node: SlurmNode | None, reason: str) -> Outcome | None:
     """Decide a DOWN: only of a node that is DRAIN with this Reason."""
     if node is None:
         return NO_SUCH_NODE
@@ -156,13 +160,13 @@ def decide_down(node: SlurmNode | None, reason: str) -> Outcome | None:
     return Outcome.accepted("it is down already") if node.down else None
 
 
-def decide_resume(node: SlurmNode | None, reason: str) -> Outcome | None:
+def decide_node_resume(node: SlurmNode | None, reason: str) -> Outcome | None:
     """Decide a RESUME: only with this Reason, and a slurmd that answers."""
     if node is None:
         return NO_SUCH_NODE
     if not node.in_service and not has_drain_reason(node, reason):
         return Outcome.rejected("not_ours", f"{node.name} has another Reason: {node.reason}")
-    return find_early_resume_outcome(node)
+    return find_resume_outcome_without_sending(node)
 
 
 def has_drain_reason(node: SlurmNode, reason: str) -> bool:

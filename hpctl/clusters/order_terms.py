@@ -30,7 +30,7 @@ TIMEOUT_S = {NodeAction.REPLACE: 5400.0, NodeAction.REBOOT: 1800.0, NodeAction.D
 """
 
 
-class OrderOptions(Struct, frozen=True):
+class NodeOrderOptions(Struct, frozen=True):
     """How an order is carried out.
 
     With `now` no job is waited for: slurmctld sets the node DOWN as soon as the service has
@@ -68,6 +68,6 @@ _MENDS = {
 }
 
 
-def find_refusal_fix(code: str) -> str:
+def find_fix_for_refusal_code(code: str) -> str:
     """Return what to do about a node's refusal; empty where its words say it."""
     return _MENDS.get(code, "")

@@ -2,33 +2,33 @@
 
 from collections.abc import Mapping, Sequence
 
-from hpctl.clusters.node_order_plan import OrderTarget, format_slurmd_start
-from hpctl.clusters.order_cloud import OrderProvider
-from hpctl.clusters.order_slurm import OrderScheduler
-from hpctl.clusters.order_terms import OrderOptions
+from hpctl.clusters.node_order_plan import NodeOrderTarget, format_slurmd_start
+from hpctl.clusters.order_cloud import NodeOrderCloudProvider
+from hpctl.clusters.order_slurm import NodeOrderScheduler
+from hpctl.clusters.order_terms import NodeOrderOptions
 from hpctl.engine.journal.state import EngineState
 from hpctl.engine.view import PlanningView, group_jobs_by_node
 from hpctl.faults.catalogue import FaultRules
-from hpctl.toolkit.errors import Unavailable
+from hpctl.toolkit.errors import ServiceUnavailable
 from hpctl.vocabulary.identity import BootId, InstanceId, NodeGeneration, NodeName
 from hpctl.vocabulary.model import NodeHealth
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob
 
 
-def list_job_ids(jobs: Sequence[SlurmJob]) -> tuple[int, ...]:
+def list_ids_of_unfinished_jobs(jobs: Sequence[SlurmJob]) -> tuple[int, ...]:
     """Return the ids of the jobs that still hold a node, in their order."""
     return tuple(sorted(int(job.id) for job in jobs if job.running or job.completing))
 
 
-class OrderObserver:
+class NodeOrderObserver:
     """What the loop of an order sees: Slurm, the service, and of each slurmd when it began."""
 
     def __init__(
         self,
-        targets: Mapping[NodeName, OrderTarget],
-        scheduler: OrderScheduler,
-        provider: OrderProvider,
-        options: OrderOptions,
+        targets: Mapping[NodeName, NodeOrderTarget],
+        scheduler: NodeOrderScheduler,
+        provider: NodeOrderCloudProvider,
+        options: NodeOrderOptions,
     ) -> None:
         """Read the service once. Raises as reads do."""
         self._targets = targets
@@ -50,7 +50,7 @@ class OrderObserver:
         """
         slurm = self._read_scheduler_view(state)
         running = group_jobs_by_node(list(self._targets), slurm.jobs)
-        self.jobs = {name: list_job_ids(here) for name, here in running.items()}
+        self.jobs = {name: list_ids_of_unfinished_jobs(here) for name, here in running.items()}
         if self._needs_cloud_read(state):
             self._read_cloud()
         return PlanningView(
@@ -68,7 +68,7 @@ class OrderObserver:
         try:
             self._slurm = self._scheduler.show(state.open_nodes)
             self.slurm_trouble = ""
-        except Unavailable as error:
+        except ServiceUnavailable as error:
             if self._slurm is None:
                 raise
             self.slurm_trouble = str(error)
@@ -77,16 +77,16 @@ class OrderObserver:
     def _needs_cloud_read(self, state: EngineState) -> bool:
         """Return whether a node is ordered, or is about to be: the service is not asked before."""
         recoveries = [state.nodes[rid] for rid in state.open_nodes.values()]
-        return any(rec.remedied or self._is_ready_for_order(rec.node) for rec in recoveries)
+        return any(rec.remedied or self._is_node_ready_for_order(rec.node) for rec in recoveries)
 
-    def _is_ready_for_order(self, name: NodeName) -> bool:
+    def _is_node_ready_for_order(self, name: NodeName) -> bool:
         return self._options.now or not self.jobs.get(name)
 
     def _read_cloud(self) -> None:
         try:
             self._cloud = self._provider.view()
             self.cloud_trouble = ""
-        except Unavailable as error:
+        except ServiceUnavailable as error:
             self.cloud_trouble = str(error)
 
     def _derive_node_health(
@@ -119,11 +119,11 @@ class OrderObserver:
             return dict.fromkeys(waiting, "nothing was ordered for it")
         if self.cloud_trouble:
             return {}
-        return self._find_nodes_breaking_minimum(
-            [name for name in waiting if self._is_ready_for_order(name)]
+        return self._find_nodes_breaking_group_minimum(
+            [name for name in waiting if self._is_node_ready_for_order(name)]
         )
 
-    def _find_nodes_breaking_minimum(self, ready: Sequence[NodeName]) -> dict[NodeName, str]:
+    def _find_nodes_breaking_group_minimum(self, ready: Sequence[NodeName]) -> dict[NodeName, str]:
         """Return the nodes that would bring a group below its floor."""
         counts = self._provider.targets_of_groups
         room = {group: counts.get(group, 0) - keep for group, keep in self._options.floor.items()}

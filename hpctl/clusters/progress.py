@@ -21,11 +21,11 @@ from msgspec import Struct
 from hpctl.sagemaker.failure_causes import InstancePlacement, NodeFailureCause
 from hpctl.toolkit.compat import StrEnum
 from hpctl.toolkit.errors import HpctlError
-from hpctl.vocabulary.ports import Aws
+from hpctl.vocabulary.ports import AwsClientFactory
 
 
 def find_group_placement(
-    aws: Aws, group: Mapping[str, Any], description: Mapping[str, Any]
+    aws: AwsClientFactory, group: Mapping[str, Any], description: Mapping[str, Any]
 ) -> InstancePlacement:
     """Return where a described group of a described cluster looks for its instances."""
     vpc = group.get("OverrideVpcConfig") or description.get("VpcConfig") or {}
@@ -47,7 +47,7 @@ def find_group_placement(
     )
 
 
-def map_subnet_zones(aws: Aws, subnets: Sequence[str]) -> dict[str, str]:
+def map_subnet_zones(aws: AwsClientFactory, subnets: Sequence[str]) -> dict[str, str]:
     """Return the zone of each subnet, "" where it is unknown."""
     zones = dict.fromkeys(subnets, "")
     if not subnets:
@@ -78,7 +78,7 @@ FAILURE = frozenset({"Failure", "Failed"})
 """The API says Failure; prose and some tools say Failed."""
 
 
-class WaitState(StrEnum):
+class ClusterWaitState(StrEnum):
     """The progress of a wait."""
 
     WAITING = "waiting"
@@ -126,7 +126,7 @@ class NodeProgress(Struct, frozen=True):
         return self.status in FAILURE or starved
 
 
-class GroupProgress(Struct, frozen=True):
+class InstanceGroupProgress(Struct, frozen=True):
     """An instance group: how many instances are in it, of how many that it shall have.
 
     `instance_types` are in the order of preference.
@@ -165,7 +165,7 @@ class ClusterProgress(Struct, frozen=True):
     at: datetime
     arn: str = ""
     failure: str = ""
-    groups: tuple[GroupProgress, ...] = ()
+    groups: tuple[InstanceGroupProgress, ...] = ()
     nodes: tuple[NodeProgress, ...] = ()
     failures: tuple[NodeProgress, ...] = ()
     events: tuple[ClusterProgressEvent, ...] = ()
@@ -174,7 +174,7 @@ class ClusterProgress(Struct, frozen=True):
     seen: frozenset[str] = frozenset()
     unread: str = ""
     by_api: bool = False
-    verdict: WaitState = WaitState.WAITING
+    verdict: ClusterWaitState = ClusterWaitState.WAITING
     why: str = ""
 
     @property
@@ -190,10 +190,10 @@ class ClusterProgress(Struct, frozen=True):
     @property
     def is_last(self) -> bool:
         """Return whether this is the last look."""
-        return self.verdict is not WaitState.WAITING
+        return self.verdict is not ClusterWaitState.WAITING
 
 
-Judged = tuple[WaitState, str]
+Judged = tuple[ClusterWaitState, str]
 
 
 Until = Callable[[ClusterProgress], Judged]
@@ -206,7 +206,7 @@ LAG_S = 120.0
 PATIENCE_S = 900.0
 
 
-WAITING: Judged = (WaitState.WAITING, "")
+WAITING: Judged = (ClusterWaitState.WAITING, "")
 
 
 _MENDS = {
@@ -218,10 +218,11 @@ _MENDS = {
     ),
     "provisioning_parameters.json": "remove that file below every group's source_s3_uri",
 }
-"""By words of FailureMessage (AWS's guide on API-driven Slurm configuration, troubleshooting)."""
+"""By words of NvmlFailureMessage (AWS's guide on API-driven Slurm configuration,
+troubleshooting)."""
 
 
-def build_service_wait_condition(
+def build_in_service_wait_condition(
     targets: Mapping[str, int] | None = None,
     patience_s: float = PATIENCE_S,
     leaving: Collection[str] = (),
@@ -230,13 +231,14 @@ def build_service_wait_condition(
     """InService with every group at its target count, those in `targets` at what these say, and
     those that are `leaving` gone.
 
-    FAILED where the cluster failed, was rolled back or is deleted. `before` is the FailureMessage
-    from before the order, where it was read: another one is a result of this order.
+    FAILED where the cluster failed, was rolled back or is deleted. `before` is the
+    NvmlFailureMessage from before the order, where it was read: another one is a result of this
+    order.
     """
 
-    def evaluate_service_progress(p: ClusterProgress) -> Judged:
+    def evaluate_in_service_progress(p: ClusterProgress) -> Judged:
         if p.status != "InService":
-            return _evaluate_cluster_status(p, patience_s)
+            return _evaluate_not_in_service_cluster(p, patience_s)
         if "RollingBack" in p.seen:
             return _evaluate_rollback(p)
         missed = _format_target_differences(p.targets, targets) if targets is not None else ""
@@ -247,20 +249,20 @@ def build_service_wait_condition(
         if all(g.current >= g.target for g in p.groups) and all(
             n.status == RUNNING for n in p.nodes
         ):
-            return WaitState.REACHED, ""
+            return ClusterWaitState.REACHED, ""
         return _evaluate_stalled_nodes(p, patience_s)
 
-    return evaluate_service_progress
+    return evaluate_in_service_progress
 
 
-def _evaluate_cluster_status(p: ClusterProgress, patience_s: float) -> Judged:
+def _evaluate_not_in_service_cluster(p: ClusterProgress, patience_s: float) -> Judged:
     """Judge a cluster that is not InService."""
     if p.status == "Failed":
-        return WaitState.FAILED, p.failure or "the cluster is Failed"
+        return ClusterWaitState.FAILED, p.failure or "the cluster is Failed"
     if p.seen == {DELETED} and p.waited_s < LAG_S:
         return WAITING  # it was created a moment ago
     if p.status in ("Deleting", DELETED):
-        return WaitState.FAILED, f"the cluster is {p.status}"
+        return ClusterWaitState.FAILED, f"the cluster is {p.status}"
     # A Continuous cluster waits for a login node, however often that fails.
     return _evaluate_stalled_nodes(p, patience_s) if p.status == "Creating" else WAITING
 
@@ -271,18 +273,18 @@ def _evaluate_missed_targets(p: ClusterProgress, missed: str, before: str | None
         return _evaluate_rollback(p)
     if p.waited_s < LAG_S:
         return WAITING
-    return WaitState.FAILED, f"{missed}{': ' + p.failure if p.failure else ''}"
+    return ClusterWaitState.FAILED, f"{missed}{': ' + p.failure if p.failure else ''}"
 
 
 def build_migration_wait_condition(judge: Until, before: str) -> Until:
     """`judge`, and every group has its SlurmConfig. FAILED where it is over without.
 
-    `before` is the FailureMessage from before the order: another one tells of this order.
+    `before` is the NvmlFailureMessage from before the order: another one tells of this order.
     """
 
     def evaluate_migration_progress(p: ClusterProgress) -> Judged:
         verdict, why = judge(p)
-        if verdict is not WaitState.REACHED or p.by_api:
+        if verdict is not ClusterWaitState.REACHED or p.by_api:
             return verdict, why
         text = p.failure not in ("", before)
         over = text or "Updating" in p.seen or p.waited_s >= LAG_S
@@ -294,17 +296,20 @@ def build_migration_wait_condition(judge: Until, before: str) -> Until:
 def _evaluate_rollback(p: ClusterProgress) -> Judged:
     fix = next((fix for word, fix in _MENDS.items() if word in p.failure), "")
     why = f"the service rolled the change back: {p.failure or 'it does not say why'}"
-    return WaitState.FAILED, f"{why} ({fix})" if fix else why
+    return ClusterWaitState.FAILED, f"{why} ({fix})" if fix else why
 
 
-def evaluate_deletion_progress(p: ClusterProgress) -> Judged:
+def evaluate_cluster_deletion_progress(p: ClusterProgress) -> Judged:
     """Return DONE once the service has no such cluster. FAILED where no deletion is ordered."""
     if p.status == DELETED:
-        return WaitState.REACHED, ""
+        return ClusterWaitState.REACHED, ""
     if p.status == "Failed":
-        return WaitState.FAILED, p.failure or "the deletion failed"
+        return ClusterWaitState.FAILED, p.failure or "the deletion failed"
     if "Deleting" not in p.seen and p.waited_s >= LAG_S:
-        return WaitState.FAILED, "its deletion was not ordered; order it: hpctl cluster delete"
+        return (
+            ClusterWaitState.FAILED,
+            "its deletion was not ordered; order it: hpctl cluster delete",
+        )
     return WAITING
 
 
@@ -324,6 +329,6 @@ def _evaluate_stalled_nodes(p: ClusterProgress, patience_s: float) -> Judged:
     if not failed or moving or p.still_s < patience_s:
         return WAITING
     return (
-        WaitState.FAILED,
+        ClusterWaitState.FAILED,
         f"{len(failed)} node(s) did not come up, and nothing else has moved for {p.still_s:.0f} s",
     )

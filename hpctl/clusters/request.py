@@ -6,7 +6,7 @@ The file lies beside the lifecycle scripts, which read it from their own directo
 
 A node cannot find out that it is a login node where the API sets Slurm up: resource_config.json
 only says who the controllers are, and login nodes run slurmd as compute nodes do. So the
-bundle is given the roles of the groups (`write_bundle_roles`).
+bundle is given the roles of the groups (`write_group_roles_to_bundle`).
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any
 from hpctl.clusters.spec import ClusterSpec, GroupSpec
 from hpctl.clusters.spec.cluster import HeadNodes, ProvisioningParameters
 from hpctl.clusters.spec.field_types import ApiSection
-from hpctl.toolkit.errors import HpctlError, Unavailable
-from hpctl.vocabulary.ports import ServiceClient
+from hpctl.toolkit.errors import HpctlError, ServiceUnavailable
+from hpctl.vocabulary.ports import AwsServiceClient
 
 if TYPE_CHECKING:
-    from hpctl.vocabulary.ports import Aws
+    from hpctl.vocabulary.ports import AwsClientFactory
 
 
 NODE_TYPES = {"controller": "Controller", "login": "Login", "compute": "Compute"}
@@ -74,64 +74,72 @@ LEFT_TO_RAW = {
 """What CreateCluster takes and the models have no word for, and why."""
 
 
-def make_create_request(spec: ClusterSpec) -> dict[str, Any]:
+def make_create_cluster_request(spec: ClusterSpec) -> dict[str, Any]:
     """CreateCluster's request."""
     slurm = {
         "SlurmConfigStrategy": spec.slurm_config_strategy,
-        "AccountingDatabase": _convert_to_api_value(spec.accounting_database),
+        "AccountingDatabase": _convert_spec_value_to_api(spec.accounting_database),
     }
     slurm = {key: value for key, value in slurm.items() if value is not None}
     otherwise: dict[str, Any] = {
-        "InstanceGroups": [make_group_request(spec, group) for group in spec.groups],
+        "InstanceGroups": [make_instance_group_request(spec, group) for group in spec.groups],
         "VpcConfig": spec.vpc and _make_vpc_config(spec.vpc.subnets, spec.vpc.security_groups),
         "Tags": [{"Key": key, "Value": value} for key, value in spec.tags.items()],
         "Orchestrator": {"Slurm": slurm} if slurm else None,
     }
-    return merge_raw_request(_select_set_members(CLUSTER, spec, otherwise), spec.raw)
+    return merge_raw_values_into_request(
+        _select_nonempty_request_members(CLUSTER, spec, otherwise), spec.raw
+    )
 
 
-def make_group_request(spec: ClusterSpec, group: GroupSpec) -> dict[str, Any]:
+def make_instance_group_request(spec: ClusterSpec, group: GroupSpec) -> dict[str, Any]:
     """Return one group of it: a ClusterInstanceGroupSpecification, for UpdateCluster as well."""
     types, interface = group.instance_types, group.network_interface
     otherwise: dict[str, Any] = {
         "InstanceRequirements": {"InstanceTypes": list(types)} if types else None,
-        "OverrideVpcConfig": _make_vpc_override(spec, group),
-        "SlurmConfig": _make_slurm_config(spec, group),
+        "OverrideVpcConfig": _make_group_vpc_override(spec, group),
+        "SlurmConfig": _make_group_slurm_config(spec, group),
         "CapacityRequirements": {CAPACITY[group.capacity]: {}} if group.capacity else None,
         "NetworkInterface": {"InterfaceType": interface} if interface else None,
     }
-    return merge_raw_request(_select_set_members(GROUP, group, otherwise), group.raw)
+    return merge_raw_values_into_request(
+        _select_nonempty_request_members(GROUP, group, otherwise), group.raw
+    )
 
 
-def _select_set_members(
+def _select_nonempty_request_members(
     members: Mapping[str, str], section: ClusterSpec | GroupSpec, otherwise: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the members that have a value."""
     values = {
-        theirs: _convert_to_api_value(getattr(section, ours)) if ours else otherwise[theirs]
+        theirs: _convert_spec_value_to_api(getattr(section, ours)) if ours else otherwise[theirs]
         for theirs, ours in members.items()
     }
     return {theirs: value for theirs, value in values.items() if value not in (None, [])}
 
 
-def _convert_to_api_value(value: Any) -> Any:
+def _convert_spec_value_to_api(value: Any) -> Any:
     """Return a value in the API's words, with lists where the models have tuples."""
     if isinstance(value, ApiSection):
-        return _convert_to_api_value(value.request())
+        return _convert_spec_value_to_api(value.request())
     if isinstance(value, Mapping):
-        return {key: _convert_to_api_value(one) for key, one in value.items()}
+        return {key: _convert_spec_value_to_api(one) for key, one in value.items()}
     return (
-        [_convert_to_api_value(one) for one in value] if isinstance(value, list | tuple) else value
+        [_convert_spec_value_to_api(one) for one in value]
+        if isinstance(value, list | tuple)
+        else value
     )
 
 
-def merge_raw_request(request: Mapping[str, Any], raw: Mapping[str, Any]) -> dict[str, Any]:
+def merge_raw_values_into_request(
+    request: Mapping[str, Any], raw: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return a request with `raw` laid over it: structures key by key, all else as `raw` says."""
     both = dict(request)
     for key, value in raw.items():
         under = both.get(key)
         if isinstance(under, Mapping) and isinstance(value, Mapping):
-            both[key] = merge_raw_request(under, value)
+            both[key] = merge_raw_values_into_request(under, value)
         else:
             both[key] = value
     return both
@@ -141,7 +149,7 @@ def _make_vpc_config(subnets: tuple[str, ...], security_groups: tuple[str, ...])
     return {"SecurityGroupIds": list(security_groups), "Subnets": list(subnets)}
 
 
-def _make_vpc_override(spec: ClusterSpec, group: GroupSpec) -> dict[str, Any] | None:
+def _make_group_vpc_override(spec: ClusterSpec, group: GroupSpec) -> dict[str, Any] | None:
     """Return the API overrides both or none: what a group leaves out is the cluster's."""
     if not group.subnets and not group.security_groups:
         return None
@@ -151,7 +159,7 @@ def _make_vpc_override(spec: ClusterSpec, group: GroupSpec) -> dict[str, Any] | 
     )
 
 
-def _make_slurm_config(spec: ClusterSpec, group: GroupSpec) -> dict[str, Any] | None:
+def _make_group_slurm_config(spec: ClusterSpec, group: GroupSpec) -> dict[str, Any] | None:
     if spec.slurm_config != "api" or group.role is None:
         return None
     partitions = {"PartitionNames": [group.partition]} if group.partition else {}
@@ -162,14 +170,14 @@ LARGEST = 1 << 20
 """Bytes that are read: scripts and settings are far smaller."""
 
 
-def read_s3_object(s3: ServiceClient, bucket: str, key: str) -> bytes:
+def read_s3_object(s3: AwsServiceClient, bucket: str, key: str) -> bytes:
     """Return the first MiB of an object. Raises ResourceNotFound, Refused, Unavailable."""
     body = s3.read("get_object", Bucket=bucket, Key=key)["Body"]
     try:
         return bytes(body.read(LARGEST))
     # The HTTP libraries below have no error in common, and this layer must not know them.
     except Exception as error:
-        raise Unavailable(
+        raise ServiceUnavailable(
             f"reading s3://{bucket}/{key} from S3 stopped before its end: {error}",
             "run the command again",
         ) from error
@@ -223,7 +231,7 @@ def render_provisioning_parameters(spec: ClusterSpec) -> dict[str, Any]:
         if more.head_nodes
         else None,
     }
-    return merge_raw_request(
+    return merge_raw_values_into_request(
         {key: value for key, value in answer.items() if value is not None}, more.raw
     )
 
@@ -279,7 +287,7 @@ def list_provisioning_parameter_files(describe: Mapping[str, Any]) -> list[tuple
 
 
 def read_provisioning_parameters(
-    aws: Aws, describe: Mapping[str, Any]
+    aws: AwsClientFactory, describe: Mapping[str, Any]
 ) -> tuple[Mapping[str, Any] | None, str]:
     """Return the file beside a living cluster's lifecycle scripts; else None, and why there is
     none.
@@ -306,7 +314,7 @@ def read_provisioning_parameters(
 CONFIG = "config.json"
 
 
-def write_bundle_roles(directory: Path, spec: ClusterSpec) -> str:
+def write_group_roles_to_bundle(directory: Path, spec: ClusterSpec) -> str:
     """Write the roles into a bundle that is laid; the file that has them, empty for none.
 
     That is config.json, or provisioning_parameters.json where the cluster has it. What a user

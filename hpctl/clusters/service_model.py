@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hpctl.clusters.validate.facts import ServiceModel
+    from hpctl.clusters.validate.facts import SageMakerServiceModel
 
 
-def open_service_model() -> ServiceModel:
+def load_sagemaker_service_model() -> SageMakerServiceModel:
     """SageMaker's service model, from the installed botocore."""
-    from hpctl.sagemaker.aws import SageMakerModel
+    from hpctl.sagemaker.aws import SageMakerApiModel
 
-    return SageMakerModel()
+    return SageMakerApiModel()

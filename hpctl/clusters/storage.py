@@ -15,8 +15,13 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from hpctl.toolkit.errors import CallRefused, HpctlError, OrderOutcomeUnknown, ResourceNotFound
-from hpctl.vocabulary.ports import Aws
+from hpctl.toolkit.errors import (
+    HpctlError,
+    OrderOutcomeUnknown,
+    ResourceNotFound,
+    ServiceCallRefused,
+)
+from hpctl.vocabulary.ports import AwsClientFactory
 
 EVENTS: Final = ("NEW", "CHANGED", "DELETED")
 SETTLED: Final = ("AVAILABLE", "FAILED", "MISCONFIGURED")
@@ -26,7 +31,7 @@ UNLINKABLE: Final = ("SCRATCH_1",)
 """Deployment types without data repository associations (they know `ImportPath` only)."""
 
 
-class Link(Struct, frozen=True):
+class DataRepositoryLink(Struct, frozen=True):
     """One association, in FSx's words. `path` is the directory below the file system's root."""
 
     id: str
@@ -45,7 +50,7 @@ class Link(Struct, frozen=True):
         return self.lifecycle in SETTLED
 
 
-class WantedLink(Struct, frozen=True):
+class RequestedDataRepositoryLink(Struct, frozen=True):
     """A link to be created. Raises HpctlError from `of` where it cannot be one."""
 
     file_system: str
@@ -57,7 +62,7 @@ class WantedLink(Struct, frozen=True):
     @classmethod
     def of(
         cls, file_system: str, s3: str, path: str, *, auto_import: bool, auto_export: bool
-    ) -> WantedLink:
+    ) -> RequestedDataRepositoryLink:
         """Checked and in one spelling: `/x`, `s3://bucket/prefix/`."""
         bucket = s3.removeprefix("s3://").partition("/")[0]
         if not s3.startswith("s3://") or not bucket:
@@ -85,7 +90,9 @@ class WantedLink(Struct, frozen=True):
         }
 
 
-def list_data_repository_links(aws: Aws, file_system: str | None = None) -> tuple[Link, ...]:
+def list_data_repository_links(
+    aws: AwsClientFactory, file_system: str | None = None
+) -> tuple[DataRepositoryLink, ...]:
     """Return the links of one file system, or of all. Raises as `ports.Service.read` does.
 
     Absent where a file system has none because it is not there itself.
@@ -105,39 +112,43 @@ def list_data_repository_links(aws: Aws, file_system: str | None = None) -> tupl
     return listed
 
 
-def create_data_repository_link(aws: Aws, wanted: WantedLink) -> tuple[Link, bool]:
+def create_data_repository_link(
+    aws: AwsClientFactory, wanted: RequestedDataRepositoryLink
+) -> tuple[DataRepositoryLink, bool]:
     """Return the link, and whether it was made now. One that is there already is recognised.
 
     Raises HpctlError where the file system cannot have it or its path leads elsewhere; Refused,
     Unavailable; OrderOutcomeUnknown where it was ordered and is not to be seen.
     """
-    there = find_existing_link(aws, wanted)
+    there = find_existing_data_repository_link(aws, wanted)
     if there is not None:
         return there, False
     try:
         made = aws.service("fsx").order("create_data_repository_association", **wanted.request())
     except OrderOutcomeUnknown:
-        there = _find_matching_link(aws, wanted)
+        there = _find_matching_data_repository_link(aws, wanted)
         if there is None:
             raise
         return there, True
     return _parse_data_repository_link(made["Association"]), True
 
 
-def find_existing_link(aws: Aws, wanted: WantedLink) -> Link | None:
+def find_existing_data_repository_link(
+    aws: AwsClientFactory, wanted: RequestedDataRepositoryLink
+) -> DataRepositoryLink | None:
     """Return the link where it is there already. Raises where it cannot be made, as `link` does."""
     _require_linkable_file_system(aws, wanted.file_system)
-    return _find_matching_link(aws, wanted)
+    return _find_matching_data_repository_link(aws, wanted)
 
 
 def watch_data_repository_link(
-    aws: Aws,
-    known: Link,
+    aws: AwsClientFactory,
+    known: DataRepositoryLink,
     *,
     timeout_s: float,
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
-) -> Iterator[Link]:
+) -> Iterator[DataRepositoryLink]:
     """Yield the link each time that it was looked at, until it is settled or the time is up."""
     until = clock() + timeout_s
     yield known
@@ -157,14 +168,16 @@ def watch_data_repository_link(
         yield known
 
 
-def _find_matching_link(aws: Aws, wanted: WantedLink) -> Link | None:
+def _find_matching_data_repository_link(
+    aws: AwsClientFactory, wanted: RequestedDataRepositoryLink
+) -> DataRepositoryLink | None:
     """Return the link that is wanted, if it is there. Raises Refused where its path is taken."""
     for there in list_data_repository_links(aws, wanted.file_system):
         if there.path.rstrip("/") != wanted.path or there.lifecycle == "DELETING":
             continue
         if there.s3.rstrip("/") == wanted.s3.rstrip("/"):
             return there
-        raise CallRefused(
+        raise ServiceCallRefused(
             f"the path {wanted.path} of file system {wanted.file_system} is already linked to "
             f"{there.s3} (association {there.id})",
             "choose another --path, or delete that association first "
@@ -173,12 +186,12 @@ def _find_matching_link(aws: Aws, wanted: WantedLink) -> Link | None:
     return None
 
 
-def _require_linkable_file_system(aws: Aws, file_system: str) -> None:
+def _require_linkable_file_system(aws: AwsClientFactory, file_system: str) -> None:
     """Whether a file system can be linked. Raises HpctlError, with what would have to be."""
     known = _describe_file_system(aws, file_system)
     kind, state = known.get("FileSystemType", ""), known.get("Lifecycle", "")
     if kind != "LUSTRE":
-        raise CallRefused(
+        raise ServiceCallRefused(
             f"file system {file_system} is of the type {kind}, but only FSx for Lustre can be "
             "linked to S3",
             "name the id of an FSx for Lustre file system",
@@ -186,17 +199,17 @@ def _require_linkable_file_system(aws: Aws, file_system: str) -> None:
     deployment = known.get("LustreConfiguration", {}).get("DeploymentType", "")
     version = str(known.get("FileSystemTypeVersion", ""))
     if deployment in UNLINKABLE or version == "2.10":
-        raise CallRefused(
+        raise ServiceCallRefused(
             f"{file_system} is {deployment or 'Lustre'} {version}".rstrip()
             + ": this type of file system cannot be linked to S3",
             "use a file system of the type PERSISTENT_2, PERSISTENT_1 or SCRATCH_2 with Lustre "
             "2.12 or later",
         )
     if state and state not in ("AVAILABLE", "UPDATING"):
-        raise CallRefused(f"{file_system} is {state}", "wait until it is AVAILABLE")
+        raise ServiceCallRefused(f"{file_system} is {state}", "wait until it is AVAILABLE")
 
 
-def _describe_file_system(aws: Aws, file_system: str) -> Mapping[str, Any]:
+def _describe_file_system(aws: AwsClientFactory, file_system: str) -> Mapping[str, Any]:
     """Return a file system in FSx's words. Raises ResourceNotFound with the nearest that there
     are."""
     fsx = aws.service("fsx")
@@ -222,9 +235,9 @@ def _describe_file_system(aws: Aws, file_system: str) -> Mapping[str, Any]:
     )
 
 
-def _parse_data_repository_link(answer: Mapping[str, Any]) -> Link:
+def _parse_data_repository_link(answer: Mapping[str, Any]) -> DataRepositoryLink:
     s3 = answer.get("S3", {})
-    return Link(
+    return DataRepositoryLink(
         id=str(answer.get("AssociationId", "")),
         file_system=str(answer.get("FileSystemId", "")),
         path=str(answer.get("FileSystemPath", "")),

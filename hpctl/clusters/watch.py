@@ -22,23 +22,29 @@ from hpctl.clusters.progress import (
     RUNNING,
     ClusterProgress,
     ClusterProgressEvent,
-    GroupProgress,
+    ClusterWaitState,
+    InstanceGroupProgress,
     NodeProgress,
     Until,
-    WaitState,
     list_group_instance_types,
 )
 from hpctl.sagemaker.failure_causes import InstancePlacement, NodeFailureCause, NodeFailureKind
 from hpctl.toolkit.compat import UTC
-from hpctl.toolkit.errors import CallRefused, HpctlError, ResourceNotFound, Unavailable
-from hpctl.vocabulary.ports import Aws, ServiceClient
+from hpctl.toolkit.errors import (
+    HpctlError,
+    ResourceNotFound,
+    ServiceCallRefused,
+    ServiceUnavailable,
+)
+from hpctl.vocabulary.ports import AwsClientFactory, AwsServiceClient
 
 AT_ONCE = 16
 LEVELS = ("Info", "Warn", "Error")
 
 
 class ClusterEvent(Struct, frozen=True):
-    """One event. `failure` is its FailureMessage, `lifecycle` how its lifecycle script stood."""
+    """One event. `failure` is its NvmlFailureMessage, `lifecycle` how its lifecycle script
+    stood."""
 
     id: str
     at: datetime
@@ -54,12 +60,12 @@ class ClusterEvent(Struct, frozen=True):
     slurm: str = ""
 
 
-class EventsUnsupported(HpctlError):
+class ClusterEventsUnsupportedError(HpctlError):
     """The cluster is of the kind that has none."""
 
 
 def read_cluster_events(  # noqa: PLR0913 -- the filters of the API, by keyword
-    aws: Aws,
+    aws: AwsClientFactory,
     cluster: str,
     *,
     after: datetime | None = None,
@@ -69,8 +75,8 @@ def read_cluster_events(  # noqa: PLR0913 -- the filters of the API, by keyword
 ) -> tuple[ClusterEvent, ...]:
     """Return the events, oldest first, those that warn or fail with their details.
 
-    Raises EventsUnsupported, ResourceNotFound, Refused, Unavailable. A detail that cannot be read
-    is empty.
+    Raises ClusterEventsUnsupportedError, ResourceNotFound, Refused, Unavailable. A detail that
+    cannot be read is empty.
     """
     sagemaker = aws.service("sagemaker")
     request: dict[str, Any] = {"ClusterName": cluster, "MaxResults": 100}
@@ -79,28 +85,32 @@ def read_cluster_events(  # noqa: PLR0913 -- the filters of the API, by keyword
     request |= {"NodeId": instance} if instance else {}
     found = [
         event
-        for event in map(_make_event, _list_events(sagemaker, cluster, request))
+        for event in map(
+            _make_cluster_event, _list_sagemaker_cluster_events(sagemaker, cluster, request)
+        )
         if not levels or event.level in levels
     ]
     wanted = [event for event in found if event.level != "Info"]
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        more = list(pool.map(lambda event: _read_event_details(sagemaker, cluster, event), wanted))
+        more = list(
+            pool.map(lambda event: _add_cluster_event_details(sagemaker, cluster, event), wanted)
+        )
     detailed = {event.id: event for event in more}
     return tuple(sorted((detailed.get(e.id, e) for e in found), key=lambda e: (e.at, e.id)))
 
 
-def _list_events(
-    sagemaker: ServiceClient, cluster: str, request: Mapping[str, Any]
+def _list_sagemaker_cluster_events(
+    sagemaker: AwsServiceClient, cluster: str, request: Mapping[str, Any]
 ) -> Iterator[Mapping[str, Any]]:
     try:
         yield from sagemaker.pages("list_cluster_events", "Events", **request)
-    except CallRefused as error:
+    except ServiceCallRefused as error:
         if error.code != "ValidationException":
             raise
         description = sagemaker.read("describe_cluster", ClusterName=cluster)
         if description.get("NodeProvisioningMode") == "Continuous":
             raise
-        raise EventsUnsupported(
+        raise ClusterEventsUnsupportedError(
             f"SageMaker has no events of cluster {cluster}: its NodeProvisioningMode is not "
             "Continuous",
             "use `hpctl cluster instances` (why a node failed), `hpctl explain`,"
@@ -108,7 +118,7 @@ def _list_events(
         ) from error
 
 
-def _make_event(answer: Mapping[str, Any]) -> ClusterEvent:
+def _make_cluster_event(answer: Mapping[str, Any]) -> ClusterEvent:
     return ClusterEvent(
         id=str(answer["EventId"]),
         at=answer["EventTime"].astimezone(UTC),
@@ -121,33 +131,35 @@ def _make_event(answer: Mapping[str, Any]) -> ClusterEvent:
     )
 
 
-def _read_event_details(
-    sagemaker: ServiceClient, cluster: str, event: ClusterEvent
+def _add_cluster_event_details(
+    sagemaker: AwsServiceClient, cluster: str, event: ClusterEvent
 ) -> ClusterEvent:
-    metadata = read_event_metadata(sagemaker, cluster, event.id)
+    metadata = read_cluster_event_metadata(sagemaker, cluster, event.id)
     instance, health = metadata.get("Instance", {}), metadata.get("SlurmHealth", {})
     return replace(
         event,
         logical_id=str(instance.get("NodeLogicalId") or ""),
         lifecycle=str(instance.get("LcsExecutionState") or ""),
-        failure=find_failure_message(metadata),
+        failure=find_event_failure_message(metadata),
         slurm=" ".join(filter(None, map(health.get, ("Component", "Status", "Reason")))),
     )
 
 
-def read_event_metadata(sagemaker: ServiceClient, cluster: str, event: str) -> Mapping[str, Any]:
+def read_cluster_event_metadata(
+    sagemaker: AwsServiceClient, cluster: str, event: str
+) -> Mapping[str, Any]:
     """Return an event's details; none where they cannot be read."""
     try:
         answer = sagemaker.read("describe_cluster_event", ClusterName=cluster, EventId=event)
-    except (CallRefused, Unavailable):
+    except (ServiceCallRefused, ServiceUnavailable):
         return {}
     details = answer.get("EventDetails", {}).get("EventDetails", {})
     metadata: Mapping[str, Any] = details.get("EventMetadata", {})
     return metadata
 
 
-def find_failure_message(metadata: Mapping[str, Any]) -> str:
-    """Return the FailureMessage of an event's metadata, in whichever of its parts it is."""
+def find_event_failure_message(metadata: Mapping[str, Any]) -> str:
+    """Return the NvmlFailureMessage of an event's metadata, in whichever of its parts it is."""
     parts = [part for part in metadata.values() if isinstance(part, Mapping)]
     return next((str(p["FailureMessage"]) for p in parts if p.get("FailureMessage")), "")
 
@@ -161,7 +173,7 @@ READ_A_LOOK = 4
 
 
 def watch_cluster(  # noqa: PLR0913 -- clock and intervals are keywords with defaults
-    aws: Aws,
+    aws: AwsClientFactory,
     cluster: str,
     until: Until,
     *,
@@ -175,20 +187,24 @@ def watch_cluster(  # noqa: PLR0913 -- clock and intervals are keywords with def
     Ends when `until` says REACHED or FAILED, or with DEADLINE after `timeout_s`. Raises
     Unavailable where the very first look fails, Refused (but Absent is a look: DELETED).
     """
-    view = _ClusterWatchState(aws, cluster, now())
+    view = _ClusterProgressTracker(aws, cluster, now())
     last: ClusterProgress | None = None
     while True:
         at = now()
         try:
             seen = view.look(at)
-        except Unavailable as error:
+        except ServiceUnavailable as error:
             if last is None:
                 raise
             waited_s = (at - view.began).total_seconds()
             seen = replace(last, at=at, waited_s=waited_s, events=(), unread=str(error))
-        verdict, why = (WaitState.WAITING, "") if seen.unread else until(seen)
-        if verdict is WaitState.WAITING and timeout_s is not None and seen.waited_s >= timeout_s:
-            verdict, why = WaitState.DEADLINE, f"not there after {timeout_s:.0f} s"
+        verdict, why = (ClusterWaitState.WAITING, "") if seen.unread else until(seen)
+        if (
+            verdict is ClusterWaitState.WAITING
+            and timeout_s is not None
+            and seen.waited_s >= timeout_s
+        ):
+            verdict, why = ClusterWaitState.DEADLINE, f"not there after {timeout_s:.0f} s"
         last = replace(seen, verdict=verdict, why=why)
         yield last
         if last.is_last:
@@ -196,15 +212,15 @@ def watch_cluster(  # noqa: PLR0913 -- clock and intervals are keywords with def
         sleep(every_s if timeout_s is None else min(every_s, timeout_s - seen.waited_s))
 
 
-def read_cluster_progress(aws: Aws, cluster: str, now: datetime) -> ClusterProgress:
+def read_cluster_progress(aws: AwsClientFactory, cluster: str, now: datetime) -> ClusterProgress:
     """Look once. Raises Unavailable, Refused; ResourceNotFound is a look with status DELETED."""
-    return _ClusterWatchState(aws, cluster, now).look(now)
+    return _ClusterProgressTracker(aws, cluster, now).look(now)
 
 
-class _ClusterWatchState(Struct):
+class _ClusterProgressTracker(Struct):
     """What is remembered from one look to the next."""
 
-    aws: Aws
+    aws: AwsClientFactory
     cluster: str
     began: datetime
     changed: datetime | None = None
@@ -240,15 +256,17 @@ class _ClusterWatchState(Struct):
             at=at,
             arn=str(answer.get("ClusterArn", "")),
             failure=str(answer.get("FailureMessage", "")),
-            groups=tuple(_make_group_progress(g) for g in answer.get("InstanceGroups", ())),
+            groups=tuple(
+                _make_instance_group_progress(g) for g in answer.get("InstanceGroups", ())
+            ),
             nodes=tuple(sorted(nodes, key=lambda n: (n.group, n.node, n.key))),
-            events=self._read_new_events() if continuous else (),
+            events=self._read_new_cluster_events() if continuous else (),
             waited_s=(at - self.began).total_seconds(),
             by_api=all("SlurmConfig" in g for g in answer.get("InstanceGroups", ())),
         )
-        return self._track_progress_changes(progress)
+        return self._add_progress_history(progress)
 
-    def _track_progress_changes(self, progress: ClusterProgress) -> ClusterProgress:
+    def _add_progress_history(self, progress: ClusterProgress) -> ClusterProgress:
         self.statuses.add(progress.status)
         for node in progress.nodes:
             if node.has_failed:
@@ -286,7 +304,7 @@ class _ClusterWatchState(Struct):
             node=str(summary.get("PrivateDnsHostname") or "").partition(".")[0],
             status=str(state["Status"]),
             message=str(state.get("Message") or ""),
-            since=_to_utc(summary.get("LaunchTime"), at),
+            since=_convert_to_utc_or_default(summary.get("LaunchTime"), at),
         )
         before = self.since.get(node.key)
         if before is None:
@@ -296,10 +314,14 @@ class _ClusterWatchState(Struct):
             self.since[node.key] = (node.status, node.instance_id, at)
         node = replace(node, since=self.since[node.key][2])
         return (
-            replace(node, trouble=self._explain_failure(answer, node)) if node.has_failed else node
+            replace(node, trouble=self._find_node_failure_cause(answer, node))
+            if node.has_failed
+            else node
         )
 
-    def _explain_failure(self, answer: Mapping[str, Any], node: NodeProgress) -> NodeFailureCause:
+    def _find_node_failure_cause(
+        self, answer: Mapping[str, Any], node: NodeProgress
+    ) -> NodeFailureCause:
         """Return what a failure means. An instance's lifecycle log is read until it has a line."""
         key = (node.key, node.instance_id)
         known = self.troubles.get(key) or failures.explain_failed_node(
@@ -308,18 +330,20 @@ class _ClusterWatchState(Struct):
         if (
             known.cause is NodeFailureKind.LIFECYCLE
             and not known.line
-            and self._can_read_lifecycle_log()
+            and self._consume_lifecycle_log_budget()
         ):
             # Logs that cannot be reached cost half a minute each time: once is enough.
-            known, self.logs_dark = failures.add_lifecycle_log(self.aws, answer, node, known)
+            known, self.logs_dark = failures.add_lifecycle_log_to_failure_cause(
+                self.aws, answer, node, known
+            )
         self.troubles[key] = known
         return known
 
-    def _can_read_lifecycle_log(self) -> bool:
+    def _consume_lifecycle_log_budget(self) -> bool:
         self.logs_left -= 1
         return self.logs_left >= 0 and not self.logs_dark
 
-    def _read_new_events(self) -> tuple[ClusterProgressEvent, ...]:
+    def _read_new_cluster_events(self) -> tuple[ClusterProgressEvent, ...]:
         """Events since the last look, oldest first. They are an extra: a refusal is none."""
         sagemaker = self.aws.service("sagemaker")
         try:
@@ -331,26 +355,26 @@ class _ClusterWatchState(Struct):
                     EventTimeAfter=self.began,
                 )
             )
-        except CallRefused:
+        except ServiceCallRefused:
             return ()
         fresh = [e for e in listed if e["EventId"] not in self.events_shown]
         self.events_shown |= {e["EventId"] for e in fresh}
         fresh.sort(key=lambda e: e["EventTime"])
-        return tuple(self._make_event_line(sagemaker, e) for e in fresh)
+        return tuple(self._make_cluster_progress_event(sagemaker, e) for e in fresh)
 
-    def _can_describe_event(self) -> bool:
+    def _consume_event_describe_budget(self) -> bool:
         self.events_left -= 1
         return self.events_left >= 0
 
-    def _make_event_line(
-        self, sagemaker: ServiceClient, event: Mapping[str, Any]
+    def _make_cluster_progress_event(
+        self, sagemaker: AwsServiceClient, event: Mapping[str, Any]
     ) -> ClusterProgressEvent:
         level, text = str(event.get("EventLevel", "Info")), str(event.get("Description", ""))
-        if level == "Error" and self._can_describe_event():
-            details = read_event_metadata(sagemaker, self.cluster, event["EventId"])
-            text = f"{text} {find_failure_message(details)}"
+        if level == "Error" and self._consume_event_describe_budget():
+            details = read_cluster_event_metadata(sagemaker, self.cluster, event["EventId"])
+            text = f"{text} {find_event_failure_message(details)}"
         return ClusterProgressEvent(
-            _to_utc(event["EventTime"], self.began),
+            _convert_to_utc_or_default(event["EventTime"], self.began),
             level,
             text.strip(),
             str(event.get("InstanceGroupName", "")),
@@ -358,8 +382,8 @@ class _ClusterWatchState(Struct):
         )
 
 
-def _make_group_progress(group: Mapping[str, Any]) -> GroupProgress:
-    return GroupProgress(
+def _make_instance_group_progress(group: Mapping[str, Any]) -> InstanceGroupProgress:
+    return InstanceGroupProgress(
         str(group.get("InstanceGroupName", "")),
         list_group_instance_types(group),
         str(group.get("Status", "")),
@@ -368,5 +392,5 @@ def _make_group_progress(group: Mapping[str, Any]) -> GroupProgress:
     )
 
 
-def _to_utc(moment: datetime | None, otherwise: datetime) -> datetime:
+def _convert_to_utc_or_default(moment: datetime | None, otherwise: datetime) -> datetime:
     return moment.astimezone(UTC) if moment else otherwise

@@ -6,7 +6,7 @@ from hpctl.engine.journal.state import EngineState
 from hpctl.engine.live_config import LiveConfig
 
 
-class CloudReadInterval:
+class CloudPollIntervalController:
     """Sets the interval of the cloud's readings after each cycle."""
 
     def __init__(self, live: LiveConfig, cloud: CloudPoller) -> None:

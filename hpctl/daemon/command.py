@@ -3,12 +3,12 @@
 import click
 
 from hpctl.toolkit import output
-from hpctl.toolkit.errors import HpctlError, Unavailable
-from hpctl.toolkit.lazy_commands import LazyGroup
+from hpctl.toolkit.errors import HpctlError, ServiceUnavailable
+from hpctl.toolkit.lazy_commands import LazyCommandGroup
 from hpctl.toolkit.output import config_option
 
 
-@click.group(cls=LazyGroup, short_help="The head-node daemon, and which head leads.")
+@click.group(cls=LazyCommandGroup, short_help="The head-node daemon, and which head leads.")
 def daemon() -> None:
     """The head-node daemon, and which head leads (docs/head-nodes.md)."""
 
@@ -29,7 +29,7 @@ def run(config: str, log_level: str) -> None:
 
 
 @click.group(
-    cls=LazyGroup,
+    cls=LazyCommandGroup,
     table={
         "show": (
             "hpctl.daemon.config_show_command:show",
@@ -51,20 +51,20 @@ def check(path: str | None, as_json: bool) -> None:
     import os
 
     from hpctl.daemon.configuration_checks import CHECKS
-    from hpctl.engine.adapters import make_fault_rules, open_journal_reader
+    from hpctl.engine.adapters import build_fault_rules_with_overrides, open_journal_reader
     from hpctl.engine.config import DEFAULT_PATH, read_config_file
 
     path = path or os.environ.get("HPCTL_CONFIG", DEFAULT_PATH)
     problems: list[str] = []
     try:
         loaded = read_config_file(path)
-        make_fault_rules(loaded)
+        build_fault_rules_with_overrides(loaded)
         for find_problems in CHECKS:
             problems += [f"{error}: {error.hint}" for error in find_problems(loaded)]
         if loaded.database_url:
             try:
                 open_journal_reader(loaded).close()
-            except Unavailable as error:
+            except ServiceUnavailable as error:
                 # Without a cause nothing failed: the daemon makes or migrates what is in it.
                 if error.__cause__:
                     raise

@@ -19,32 +19,32 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpctl import __version__
-from hpctl.daemon.cloud_pace import CloudReadInterval
-from hpctl.daemon.configuration_audit import ConfigurationAudit
-from hpctl.daemon.controller_watch import ControllerWatch
-from hpctl.daemon.cycle import CycleFailures, DaemonCycle
+from hpctl.daemon.cloud_pace import CloudPollIntervalController
+from hpctl.daemon.configuration_audit import ConfigurationChangeRecorder
+from hpctl.daemon.controller_watch import ActiveControllerPoller
+from hpctl.daemon.cycle import CycleFailureTracker, DaemonCycle
 from hpctl.daemon.follow_up import CycleResultPublisher
-from hpctl.daemon.health import Housekeeping, InconsistencyLog, TroubleSource
-from hpctl.daemon.journal_guard import JournalGuard
+from hpctl.daemon.health import DaemonHousekeeping, InconsistentStateLogger, OperatorWarningSource
+from hpctl.daemon.journal_guard import JournalAvailabilityGuard
 from hpctl.daemon.kinds import KINDS
 from hpctl.daemon.lifecycle import BackgroundThreads, Daemon, DaemonResources
-from hpctl.daemon.locks import ClusterLock, lock_state_dir
-from hpctl.daemon.pause import CyclePause
+from hpctl.daemon.locks import SlurmClusterLock, lock_state_dir
+from hpctl.daemon.pause import CycleSleeper
 from hpctl.daemon.readiness import ReadinessNotifier
 from hpctl.daemon.reload import ConfigReload
 from hpctl.daemon.signals import DaemonSignalHandler
-from hpctl.daemon.standby import Standby
-from hpctl.daemon.takeover import Takeover
+from hpctl.daemon.standby import StandbyDaemon
+from hpctl.daemon.takeover import LeadershipTakeover
 from hpctl.engine.adapters import (
-    choose_scheduler,
+    choose_slurm_client_for_daemon,
     make_cloud_provider,
-    make_scheduler,
+    make_slurm_command_client,
     open_journal_writer,
 )
 from hpctl.engine.clock import SystemClock
 from hpctl.engine.cloud_watch import CloudPoller
 from hpctl.engine.config import Config, read_config_file
-from hpctl.engine.execute import AgentOrders, ExecutorPorts, StepExecutor
+from hpctl.engine.execute import PendingAgentOrders, StepExecutor, StepExecutorPorts
 from hpctl.engine.journal.creation import check_journal_exists
 from hpctl.engine.journal.reserve import JournalDiskReserve
 from hpctl.engine.journal.rows import DaemonIdentity
@@ -53,12 +53,12 @@ from hpctl.engine.journaled_state import JournaledState
 from hpctl.engine.leadership import Leadership, LeaseTerms
 from hpctl.engine.live_config import LiveConfig
 from hpctl.engine.loop import RecoveryLoop
-from hpctl.engine.loop_port import LoopPort
-from hpctl.engine.node_health import NodeHealthStore, drop_check_findings
+from hpctl.engine.loop_port import RecoveryLoopAccess
+from hpctl.engine.node_health import NodeHealthStore, drop_findings_of_checks
 from hpctl.engine.observe import ClusterObserver, ObserverSources
 from hpctl.engine.request_intake import OperatorRequestHandler
-from hpctl.engine.retirement import JournalRetirement
-from hpctl.engine.wake import LoopWaker, WakeLimiter
+from hpctl.engine.retirement import JournalRetirementTask
+from hpctl.engine.wake import DaemonLoopWaker, DaemonWakeRateLimiter
 from hpctl.engine.world_server import WorldServer
 from hpctl.insight.grey.daemon import GreyFailureDetector, GreyFailureFindings
 from hpctl.jobs.hangs.daemon import HangDetector, StackCollector
@@ -69,11 +69,11 @@ from hpctl.service.intake import channel
 from hpctl.service.intake.line import IntakeConnection
 from hpctl.service.intake.process import IntakeBackend, IntakeProcess
 from hpctl.service.metrics import DaemonMetrics
-from hpctl.service.node_directory import NodeDirectory
+from hpctl.service.node_directory import NodeAddressDirectory
 from hpctl.service.notify.daemon import Notifier
-from hpctl.service.page.process import PageProcess
+from hpctl.service.page.process import StatusPageProcess
 from hpctl.slurm.cli import CliScheduler
-from hpctl.slurm.controller_log import ControllerLog
+from hpctl.slurm.controller_log import SlurmctldLogFollower
 from hpctl.vocabulary.ports import CloudProvider
 
 log = logging.getLogger("hpctl.daemon")
@@ -87,9 +87,9 @@ def compose_daemon(config_path: str) -> Daemon:
     """
     with contextlib.ExitStack() as undo:
         base = _open_startup_resources(Path(config_path), undo)
-        world = _make_daemon_interfaces(base)
-        engine = _make_decision_parts(base, world)
-        service = _make_service_parts(base, world, engine)
+        world = _make_daemon_dependencies(base)
+        engine = _make_decision_components(base, world)
+        service = _make_service_components(base, world, engine)
         daemon = _assemble_daemon(base, world, engine, service=service)
         undo.pop_all()
     return daemon
@@ -104,7 +104,7 @@ class _StartupResources(Struct, frozen=True):
     held: DaemonResources
     shared: bool
     leadership: Leadership
-    waker: LoopWaker
+    waker: DaemonLoopWaker
     reserve: JournalDiskReserve | None
     """None: the journal is in a database."""
 
@@ -131,7 +131,7 @@ def _open_startup_resources(path: Path, undo: contextlib.ExitStack) -> _StartupR
     undo.callback(state_lock.close)
     # Several heads may share slurm.conf: the lease tells them from each other.
     shared = config.database_url is not None
-    cluster_lock = None if shared else ClusterLock(config.slurm.conf)
+    cluster_lock = None if shared else SlurmClusterLock(config.slurm.conf)
     if cluster_lock is not None:
         undo.callback(cluster_lock.close)
     live = LiveConfig(config)
@@ -144,7 +144,7 @@ def _open_startup_resources(path: Path, undo: contextlib.ExitStack) -> _StartupR
     leadership = _make_leadership(config, store, clock)
     if not shared:
         leadership.try_to_lead()
-    waker = LoopWaker(config.state_dir)
+    waker = DaemonLoopWaker(config.state_dir)
     undo.callback(waker.close)
     held = DaemonResources(state_lock=state_lock, cluster_lock=cluster_lock, store=store)
     return _StartupResources(path, live, clock, held, shared, leadership, waker, reserve)
@@ -162,7 +162,7 @@ def _make_leadership(config: Config, store: JournalStore, clock: SystemClock) ->
     return Leadership(store, me, terms, clock)
 
 
-class _DaemonInterfaces(Struct, frozen=True, kw_only=True):
+class _DaemonDependencies(Struct, frozen=True, kw_only=True):
     """What the daemon reads and writes, and what it knows."""
 
     scheduler: CliScheduler
@@ -178,9 +178,9 @@ class _DaemonInterfaces(Struct, frozen=True, kw_only=True):
     metrics: DaemonMetrics
 
 
-def _make_daemon_interfaces(base: _StartupResources) -> _DaemonInterfaces:
+def _make_daemon_dependencies(base: _StartupResources) -> _DaemonDependencies:
     config, leadership = base.config, base.leadership
-    scheduler, adapter = choose_scheduler(
+    scheduler, adapter = choose_slurm_client_for_daemon(
         config, may_act=leadership.may_act, event=base.waker.has_pending_wakeup
     )
     log.info("slurm is read by %s", adapter)
@@ -194,13 +194,13 @@ def _make_daemon_interfaces(base: _StartupResources) -> _DaemonInterfaces:
         provider.calls, config.metrics.agent_port, lambda: leadership.leads, config.state_dir
     )
     health = NodeHealthStore(
-        known=drop_check_findings(base.store.health(), (*AlertStore.checks,)),
+        known=drop_findings_of_checks(base.store.health(), (*AlertStore.checks,)),
         rows=base.store,
         poke=base.waker.poke,
         clock=base.clock,
         sources=(grey_findings, alerts),
     )
-    controller_log = ControllerLog(scheduler.show_config, leadership.is_on_controller_host)
+    controller_log = SlurmctldLogFollower(scheduler.show_config, leadership.is_on_controller_host)
     sources = ObserverSources(scheduler, cloud, health, controller_log, hangs=hang_watch)
     observer = ClusterObserver(sources, base.live, base.clock, addresses=line)
     grey = GreyFailureDetector(
@@ -210,7 +210,7 @@ def _make_daemon_interfaces(base: _StartupResources) -> _DaemonInterfaces:
         clock=base.clock,
         view_age_s=base.live.policy.ages.scheduler_s,
     )
-    return _DaemonInterfaces(
+    return _DaemonDependencies(
         scheduler=scheduler,
         provider=provider,
         cloud=cloud,
@@ -225,24 +225,26 @@ def _make_daemon_interfaces(base: _StartupResources) -> _DaemonInterfaces:
     )
 
 
-class _DecisionParts(Struct, frozen=True, kw_only=True):
+class _DecisionComponents(Struct, frozen=True, kw_only=True):
     """What decides and acts, and what the intake and the notifications ask of it."""
 
-    port: LoopPort
+    port: RecoveryLoopAccess
     requests: OperatorRequestHandler
-    orders: AgentOrders
+    orders: PendingAgentOrders
     executor: StepExecutor
     loop: RecoveryLoop
     jobs: JobReportHandler
 
 
-def _make_decision_parts(base: _StartupResources, world: _DaemonInterfaces) -> _DecisionParts:
+def _make_decision_components(
+    base: _StartupResources, world: _DaemonDependencies
+) -> _DecisionComponents:
     config, live, clock, waker = base.config, base.live, base.clock, base.waker
-    port = LoopPort(world.observer, world.memory, clock, waker.poke)
+    port = RecoveryLoopAccess(world.observer, world.memory, clock, waker.poke)
     jobs = JobReportHandler(
         base.store,
         # A user may send as many reports as jobs: they wake the loop once a second at most.
-        replace(port, poke=WakeLimiter(waker.poke).poke),
+        replace(port, poke=DaemonWakeRateLimiter(waker.poke).poke),
         live,
         base.disk,
     )
@@ -251,9 +253,9 @@ def _make_decision_parts(base: _StartupResources, world: _DaemonInterfaces) -> _
     stacks = StackCollector(
         world.health, world.observer, config.state_dir / "stacks", waker.poke, world.line
     )
-    orders = AgentOrders(munge_socket, clock)
+    orders = PendingAgentOrders(munge_socket, clock)
     executor = StepExecutor(
-        ExecutorPorts(world.scheduler, world.provider, agents=orders, stacks=stacks),
+        StepExecutorPorts(world.scheduler, world.provider, agents=orders, stacks=stacks),
         world.memory,
         clock,
         poke=waker.poke,
@@ -268,28 +270,28 @@ def _make_decision_parts(base: _StartupResources, world: _DaemonInterfaces) -> _
         kinds=KINDS,
         jobs=jobs,
     )
-    return _DecisionParts(
+    return _DecisionComponents(
         port=port, requests=requests, orders=orders, executor=executor, loop=loop, jobs=jobs
     )
 
 
-class _ServiceParts(Struct, frozen=True, kw_only=True):
+class _ServiceComponents(Struct, frozen=True, kw_only=True):
     """What serves agents, jobs, operators and monitoring."""
 
     intake: IntakeProcess
     notifier: Notifier
-    page: PageProcess
+    page: StatusPageProcess
 
 
-def _make_service_parts(
-    base: _StartupResources, world: _DaemonInterfaces, engine: _DecisionParts
-) -> _ServiceParts:
+def _make_service_components(
+    base: _StartupResources, world: _DaemonDependencies, engine: _DecisionComponents
+) -> _ServiceComponents:
     config = base.config
-    directory = NodeDirectory(
+    directory = NodeAddressDirectory(
         observer=world.observer,
         health=world.health,
         leadership=base.leadership,
-        slurm=make_scheduler(config),
+        slurm=make_slurm_command_client(config),
     )
     backend = IntakeBackend(
         health=world.health,
@@ -303,14 +305,18 @@ def _make_service_parts(
         on_gauges=(world.grey.hear, world.hang_watch.hear),
     )
     intake = IntakeProcess(
-        _make_intake_setup(config), config.intake.listen, backend, world.line, "hpctl.daemon.intake"
+        _make_intake_process_setup(config),
+        config.intake.listen,
+        backend,
+        world.line,
+        "hpctl.daemon.intake",
     )
     notifier = Notifier(config, base.store, engine.port, world.metrics)
-    page = PageProcess(str(base.path), config.page.listen)
-    return _ServiceParts(intake=intake, notifier=notifier, page=page)
+    page = StatusPageProcess(str(base.path), config.page.listen)
+    return _ServiceComponents(intake=intake, notifier=notifier, page=page)
 
 
-def _make_intake_setup(config: Config) -> channel.Setup:
+def _make_intake_process_setup(config: Config) -> channel.Setup:
     munge_socket, token_file = config.intake.munge_socket, config.alerts.token_file
     journal = None if config.database_url else config.state_dir / "journal.db"
     return channel.Setup(
@@ -323,20 +329,20 @@ def _make_intake_setup(config: Config) -> channel.Setup:
 
 def _assemble_daemon(
     base: _StartupResources,
-    world: _DaemonInterfaces,
-    engine: _DecisionParts,
+    world: _DaemonDependencies,
+    engine: _DecisionComponents,
     *,
-    service: _ServiceParts,
+    service: _ServiceComponents,
 ) -> Daemon:
     live, leadership, memory, clock = base.live, base.leadership, world.memory, base.clock
     readers = WorldServer(base.config, leadership, memory)
     signals, readiness = DaemonSignalHandler(base.waker), ReadinessNotifier()
-    journal = JournalGuard(memory, base.waker, base.reserve)
-    audit = ConfigurationAudit(base.path, live, memory, clock)
+    journal = JournalAvailabilityGuard(memory, base.waker, base.reserve)
+    audit = ConfigurationChangeRecorder(base.path, live, memory, clock)
     reload = ConfigReload(base.path, live, leadership, audit, processes=(service.page,))
-    failures = CycleFailures(on_failure=(world.metrics.failed.inc,))
+    failures = CycleFailureTracker(on_failure=(world.metrics.failed.inc,))
     lock = base.held.cluster_lock
-    parts: dict[str, TroubleSource] = {
+    parts: dict[str, OperatorWarningSource] = {
         "configuration": reload,
         "cycle": failures,
         "observer": world.observer,
@@ -349,14 +355,14 @@ def _assemble_daemon(
         live=live,
         observer=world.observer,
         readiness=readiness,
-        flaws=InconsistencyLog(),
+        flaws=InconsistentStateLogger(),
         orders=engine.orders,
-        retirement=JournalRetirement(base.store, memory, clock, KINDS),
+        retirement=JournalRetirementTask(base.store, memory, clock, KINDS),
         leadership=leadership,
-        cloud_pace=CloudReadInterval(live, world.cloud),
+        cloud_pace=CloudPollIntervalController(live, world.cloud),
         world=readers,
         on_history=(world.grey.update_forecasts,),
-        on_orders=(world.line.set_orders,),
+        on_orders=(world.line.set_pending_agent_orders,),
         on_cycle=(world.metrics.record_cycle_result,),
         on_silent_heads=(service.notifier.look,),
     )
@@ -370,25 +376,25 @@ def _assemble_daemon(
         audit=audit,
         journal=journal,
         failures=failures,
-        housekeeping=Housekeeping(
+        housekeeping=DaemonHousekeeping(
             live, world.health, leadership, parts, on_troubles=(world.metrics.take_troubles,)
         ),
         follow_up=follow_up,
-        pause=CyclePause(live, base.waker, world.observer, clock),
+        pause=CycleSleeper(live, base.waker, world.observer, clock),
         waker=base.waker,
     )
-    standby = Standby(
+    standby = StandbyDaemon(
         live=live,
         store=base.store,
         memory=memory,
         leadership=leadership,
-        controllers=ControllerWatch(world.scheduler, leadership),
+        controllers=ActiveControllerPoller(world.scheduler, leadership),
         readiness=readiness,
         signals=signals,
         reload=reload,
         waker=base.waker,
     )
-    takeover = Takeover(
+    takeover = LeadershipTakeover(
         live=live,
         store=base.store,
         memory=memory,

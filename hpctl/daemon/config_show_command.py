@@ -26,12 +26,12 @@ class ConfigKeyView(Struct, frozen=True):
 
     columns: ClassVar[Columns] = (
         Column("KEY", "key"),
-        Column("VALUE", lambda row: _format_value(row.value), fold=True),
+        Column("VALUE", lambda row: _format_config_value(row.value), fold=True),
         Column("SOURCE", "source"),
     )
 
 
-def _format_value(value: Any) -> str:
+def _format_config_value(value: Any) -> str:
     """A value as the file would have it; text without quotes."""
     return value if isinstance(value, str) else json.dumps(value)
 
@@ -58,10 +58,10 @@ def show(keys: tuple[str, ...], changed: bool, config: str, as_json: bool) -> No
     last start or reload is in `hpctl journal audit`; `systemctl reload hpctl-daemon` applies a
     changed file.
     """
-    from hpctl.engine.config_sources import list_settings
+    from hpctl.engine.config_sources import list_config_settings
 
     config_loading.load_config(config)
-    found = list_settings(config)
+    found = list_config_settings(config)
     for key in keys:
         if not any(_is_key_in_section(one.key, key) for one in found):
             raise _make_unknown_key_error(key, [one.key for one in found])
@@ -82,7 +82,7 @@ def _is_key_in_section(key: str, wanted: str) -> bool:
 
 def _make_unknown_key_error(key: str, known: list[str]) -> HpctlError:
     sections = dict.fromkeys(one.partition(".")[0] for one in known)
-    hint = output.suggest_names(
+    hint = output.suggest_similar_names(
         key, dict.fromkeys([*sections, *known]), "`hpctl config show` lists the keys"
     )
     return HpctlError(f"the configuration has no key {key!r}", hint)

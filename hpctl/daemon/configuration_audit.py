@@ -8,7 +8,7 @@ from hpctl.engine.live_config import LiveConfig
 from hpctl.vocabulary.ports import Clock
 
 
-class ConfigurationAudit:
+class ConfigurationChangeRecorder:
     """Appends the configuration in force where it is not the one in the journal."""
 
     def __init__(self, path: Path, live: LiveConfig, memory: JournaledState, clock: Clock) -> None:
@@ -17,16 +17,16 @@ class ConfigurationAudit:
         self._due = False
 
     def request(self) -> None:
-        """Have it written with the next `write_if_due`."""
+        """Have it written with the next `write_configuration_if_requested`."""
         self._due = True
 
-    def write_if_due(self) -> None:
+    def write_configuration_if_requested(self) -> None:
         """Write it where that was asked for. Raises as `write` does."""
         if self._due:
             self.write()
 
     def write(self) -> None:
-        """Write it now, where it is news. Raises LeaseLost, OSError, Unavailable."""
+        """Write it now, where it is news. Raises LeaseLostError, OSError, Unavailable."""
         settings = self._live.config.list_non_default_settings()
         known = self._memory.state.configuration
         if known is None or known.settings != settings:

@@ -22,7 +22,7 @@ class ControllerListener(Protocol):
         """Take the host of the active slurmctld; empty: not known. Any thread."""
 
 
-class ControllerWatch(threading.Thread):
+class ActiveControllerPoller(threading.Thread):
     """Asks Slurm for its active controller again and again, until the process ends."""
 
     def __init__(self, slurm: ActiveControllerSource, listener: ControllerListener) -> None:

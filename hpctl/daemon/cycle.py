@@ -5,27 +5,27 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from hpctl.daemon.configuration_audit import ConfigurationAudit
+from hpctl.daemon.configuration_audit import ConfigurationChangeRecorder
 from hpctl.daemon.follow_up import CycleResultPublisher
-from hpctl.daemon.health import Housekeeping
-from hpctl.daemon.journal_guard import RETRY_S, JournalGuard
-from hpctl.daemon.pause import CyclePause
+from hpctl.daemon.health import DaemonHousekeeping
+from hpctl.daemon.journal_guard import RETRY_S, JournalAvailabilityGuard
+from hpctl.daemon.pause import CycleSleeper
 from hpctl.daemon.readiness import ReadinessNotifier
 from hpctl.daemon.reload import ConfigReload
 from hpctl.daemon.signals import DaemonSignalHandler
 from hpctl.engine.journal.state import InconsistentEventError
-from hpctl.engine.journal.store import LeaseLost
+from hpctl.engine.journal.store import LeaseLostError
 from hpctl.engine.leadership import Leadership
 from hpctl.engine.live_config import LiveConfig
-from hpctl.engine.loop import NextCycle, RecoveryLoop
-from hpctl.engine.wake import LoopWaker
+from hpctl.engine.loop import NextLoopCycleTime, RecoveryLoop
+from hpctl.engine.wake import DaemonLoopWaker
 from hpctl.toolkit.bounds import make_printable
-from hpctl.toolkit.errors import JournalCorrupt, Unavailable
+from hpctl.toolkit.errors import CorruptJournalError, ServiceUnavailable
 
 log = logging.getLogger("hpctl.daemon")
 
 
-class CycleFailures:
+class CycleFailureTracker:
     """Counts the cycles that failed as a whole, in a row."""
 
     def __init__(self, on_failure: Sequence[Callable[[], object]] = ()) -> None:
@@ -59,26 +59,26 @@ class DaemonCycle:
     signals: DaemonSignalHandler
     reload: ConfigReload
     readiness: ReadinessNotifier
-    audit: ConfigurationAudit
-    journal: JournalGuard
-    failures: CycleFailures
-    housekeeping: Housekeeping
+    audit: ConfigurationChangeRecorder
+    journal: JournalAvailabilityGuard
+    failures: CycleFailureTracker
+    housekeeping: DaemonHousekeeping
     follow_up: CycleResultPublisher
-    pause: CyclePause
-    waker: LoopWaker
+    pause: CycleSleeper
+    waker: DaemonLoopWaker
     _quiet: bool = False
     """Nothing has asked for the next cycle."""
 
     def run(self) -> None:
-        """Once round. Raises LeaseLost, JournalCorrupt, InconsistentEventError."""
+        """Once round. Raises LeaseLostError, CorruptJournalError, InconsistentEventError."""
         quiet, self._quiet = self._quiet, False
         if self.signals.consume_reload_request():
             self.reload.run()
             quiet = False
-        self.readiness.keep_alive()
+        self.readiness.send_watchdog_keepalive()
         self.leadership.progress()
         if not self.leadership.leads:
-            away = Unavailable(
+            away = ServiceUnavailable(
                 "this daemon stopped acting: it could not reach the database of the journal, and "
                 "its right to act as the only daemon expired",
                 "check the database; the daemon continues when it answers",
@@ -87,10 +87,10 @@ class DaemonCycle:
             return
         begun = time.monotonic()
         try:
-            pace, spent_s = self._run_cycle(begun, quiet=quiet)
-        except (LeaseLost, JournalCorrupt, InconsistentEventError):
+            pace, spent_s = self._run_recovery_cycle(begun, quiet=quiet)
+        except (LeaseLostError, CorruptJournalError, InconsistentEventError):
             raise
-        except (OSError, Unavailable) as error:
+        except (OSError, ServiceUnavailable) as error:
             self.journal.wait(error)
             return
         # No isolation caught it: the next cycle begins from the facts again, and the daemon lives.
@@ -102,19 +102,19 @@ class DaemonCycle:
         if not self.leadership.hand_over_to:
             self._quiet = self.pause.rest(pace, spent_s)
 
-    def _run_cycle(self, begun: float, *, quiet: bool) -> tuple[NextCycle, float]:
+    def _run_recovery_cycle(self, begun: float, *, quiet: bool) -> tuple[NextLoopCycleTime, float]:
         """Run the cycle; return how long it took, in seconds."""
-        self.journal.replay_if_stale()
-        self.audit.write_if_due()
+        self.journal.replay_journal_if_stale()
+        self.audit.write_configuration_if_requested()
         pace = self.loop.cycle(self.live.policy, self.live.rules, quiet=quiet)
-        self.follow_up.publish_world(self.loop)
-        self.follow_up.announce_ready()
+        self.follow_up.publish_cluster_snapshot(self.loop)
+        self.follow_up.announce_ready_after_slurm_read()
         spent_s = time.monotonic() - begun
         self.follow_up.log_inconsistencies(self.loop)
         self.housekeeping.run(spent_s)
         self.journal.create_disk_reserve()
-        self.follow_up.pass_on_agent_orders()
-        self.leadership.follow_active_controller()
+        self.follow_up.forward_agent_orders()
+        self.leadership.hand_over_to_active_controller_host()
         return pace, spent_s
 
     def _recover_from_error(self, error: Exception, begun: float) -> None:
@@ -124,5 +124,5 @@ class DaemonCycle:
             self.housekeeping.run(time.monotonic() - begun)
             self.waker.wait(min(wait_s, self.live.config.flush_interval_s))
             self.journal.reread()
-        except (OSError, Unavailable) as also:
+        except (OSError, ServiceUnavailable) as also:
             self.journal.wait(also)

@@ -9,12 +9,12 @@ from hpctl.engine.leadership import Leadership
 from hpctl.engine.live_config import LiveConfig
 from hpctl.engine.node_health import NodeHealthStore
 from hpctl.toolkit.bounds import make_printable
-from hpctl.vocabulary.isolation import InconsistentState
+from hpctl.vocabulary.isolation import ItemProcessingFailure
 
 log = logging.getLogger("hpctl.daemon")
 
 
-class TroubleSource(Protocol):
+class OperatorWarningSource(Protocol):
     """A part that may be in trouble."""
 
     @property
@@ -22,7 +22,7 @@ class TroubleSource(Protocol):
         """Return what an operator should know; empty while nothing is wrong."""
 
 
-class Housekeeping:
+class DaemonHousekeeping:
     """Stores what the loop has in memory alone, and logs trouble where it changes."""
 
     def __init__(
@@ -30,7 +30,7 @@ class Housekeeping:
         live: LiveConfig,
         health: NodeHealthStore,
         leadership: Leadership,
-        parts: Mapping[str, TroubleSource],
+        parts: Mapping[str, OperatorWarningSource],
         on_troubles: Sequence[Callable[[Mapping[str, str]], None]] = (),
     ) -> None:
         """The troubles of `parts` are listed in their order. Each of `on_troubles` receives them by
@@ -41,7 +41,7 @@ class Housekeeping:
         self._next = 0.0
 
     def run(self, last_cycle_s: float) -> None:
-        """Do it where it is due, or where the trouble changed. Raises LeaseLost, OSError,
+        """Do it where it is due, or where the trouble changed. Raises LeaseLostError, OSError,
         Unavailable."""
         troubles = {name: part.trouble for name, part in self._parts.items()}
         for take_troubles in self._on_troubles:
@@ -61,14 +61,14 @@ class Housekeeping:
         self._leadership.note(last_cycle_s, trouble, self._live.config.mode)
 
 
-class InconsistencyLog:
+class InconsistentStateLogger:
     """Logs each thing that is flawed once, as long as it is."""
 
     def __init__(self) -> None:
         """Nothing is flawed yet."""
         self._known: frozenset[tuple[str, str]] = frozenset()
 
-    def note(self, flaws: Sequence[InconsistentState]) -> None:
+    def note(self, flaws: Sequence[ItemProcessingFailure]) -> None:
         """Take everything that is flawed now."""
         for flaw in flaws:
             if (flaw.target, flaw.where) not in self._known:

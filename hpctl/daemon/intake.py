@@ -8,10 +8,10 @@ from hpctl.jobs.report_intake import make_job_report_route as make_report_route
 from hpctl.service.intake import child
 
 
-def make_job_report_route(parts: child.RouteDependencies) -> Route:
+def make_job_report_route(parts: child.IntakeRouteDependencies) -> Route:
     """Return the route for the reports of the supervisors inside jobs."""
     return make_report_route(
-        parts.daemon.take_job_report, parts.settings, parts.clock, parts.registry
+        parts.daemon.relay_job_report, parts.settings, parts.clock, parts.registry
     )
 
 

@@ -10,14 +10,14 @@ from typing import IO, Protocol
 from msgspec import Struct
 
 from hpctl.daemon.cycle import DaemonCycle
-from hpctl.daemon.locks import ClusterLock
+from hpctl.daemon.locks import SlurmClusterLock
 from hpctl.daemon.readiness import ReadinessNotifier
 from hpctl.daemon.signals import DaemonSignalHandler
-from hpctl.daemon.standby import Standby
-from hpctl.daemon.takeover import Takeover
+from hpctl.daemon.standby import StandbyDaemon
+from hpctl.daemon.takeover import LeadershipTakeover
 from hpctl.engine.cloud_watch import CloudPoller
 from hpctl.engine.execute import StepExecutor
-from hpctl.engine.journal.store import JournalStore, LeaseLost
+from hpctl.engine.journal.store import JournalStore, LeaseLostError
 from hpctl.engine.leadership import Leadership
 from hpctl.engine.live_config import LiveConfig
 from hpctl.engine.node_health import NodeHealthStore
@@ -31,7 +31,7 @@ SETTLE_S = 10.0
 """For how long a call under way is waited for before the lease is given away, in seconds."""
 
 
-class BackgroundWork(Protocol):
+class BackgroundService(Protocol):
     """What runs next to the loop, on a thread or in a separate process."""
 
     def start(self) -> None:
@@ -47,17 +47,17 @@ class Intake(Protocol):
     def start(self) -> None:
         """Listen and serve. Raises Unavailable where the port cannot be had."""
 
-    def say_who_leads(self) -> None:
+    def send_leadership_change_now(self) -> None:
         """Tell at once, where that has just changed."""
 
-    def duplicate_listener(self) -> int:
+    def duplicate_listening_socket(self) -> int:
         """Return a descriptor of the listening socket that outlives `stop`."""
 
     def stop(self, *, wait: bool = True) -> None:
         """End it; without `wait`, leave what is being answered to itself."""
 
 
-class RestartRequested(Struct, frozen=True):
+class DaemonRestartRequest(Struct, frozen=True):
     """The program is to be executed again, as a standby in the same process.
 
     `listener`: the descriptor of the socket that it takes over; None where there is none.
@@ -72,8 +72,8 @@ class BackgroundThreads:
 
     cloud: CloudPoller
     world: WorldServer
-    others: Sequence[BackgroundWork] = ()
-    senders: Sequence[BackgroundWork] = ()
+    others: Sequence[BackgroundService] = ()
+    senders: Sequence[BackgroundService] = ()
     """Work that writes to the journal's database: it ends before the lease is given away."""
 
     def start(self) -> None:
@@ -83,7 +83,7 @@ class BackgroundThreads:
             work.start()
         self.world.start()
 
-    def stop_senders(self) -> None:
+    def stop_lease_dependent_senders(self) -> None:
         """Stop what must not write after the lease is gone."""
         for work in self.senders:
             work.stop()
@@ -101,7 +101,7 @@ class DaemonResources:
     """What this process holds until its end."""
 
     state_lock: IO[str]
-    cluster_lock: ClusterLock | None
+    cluster_lock: SlurmClusterLock | None
     """None where the lease of a shared database tells the heads from each other."""
     store: JournalStore
 
@@ -122,23 +122,23 @@ class Daemon:
     signals: DaemonSignalHandler
     readiness: ReadinessNotifier
     leadership: Leadership
-    standby: Standby
-    takeover: Takeover
+    standby: StandbyDaemon
+    takeover: LeadershipTakeover
     cycle: DaemonCycle
     background: BackgroundThreads
     health: NodeHealthStore
     executor: StepExecutor
     held: DaemonResources
     intake: Intake | None = None
-    servers: Sequence[BackgroundWork] = ()
+    servers: Sequence[BackgroundService] = ()
     """They run for the whole life of this daemon, on a standby too."""
     _began: bool = False
 
-    def run(self) -> RestartRequested | None:
+    def run(self) -> DaemonRestartRequest | None:
         """Serve until SIGTERM; return how to go on where this daemon is to be a standby.
 
-        Raises LeaseLost (the journal is a file), JournalCorrupt, InconsistentEventError; OSError at
-        the start.
+        Raises LeaseLostError (the journal is a file), CorruptJournalError, InconsistentEventError;
+        OSError at the start.
         """
         self.signals.install()
         if self.intake is not None:
@@ -151,7 +151,7 @@ class Daemon:
             self._run_cycles_until_stop()
             if not self.signals.stopping:
                 again = self._make_restart_request()
-        except LeaseLost as error:
+        except LeaseLostError as error:
             if not self.shared:
                 raise
             log.error("%s", error)
@@ -159,12 +159,12 @@ class Daemon:
         finally:
             for server in self.servers:
                 server.stop()
-            self._release_resources()
+            self._release_daemon_resources()
         return None if self.signals.stopping else again
 
-    def _make_restart_request(self) -> RestartRequested:
-        return RestartRequested(
-            self.intake.duplicate_listener() if self.intake is not None else None
+    def _make_restart_request(self) -> DaemonRestartRequest:
+        return DaemonRestartRequest(
+            self.intake.duplicate_listening_socket() if self.intake is not None else None
         )
 
     def _run_cycles_until_stop(self) -> None:
@@ -172,14 +172,14 @@ class Daemon:
         if self.shared:
             self.standby.run()
         if not self.signals.stopping:
-            self._start_leading()
+            self._take_over_leadership()
         while not (self.signals.stopping or self.leadership.hand_over_to):
             self.cycle.run()
 
-    def _start_leading(self) -> None:
+    def _take_over_leadership(self) -> None:
         self.takeover.run()
         if self.intake is not None:
-            self.intake.say_who_leads()
+            self.intake.send_leadership_change_now()
         self.background.start()
         self._began = True
         if self.shared:
@@ -187,11 +187,11 @@ class Daemon:
         config = self.live.config
         log.info("running mode=%s intake=%s", config.mode, config.intake.listen)
 
-    def _release_resources(self) -> None:
+    def _release_daemon_resources(self) -> None:
         """Release in order: no effect under way, then the lease, then the rest."""
         stopping = self.signals.stopping
-        self.readiness.announce_end(stopping=stopping)
-        self.background.stop_senders()
+        self.readiness.announce_stop_or_handover(stopping=stopping)
+        self.background.stop_lease_dependent_senders()
         with contextlib.suppress(OSError, HpctlError):  # heartbeats: the agents repeat them
             self._release_lease()
         if self.intake is not None:
@@ -212,6 +212,6 @@ class Daemon:
 
 def _log_munge_failure(socket: Path | None) -> None:
     try:
-        munge.encode_credential(b"", socket)
+        munge.encode_munge_credential(b"", socket)
     except munge.MungeUnavailable as error:
         log.error("no agent can report: %s. %s", error, error.hint)

@@ -11,7 +11,7 @@ from hpctl.toolkit.errors import HpctlError
 from hpctl.wire.heads import find_slurm_conf
 
 
-class AlreadyRunning(HpctlError):
+class DaemonAlreadyRunningError(HpctlError):
     """Another daemon works in this state directory, or on this cluster.
 
     The lock of a state directory and the lease of a shared database tell daemons that share either
@@ -24,8 +24,8 @@ class AlreadyRunning(HpctlError):
 
 
 def lock_state_dir(state_dir: Path) -> IO[str]:
-    """Take the directory's advisory lock; kept until the process ends. Raises AlreadyRunning,
-    OSError."""
+    """Take the directory's advisory lock; kept until the process ends. Raises
+    DaemonAlreadyRunningError, OSError."""
     state_dir.mkdir(parents=True, exist_ok=True)
     # Where root starts a daemon in another user's directory, a link there leads nowhere.
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -37,15 +37,15 @@ def lock_state_dir(state_dir: Path) -> IO[str]:
         handle.seek(0)
         holder = handle.read().strip() or "another process"
         handle.close()
-        raise AlreadyRunning(
+        raise DaemonAlreadyRunningError(
             f"cannot start: another hpctl daemon uses the directory {state_dir}: {holder}",
             "stop the other daemon: only one can use a state directory",
         ) from None
-    _write_lock_holder(descriptor)
+    _write_lock_holder_identity(descriptor)
     return handle
 
 
-def _write_lock_holder(descriptor: int) -> None:
+def _write_lock_holder_identity(descriptor: int) -> None:
     """Write who holds a lock, over what was there: a full disk has no block for it elsewhere. Where
     it cannot be written, the lock holds all the same."""
     text = f"pid {os.getpid()} on {socket.gethostname()}\n".encode()
@@ -54,17 +54,18 @@ def _write_lock_holder(descriptor: int) -> None:
         os.ftruncate(descriptor, len(text))
 
 
-class ClusterLock:
+class SlurmClusterLock:
     """The lock of one cluster's slurm.conf, kept until the process ends."""
 
     def __init__(self, conf: Path | None) -> None:
-        """Take the lock where it is free. Raises AlreadyRunning where another daemon has it."""
+        """Take the lock where it is free. Raises DaemonAlreadyRunningError where another daemon has
+        it."""
         self._conf = conf
         self._fd = -1
         trouble = self.trouble
         daemon = _find_locking_daemon(self._conf) if self._conf and trouble else ""
         if daemon:
-            raise AlreadyRunning(
+            raise DaemonAlreadyRunningError(
                 f"cannot start: another hpctl daemon (pid {daemon}) works on the cluster of "
                 f"{self._conf},"
                 " with another state_dir",
@@ -76,7 +77,7 @@ class ClusterLock:
     def trouble(self) -> str:
         """Return what to tell the operator; empty while no other daemon is known of."""
         self._conf = self._conf or find_slurm_conf()
-        if self._conf is None or self._is_file_locked(self._conf):
+        if self._conf is None or self._is_slurm_conf_locked(self._conf):
             return ""
         self.close()
         with contextlib.suppress(OSError):
@@ -95,7 +96,7 @@ class ClusterLock:
             self._fd = fd
         return ""
 
-    def _is_file_locked(self, conf: Path) -> bool:
+    def _is_slurm_conf_locked(self, conf: Path) -> bool:
         """Return whether the file is the one that was locked: slurmd and editors replace it by
         another."""
         with contextlib.suppress(OSError):

@@ -13,9 +13,9 @@ from hpctl.daemon.lifecycle import Daemon
 from hpctl.daemon.readiness import extend_start_timeout
 from hpctl.engine.config import read_config_file
 from hpctl.engine.journal.state import InconsistentEventError
-from hpctl.engine.journal.store import LeaseLost
-from hpctl.toolkit.errors import JournalCorrupt, Unavailable
-from hpctl.wire.systemd import pass_socket_to_successor
+from hpctl.engine.journal.store import LeaseLostError
+from hpctl.toolkit.errors import CorruptJournalError, ServiceUnavailable
+from hpctl.wire.systemd import pass_listening_socket_across_exec
 
 log = logging.getLogger("hpctl.daemon")
 
@@ -26,34 +26,34 @@ def run_daemon(config_path: str, say: Callable[[str], None]) -> int:
     A daemon that loses the lease executes the program again, as a standby in the same process.
     """
     try:
-        again = compose_daemon_when_ready(config_path).run()
-    except (JournalCorrupt, InconsistentEventError) as error:
+        again = compose_daemon_when_database_ready(config_path).run()
+    except (CorruptJournalError, InconsistentEventError) as error:
         say(f"the journal is corrupt: {error}")
         say(getattr(error, "hint", "") or "see docs/operations.md, 'A corrupt journal'")
         return 1
-    except LeaseLost as error:
+    except LeaseLostError as error:
         say(str(error))
         return 1
     if again is not None:
-        restart_program(again.listener)
+        reexecute_daemon_program(again.listener)
     return 0
 
 
-def restart_program(listener: int | None) -> None:
+def reexecute_daemon_program(listener: int | None) -> None:
     """Replace this program by a fresh one, which takes over the listening socket."""
     if listener is not None:
-        pass_socket_to_successor(listener)
+        pass_listening_socket_across_exec(listener)
     # Until the new program has a handler, `systemctl reload` would end it.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606
 
 
-def compose_daemon_when_ready(config_path: str) -> Daemon:
+def compose_daemon_when_database_ready(config_path: str) -> Daemon:
     """Compose the daemon, once the database that several heads share answers. Raises HpctlError."""
     while True:
         try:
             return compose_daemon(config_path)
-        except Unavailable as error:
+        except ServiceUnavailable as error:
             if read_config_file(config_path).database_url is None:
                 raise
             log.error("trouble=%s", error)

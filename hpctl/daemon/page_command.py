@@ -21,18 +21,20 @@ def page(listen: str | None, link: bool, config: str) -> None:
     8472:127.0.0.1:8472 HEAD`, then open the link. Ctrl-C ends it.
     """
     from hpctl.cli.features import make_explain_extensions
-    from hpctl.service.page.access import PageAccess
-    from hpctl.service.page.serve import make_login_link, serve_page
+    from hpctl.service.page.access import StatusPageAccess
+    from hpctl.service.page.serve import make_status_page_login_link, serve_status_page
 
     loaded = config_loading.load_config(config)
     if link:
-        output.print_exact(make_login_link(loaded.page.listen, PageAccess.of(loaded.page)))
+        output.print_exact_text(
+            make_status_page_login_link(loaded.page.listen, StatusPageAccess.of(loaded.page))
+        )
         return
     by_hand = bool(listen or not loaded.page.listen)
     if by_hand:
         token = secrets.token_bytes(32)
-        access = PageAccess(lambda: token, loaded.page.hosts)
+        access = StatusPageAccess(lambda: token, loaded.page.hosts)
     else:
-        access = PageAccess.of(loaded.page)
+        access = StatusPageAccess.of(loaded.page)
     place = (listen or HERE) if by_hand else loaded.page.listen
-    serve_page(loaded, place, access, make_explain_extensions(), by_hand=by_hand)
+    serve_status_page(loaded, place, access, make_explain_extensions(), by_hand=by_hand)

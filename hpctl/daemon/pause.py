@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Protocol
 
 from hpctl.engine.live_config import LiveConfig
-from hpctl.engine.loop import NextCycle
+from hpctl.engine.loop import NextLoopCycleTime
 from hpctl.vocabulary.ports import Clock
 from hpctl.vocabulary.recovery import RecheckInterval
 
@@ -15,7 +15,7 @@ OFTEN_S = 0.3
 """How often Slurm is read while an idle node is tested, in seconds: a user's job waits as long."""
 
 
-class LoopAlarm(Protocol):
+class LoopWakeupEvent(Protocol):
     """Sleeps until an event."""
 
     def wait(self, timeout_s: float) -> bool:
@@ -25,20 +25,20 @@ class LoopAlarm(Protocol):
 class ControllerLogWatcher(Protocol):
     """Follows slurmctld's log."""
 
-    def has_urgent_log_news(self) -> bool:
+    def has_urgent_controller_log_event(self) -> bool:
         """Return whether it asks for a reading of Slurm now."""
 
 
-class CyclePause:
+class CycleSleeper:
     """Sleeps between two cycles."""
 
     def __init__(
-        self, live: LiveConfig, alarm: LoopAlarm, news: ControllerLogWatcher, clock: Clock
+        self, live: LiveConfig, alarm: LoopWakeupEvent, news: ControllerLogWatcher, clock: Clock
     ) -> None:
         """`alarm` ends a sleep, and so does slurmctld's log."""
         self._live, self._alarm, self._news, self._clock = live, alarm, news, clock
 
-    def rest(self, pace: NextCycle, spent_s: float) -> bool:
+    def rest(self, pace: NextLoopCycleTime, spent_s: float) -> bool:
         """Sleep as the last cycle asks for; `spent_s`: how long it took. Return whether the next
         cycle is quiet: no event asks for it, and nothing was done in the last."""
         woken = self._sleep_until_event(self.compute_pause_s(pace, spent_s))
@@ -49,7 +49,7 @@ class CyclePause:
             time.sleep(gather_s)
         return not woken and not pace.acted
 
-    def compute_pause_s(self, pace: NextCycle, spent_s: float) -> float:
+    def compute_pause_s(self, pace: NextLoopCycleTime, spent_s: float) -> float:
         """Return the seconds to sleep: none after an action, else as the waiting recoveries
         ask."""
         loop = self._live.config.loop
@@ -75,6 +75,6 @@ class CyclePause:
         while (left_s := end - time.monotonic()) > LISTEN_S:
             if self._alarm.wait(LISTEN_S):
                 return True
-            if self._news.has_urgent_log_news():
+            if self._news.has_urgent_controller_log_event():
                 return self._alarm.wait(0.0)
         return self._alarm.wait(left_s)

@@ -28,17 +28,17 @@ class ReadinessNotifier:
         """A standby took over."""
         notify_systemd("STATUS=leader")
 
-    def announce_slurm_read(self) -> None:
+    def announce_ready_on_slurm_read(self) -> None:
         """Ready, the first time; the daemon serves agents and acts on what it knows before."""
         if not self._ready:
             self._ready = True
             notify_systemd("READY=1\nSTATUS=")
 
-    def announce_end(self, *, stopping: bool) -> None:
+    def announce_stop_or_handover(self, *, stopping: bool) -> None:
         """Tell systemd that the daemon stops, or hands over and continues as a standby."""
         notify_systemd("STOPPING=1" if stopping else "STATUS=handing over")
 
-    def keep_alive(self) -> None:
+    def send_watchdog_keepalive(self) -> None:
         """Feed the watchdog; while the daemon is not ready, extend the start."""
         if self._ready:
             notify_systemd("WATCHDOG=1")

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from hpctl.daemon.configuration_audit import ConfigurationAudit
+from hpctl.daemon.configuration_audit import ConfigurationChangeRecorder
 from hpctl.engine.config import Config, read_config_file
 from hpctl.engine.live_config import LiveConfig
 from hpctl.toolkit.errors import HpctlError
@@ -26,7 +26,7 @@ NEEDS_RESTART = (
 """The sections that are read at the start alone. Every other one takes effect with a reload."""
 
 
-class LeaseState(Protocol):
+class LeadershipState(Protocol):
     """Knows whether this daemon leads."""
 
     @property
@@ -48,8 +48,8 @@ class ConfigReload:
         self,
         path: Path,
         live: LiveConfig,
-        leadership: LeaseState,
-        audit: ConfigurationAudit,
+        leadership: LeadershipState,
+        audit: ConfigurationChangeRecorder,
         processes: Sequence[Reloadable] = (),
     ) -> None:
         """`path`: the configuration file. A leader has each configuration written by `audit`;
@@ -70,7 +70,7 @@ class ConfigReload:
         except (HpctlError, OSError, ArithmeticError, TypeError, ValueError) as error:
             self.trouble = f"configuration not reloaded: {error}"
             return
-        moved = list_changed_sections(before, fresh)
+        moved = list_sections_needing_restart(before, fresh)
         self.trouble = f"restart to change: {', '.join(moved)}" if moved else ""
         for process in self._processes:
             process.reload()
@@ -79,6 +79,6 @@ class ConfigReload:
         log.info("configuration reloaded mode=%s", fresh.mode)
 
 
-def list_changed_sections(before: Config, fresh: Config) -> list[str]:
+def list_sections_needing_restart(before: Config, fresh: Config) -> list[str]:
     """Return the sections of NEEDS_RESTART that differ."""
     return [name for name in NEEDS_RESTART if getattr(before, name) != getattr(fresh, name)]

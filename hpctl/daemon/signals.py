@@ -3,13 +3,13 @@
 import signal
 from types import FrameType
 
-from hpctl.engine.wake import LoopWaker
+from hpctl.engine.wake import DaemonLoopWaker
 
 
 class DaemonSignalHandler:
     """Notes what a signal asks for, and wakes the loop, which looks here."""
 
-    def __init__(self, waker: LoopWaker) -> None:
+    def __init__(self, waker: DaemonLoopWaker) -> None:
         """No signal is handled before `install`."""
         self._waker = waker
         self.stopping = False

@@ -5,7 +5,7 @@ import math
 import time
 from dataclasses import dataclass
 
-from hpctl.daemon.controller_watch import ControllerWatch
+from hpctl.daemon.controller_watch import ActiveControllerPoller
 from hpctl.daemon.readiness import ReadinessNotifier
 from hpctl.daemon.reload import ConfigReload
 from hpctl.daemon.signals import DaemonSignalHandler
@@ -13,8 +13,8 @@ from hpctl.engine.journal.store import JournalStore
 from hpctl.engine.journaled_state import JournaledState
 from hpctl.engine.leadership import Leadership
 from hpctl.engine.live_config import LiveConfig
-from hpctl.engine.wake import LoopWaker
-from hpctl.toolkit.errors import Unavailable
+from hpctl.engine.wake import DaemonLoopWaker
+from hpctl.toolkit.errors import ServiceUnavailable
 
 log = logging.getLogger("hpctl.daemon")
 
@@ -23,21 +23,21 @@ REREAD_S = 86400.0
 
 
 @dataclass(kw_only=True, eq=False)
-class Standby:
+class StandbyDaemon:
     """Waits for the lease of a database that several heads share."""
 
     live: LiveConfig
     store: JournalStore
     memory: JournaledState
     leadership: Leadership
-    controllers: ControllerWatch
+    controllers: ActiveControllerPoller
     readiness: ReadinessNotifier
     signals: DaemonSignalHandler
     reload: ConfigReload
-    waker: LoopWaker
+    waker: DaemonLoopWaker
 
     def run(self) -> None:
-        """Wait until this daemon has the lease, or is to stop. Raises JournalCorrupt,
+        """Wait until this daemon has the lease, or is to stop. Raises CorruptJournalError,
         InconsistentEventError."""
         config = self.live.config
         log.info("standing by address=%s lease=%.1fs", config.address, config.lease_s)
@@ -46,13 +46,13 @@ class Standby:
         follower = _JournalFollower(self.store, self.memory, self.leadership, config.lease_s / 3)
         trouble = ""
         while not self.signals.stopping:
-            self.readiness.keep_alive()
+            self.readiness.send_watchdog_keepalive()
             try:
                 if self.leadership.try_to_lead():
                     return
                 follower.follow()
                 trouble = ""
-            except (OSError, Unavailable) as error:
+            except (OSError, ServiceUnavailable) as error:
                 if str(error) != trouble:
                     trouble = str(error)
                     log.error("trouble=%s", trouble)
@@ -77,7 +77,7 @@ class _JournalFollower:
         self._reread_at = time.monotonic() + REREAD_S
 
     def follow(self) -> None:
-        """Once. Raises OSError, Unavailable, JournalCorrupt, InconsistentEventError."""
+        """Once. Raises OSError, Unavailable, CorruptJournalError, InconsistentEventError."""
         self._memory.follow(self._store)
         now = time.monotonic()
         if now - self._noted >= self._note_every_s:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from hpctl import __version__
-from hpctl.daemon.configuration_audit import ConfigurationAudit
-from hpctl.daemon.journal_guard import JournalGuard
+from hpctl.daemon.configuration_audit import ConfigurationChangeRecorder
+from hpctl.daemon.journal_guard import JournalAvailabilityGuard
 from hpctl.daemon.signals import DaemonSignalHandler
 from hpctl.engine.journal.events import DaemonStarted
 from hpctl.engine.journal.state import EngineState
@@ -15,13 +15,13 @@ from hpctl.engine.journal.store import JournalStore
 from hpctl.engine.journaled_state import JournaledState
 from hpctl.engine.leadership import Leadership
 from hpctl.engine.live_config import LiveConfig
-from hpctl.engine.node_health import NodeHealthStore, drop_check_findings
-from hpctl.toolkit.errors import Unavailable
+from hpctl.engine.node_health import NodeHealthStore, drop_findings_of_checks
+from hpctl.toolkit.errors import ServiceUnavailable
 from hpctl.vocabulary.ports import Clock
 
 
 @dataclass(kw_only=True, eq=False)
-class Takeover:
+class LeadershipTakeover:
     """Takes the journal as it is, and writes down that this daemon acts from here on."""
 
     live: LiveConfig
@@ -29,8 +29,8 @@ class Takeover:
     memory: JournaledState
     health: NodeHealthStore
     leadership: Leadership
-    audit: ConfigurationAudit
-    journal: JournalGuard
+    audit: ConfigurationChangeRecorder
+    journal: JournalAvailabilityGuard
     signals: DaemonSignalHandler
     clock: Clock
     shared: bool
@@ -41,23 +41,24 @@ class Takeover:
     """Each is called with the state that this daemon starts from."""
 
     def run(self) -> None:
-        """Wait until it is done, or the daemon is to stop. Raises LeaseLost, JournalCorrupt,
-        Corrupt; OSError and Unavailable where no other head could lead instead."""
+        """Wait until it is done, or the daemon is to stop. Raises LeaseLostError,
+        CorruptJournalError, Corrupt; OSError and Unavailable where no other head could lead
+        instead."""
         while not self.signals.stopping:
             self.leadership.progress()
             try:
                 self._take_over_journal()
                 break
-            except (OSError, Unavailable) as error:
+            except (OSError, ServiceUnavailable) as error:
                 if not self.shared:
                     raise
                 self.journal.wait(error)
-        self.leadership.mark_caught_up()
+        self.leadership.mark_leader_state_caught_up()
 
     def _take_over_journal(self) -> None:
         if self.shared:
             self.memory.take_over(self.store)
-            self.health.take_over(drop_check_findings(self.store.health(), self.local_checks))
+            self.health.take_over(drop_findings_of_checks(self.store.health(), self.local_checks))
         for begin in self.on_takeover:
             begin(self.memory.state)
         started = DaemonStarted(

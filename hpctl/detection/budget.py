@@ -8,7 +8,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from hpctl.detection.check import Observation
+from hpctl.detection.check import CheckObservation
 from hpctl.vocabulary.model import DeviceVerdict
 
 # The agent measures itself: over its budget, it sheds optional checks and reports it.
@@ -35,44 +35,45 @@ CALM_WINDOWS = 10
 _MB = 1e6
 
 
-class ResourceUsage(Struct, frozen=True):
+class ProcessResourceUsage(Struct, frozen=True):
     """The process's usage: CPU seconds so far, resident memory now in MB."""
 
     cpu_s: float
     memory_mb: float
 
 
-def measure_usage() -> ResourceUsage:
+def measure_process_resource_usage() -> ProcessResourceUsage:
     """Measure this process, all threads, without its children."""
     times = os.times()
-    return ResourceUsage(times.user + times.system, read_resident_mb("self"))
+    return ProcessResourceUsage(times.user + times.system, read_process_resident_mb("self"))
 
 
-def read_resident_mb(process: int | str) -> float:
+def read_process_resident_mb(process: int | str) -> float:
     """Return the resident memory of a process in MB. Raises OSError once it has ended."""
     statm = Path(f"/proc/{process}/statm").read_text()
     return int(statm.split()[1]) * os.sysconf("SC_PAGE_SIZE") / _MB
 
 
 class CheckLoadShedder:
-    """The decision which levels of checks (CheckSpec.shed) are shed. `levels` are those in use."""
+    """The decision which levels of checks (HealthCheckSpec.shed) are shed. `levels` are those in
+    use."""
 
     def __init__(
         self,
         levels: Collection[int],
         cpu_percent: float = CPU_PERCENT,
         memory_mb: float = MEMORY_MB,
-        measure: Callable[[], ResourceUsage] = measure_usage,
+        measure: Callable[[], ProcessResourceUsage] = measure_process_resource_usage,
     ) -> None:
         self._levels = sorted({level for level in levels if level > 0}, reverse=True)
         self._cpu_percent, self._memory_mb, self._measure = cpu_percent, memory_mb, measure
-        self._last: tuple[float, ResourceUsage] | None = None
+        self._last: tuple[float, ProcessResourceUsage] | None = None
         self._over = self._calm = 0
         self._shed = 0
         self.cpu_percent = 0.0
         self.memory_mb = 0.0
 
-    def is_level_shed(self, level: int) -> bool:
+    def is_check_level_shed(self, level: int) -> bool:
         """Return whether checks of that level are not to run now."""
         return level in self._levels[: self._shed]
 
@@ -96,13 +97,13 @@ class CheckLoadShedder:
         elif self._calm >= CALM_WINDOWS and self._shed:
             self._shed, self._calm = self._shed - 1, 0
 
-    def observations(self, left_out: Collection[str]) -> list[Observation]:
+    def observations(self, left_out: Collection[str]) -> list[CheckObservation]:
         """Return what the agent reports of itself: which checks it left out, and why."""
         if not self._shed:
             return []
         used = f"{self.cpu_percent:.2f} % of a core, {self.memory_mb:.0f} MB"
         return [
-            Observation(
+            CheckObservation(
                 "shed",
                 verdict=DeviceVerdict.WARN,
                 detail=f"not run to save resources: {', '.join(sorted(left_out))}",

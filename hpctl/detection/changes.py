@@ -6,12 +6,12 @@ from typing import Protocol
 class FindingChangeListener(Protocol):
     """A receiver of news. For any thread."""
 
-    def note_change(self) -> None:
+    def handle_finding_change(self) -> None:
         """Record that a finding came or went."""
 
 
 class NullFindingChangeListener:
     """A listener for parts whose findings are only read."""
 
-    def note_change(self) -> None:
+    def handle_finding_change(self) -> None:
         """Do nothing."""

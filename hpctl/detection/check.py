@@ -1,4 +1,5 @@
-"""What a check is: `gather` touches the machine, `judge` is pure, and a CheckSpec holds the rest.
+"""What a check is: `gather` touches the machine, `judge` is pure, and a HealthCheckSpec holds the
+rest.
 
 A module of `hpctl.detection.checks` holds one check, two functions for each:
 
@@ -7,8 +8,8 @@ A module of `hpctl.detection.checks` holds one check, two functions for each:
 
 `Sample` is the module's own frozen dataclass, with its own time (`machine.monotonic()`) where rates
 are needed. `before` is the sample of the last gather in this run of the agent. A judge states the
-present condition. Its CheckSpec (`hpctl.faults.table`, `hpctl.detection.findings`) decides how
-often it must be seen, for how long it stays known and when it is too early to judge. The head
+present condition. Its HealthCheckSpec (`hpctl.faults.table`, `hpctl.detection.findings`) decides
+how often it must be seen, for how long it stays known and when it is too early to judge. The head
 node's catalogue decides how bad it is, by `<check with dashes>-<code>`.
 
 The GPU checks use the NVML child's sweeps from here: whole, in pairs, and as growth of counters.
@@ -34,12 +35,12 @@ Limits = Mapping[str, float]
 """The limits in force, by name, in the units of the check's Spec."""
 
 
-class UnknownResultError(Exception):
+class CheckResultUnknownError(Exception):
     """The error of a gather that cannot tell: the check is UNKNOWN, with this message as its
     detail."""
 
 
-class DriverHungError(UnknownResultError):
+class DriverHungError(CheckResultUnknownError):
     """The error of a call into the driver that has not returned: `CheckedMachine.nvml` raises it in
     place of a sweep.
 
@@ -57,10 +58,11 @@ class DeviceAbsentError(Exception):
     """The error of a machine without such a device (no GPU, no EFA): the check reports nothing."""
 
 
-class Observation(Struct, frozen=True):
+class CheckObservation(Struct, frozen=True):
     """A present condition, by one judge: the finding without its times.
 
-    `clears` and `gone_s` are for an observation that ends otherwise than its CheckSpec defines.
+    `clears` and `gone_s` are for an observation that ends otherwise than its HealthCheckSpec
+    defines.
     """
 
     code: str
@@ -73,22 +75,22 @@ class Observation(Struct, frozen=True):
     gone_s: float | None = None
 
 
-Judged = Iterable[Observation]
+Judged = Iterable[CheckObservation]
 """The result of a judge."""
 
 
 def make_fail_observation(
     code: str, device: str = "", detail: str = "", evidence: str = ""
-) -> Observation:
+) -> CheckObservation:
     """Return an observation that is evidence against the node."""
-    return Observation(code, device, DeviceVerdict.FAIL, detail, evidence)
+    return CheckObservation(code, device, DeviceVerdict.FAIL, detail, evidence)
 
 
 def make_warn_observation(
     code: str, device: str = "", detail: str = "", evidence: str = ""
-) -> Observation:
+) -> CheckObservation:
     """Return an observation that is only watched."""
-    return Observation(code, device, DeviceVerdict.WARN, detail, evidence)
+    return CheckObservation(code, device, DeviceVerdict.WARN, detail, evidence)
 
 
 class ExpectedHardware(Struct, frozen=True, forbid_unknown_fields=True):
@@ -121,7 +123,7 @@ class CheckFunctions(Struct, frozen=True):
 class CheckedMachine(Struct, frozen=True):
     """The machine as a gather sees it. `root` is put before every path: `/` but for tests.
 
-    `nvml` gives the newest sweep of the NVML child; it raises UnknownResultError, or
+    `nvml` gives the newest sweep of the NVML child; it raises CheckResultUnknownError, or
     DeviceAbsentError where there is no driver.
     """
 
@@ -135,14 +137,14 @@ class CheckedMachine(Struct, frozen=True):
         return self.root / path.lstrip("/")
 
     def text(self, path: str) -> str:
-        """Return the content of a small file, stripped. Raises UnknownResultError, and
+        """Return the content of a small file, stripped. Raises CheckResultUnknownError, and
         DeviceAbsentError where there is no such file."""
         try:
             return self.path(path).read_text(errors="replace").strip()
         except FileNotFoundError as error:
             raise DeviceAbsentError(f"no {path}") from error
         except OSError as error:
-            raise UnknownResultError(f"{path}: {error.strerror}") from error
+            raise CheckResultUnknownError(f"{path}: {error.strerror}") from error
 
 
 DRIVER_NOT_LOADED = 9
@@ -152,47 +154,47 @@ RESET_REQUIRED = 16
 LIB_RM_VERSION_MISMATCH = 18
 
 
-def get_latest_nvml_sweep(machine: CheckedMachine) -> NvmlSnapshot:
-    """Return the newest sweep, its error included. Raises DeviceAbsentError, UnknownResultError,
-    DriverHungError."""
+def get_latest_nvml_snapshot(machine: CheckedMachine) -> NvmlSnapshot:
+    """Return the newest sweep, its error included. Raises DeviceAbsentError,
+    CheckResultUnknownError, DriverHungError."""
     if machine.nvml is None:
         raise DeviceAbsentError("no NVML on this machine")
     return machine.nvml()
 
 
-def get_gpu_sweep(machine: CheckedMachine) -> NvmlSnapshot:
+def get_nvml_snapshot_with_gpus(machine: CheckedMachine) -> NvmlSnapshot:
     """Return the newest sweep of a machine with GPUs.
 
-    Raises DeviceAbsentError where there is no driver or no GPU, UnknownResultError where NVML
+    Raises DeviceAbsentError where there is no driver or no GPU, CheckResultUnknownError where NVML
     failed.
     """
-    snapshot = _raise_on_nvml_error(get_latest_nvml_sweep(machine))
+    snapshot = _raise_on_nvml_snapshot_error(get_latest_nvml_snapshot(machine))
     if not snapshot.gpus:
         raise DeviceAbsentError("NVML lists no GPU")
     return snapshot
 
 
-def list_gpus(machine: CheckedMachine) -> tuple[GpuState, ...]:
+def list_nvml_gpu_states(machine: CheckedMachine) -> tuple[GpuState, ...]:
     """Return the GPUs that NVML lists, perhaps none. Raises DeviceAbsentError without a driver,
-    UnknownResultError."""
-    return _raise_on_nvml_error(get_latest_nvml_sweep(machine)).gpus
+    CheckResultUnknownError."""
+    return _raise_on_nvml_snapshot_error(get_latest_nvml_snapshot(machine)).gpus
 
 
-def _raise_on_nvml_error(snapshot: NvmlSnapshot) -> NvmlSnapshot:
+def _raise_on_nvml_snapshot_error(snapshot: NvmlSnapshot) -> NvmlSnapshot:
     error = snapshot.error
     if error is None:
         return snapshot
     if error.code in (DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND):
-        raise DeviceAbsentError(describe_nvml_error(error))
-    raise UnknownResultError(describe_nvml_error(error))
+        raise DeviceAbsentError(format_nvml_error(error))
+    raise CheckResultUnknownError(format_nvml_error(error))
 
 
-def describe_nvml_error(error: NvmlError) -> str:
+def format_nvml_error(error: NvmlError) -> str:
     """Return the text of an NVML error."""
     return f"{error.call}: {error.text or 'error'} ({error.code})"
 
 
-def pair_gpu_states(
+def pair_gpu_states_across_snapshots(
     seen: NvmlSnapshot, before: NvmlSnapshot | None
 ) -> Iterator[tuple[GpuState, GpuState]]:
     """Yield each GPU of this sweep with itself in the earlier one; only those that are in both.

@@ -5,11 +5,19 @@ from contextlib import contextmanager
 
 from msgspec.structs import replace
 
-from hpctl.detection.budget import CheckLoadShedder, measure_usage, read_resident_mb
+from hpctl.detection.budget import (
+    CheckLoadShedder,
+    measure_process_resource_usage,
+    read_process_resident_mb,
+)
 from hpctl.detection.changes import FindingChangeListener
 from hpctl.detection.config import select_enabled_checks
-from hpctl.detection.machine import build_checked_machine, read_uptime_s, record_agent_version
-from hpctl.detection.metrics import list_metric_samples, render_prometheus_text
+from hpctl.detection.machine import (
+    build_checked_machine,
+    read_machine_uptime_s,
+    record_agent_version_change,
+)
+from hpctl.detection.metrics import list_agent_metric_samples, render_prometheus_text
 from hpctl.detection.nvml.client import NvmlClient
 from hpctl.detection.nvml.snapshot import NvmlSnapshot
 from hpctl.detection.runner import AGENT_CHECKS, CheckRunner, load_check
@@ -44,15 +52,15 @@ class CheckSupervisor:
         self._budget = CheckLoadShedder(levels, allowed.cpu_percent, allowed.memory_mb)
         self._runner = CheckRunner(
             [load_check(spec, limits) for spec, limits in chosen],
-            replace(bare, nvml=self._wait_for_sweep),
+            replace(bare, nvml=self._wait_for_first_nvml_snapshot),
             listener,
             self._budget,
-            boot_age_s=read_uptime_s(bare),
-            upgraded=record_agent_version(settings.spool),
+            boot_age_s=read_machine_uptime_s(bare),
+            upgraded=record_agent_version_change(settings.spool),
             earlier=(finding for finding in earlier if finding.check in NAMES),
         )
 
-    def _wait_for_sweep(self) -> NvmlSnapshot:
+    def _wait_for_first_nvml_snapshot(self) -> NvmlSnapshot:
         """Return the newest sweep; only the first call waits for one. On the runner's thread."""
         wait_s, self._patience_s = self._patience_s, 0.0
         return self._nvml.wait(wait_s)
@@ -94,18 +102,18 @@ class CheckSupervisor:
         """Return all that is exported to Prometheus. From any thread."""
         return render_prometheus_text(
             (
-                *list_metric_samples(self._runner.samples(), findings, self._runner.gauges()),
+                *list_agent_metric_samples(self._runner.samples(), findings, self._runner.gauges()),
                 ("cpu_ratio", {}, self._budget.cpu_percent / 100),
-                ("resident_memory_bytes", {}, measure_usage().memory_mb * 1e6),
-                ("nvml_child_resident_memory_bytes", {}, self._read_child_memory()),
+                ("resident_memory_bytes", {}, measure_process_resource_usage().memory_mb * 1e6),
+                ("nvml_child_resident_memory_bytes", {}, self._read_nvml_child_memory()),
             )
         )
 
-    def _read_child_memory(self) -> float | None:
+    def _read_nvml_child_memory(self) -> float | None:
         """Return the resident memory of NVML's child, NVIDIA's library included; None without a
         child."""
         pid = self._nvml.child_pid()
         try:
-            return None if pid is None else read_resident_mb(pid) * 1e6
+            return None if pid is None else read_process_resident_mb(pid) * 1e6
         except OSError:  # it has just ended
             return None

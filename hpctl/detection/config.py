@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from hpctl.detection import budget as detection_budget
 from hpctl.detection.check import ExpectedHardware
-from hpctl.faults.table import CheckSpec
+from hpctl.faults.table import HealthCheckSpec
 from hpctl.toolkit.errors import InvalidFileError
 from hpctl.vocabulary.evidence import PLACE
 
@@ -32,7 +32,7 @@ class CheckConfig(Struct, frozen=True):
     limits: dict[str, float] = msgspec.field(default_factory=dict)
 
 
-class BudgetConfig(Struct, frozen=True):
+class AgentBudgetConfig(Struct, frozen=True):
     """The limits at which the agent sheds checks: percent of one core, megabytes."""
 
     cpu_percent: _Positive = detection_budget.CPU_PERCENT
@@ -44,7 +44,7 @@ _CommandName = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9_-]{0,31}$")]
 _CommandWords = Annotated[tuple[str, ...], Meta(min_length=1, max_length=64)]
 
 
-class EvidenceConfig(Struct, frozen=True):
+class EvidenceStorageConfig(Struct, frozen=True):
     """Where this node's evidence is kept before a remedy, a directory or `s3://BUCKET/PREFIX`
     (docs/evidence.md), and a site's own commands whose output is kept with it: each a list of
     words, by name."""
@@ -60,8 +60,8 @@ class AgentConfig(Struct, frozen=True):
 
     expected: ExpectedHardware = msgspec.field(default_factory=ExpectedHardware)
     checks: dict[str, CheckConfig] = msgspec.field(default_factory=dict)
-    budget: BudgetConfig = msgspec.field(default_factory=BudgetConfig)
-    evidence: EvidenceConfig = msgspec.field(default_factory=EvidenceConfig)
+    budget: AgentBudgetConfig = msgspec.field(default_factory=AgentBudgetConfig)
+    evidence: EvidenceStorageConfig = msgspec.field(default_factory=EvidenceStorageConfig)
 
 
 class AgentConfigError(InvalidFileError):
@@ -70,7 +70,7 @@ class AgentConfigError(InvalidFileError):
     hint_text = "docs/checks.md names all checks and limits"
 
 
-def load_agent_config(path: Path | None, specs: Sequence[CheckSpec]) -> AgentConfig:
+def load_agent_config(path: Path | None, specs: Sequence[HealthCheckSpec]) -> AgentConfig:
     """Return the file's settings; the defaults where `path` is None or the default file is not
     there.
 
@@ -80,19 +80,19 @@ def load_agent_config(path: Path | None, specs: Sequence[CheckSpec]) -> AgentCon
         return AgentConfig()
     from hpctl.toolkit import yaml_files  # only where there is a file, because it costs memory
 
-    text = yaml_files.read_limited_text(path, AgentConfigError)
+    text = yaml_files.read_size_limited_text(path, AgentConfigError)
     data = yaml_files.load_yaml_mapping(text, str(path), AgentConfigError)
-    config, problems = yaml_files.build_struct(AgentConfig, data)
+    config, problems = yaml_files.build_struct_from_mapping(AgentConfig, data)
     if config is not None:
-        problems = list(_find_unknown_settings(config, specs))
+        problems = list(_find_unknown_check_settings(config, specs))
     if config is None or problems:
-        raise AgentConfigError(str(path), yaml_files.format_problems(problems, text))
+        raise AgentConfigError(str(path), yaml_files.format_yaml_problems(problems, text))
     return config
 
 
 def select_enabled_checks(
-    config: AgentConfig, specs: Sequence[CheckSpec]
-) -> list[tuple[CheckSpec, dict[str, float]]]:
+    config: AgentConfig, specs: Sequence[HealthCheckSpec]
+) -> list[tuple[HealthCheckSpec, dict[str, float]]]:
     """Return the enabled checks with their times and the site's limits."""
     chosen = []
     for spec in specs:
@@ -104,19 +104,19 @@ def select_enabled_checks(
     return chosen
 
 
-def _find_unknown_settings(
-    config: AgentConfig, specs: Sequence[CheckSpec]
+def _find_unknown_check_settings(
+    config: AgentConfig, specs: Sequence[HealthCheckSpec]
 ) -> Iterator[tuple[tuple[str, ...], str]]:
     """Yield every check and limit that is named and does not exist."""
-    from hpctl.toolkit.yaml_files import suggest_word
+    from hpctl.toolkit.yaml_files import suggest_similar_word
 
     known = {spec.name: spec for spec in specs}
     for name, mine in config.checks.items():
         spec = known.get(name)
         if spec is None:
-            yield ("checks", name), f"no such check{suggest_word(name, list(known))}"
+            yield ("checks", name), f"no such check{suggest_similar_word(name, list(known))}"
             continue
         for limit in mine.limits:
             if limit not in spec.limits:
-                guess = suggest_word(limit, list(spec.limits))
+                guess = suggest_similar_word(limit, list(spec.limits))
                 yield ("checks", name, "limits", limit), f"no such limit{guess}"

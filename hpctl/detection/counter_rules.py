@@ -3,14 +3,14 @@
 from msgspec import Struct
 
 from hpctl.detection.check import Limits
-from hpctl.detection.rdma_counters import CounterTrace
+from hpctl.detection.rdma_counters import CounterSweepTrace
 from hpctl.faults.table import FaultRow, list_check_fault_rows
 from hpctl.vocabulary.model import DeviceVerdict
 
 _SPANS_S = {"_per_s": 1.0, "_per_min": 60.0, "_per_hour": 3600.0}
 
 
-class CounterRule(Struct, frozen=True):
+class CounterGrowthRule(Struct, frozen=True):
     """One row that compares a counter: `file` is its path below the device's folder."""
 
     name: str
@@ -33,13 +33,13 @@ class CounterRule(Struct, frozen=True):
         return limits[self.limit] * max(1.0, age_s / self.growth_window_s)
 
 
-def list_counter_rules(check: str) -> tuple[CounterRule, ...]:
+def list_check_counter_rules(check: str) -> tuple[CounterGrowthRule, ...]:
     """Return the rules of a check, in the order of its rows."""
     return tuple(_parse_counter_rule(row) for row in list_check_fault_rows(check) if row.counter)
 
 
-def find_devices_over_limit(
-    seen: CounterTrace, rule: CounterRule, limits: Limits
+def find_devices_over_growth_limit(
+    seen: CounterSweepTrace, rule: CounterGrowthRule, limits: Limits
 ) -> dict[str, tuple[int, float]]:
     """Return the devices whose counter grew by too much: by how much, and in how many seconds.
 
@@ -59,8 +59,8 @@ def find_devices_over_limit(
     return worst
 
 
-def _parse_counter_rule(row: FaultRow) -> CounterRule:
+def _parse_counter_rule(row: FaultRow) -> CounterGrowthRule:
     operator, _, limit = row.when.partition(" ")
     name = row.counter.rpartition("/")[2]
     verdict = DeviceVerdict.WARN if row.treatment == "I" else DeviceVerdict.FAIL
-    return CounterRule(name, row.counter, row.code, verdict, operator, limit)
+    return CounterGrowthRule(name, row.counter, row.code, verdict, operator, limit)

@@ -31,53 +31,53 @@ _LIBRARY_VERSION = re.compile(r"libnvidia-ml\.so\.(\d+\.\d+(?:\.\d+)?)$")
 REFUSED: set[Path] = set()
 
 
-class DriverLocation(Struct, frozen=True):
+class NvidiaDriverLocation(Struct, frozen=True):
     """One place of a driver: the folder of its programs, and those where its libraries may be."""
 
     programs: Path
     libraries: tuple[Path, ...]
 
 
-class DriverProgram(Struct, frozen=True):
+class NvidiaDriverProgram(Struct, frozen=True):
     """A program, and the environment that it needs to find the driver's libraries."""
 
     path: Path
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
-def list_driver_locations(
+def list_nvidia_driver_locations(
     root: Path, env: Mapping[str, str] = os.environ
-) -> Iterator[DriverLocation]:
+) -> Iterator[NvidiaDriverLocation]:
     """Yield where to look, in order: what the environment names, the system, then the others."""
     named = env.get(DRIVER_ROOT, "").strip("/")
     if named:
-        yield _make_system_location(root / named)
-    yield _make_system_location(root)
+        yield _make_system_driver_location(root / named)
+    yield _make_system_driver_location(root)
     own = root / "usr/local/nvidia"
-    yield DriverLocation(own / "bin", (own / "lib64", own / "lib"))
-    yield _make_system_location(root / "run/nvidia/driver")
+    yield NvidiaDriverLocation(own / "bin", (own / "lib64", own / "lib"))
+    yield _make_system_driver_location(root / "run/nvidia/driver")
 
 
 def find_nvml_library(root: Path, env: Mapping[str, str] = os.environ) -> Path | None:
     """Return the path of the driver's libnvidia-ml.so.1; None where no trusted one is found."""
-    for place in list_driver_locations(root, env):
+    for place in list_nvidia_driver_locations(root, env):
         found = _find_trusted_nvml_library(place)
         if found is not None:
             return found
     return None
 
 
-def find_nvidia_smi(root: Path, env: Mapping[str, str] = os.environ) -> DriverProgram | None:
+def find_nvidia_smi(root: Path, env: Mapping[str, str] = os.environ) -> NvidiaDriverProgram | None:
     """Return nvidia-smi; None where no trusted one is found."""
-    for place in list_driver_locations(root, env):
+    for place in list_nvidia_driver_locations(root, env):
         path = place.programs / SMI
-        if not _is_trusted_file(path):
+        if not _is_trusted_driver_file(path):
             continue
         library = _find_trusted_nvml_library(place)
         in_system = place.programs == root / "usr/bin"
         if library is None or in_system:
-            return DriverProgram(path)
-        return DriverProgram(path, {"LD_LIBRARY_PATH": str(library.parent)})
+            return NvidiaDriverProgram(path)
+        return NvidiaDriverProgram(path, {"LD_LIBRARY_PATH": str(library.parent)})
     return None
 
 
@@ -86,7 +86,7 @@ def read_nvml_library_version(root: Path, env: Mapping[str, str] = os.environ) -
 
     Only the link is read, so that a link to a removed file still shows the version.
     """
-    for place in list_driver_locations(root, env):
+    for place in list_nvidia_driver_locations(root, env):
         for folder in place.libraries:
             try:
                 match = _LIBRARY_VERSION.search(str((folder / LIBRARY).readlink()))
@@ -97,25 +97,27 @@ def read_nvml_library_version(root: Path, env: Mapping[str, str] = os.environ) -
     return ""
 
 
-def _make_system_location(root: Path) -> DriverLocation:
-    return DriverLocation(root / "usr/bin", tuple(root / folder for folder in _LIBRARY_FOLDERS))
+def _make_system_driver_location(root: Path) -> NvidiaDriverLocation:
+    return NvidiaDriverLocation(
+        root / "usr/bin", tuple(root / folder for folder in _LIBRARY_FOLDERS)
+    )
 
 
-def _find_trusted_nvml_library(place: DriverLocation) -> Path | None:
+def _find_trusted_nvml_library(place: NvidiaDriverLocation) -> Path | None:
     for folder in place.libraries:
-        if _is_trusted_file(folder / LIBRARY):
+        if _is_trusted_driver_file(folder / LIBRARY):
             return folder / LIBRARY
     return None
 
 
-def _is_trusted_file(path: Path) -> bool:
+def _is_trusted_driver_file(path: Path) -> bool:
     """Return whether a file is there and can only be root's; what is refused is logged once."""
     try:
         target = path.resolve(strict=True)
         trouble = (
-            trust.explain_directory_distrust(path.parent)
-            or trust.explain_directory_distrust(target.parent)
-            or trust.explain_distrust(target, target.lstat())
+            trust.explain_untrusted_directory(path.parent)
+            or trust.explain_untrusted_directory(target.parent)
+            or trust.explain_untrusted_path(target, target.lstat())
         )
     except OSError:
         return False

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 
 from msgspec.structs import replace
 
-from hpctl.faults.health import Key, make_finding_key
+from hpctl.faults.health import Key, make_finding_identity_key
 from hpctl.vocabulary.model import ClearCondition, DeviceVerdict, Finding
 from hpctl.wire import reports as wire
 
@@ -43,7 +43,7 @@ MAX_KEPT = wire.MAX_FINDINGS * 7 // 8 - 1
 for the checks' findings: what is missing from it counts as ended."""
 
 
-def merge_findings(old: Finding, new: Finding) -> Finding:
+def merge_repeated_findings(old: Finding, new: Finding) -> Finding:
     """Return two sightings of the same condition as one: counts added, the first evidence kept."""
     # Written in full: `replace` takes three times as long, and a storm runs through this line.
     return Finding(
@@ -69,13 +69,13 @@ class FindingStore:
     """
 
     def __init__(self, earlier: Iterable[Finding] = ()) -> None:
-        self._earlier = {make_finding_key(finding): finding for finding in earlier}
+        self._earlier = {make_finding_identity_key(finding): finding for finding in earlier}
         self._seen: dict[Key, Finding] = {}
         self._left_out: Finding | None = None
         self._jobs: dict[Key, dict[Key, None]] = {}
         self._notes = {n for n, f in self._earlier.items() if f.verdict is DeviceVerdict.NOTE}
         for name in self._earlier:
-            self._record_job_finding(name)
+            self._index_finding_by_job(name)
 
     def add(self, finding: Finding) -> bool:
         """Fold one sighting in. Return whether there is something new to report.
@@ -84,23 +84,27 @@ class FindingStore:
         """
         if finding.verdict is DeviceVerdict.OK and finding.clears is ClearCondition.GONE:
             return self._drop_ended_finding(finding)
-        finding = self._assign_job(finding)
-        name = make_finding_key(finding)
-        if name not in self._seen and name not in self._earlier and self._is_full(MAX_DETAILED):
+        finding = self._assign_job_to_finding(finding)
+        name = make_finding_identity_key(finding)
+        if (
+            name not in self._seen
+            and name not in self._earlier
+            and self._has_reached_finding_limit(MAX_DETAILED)
+        ):
             finding = replace(finding, detail="", job="")
-            name = make_finding_key(finding)
+            name = make_finding_identity_key(finding)
         if finding.verdict is DeviceVerdict.NOTE and name not in self._notes:
-            finding = self._add_note(finding)
-            name = make_finding_key(finding)
+            finding = self._add_note_finding(finding)
+            name = make_finding_identity_key(finding)
         old = self._seen.get(name)
         if old is not None:
-            self._seen[name] = merge_findings(old, finding)
+            self._seen[name] = merge_repeated_findings(old, finding)
             return False
-        if name not in self._earlier and self._is_full(MAX_KEPT):
-            self._count_dropped_finding(finding.last)
+        if name not in self._earlier and self._has_reached_finding_limit(MAX_KEPT):
+            self._record_dropped_finding(finding.last)
             return False
         self._seen[name] = finding
-        self._record_job_finding(name)
+        self._index_finding_by_job(name)
         return name not in self._earlier
 
     def all(self) -> tuple[Finding, ...]:
@@ -108,21 +112,21 @@ class FindingStore:
         merged = dict(self._earlier)
         for name, new in self._seen.items():
             old = merged.get(name)
-            merged[name] = new if old is None else _merge_run_findings(old, new)
+            merged[name] = new if old is None else _merge_findings_across_agent_runs(old, new)
         if self._left_out is not None:
-            merged[make_finding_key(self._left_out)] = self._left_out
-        return tuple(sorted(merged.values(), key=lambda f: (f.first, make_finding_key(f))))
+            merged[make_finding_identity_key(self._left_out)] = self._left_out
+        return tuple(sorted(merged.values(), key=lambda f: (f.first, make_finding_identity_key(f))))
 
-    def _assign_job(self, finding: Finding) -> Finding:
+    def _assign_job_to_finding(self, finding: Finding) -> Finding:
         """Return a sighting under the job that it belongs to, after making room for a new job."""
-        name = make_finding_key(finding)
-        jobs = self._jobs.get(_strip_job(name))
+        name = make_finding_identity_key(finding)
+        jobs = self._jobs.get(_strip_job_from_finding_key(name))
         if jobs is None:
             return finding
         if name in jobs:
             jobs[name] = jobs.pop(name)
         elif finding.job:
-            self._fold_oldest_job(jobs)
+            self._merge_oldest_job_finding(jobs)
         else:
             for known in map(self._get_finding_by_key, reversed(jobs)):
                 if known.first - SAME_BURST <= finding.first <= known.last + SAME_BURST:
@@ -132,46 +136,46 @@ class FindingStore:
     def _get_finding_by_key(self, name: Key) -> Finding:
         return self._seen.get(name) or self._earlier[name]
 
-    def _record_job_finding(self, name: Key) -> None:
+    def _index_finding_by_job(self, name: Key) -> None:
         if name[-1]:
-            self._jobs.setdefault(_strip_job(name), {})[name] = None
+            self._jobs.setdefault(_strip_job_from_finding_key(name), {})[name] = None
 
-    def _fold_oldest_job(self, jobs: dict[Key, None]) -> None:
+    def _merge_oldest_job_finding(self, jobs: dict[Key, None]) -> None:
         """Fold the job that was hit longest ago into the finding without a job."""
         if len(jobs) < MAX_JOBS:
             return
         name = next(iter(jobs))
         del jobs[name]
         self._notes.discard(name)
-        place = _strip_job(name)
+        place = _strip_job_from_finding_key(name)
         for known in (self._seen, self._earlier):
             finding = known.pop(name, None)
             if finding is not None:
                 nameless = replace(finding, job="")
                 known[place] = (
-                    merge_findings(known[place], nameless) if place in known else nameless
+                    merge_repeated_findings(known[place], nameless) if place in known else nameless
                 )
 
     def _drop_ended_finding(self, over: Finding) -> bool:
-        name = make_finding_key(over)
+        name = make_finding_identity_key(over)
         ended = [k for k in (self._seen, self._earlier) if name in k and k[name].last <= over.last]
         for known in ended:
             del known[name]
         return bool(ended)
 
-    def _is_full(self, limit: int) -> bool:
+    def _has_reached_finding_limit(self, limit: int) -> bool:
         return len(self._seen.keys() | self._earlier.keys()) >= limit
 
-    def _add_note(self, note: Finding) -> Finding:
+    def _add_note_finding(self, note: Finding) -> Finding:
         """Add a note of a new name, without its detail, job and device where there are many."""
         if len(self._notes) >= MAX_DETAILED_NOTES:
             note = replace(note, detail="", job="")
-        if make_finding_key(note) not in self._notes and len(self._notes) >= MAX_NOTES:
+        if make_finding_identity_key(note) not in self._notes and len(self._notes) >= MAX_NOTES:
             note = replace(note, device="")
-        self._notes.add(make_finding_key(note))
+        self._notes.add(make_finding_identity_key(note))
         return note
 
-    def _count_dropped_finding(self, at: datetime) -> None:
+    def _record_dropped_finding(self, at: datetime) -> None:
         new = Finding(
             "agent.findings",
             DeviceVerdict.WARN,
@@ -179,15 +183,17 @@ class FindingStore:
             at,
             detail="more distinct findings than a report holds",
         )
-        self._left_out = new if self._left_out is None else merge_findings(self._left_out, new)
+        self._left_out = (
+            new if self._left_out is None else merge_repeated_findings(self._left_out, new)
+        )
 
 
-def _strip_job(name: Key) -> Key:
+def _strip_job_from_finding_key(name: Key) -> Key:
     """Return a key without its job."""
     return (*name[:-1], "")
 
 
-def _merge_run_findings(old: Finding, new: Finding) -> Finding:
+def _merge_findings_across_agent_runs(old: Finding, new: Finding) -> Finding:
     """Join the findings of two runs of the agent: the later run may be of a newer version."""
     return replace(
         old,

@@ -22,7 +22,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from hpctl.toolkit.compat import UTC
-from hpctl.toolkit.errors import Unavailable
+from hpctl.toolkit.errors import ServiceUnavailable
 
 RECORD_BYTES = 8192
 """The longest record that the kernel hands out."""
@@ -54,10 +54,12 @@ def parse_kmsg_record(raw: bytes, booted: float | None = None) -> KernelRecord |
     `booted` is the wall-clock time that USEC counts from: by default this machine's boot.
     """
     now = time.time()
-    return _parse_kmsg_record_at(raw, _read_boot_time(now) if booted is None else booted, now)
+    return _parse_kmsg_record_with_clock(
+        raw, _compute_boot_time(now) if booted is None else booted, now
+    )
 
 
-def _parse_kmsg_record_at(raw: bytes, booted: float, now: float) -> KernelRecord | None:
+def _parse_kmsg_record_with_clock(raw: bytes, booted: float, now: float) -> KernelRecord | None:
     """Parse a record where the clock was read once for many: a storm runs through here."""
     line = raw.partition(b"\n")[0].decode("utf-8", "replace")
     header = _HEADER.match(line)
@@ -67,11 +69,11 @@ def _parse_kmsg_record_at(raw: bytes, booted: float, now: float) -> KernelRecord
     at = datetime.fromtimestamp(min(now, booted + int(usec) / 1e6), UTC)
     text = line[header.end() :]
     return KernelRecord(
-        int(priority) >> 3, int(seq), at, _unescape_text(text) if "\\" in text else text
+        int(priority) >> 3, int(seq), at, _unescape_kmsg_text(text) if "\\" in text else text
     )
 
 
-def _escape_char(char: str) -> str:
+def _escape_kmsg_character(char: str) -> str:
     """Return a character as the kernel's log has it: printable ASCII, else `\\x` and hex digits."""
     if 32 <= ord(char) < 127 and char != "\\":
         return char
@@ -84,20 +86,20 @@ def format_kmsg_record(text: str, seq: int, priority: int = 4) -> bytes:
     The default priority is facility 0 (kernel), level 4 (warning), the NVIDIA driver's own for
     most of its lines.
     """
-    escaped = "".join(map(_escape_char, text))
+    escaped = "".join(map(_escape_kmsg_character, text))
     return f"{priority},{seq},{time.monotonic_ns() // 1000},-;{escaped}\n".encode()
 
 
-def _read_boot_time(now: float) -> float:
+def _compute_boot_time(now: float) -> float:
     """Return when this machine booted: the kernel's stamps and CLOCK_MONOTONIC both count from
     there without suspended time."""
     return now - time.monotonic()
 
 
-def _unescape_text(text: str) -> str:
+def _unescape_kmsg_text(text: str) -> str:
     """Undo the kernel's escapes, but leave control characters escaped: terminals obey those."""
 
-    def decode_escape(match: re.Match[str]) -> bytes:
+    def decode_kmsg_escape(match: re.Match[str]) -> bytes:
         byte = int(match[1], 16)
         if byte in (0x09, 0x0A):
             return b" "
@@ -105,7 +107,7 @@ def _unescape_text(text: str) -> str:
 
     out, last = bytearray(), 0
     for match in _ESCAPE.finditer(text):
-        out += text[last : match.start()].encode() + decode_escape(match)
+        out += text[last : match.start()].encode() + decode_kmsg_escape(match)
         last = match.end()
     return (out + text[last:].encode()).decode("utf-8", "replace")
 
@@ -130,7 +132,7 @@ class KmsgDevice:
         """Return the records that wait, at most BATCH. Raises Unavailable."""
         records: list[KernelRecord] = []
         now = time.time()
-        booted = _read_boot_time(now)
+        booted = _compute_boot_time(now)
         for _ in range(BATCH):
             try:
                 raw = os.read(self._fd, RECORD_BYTES)
@@ -145,12 +147,12 @@ class KmsgDevice:
                 if error.errno == errno.EINVAL:
                     # A record longer than the buffer; none is. The position has advanced.
                     continue
-                raise Unavailable(
+                raise ServiceUnavailable(
                     f"the agent cannot read the kernel log {self._path}: {error.strerror}"
                 ) from error
             if not raw:
                 break
-            record = _parse_kmsg_record_at(raw, booted, now)
+            record = _parse_kmsg_record_with_clock(raw, booted, now)
             if record is not None:
                 records.append(record)
         return records
@@ -160,7 +162,7 @@ class KmsgDevice:
         os.close(self._fd)
 
 
-class InotifyWatch:
+class InotifyFileWatch:
     """A descriptor that is readable when the file at a path grew, or was replaced.
 
     Raises OSError where the kernel has no inotify, or its limit for this user is reached.
@@ -173,7 +175,7 @@ class InotifyWatch:
         if self._fd < 0:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
         try:
-            self._add_watch(path.parent, _CREATE | _MOVED_TO)
+            self._add_inotify_watch(path.parent, _CREATE | _MOVED_TO)
             self.watch_current_file()
         except OSError:
             self.close()
@@ -185,7 +187,7 @@ class InotifyWatch:
 
     def watch_current_file(self) -> None:
         """Watch the file that is at the path now."""
-        self._add_watch(self._path, _MODIFY)
+        self._add_inotify_watch(self._path, _MODIFY)
 
     def drain(self) -> None:
         """Read the changes so far: the descriptor is readable again after the next change."""
@@ -197,7 +199,7 @@ class InotifyWatch:
         """Close the descriptor."""
         os.close(self._fd)
 
-    def _add_watch(self, path: Path, events: int) -> None:
+    def _add_inotify_watch(self, path: Path, events: int) -> None:
         if self._libc.inotify_add_watch(self._fd, os.fsencode(path), events) < 0:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
@@ -220,9 +222,9 @@ class KmsgFileFollower:
         self._records: list[KernelRecord] = []
         self._booted = math.inf
         self._is_kmsg = False
-        self._changes: InotifyWatch | None = None
+        self._changes: InotifyFileWatch | None = None
         with contextlib.suppress(OSError):
-            self._changes = InotifyWatch(path)
+            self._changes = InotifyFileWatch(path)
 
     def fileno(self) -> int | None:
         """Return a descriptor for a selector, readable when the file has changed. None: poll it
@@ -233,20 +235,20 @@ class KmsgFileFollower:
         """Return the records that were added, at most BATCH. Raises Unavailable."""
         if self._changes is not None and not self._records:
             self._changes.drain()
-        while not self._records and self._read_piece():
+        while not self._records and self._read_file_chunk():
             pass
         batch, self._records = self._records[:BATCH], self._records[BATCH:]
         return batch
 
-    def _read_piece(self) -> bool:
+    def _read_file_chunk(self) -> bool:
         """Read the next piece of the file; return False where there is none."""
         try:
-            written = self._reopen_replaced_file()
+            written = self._reopen_file_if_replaced()
             chunk = os.pread(self._file.fileno(), 256 * 1024, self._offset)
         except FileNotFoundError:
             return False
         except OSError as error:
-            raise Unavailable(
+            raise ServiceUnavailable(
                 f"the agent cannot read the kernel log {self._path}: {error.strerror}"
             ) from error
         self._offset += len(chunk)
@@ -259,12 +261,12 @@ class KmsgFileFollower:
         if last is not None:
             self._booted = min(self._booted, written - int(last[1]) / 1e6)
         now = time.time()
-        parsed = (_parse_kmsg_record_at(line, self._booted, now) for line in lines)
+        parsed = (_parse_kmsg_record_with_clock(line, self._booted, now) for line in lines)
         self._records = [record for record in parsed if record is not None]
         self._is_kmsg |= bool(self._records)
         if not self._is_kmsg and (other := next(filter(None, map(bytes.strip, lines)), b"")):
             begins = other[:40].decode(errors="replace")
-            raise Unavailable(
+            raise ServiceUnavailable(
                 f"the agent cannot read {self._path} as a kernel log: it is not in the format of "
                 f"/dev/kmsg, its first line is {begins!r}",
                 "Start the agent with --kmsg /dev/kmsg."
@@ -272,7 +274,7 @@ class KmsgFileFollower:
             )
         return bool(chunk)
 
-    def _reopen_replaced_file(self) -> float:
+    def _reopen_file_if_replaced(self) -> float:
         """Detect a replaced or shortened file; return when it was last written."""
         status = self._path.stat()
         if status.st_ino != self._inode:
@@ -307,6 +309,6 @@ def open_kernel_log(path: Path) -> KernelLog:
         hint = "Reading the kernel's log needs root or CAP_SYSLOG."
         if isinstance(error, FileNotFoundError):
             hint = "Name the kernel's log with --kmsg."
-        raise Unavailable(
+        raise ServiceUnavailable(
             f"the agent cannot open the kernel log {path}: {error.strerror}", hint
         ) from error

@@ -126,13 +126,13 @@ class LogTextReader:
 
     def __iter__(self) -> Iterator[LogTextEntry]:
         block: list[str] = []
-        while line := self._read_line():
+        while line := self._read_log_line():
             text = line.decode("utf-8", "replace").rstrip("\r\n")
             if line.startswith(b"__CURSOR="):
-                yield from self._parse_journal_export(line)
+                yield from self._parse_journal_export_entry(line)
                 continue
             if _VERBOSE.match(text):
-                yield from self._parse_journal_verbose()
+                yield from self._parse_journal_verbose_entry()
                 continue
             bare = text.strip("\x1e ,")
             if bare in ("{", "}", "},{") or (
@@ -140,7 +140,7 @@ class LogTextReader:
             ):
                 block.append(text)
                 if bare.startswith("}"):
-                    yield from self._parse_json_block(block)
+                    yield from self._parse_json_log_block(block)
                     block = []
                 if bare.endswith("{"):
                     block = ["{"]
@@ -150,7 +150,7 @@ class LogTextReader:
             if entry is not None:
                 yield entry
 
-    def _read_line(self) -> bytes:
+    def _read_log_line(self) -> bytes:
         """Return the next line; only the beginning of one that is too long."""
         if self._unread:
             line, self._unread = self._unread, b""
@@ -171,17 +171,19 @@ class LogTextReader:
             return LogTextEntry(self.lines, record, whole)
         # `{7}[Hardware Error]: ` is the kernel's own: what firmware reports has a number (APEI).
         if text.lstrip("\x1e").startswith(("{", "data: {")) and not _APEI.match(text):
-            fields = _parse_json(text.lstrip("\x1e").removeprefix("data: "))
+            fields = _parse_json_log_object(text.lstrip("\x1e").removeprefix("data: "))
             if fields is None:
-                return self._make_entry(USER, self._at, text, self.lines)
-            return self._make_entry_from_fields(fields, text, self.lines)
+                return self._make_log_entry(USER, self._at, text, self.lines)
+            return self._make_entry_from_journal_fields(fields, text, self.lines)
         further = _FURTHER.match(text)
         if further is not None:
-            return self._make_entry(self._facility, None, text[further.end() :], self.lines, whole)
-        facility, at, message = _split_line(text)
-        return self._make_entry(facility, at, message, self.lines, whole)
+            return self._make_log_entry(
+                self._facility, None, text[further.end() :], self.lines, whole
+            )
+        facility, at, message = _split_log_line(text)
+        return self._make_log_entry(facility, at, message, self.lines, whole)
 
-    def _make_entry(
+    def _make_log_entry(
         self, facility: int, at: datetime | None, message: str, number: int, raw: str = ""
     ) -> LogTextEntry:
         self._at = at or self._at
@@ -191,17 +193,19 @@ class LogTextReader:
             number, kmsg.KernelRecord(facility, number, self._at, one_line), raw or message
         )
 
-    def _parse_json_block(self, block: list[str]) -> Iterator[LogTextEntry]:
+    def _parse_json_log_block(self, block: list[str]) -> Iterator[LogTextEntry]:
         """Parse one object of json-pretty or of dmesg's JSON, which ended on this line."""
         inner = [line for line in block if line.strip(" ,") not in ("{", "}", "},{")]
         for back, line in enumerate(reversed(inner), 1):
             if '"MESSAGE"' in line or '"msg"' in line:
-                fields = _parse_json("{" + "\n".join(inner).rstrip(", ") + "}")
+                fields = _parse_json_log_object("{" + "\n".join(inner).rstrip(", ") + "}")
                 if fields is not None:
-                    yield self._make_entry_from_fields(fields, line.strip(), self.lines - back)
+                    yield self._make_entry_from_journal_fields(
+                        fields, line.strip(), self.lines - back
+                    )
                 return
 
-    def _parse_journal_export(self, first: bytes) -> Iterator[LogTextEntry]:
+    def _parse_journal_export_entry(self, first: bytes) -> Iterator[LogTextEntry]:
         """Parse one entry of the journal's export format, until its empty line."""
         fields: dict[str, Any] = {}
         number, line = self.lines, first
@@ -211,18 +215,20 @@ class LogTextReader:
                 key = name[1].decode()
                 number = self.lines if key == "MESSAGE" else number
                 fields[key] = (
-                    line[name.end() :].rstrip(b"\n") if name[2] == b"=" else self._read_binary()
+                    line[name.end() :].rstrip(b"\n")
+                    if name[2] == b"="
+                    else self._read_binary_journal_field()
                 )
-            line = self._read_line()
+            line = self._read_log_line()
         decoded = {key: value.decode("utf-8", "replace") for key, value in fields.items()}
         if "MESSAGE" in decoded:
-            yield self._make_entry_from_fields(decoded, decoded["MESSAGE"], number)
+            yield self._make_entry_from_journal_fields(decoded, decoded["MESSAGE"], number)
 
-    def _parse_journal_verbose(self) -> Iterator[LogTextEntry]:
+    def _parse_journal_verbose_entry(self) -> Iterator[LogTextEntry]:
         """Parse one entry of the journal's verbose form: the indented lines after its first."""
         fields: dict[str, str] = {}
         number, key = self.lines, ""
-        while line := self._read_line():
+        while line := self._read_log_line():
             text = line.decode("utf-8", "replace").rstrip("\r\n")
             name = _VERBOSE_FIELD.match(text)
             if name is not None:
@@ -237,45 +243,45 @@ class LogTextReader:
                 self._unread = line
                 break
         if "MESSAGE" in fields:
-            yield self._make_entry_from_fields(fields, fields["MESSAGE"], number)
+            yield self._make_entry_from_journal_fields(fields, fields["MESSAGE"], number)
 
-    def _read_binary(self) -> bytes:
+    def _read_binary_journal_field(self) -> bytes:
         """Read a field of any bytes: its length in 8 bytes, the field, a newline."""
         data = self._stream.read(min(int.from_bytes(self._stream.read(8), "little"), MAX_LINE))
         self.lines += data.count(b"\n")
-        self._read_line()
+        self._read_log_line()
         return data
 
-    def _make_entry_from_fields(
+    def _make_entry_from_journal_fields(
         self, fields: dict[str, Any], raw: str, number: int
     ) -> LogTextEntry:
         """Return the record of the journal's fields, or dmesg's own: who wrote it, when, and the
         text."""
         if "msg" in fields and "pri" in fields:
             facility = KERNEL if fields.get("fac", "kern") == "kern" else ""
-            at = _convert_seconds_to_time(fields.get("time"))
-            return self._make_entry(
-                0 if facility else USER, at, _decode_message(fields["msg"]), number, raw
+            at = _convert_epoch_seconds_to_datetime(fields.get("time"))
+            return self._make_log_entry(
+                0 if facility else USER, at, _decode_journal_message(fields["msg"]), number, raw
             )
-        message = _decode_message(
+        message = _decode_journal_message(
             fields.get("MESSAGE", fields.get("message", fields.get("log", "")))
         )
-        if _is_from_log_collector(fields):
+        if _has_log_collector_fields(fields):
             inner = strip_log_prefixes(message.rstrip("\n"))
-            author, at, text = _split_line(inner)
-            return self._make_entry(USER if text == inner else author, at, text, number, raw)
+            author, at, text = _split_log_line(inner)
+            return self._make_log_entry(USER if text == inner else author, at, text, number, raw)
         transport = _get_journal_transport(fields)
         ours = transport == KERNEL and str(fields.get("SYSLOG_FACILITY", 0)) == "0"
         stamp = str(fields.get("__REALTIME_TIMESTAMP", ""))
         at = (
-            _convert_seconds_to_time(int(stamp) / 1e6)
+            _convert_epoch_seconds_to_datetime(int(stamp) / 1e6)
             if re.fullmatch(r"[0-9]{1,17}", stamp)
             else None
         )
-        return self._make_entry(0 if ours else USER, at, message or raw, number, raw)
+        return self._make_log_entry(0 if ours else USER, at, message or raw, number, raw)
 
 
-def _is_from_log_collector(fields: dict[str, Any]) -> bool:
+def _has_log_collector_fields(fields: dict[str, Any]) -> bool:
     """Return whether an object is a log collector's, which names no author of the line in it."""
     return "MESSAGE" not in fields and _get_journal_transport(fields) == ""
 
@@ -288,7 +294,7 @@ def _get_journal_transport(fields: dict[str, Any]) -> object:
     return fields.get("_TRANSPORT", fields.get("SYSLOG_IDENTIFIER", ""))
 
 
-def _split_line(text: str) -> tuple[int, datetime | None, str]:
+def _split_log_line(text: str) -> tuple[int, datetime | None, str]:
     """Split a line of text into facility, time and message."""
     facility = 0
     pri = _PRI.match(text)
@@ -300,20 +306,20 @@ def _split_line(text: str) -> tuple[int, datetime | None, str]:
             return (
                 0 if ours else USER,
                 _parse_iso_timestamp(head[1]),
-                _strip_kernel_prefix(text[head.end() :]),
+                _strip_kernel_timestamp_and_caller(text[head.end() :]),
             )
     elif (decoded := _DECODED.match(text)) is not None:
         facility, text = 0 if decoded[1] == "kern" else USER, text[decoded.end() :]
-    at, syslog, text = _split_timestamp(text)
-    says = _match_kernel_origin(text, syslog)
+    at, syslog, text = _split_log_line_timestamp(text)
+    says = _match_kernel_line_prefix(text, syslog)
     if says is not None:
         text = text[says.end() :]
     elif syslog:
         facility = USER
-    return facility, at, _strip_kernel_prefix(text)
+    return facility, at, _strip_kernel_timestamp_and_caller(text)
 
 
-def _match_kernel_origin(text: str, syslog: bool) -> re.Match[str] | None:
+def _match_kernel_line_prefix(text: str, syslog: bool) -> re.Match[str] | None:
     """Match what says that the kernel wrote the rest of a line, with its date cut off."""
     if not syslog:
         return _SAYS.match(text)
@@ -322,14 +328,14 @@ def _match_kernel_origin(text: str, syslog: bool) -> re.Match[str] | None:
     return _SAYS.match(text) or _NETCONSOLE.match(text)
 
 
-def _split_timestamp(text: str) -> tuple[datetime | None, bool, str]:
+def _split_log_line_timestamp(text: str) -> tuple[datetime | None, bool, str]:
     """Return when a line was logged, whether syslog wrote that, and the rest of the line."""
     at, syslog = None, False
     stamp = _UPTIME.match(text)
     if stamp is not None:
-        at = _convert_seconds_to_time(float(stamp[1])) if stamp[1] else None
+        at = _convert_epoch_seconds_to_datetime(float(stamp[1])) if stamp[1] else None
     elif (stamp := _CTIME.match(text)) is not None:
-        at = _parse_named_date(stamp[1] + stamp[2])
+        at = _parse_month_name_date(stamp[1] + stamp[2])
     elif (stamp := _BRACKETED_ISO.match(text)) is not None:
         at = _parse_iso_timestamp(stamp[1])
     elif (stamp := _ISO.match(text)) is not None:
@@ -338,7 +344,7 @@ def _split_timestamp(text: str) -> tuple[datetime | None, bool, str]:
     elif (stamp := _SYSLOG.match(text)) is not None:
         at, syslog = _parse_syslog_date(stamp), True
     elif (stamp := _UNIX.match(text)) is not None:
-        at, syslog = _convert_seconds_to_time(float(stamp[1])), True
+        at, syslog = _convert_epoch_seconds_to_datetime(float(stamp[1])), True
     elif (stamp := _DATED.match(text)) is not None:
         syslog = True
     return at, syslog, text if stamp is None else text[stamp.end() :]
@@ -346,10 +352,10 @@ def _split_timestamp(text: str) -> tuple[datetime | None, bool, str]:
 
 def _parse_syslog_date(stamp: re.Match[str]) -> datetime | None:
     year = stamp[1] or stamp[3] or stamp[5] or _UNKNOWN_YEAR
-    return _parse_named_date(f"{stamp[2]} {stamp[4]} {year}")
+    return _parse_month_name_date(f"{stamp[2]} {stamp[4]} {year}")
 
 
-def _strip_kernel_prefix(text: str) -> str:
+def _strip_kernel_timestamp_and_caller(text: str) -> str:
     """Return the message without the kernel's own time and caller, which syslog leaves before
     it."""
     for prefix in (_UPTIME, _CALLER):
@@ -360,14 +366,14 @@ def _strip_kernel_prefix(text: str) -> str:
     return repeated[1] if repeated else text
 
 
-def _decode_message(value: object) -> str:
+def _decode_journal_message(value: object) -> str:
     """Return a message of the journal's JSON: a list of bytes where it is no valid text."""
     if isinstance(value, list):
         return bytes(b & 0xFF for b in value if isinstance(b, int)).decode("utf-8", "replace")
     return value if isinstance(value, str) else ""
 
 
-def _parse_json(text: str) -> dict[str, Any] | None:
+def _parse_json_log_object(text: str) -> dict[str, Any] | None:
     try:
         fields = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
@@ -375,7 +381,7 @@ def _parse_json(text: str) -> dict[str, Any] | None:
     return fields if isinstance(fields, dict) else None
 
 
-def _convert_seconds_to_time(seconds: object) -> datetime | None:
+def _convert_epoch_seconds_to_datetime(seconds: object) -> datetime | None:
     if not isinstance(seconds, int | float):
         return None
     try:
@@ -394,7 +400,7 @@ def _parse_iso_timestamp(text: str) -> datetime | None:
 
 
 @lru_cache(64)
-def _parse_named_date(text: str) -> datetime | None:
+def _parse_month_name_date(text: str) -> datetime | None:
     """Parse `Nov 10 12:00:00 2026` as UTC: only the time between lines counts."""
     try:
         return clamp_time(datetime.strptime(text, "%b %d %H:%M:%S %Y").replace(tzinfo=UTC))

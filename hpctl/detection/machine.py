@@ -9,11 +9,11 @@ from msgspec.structs import replace
 import hpctl
 from hpctl.detection.check import (
     CheckedMachine,
+    CheckResultUnknownError,
     DeviceAbsentError,
     ExpectedHardware,
-    UnknownResultError,
 )
-from hpctl.detection.instance_shapes import find_instance_hardware
+from hpctl.detection.instance_shapes import get_instance_type_hardware
 
 #
 # Whether there is an NVIDIA GPU on the PCI bus: without a driver NVML cannot report it.
@@ -25,12 +25,14 @@ CONTROLLER_3D = "0x0302"
 """The PCI class of data-centre GPUs. Display controllers (0x0300) do not count."""
 
 
-def list_pci_gpus(root: Path) -> tuple[str, ...]:
+def list_gpu_pci_addresses(root: Path) -> tuple[str, ...]:
     """Return the PCI addresses of NVIDIA's 3D controllers, by sysfs under `root`."""
-    return tuple(d.name for d in sorted(root.glob("sys/bus/pci/devices/*")) if _is_gpu(d))
+    return tuple(
+        d.name for d in sorted(root.glob("sys/bus/pci/devices/*")) if _is_gpu_pci_device(d)
+    )
 
 
-def _is_gpu(device: Path) -> bool:
+def _is_gpu_pci_device(device: Path) -> bool:
     try:
         vendor = (device / "vendor").read_text().strip()
         return vendor == NVIDIA and (device / "class").read_text().startswith(CONTROLLER_3D)
@@ -42,15 +44,15 @@ def _is_gpu(device: Path) -> bool:
 PRODUCT_NAME = "/sys/devices/virtual/dmi/id/product_name"
 
 
-def read_uptime_s(machine: CheckedMachine) -> float:
+def read_machine_uptime_s(machine: CheckedMachine) -> float:
     """Return the seconds since the machine booted; 0 where unknown, so that every grace applies."""
     try:
         return float(machine.text("/proc/uptime").split()[0])
-    except (UnknownResultError, DeviceAbsentError, ValueError, IndexError):
+    except (CheckResultUnknownError, DeviceAbsentError, ValueError, IndexError):
         return 0.0
 
 
-def record_agent_version(spool: Path) -> bool:
+def record_agent_version_change(spool: Path) -> bool:
     """Return whether another version of the agent ran here last, and record this version.
 
     A first start is no upgrade. Nor is a spool that cannot be written: the grace would restart with
@@ -78,8 +80,8 @@ def build_checked_machine(root: Path, configured: ExpectedHardware) -> CheckedMa
     bare = CheckedMachine(root, configured)
     kind = configured.instance_type
     if not kind:
-        with contextlib.suppress(UnknownResultError, DeviceAbsentError):
+        with contextlib.suppress(CheckResultUnknownError, DeviceAbsentError):
             kind = bare.text(PRODUCT_NAME)
-    shape = find_instance_hardware(kind)
+    shape = get_instance_type_hardware(kind)
     gpus = shape.gpus if configured.gpus is None else configured.gpus
     return replace(bare, expected=structs.replace(configured, instance_type=kind, gpus=gpus))

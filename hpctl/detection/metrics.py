@@ -20,11 +20,11 @@ from typing import Any, Final
 
 from hpctl import __version__
 from hpctl.detection.nvml.snapshot import GpuState, NvmlSnapshot
-from hpctl.detection.rdma_counters import CounterTrace
+from hpctl.detection.rdma_counters import CounterSweepTrace
 from hpctl.faults.table import CHECKS, KERNEL_CHECKS
 from hpctl.toolkit.bounds import make_printable
 from hpctl.toolkit.errors import HpctlError
-from hpctl.vocabulary.isolation import InconsistentState, isolate_call
+from hpctl.vocabulary.isolation import ItemProcessingFailure, call_and_capture_failure
 from hpctl.vocabulary.model import DeviceVerdict, Finding
 
 log = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ _GPU: Final[tuple[tuple[str, dict[str, str], str, float], ...]] = (
 _KNOWN: Final = frozenset(spec.name for spec in (*CHECKS, *KERNEL_CHECKS))
 
 
-def list_metric_series() -> dict[str, tuple[str, str]]:
+def load_metric_series_descriptions() -> dict[str, tuple[str, str]]:
     """Return type and meaning of each series, by the table of metrics.md."""
     text = (pkgutil.get_data(__package__, "metrics.md") or b"").decode()
     rows = [line.split("|")[1:-1] for line in text.splitlines()[4:] if line.startswith("|")]
@@ -79,10 +79,12 @@ def render_prometheus_text(samples: Iterable[Sample]) -> bytes:
     found: dict[str, dict[str, float]] = {}
     for name, labels, value in samples:
         if value is not None:
-            inner = ",".join(f'{key}="{_escape_label(text)}"' for key, text in labels.items())
+            inner = ",".join(
+                f'{key}="{_escape_prometheus_label_value(text)}"' for key, text in labels.items()
+            )
             found.setdefault(name, {}).setdefault(f"{{{inner}}}" if inner else "", float(value))
     lines = []
-    for name, (kind, meaning) in list_metric_series().items():
+    for name, (kind, meaning) in load_metric_series_descriptions().items():
         if name in found:
             label = name.removesuffix("_total").replace("_", " ")
             lines += [f"# HELP {PREFIX}{name} {meaning or label}", f"# TYPE {PREFIX}{name} {kind}"]
@@ -90,12 +92,12 @@ def render_prometheus_text(samples: Iterable[Sample]) -> bytes:
     return "\n".join([*lines, ""]).encode()
 
 
-def _escape_label(text: object) -> str:
+def _escape_prometheus_label_value(text: object) -> str:
     plain = make_printable(str(text))[:MOST_LABEL]
     return plain.replace("\\", "\\\\").replace('"', '\\"')
 
 
-def list_metric_samples(
+def list_agent_metric_samples(
     seen: Mapping[str, Any], findings: Iterable[Finding], gauges: Mapping[str, float]
 ) -> Iterator[Sample]:
     """Yield samples of what the checks saw last, by their names, what they report, and their
@@ -104,7 +106,7 @@ def list_metric_samples(
     A check that is not hpctl's own is `other`: its name may be any text.
     """
     yield "info", {"version": __version__}, 1.0
-    yield from _list_finding_samples(tuple(findings))
+    yield from _list_finding_metric_samples(tuple(findings))
     for name, value in gauges.items():
         if name.startswith("job"):
             continue  # jobs come and go: each would be a permanent series
@@ -112,14 +114,14 @@ def list_metric_samples(
     sweeps = [sample for sample in seen.values() if isinstance(sample, NvmlSnapshot)]
     if sweeps:
         for gpu in max(sweeps, key=lambda sweep: sweep.at).gpus:
-            yield from _list_gpu_samples(gpu)
+            yield from _list_gpu_metric_samples(gpu)
     for sample in seen.values():
-        if isinstance(sample, CounterTrace):
-            yield from _list_rdma_samples(sample)
-    yield from _list_host_samples(seen)
+        if isinstance(sample, CounterSweepTrace):
+            yield from _list_rdma_metric_samples(sample)
+    yield from _list_host_metric_samples(seen)
 
 
-def _list_finding_samples(findings: Sequence[Finding]) -> Iterator[Sample]:
+def _list_finding_metric_samples(findings: Sequence[Finding]) -> Iterator[Sample]:
     counted = Counter((f.check if f.check in _KNOWN else "other", str(f.verdict)) for f in findings)
     for (check, verdict), count in counted.items():
         yield "findings", {"check": check, "verdict": verdict}, count
@@ -131,13 +133,13 @@ def _list_finding_samples(findings: Sequence[Finding]) -> Iterator[Sample]:
         yield "notes_total", {"check": check}, count
 
 
-def _list_rdma_samples(trace: CounterTrace) -> Iterator[Sample]:
+def _list_rdma_metric_samples(trace: CounterSweepTrace) -> Iterator[Sample]:
     for device, reading in trace.now.devices.items():
         for counter, count in reading.values.items():
             yield "rdma_events_total", {"device": device, "counter": counter}, count
 
 
-def _list_gpu_samples(gpu: GpuState) -> Iterator[Sample]:
+def _list_gpu_metric_samples(gpu: GpuState) -> Iterator[Sample]:
     label = {"gpu": gpu.index}
     yield "gpu_info", {**label, "device": gpu.device, "model": gpu.name, "vbios": gpu.vbios}, 1.0
     for name, labels, path, factor in _GPU:
@@ -151,7 +153,7 @@ def _list_gpu_samples(gpu: GpuState) -> Iterator[Sample]:
             yield "gpu_nvlink_errors_total", {**label, "type": kind}, total
 
 
-def _list_host_samples(seen: Mapping[str, Any]) -> Iterator[Sample]:
+def _list_host_metric_samples(seen: Mapping[str, Any]) -> Iterator[Sample]:
     disks = seen.get("host.disk")
     for disk in disks.disks if disks is not None else ():
         yield "filesystem_size_bytes", {"mountpoint": disk.point}, disk.size
@@ -241,10 +243,10 @@ class MetricsServer(threading.Thread):
     def _get_cached_metrics(self) -> bytes:
         text, until = self._made
         if time.monotonic() >= until:
-            made = isolate_call("metrics", "metrics", lambda _: self._text(), None)
-            if isinstance(made, InconsistentState):
+            made = call_and_capture_failure("metrics", "metrics", lambda _: self._text(), None)
+            if isinstance(made, ItemProcessingFailure):
                 log.error("metrics could not be served: %s", made.error)
-            text = b"" if isinstance(made, InconsistentState) else made
+            text = b"" if isinstance(made, ItemProcessingFailure) else made
             self._made = (text, time.monotonic() + KEPT_S)
         return text
 

@@ -18,9 +18,9 @@ import time
 from ipaddress import IPv4Address
 from pathlib import Path
 
-from hpctl.slurm.run import SlurmRunner
+from hpctl.slurm.run import SlurmCommandRunner
 from hpctl.toolkit.addresses import resolve_ipv4
-from hpctl.toolkit.errors import HpctlError, Unavailable
+from hpctl.toolkit.errors import HpctlError, ServiceUnavailable
 from hpctl.vocabulary.identity import NodeName
 from hpctl.wire import munge
 
@@ -38,7 +38,9 @@ class NodeNameError(HpctlError):
     """The error where Slurm has no single node at this node's address."""
 
 
-def find_own_node_name(munge_socket: Path | None, spool: Path, wait_s: float = WAIT_S) -> NodeName:
+def find_own_slurm_node_name(
+    munge_socket: Path | None, spool: Path, wait_s: float = WAIT_S
+) -> NodeName:
     """Return $SLURMD_NODENAME, else the name as above, tried for so long. Blocks.
 
     The name is kept in `spool` for a start without slurmctld. Raises NodeNameError, Unavailable.
@@ -49,7 +51,7 @@ def find_own_node_name(munge_socket: Path | None, spool: Path, wait_s: float = W
     limit, logged = time.monotonic() + wait_s, ""
     while True:
         try:
-            return _find_node_name(munge_socket, spool / "slurm-name")
+            return _find_node_name_by_address(munge_socket, spool / "slurm-name")
         except HpctlError as error:
             if time.monotonic() + PAUSE_S > limit:
                 raise
@@ -59,15 +61,15 @@ def find_own_node_name(munge_socket: Path | None, spool: Path, wait_s: float = W
         time.sleep(PAUSE_S)
 
 
-def _find_node_name(munge_socket: Path | None, kept: Path) -> NodeName:
-    origin = _find_own_address(munge_socket)
-    last, _, address = _read_file(kept).partition(" ")
+def _find_node_name_by_address(munge_socket: Path | None, kept: Path) -> NodeName:
+    origin = _find_own_munge_address(munge_socket)
+    last, _, address = _read_cached_node_name_file(kept).partition(" ")
     last = last if address == str(origin) else ""
     try:
-        name = _find_name_by_scontrol(
+        name = _find_node_name_by_scontrol(
             origin, [name for name in (last, _get_short_host_name()) if name]
         )
-    except Unavailable:
+    except ServiceUnavailable:
         if not last:
             raise
         return NodeName(last)
@@ -77,37 +79,37 @@ def _find_node_name(munge_socket: Path | None, kept: Path) -> NodeName:
     return name
 
 
-def _find_own_address(munge_socket: Path | None) -> IPv4Address:
+def _find_own_munge_address(munge_socket: Path | None) -> IPv4Address:
     """Return the address that munged gives this node's credentials. Raises Unavailable."""
     try:
-        return munge.decode_credential(
-            munge.encode_credential(b"", munge_socket), munge_socket
+        return munge.decode_munge_credential(
+            munge.encode_munge_credential(b"", munge_socket), munge_socket
         ).address
-    except munge.CredentialError as error:
-        raise Unavailable(
+    except munge.MungeCredentialError as error:
+        raise ServiceUnavailable(
             "cannot find this node's name in Slurm: munged on this node rejects a credential "
             f"that it made: {error}",
             error.hint,
         ) from error
 
 
-def _find_name_by_scontrol(origin: IPv4Address, likely: list[str]) -> NodeName:
+def _find_node_name_by_scontrol(origin: IPv4Address, likely: list[str]) -> NodeName:
     found = shutil.which("scontrol")
-    slurm = SlurmRunner(bin_dir=None if found or not OPT_SLURM.is_dir() else OPT_SLURM)
+    slurm = SlurmCommandRunner(bin_dir=None if found or not OPT_SLURM.is_dir() else OPT_SLURM)
     for name in likely:
         # This fails for a name that is unknown to Slurm.
-        here = _list_nodes_at_address(
+        here = _list_node_names_at_address(
             origin, slurm.run("scontrol", "-o", "show", "node", name).text
         )
         if here:
             return here[0]
     ran = slurm.run("scontrol", "-o", "show", "node")
     if not ran.ok:
-        raise Unavailable(
+        raise ServiceUnavailable(
             f"cannot find this node's name in Slurm: scontrol failed: {ran.message}",
             "Check `scontrol ping` on this node, or give the name with --node (HPCTL_AGENT_NODE).",
         )
-    here = _list_nodes_at_address(origin, ran.text)
+    here = _list_node_names_at_address(origin, ran.text)
     if len(here) == 1:
         return here[0]
     what = f"{len(here)} nodes, {here[0]} for one, have" if here else "no node has"
@@ -121,15 +123,17 @@ def _find_name_by_scontrol(origin: IPv4Address, likely: list[str]) -> NodeName:
     )
 
 
-def _list_nodes_at_address(origin: IPv4Address, text: str) -> list[NodeName]:
+def _list_node_names_at_address(origin: IPv4Address, text: str) -> list[NodeName]:
     """Return the nodes of `scontrol show node` with this address. Host names are looked up one by
     one only where no address fits."""
     nodes = _NODE.findall(text)
     plain = [NodeName(name) for name, address in nodes if address == str(origin)]
-    return plain or [NodeName(name) for name, host in nodes if origin in _resolve_host(host)]
+    return plain or [
+        NodeName(name) for name, host in nodes if origin in _resolve_host_addresses(host)
+    ]
 
 
-def _resolve_host(host: str) -> frozenset[IPv4Address]:
+def _resolve_host_addresses(host: str) -> frozenset[IPv4Address]:
     try:
         return resolve_ipv4(host)
     except OSError:
@@ -143,7 +147,7 @@ def _get_short_host_name() -> str:
     return name if re.fullmatch(r"\w[\w-]*", name) else ""
 
 
-def _read_file(path: Path) -> str:
+def _read_cached_node_name_file(path: Path) -> str:
     try:
         return path.read_text().strip()
     except (OSError, ValueError):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct
 
-from hpctl.detection.check import DeviceAbsentError, UnknownResultError
+from hpctl.detection.check import CheckResultUnknownError, DeviceAbsentError
 
 ENVIRONMENT = {"LC_ALL": "C", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
 _FIRST_PAUSE_S = 0.001
@@ -28,7 +28,7 @@ class ProbeResult(Struct, frozen=True):
     err: str
 
 
-class ProbePending(Struct, frozen=True):
+class PendingProbe(Struct, frozen=True):
     """No answer yet; the first question without one is `age_s` old, however many were asked."""
 
     age_s: float
@@ -71,15 +71,15 @@ class ProbeRunner:
 
     def ask(
         self, questions: Mapping[str, Sequence[str]], wait_s: float
-    ) -> Mapping[str, ProbeResult | ProbePending]:
+    ) -> Mapping[str, ProbeResult | PendingProbe]:
         """Start each program and wait for all of them together, for `wait_s` at most.
 
-        A child without an answer by then is a ProbePending, and the next call with its key polls it
-        again. Raises DeviceAbsentError where there is no such program, UnknownResultError where
-        none can be started.
+        A child without an answer by then is a PendingProbe, and the next call with its key polls it
+        again. Raises DeviceAbsentError where there is no such program, CheckResultUnknownError
+        where none can be started.
         """
         for key, command in questions.items():
-            if not self._is_child_running(key):
+            if not self._is_probe_running(key):
                 self._start_probe(key, command)
         self._wait_for_probes(questions, wait_s)
         return {key: self._poll_probe(key) for key in questions}
@@ -89,14 +89,14 @@ class ProbeRunner:
         for key in self._unanswered.keys() - set(keep):
             del self._unanswered[key]
         for key in self._out.keys() - set(keep):
-            self._kill_child(self._out[key])
-            self._is_child_running(key)
+            self._kill_probe_process(self._out[key])
+            self._is_probe_running(key)
 
     def out(self) -> int:
         """Return how many children have not ended."""
-        return sum(self._is_child_running(key) for key in list(self._out))
+        return sum(self._is_probe_running(key) for key in list(self._out))
 
-    def _is_child_running(self, key: str) -> bool:
+    def _is_probe_running(self, key: str) -> bool:
         """Return whether the key's last child still runs; one that has ended is reaped and its
         output dropped."""
         child = self._out.get(key)
@@ -124,7 +124,9 @@ class ProbeRunner:
         except FileNotFoundError as error:
             raise DeviceAbsentError(f"no {command[0]}") from error
         except OSError as error:
-            raise UnknownResultError(f"{command[0]} cannot be started: {error.strerror}") from error
+            raise CheckResultUnknownError(
+                f"{command[0]} cannot be started: {error.strerror}"
+            ) from error
         now = self._monotonic()
         self._out[key] = _ProbeProcess(process, now)
         self._unanswered.setdefault(key, now)
@@ -140,20 +142,20 @@ class ProbeRunner:
             time.sleep(min(pause, left))
             pause = min(pause * 2, _LONGEST_PAUSE_S)
 
-    def _poll_probe(self, key: str) -> ProbeResult | ProbePending:
+    def _poll_probe(self, key: str) -> ProbeResult | PendingProbe:
         child = self._out[key]
         exit_code = child.process.poll()
         if exit_code is None or child.given_up:
             now = self._monotonic()
             if now - child.started >= self.deadline_s:
-                self._kill_child(child)
-            return ProbePending(now - self._unanswered[key])
+                self._kill_probe_process(child)
+            return PendingProbe(now - self._unanswered[key])
         out, err = child.process.communicate()
         del self._out[key], self._unanswered[key]
         return ProbeResult(exit_code, out, err)
 
     @staticmethod
-    def _kill_child(child: _ProbeProcess) -> None:
+    def _kill_probe_process(child: _ProbeProcess) -> None:
         if not child.given_up:
             child.given_up = True
             child.process.kill()

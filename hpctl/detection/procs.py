@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from hpctl.detection.check import CheckedMachine, UnknownResultError
-from hpctl.detection.slurm_jobs import is_slurmstepd
+from hpctl.detection.check import CheckedMachine, CheckResultUnknownError
+from hpctl.detection.slurm_jobs import is_slurmstepd_process
 
 MOST = 8192
 """Tasks that one scan reads at most; the next scan continues after the last."""
@@ -43,8 +43,8 @@ class ProcessScanner:
         self._behind = 0
 
     def tasks(self, machine: CheckedMachine) -> Iterator[ProcTask]:
-        """Yield the leaders of all thread groups, at most MOST. Raises UnknownResultError without a
-        /proc."""
+        """Yield the leaders of all thread groups, at most MOST. Raises CheckResultUnknownError
+        without a /proc."""
         if self._scans % _REFRESH == 0:
             self._kernel.clear()
         self._scans += 1
@@ -52,7 +52,7 @@ class ProcessScanner:
         try:
             pids = sorted(int(name) for name in os.listdir(folder) if name.isdecimal())
         except OSError as error:
-            raise UnknownResultError(f"/proc: {error.strerror}") from error
+            raise CheckResultUnknownError(f"/proc: {error.strerror}") from error
         pids = [pid for pid in pids if pid not in self._kernel]
         if len(pids) > MOST:
             pids = ([p for p in pids if p > self._behind] + [p for p in pids if p <= self._behind])[
@@ -60,18 +60,18 @@ class ProcessScanner:
             ]
             self._behind = pids[-1]
         for pid in pids:
-            task = self._read_task(f"{folder}/{pid}/stat", pid)
+            task = self._read_proc_task(f"{folder}/{pid}/stat", pid)
             if task is not None:
                 yield task
 
-    def is_step_running(self, machine: CheckedMachine) -> bool:
-        """Return whether Slurm runs a job here. Raises UnknownResultError."""
+    def is_slurm_step_running(self, machine: CheckedMachine) -> bool:
+        """Return whether Slurm runs a job here. Raises CheckResultUnknownError."""
         proc = machine.path("/proc")
         named = (task.pid for task in self.tasks(machine) if task.comm == "slurmstepd")
-        return any(is_slurmstepd(proc / str(pid)) for pid in named)
+        return any(is_slurmstepd_process(proc / str(pid)) for pid in named)
 
-    def _read_task(self, path: str, pid: int) -> ProcTask | None:
-        fields = read_stat_fields(path)
+    def _read_proc_task(self, path: str, pid: int) -> ProcTask | None:
+        fields = read_proc_stat_fields(path)
         if fields is None:
             return None
         comm, rest = fields
@@ -89,13 +89,13 @@ def list_threads(machine: CheckedMachine, leader: ProcTask, most: int) -> Iterat
     except OSError:
         return
     for name in names[:most]:
-        fields = read_stat_fields(f"{folder}/{name}/stat")
+        fields = read_proc_stat_fields(f"{folder}/{name}/stat")
         if fields is not None:
             comm, rest = fields
             yield ProcTask(int(name), comm, rest[0], 1, int(rest[19]))
 
 
-def read_stat_fields(path: str) -> tuple[str, list[str]] | None:
+def read_proc_stat_fields(path: str) -> tuple[str, list[str]] | None:
     """Return the name and the fields from the state on of a `stat` file; None once the task has
     ended."""
     try:

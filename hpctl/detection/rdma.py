@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from msgspec import Struct
 
-from hpctl.detection.check import CheckedMachine, DeviceAbsentError, UnknownResultError
+from hpctl.detection.check import CheckedMachine, CheckResultUnknownError, DeviceAbsentError
 
 CLASS = "/sys/class/infiniband"
 
@@ -40,14 +40,14 @@ class RdmaDevice(Struct, frozen=True):
 
 def list_rdma_devices(machine: CheckedMachine) -> tuple[RdmaDevice, ...]:
     """Return every RDMA device, by name. Raises DeviceAbsentError where the kernel has no RDMA,
-    UnknownResultError."""
+    CheckResultUnknownError."""
     folder = str(machine.path(CLASS))
     try:
         names = sorted(os.listdir(folder))[:MOST_DEVICES]
     except FileNotFoundError as error:
         raise DeviceAbsentError(f"no {CLASS}") from error
     except OSError as error:
-        raise UnknownResultError(f"{CLASS}: {error.strerror}") from error
+        raise CheckResultUnknownError(f"{CLASS}: {error.strerror}") from error
     found = []
     for name in names:
         where = f"{folder}/{name}"
@@ -55,13 +55,13 @@ def list_rdma_devices(machine: CheckedMachine) -> tuple[RdmaDevice, ...]:
             inode = os.stat(where).st_ino
         except OSError:
             continue  # removed between the two reads
-        found.append(RdmaDevice(name, where, is_efa_device(f"{where}/device", inode)))
+        found.append(RdmaDevice(name, where, is_efa_pci_device(f"{where}/device", inode)))
     return tuple(found)
 
 
 def list_efa_devices(machine: CheckedMachine) -> tuple[RdmaDevice, ...]:
     """Return the EFA devices that have a driver. Raises DeviceAbsentError where there are none,
-    UnknownResultError."""
+    CheckResultUnknownError."""
     found = tuple(device for device in list_rdma_devices(machine) if device.efa)
     if not found:
         raise DeviceAbsentError("no EFA device")
@@ -70,7 +70,7 @@ def list_efa_devices(machine: CheckedMachine) -> tuple[RdmaDevice, ...]:
 
 def list_infiniband_devices(machine: CheckedMachine) -> tuple[RdmaDevice, ...]:
     """Return the InfiniBand and RoCE devices. Raises DeviceAbsentError where there are none,
-    UnknownResultError."""
+    CheckResultUnknownError."""
     found = tuple(device for device in list_rdma_devices(machine) if not device.efa)
     if not found:
         raise DeviceAbsentError("no InfiniBand or RoCE device")
@@ -98,7 +98,7 @@ def count_amazon_pci_functions(machine: CheckedMachine, device: re.Pattern[str])
     return found
 
 
-def is_efa_device(folder: str, inode: int) -> bool:
+def is_efa_pci_device(folder: str, inode: int) -> bool:
     """Return whether the PCI device in that folder is an EFA. `inode`: the RDMA device's, its
     identity."""
     try:
@@ -155,23 +155,23 @@ def list_rdma_ports(found: Sequence[RdmaDevice]) -> tuple[RdmaPort, ...]:
             continue
         for number in numbers[:8]:
             folder = f"{device.folder}/ports/{number}"
-            state = _read_port_state(f"{folder}/state")
+            state = _read_rdma_port_state(f"{folder}/state")
             if state:
                 phys, rate = (
-                    _read_port_state(f"{folder}/phys_state"),
-                    _RATE.match(_read_file(f"{folder}/rate")),
+                    _read_rdma_port_state(f"{folder}/phys_state"),
+                    _RATE.match(_read_sysfs_file(f"{folder}/rate")),
                 )
                 gbps = float(rate[1]) if rate else 0.0
                 seen.append(RdmaPort(device.name, number, state, phys, gbps))
     return tuple(seen)
 
 
-def _read_port_state(path: str) -> str:
+def _read_rdma_port_state(path: str) -> str:
     """Return `4: ACTIVE`, as the kernel writes it, without the number."""
-    return _read_file(path).partition(":")[2].strip()
+    return _read_sysfs_file(path).partition(":")[2].strip()
 
 
-def _read_file(path: str) -> str:
+def _read_sysfs_file(path: str) -> str:
     try:
         with open(path, "rb") as file:
             return file.read(64).decode("ascii", "replace")

@@ -40,7 +40,7 @@ Identity = tuple[int, int]
 device."""
 
 
-class CounterReading(Struct, frozen=True):
+class DeviceCounterReading(Struct, frozen=True):
     """The counters of one folder at one time.
 
     `failed`: files that are there and do not answer, or are not read because they did not.
@@ -53,8 +53,8 @@ class CounterReading(Struct, frozen=True):
     troubles: int = 0
 
 
-def compute_counter_rise(
-    now: CounterReading | None, then: CounterReading | None, name: str
+def compute_device_counter_increase(
+    now: DeviceCounterReading | None, then: DeviceCounterReading | None, name: str
 ) -> int | None:
     """Return how much a counter grew between two readings of one incarnation of a device.
 
@@ -84,18 +84,18 @@ class _CounterFileGroup(Struct):
             self.left_out -= 1
         else:
             try:
-                self._read_values(values)
+                self._read_counter_values(values)
             except OSError as error:
                 self.why = error.strerror or str(error)
                 self.left_out = self.pause
                 self.pause = min(2 * self.pause, MOST_LEFT_OUT)
-                failed.update(self._list_unread_counters(values))
+                failed.update(self._list_failed_counters(values))
                 return False
             self.why, self.pause = "", 1
-        failed.update(self._list_unread_counters(values))
+        failed.update(self._list_failed_counters(values))
         return True
 
-    def _read_values(self, values: dict[str, int]) -> None:
+    def _read_counter_values(self, values: dict[str, int]) -> None:
         for name, descriptor in self.descriptors.items():
             with suppress(ValueError):  # "N/A (no PMA)": the port does not have it
                 values[name] = int(os.pread(descriptor, VALUE_BYTES, 0))
@@ -103,7 +103,7 @@ class _CounterFileGroup(Struct):
             with suppress(ValueError), open(path, "rb") as file:
                 values[name] = int(file.read(VALUE_BYTES))
 
-    def _list_unread_counters(self, values: Mapping[str, int]) -> dict[str, str]:
+    def _list_failed_counters(self, values: Mapping[str, int]) -> dict[str, str]:
         if not self.why:
             return {}
         names = (*self.descriptors, *self.paths)
@@ -117,12 +117,12 @@ class _OpenCounterFolder(Struct):
     groups: dict[str, _CounterFileGroup] = field(default_factory=dict)
     troubles: int = 0
 
-    def read(self) -> CounterReading:
+    def read(self) -> DeviceCounterReading:
         values: dict[str, int] = {}
         failed: dict[str, str] = {}
         for group in self.groups.values():
             self.troubles += not group.read(values, failed)
-        return CounterReading(self.identity, values, failed, self.troubles)
+        return DeviceCounterReading(self.identity, values, failed, self.troubles)
 
 
 class CounterFileReader:
@@ -137,7 +137,7 @@ class CounterFileReader:
         self._lives = 0
         self._kept: dict[str, _OpenCounterFolder] = {}
 
-    def read(self, folder: str) -> CounterReading | None:
+    def read(self, folder: str) -> DeviceCounterReading | None:
         """Return all counters of one folder; None where the folder is gone or too many are
         followed."""
         try:
@@ -150,10 +150,10 @@ class CounterFileReader:
             self.forget(folder)
             if len(self._kept) >= MOST_FOLDERS:
                 return None
-            kept = self._kept[folder] = self._open_folder(folder, inode)
+            kept = self._kept[folder] = self._open_counter_folder(folder, inode)
         return kept.read()
 
-    def close_other_folders(self, folders: Sequence[str]) -> None:
+    def close_folders_except(self, folders: Sequence[str]) -> None:
         """Drop every other folder: its devices have disappeared."""
         for folder in self._kept.keys() - set(folders):
             self.forget(folder)
@@ -169,7 +169,7 @@ class CounterFileReader:
 
     def close(self) -> None:
         """Close everything."""
-        self.close_other_folders(())
+        self.close_folders_except(())
 
     def __del__(self) -> None:
         self.close()
@@ -179,7 +179,7 @@ class CounterFileReader:
         """Return how many descriptors are kept now."""
         return self._open
 
-    def _open_folder(self, folder: str, inode: int) -> _OpenCounterFolder:
+    def _open_counter_folder(self, folder: str, inode: int) -> _OpenCounterFolder:
         """Open the existing files."""
         self._lives += 1
         kept = _OpenCounterFolder((inode, self._lives))
@@ -208,32 +208,32 @@ class CounterFileReader:
         return there
 
 
-class CounterSweep(Struct, frozen=True):
+class DeviceCounterSweep(Struct, frozen=True):
     """What the counters of some devices showed at one time; a device may be missing from it.
 
     `at` is in monotonic seconds.
     """
 
     at: float
-    devices: Mapping[str, CounterReading]
+    devices: Mapping[str, DeviceCounterReading]
 
 
-class CounterTrace(Struct, frozen=True):
+class CounterSweepTrace(Struct, frozen=True):
     """The newest sweep and a few earlier ones, oldest first: a sample for a judge."""
 
-    now: CounterSweep
-    past: tuple[CounterSweep, ...] = ()
+    now: DeviceCounterSweep
+    past: tuple[DeviceCounterSweep, ...] = ()
 
-    def rises(self, then: CounterSweep, counter: str) -> Iterator[tuple[str, int]]:
+    def rises(self, then: DeviceCounterSweep, counter: str) -> Iterator[tuple[str, int]]:
         """Yield by how much a counter grew since an earlier sweep, for each device where that is
         known."""
         for device, reading in self.now.devices.items():
-            grown = compute_counter_rise(reading, then.devices.get(device), counter)
+            grown = compute_device_counter_increase(reading, then.devices.get(device), counter)
             if grown is not None:
                 yield device, grown
 
     def rates(
-        self, before: "CounterTrace | None", counters: Mapping[str, Sequence[str]]
+        self, before: "CounterSweepTrace | None", counters: Mapping[str, Sequence[str]]
     ) -> Mapping[str, float]:
         """Return by how much each sum of counters grew a second, all devices together, where any is
         known."""
@@ -248,7 +248,7 @@ class CounterTrace(Struct, frozen=True):
         return rates
 
 
-class SweepHistory:
+class CounterSweepHistory:
     """A few of the earlier sweeps: the last, and for each span up to two that are younger.
 
     This is enough to compute the growth of a counter over a minute, ten or sixty, with a few sweeps
@@ -257,10 +257,10 @@ class SweepHistory:
     """
 
     def __init__(self, spans_s: Sequence[float]) -> None:
-        self._spans: dict[float, list[CounterSweep]] = {span: [] for span in spans_s}
-        self._last: CounterSweep | None = None
+        self._spans: dict[float, list[DeviceCounterSweep]] = {span: [] for span in spans_s}
+        self._last: DeviceCounterSweep | None = None
 
-    def past(self, now: float) -> tuple[CounterSweep, ...]:
+    def past(self, now: float) -> tuple[DeviceCounterSweep, ...]:
         """Return the sweeps that are not older than the longest span, oldest first."""
         kept = {sweep.at: sweep for sweep in chain.from_iterable(self._spans.values())}
         if self._last is not None:
@@ -268,7 +268,7 @@ class SweepHistory:
         oldest = now - max(self._spans, default=0.0)
         return tuple(kept[at] for at in sorted(kept) if oldest <= at < now)
 
-    def add(self, sweep: CounterSweep) -> None:
+    def add(self, sweep: DeviceCounterSweep) -> None:
         """Add the newest sweep. One that is older than the last begins a new history."""
         if self._last is not None and sweep.at < self._last.at:
             self._spans = {span: [] for span in self._spans}

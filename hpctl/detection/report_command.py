@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpctl.detection.outside import health_validation
-from hpctl.detection.outside.ask import SOCKET, SOCKET_VARIABLE, ask_agent
+from hpctl.detection.outside.ask import SOCKET, SOCKET_VARIABLE, send_agent_request
 from hpctl.toolkit import output
-from hpctl.toolkit.arguments import DurationType, ParsedArgument
+from hpctl.toolkit.arguments import DurationType, ParsedArgumentType
 from hpctl.toolkit.errors import HpctlError
 
 if TYPE_CHECKING:
-    from hpctl.detection.check import Observation
+    from hpctl.detection.check import CheckObservation
 
 _NAME = re.compile(r"[a-z][a-z0-9_.-]{0,55}")
 _EVIDENCE_CHARS = 2048
@@ -33,7 +33,7 @@ FORMAT_NAMES = ("health-validation", "dcgm-health", "gcm", "nhc", "nvrx", "hyper
 _SAID_WITH_READ = ("code", "device", "detail", "evidence")
 
 
-class _CheckNameParameter(ParsedArgument):
+class _CheckNameParameter(ParsedArgumentType):
     """The name of a script's check: `nhc`, `scratch-space`."""
 
     name = "name"
@@ -134,7 +134,7 @@ def report(
     if read is None:
         if exit_code is not None:
             raise click.UsageError("--exit-code works only with --read: add --read")
-        _send_report(found, for_s, socket, strict)
+        _send_report_to_agent(found, for_s, socket, strict)
         return
     given = [name for name in _SAID_WITH_READ if found[name]]
     if given or found["verdict"] != "fail":
@@ -142,23 +142,23 @@ def report(
             f"with --read, the {(*given, 'verdict')[0]} comes from stdin: remove it from the "
             "command line"
         )
-    for one in _read_stdin_observations(read, exit_code, strict):
+    for one in _parse_stdin_observations(read, exit_code, strict):
         said = {"code": one.code, "device": one.device, "verdict": str(one.verdict)}
         text = {"detail": one.detail, "evidence": one.evidence}
-        if not _send_report({**found, **said, **text}, for_s, socket, strict):
+        if not _send_report_to_agent({**found, **said, **text}, for_s, socket, strict):
             return
 
 
-def _read_stdin_observations(
+def _parse_stdin_observations(
     name: str, exit_code: int | None, strict: bool
-) -> tuple[Observation, ...]:
+) -> tuple[CheckObservation, ...]:
     """Return what to report of the output on stdin; one OK where all is well.
 
     `unknown` and counted findings are not reported: the agent takes none of them from scripts.
     """
-    from hpctl.detection.check import Observation, UnknownResultError
-    from hpctl.detection.outside.verdict_formats import parse_tool_verdict
-    from hpctl.detection.outside.verdict_readers import ToolOutput
+    from hpctl.detection.check import CheckObservation, CheckResultUnknownError
+    from hpctl.detection.outside.verdict_formats import parse_health_tool_verdict
+    from hpctl.detection.outside.verdict_readers import HealthToolOutput
     from hpctl.vocabulary.model import DeviceVerdict
 
     raw = sys.stdin.buffer.read(_READ_BYTES + 1)
@@ -167,10 +167,10 @@ def _read_stdin_observations(
     status = 128 - exit_code if ended_by_signal and exit_code is not None else exit_code
     try:
         if len(raw) > _READ_BYTES:
-            raise UnknownResultError(f"prints more than {_READ_BYTES} bytes")
+            raise CheckResultUnknownError(f"prints more than {_READ_BYTES} bytes")
         text = raw.decode(errors="replace")
-        found = parse_tool_verdict(name, ToolOutput(text, status, os.uname().nodename))
-    except UnknownResultError as error:
+        found = parse_health_tool_verdict(name, HealthToolOutput(text, status, os.uname().nodename))
+    except CheckResultUnknownError as error:
         if strict:
             raise HpctlError(
                 f"the health check {name} was not reported to the agent: the tool {error}"
@@ -181,15 +181,17 @@ def _read_stdin_observations(
     reports = tuple(one for one in found if one.verdict in (DeviceVerdict.FAIL, DeviceVerdict.WARN))
     if reports or any(one.verdict is DeviceVerdict.UNKNOWN for one in found):
         return reports
-    return (Observation("", verdict=DeviceVerdict.OK),)
+    return (CheckObservation("", verdict=DeviceVerdict.OK),)
 
 
-def _send_report(found: Mapping[str, str], for_s: float | None, socket: str, strict: bool) -> bool:
+def _send_report_to_agent(
+    found: Mapping[str, str], for_s: float | None, socket: str, strict: bool
+) -> bool:
     """Send one report. Return whether the agent took it: where it did not, no other is sent."""
     most = {"evidence": _EVIDENCE_CHARS}
     texts = {name: text[: most.get(name, _WORD_CHARS)] for name, text in found.items()}
     request = {"op": "report", **texts, **({} if for_s is None else {"for_s": for_s})}
-    answer = _ask_agent(socket, request, strict)
+    answer = _request_agent_answer(socket, request, strict)
     if answer and answer.get("stays"):
         stays = f"{answer['stays']} finding(s) stay: only `hpctl undrain` on the head node"
         output.echo(f"hpctl: {stays} clears them", err=True)
@@ -223,26 +225,28 @@ def verdict(as_json: bool, form: str | None, counts: bool, socket: str, strict: 
         raise click.UsageError("--strict cannot be used with --format or --exit-code")
     if form and as_json:
         raise click.UsageError("--json and --format cannot be used together: give only one")
-    answer = _ask_agent(socket, {"op": "verdict"}, strict)
+    answer = _request_agent_answer(socket, {"op": "verdict"}, strict)
     if answer is None:
         if form or counts:
             raise SystemExit(health_validation.NO_VERDICT)
         return
     judged = answer["verdict"]
-    _print_verdict(judged, as_json, form)
+    _print_node_verdict(judged, as_json, form)
     if form or counts:
-        raise SystemExit(health_validation.get_severity_exit_code(judged["overall_severity"]))
+        raise SystemExit(
+            health_validation.get_validation_severity_exit_code(judged["overall_severity"])
+        )
     if judged["condition"] == "faulty":
         raise SystemExit(1)
     if judged["condition"] == "unknown" and strict:
         raise SystemExit(3)
 
 
-def _print_verdict(judged: Mapping[str, Any], as_json: bool, form: str | None) -> None:
+def _print_node_verdict(judged: Mapping[str, Any], as_json: bool, form: str | None) -> None:
     import json
 
     if form:
-        output.echo(json.dumps(health_validation.make_validation_document(judged), indent=2))
+        output.echo(json.dumps(health_validation.make_health_validation_document(judged), indent=2))
     elif as_json:
         output.echo(json.dumps({"schema": "hpctl.verdict/1", **judged}, indent=2))
     else:
@@ -250,11 +254,13 @@ def _print_verdict(judged: Mapping[str, Any], as_json: bool, form: str | None) -
         output.echo(f"{judged['node']} is {judged['condition']}{why}")
 
 
-def _ask_agent(socket: str, request: Mapping[str, object], strict: bool) -> dict[str, Any] | None:
+def _request_agent_answer(
+    socket: str, request: Mapping[str, object], strict: bool
+) -> dict[str, Any] | None:
     """Return the agent's answer, or None after a warning; strict raises HpctlError instead."""
 
     try:
-        return ask_agent(socket, request)
+        return send_agent_request(socket, request)
     except HpctlError as error:
         if strict:
             raise

@@ -21,11 +21,11 @@ from hpctl.detection.changes import FindingChangeListener
 from hpctl.detection.check import (
     CheckedMachine,
     CheckFunctions,
+    CheckObservation,
+    CheckResultUnknownError,
     DeviceAbsentError,
     Judged,
     Limits,
-    Observation,
-    UnknownResultError,
 )
 from hpctl.detection.checks import (
     efa,
@@ -45,9 +45,9 @@ from hpctl.detection.checks import (
     rdma,
 )
 from hpctl.detection.conditions import CheckFindingTracker
-from hpctl.faults.table import CheckSpec
+from hpctl.faults.table import HealthCheckSpec
 from hpctl.toolkit.compat import UTC
-from hpctl.toolkit.jitter import pick_pause
+from hpctl.toolkit.jitter import pick_random_pause_seconds
 from hpctl.vocabulary.model import ClearCondition, DeviceVerdict, Finding
 
 log = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ minute."""
 MOST_BLIND = 16
 
 
-AGENT_CHECKS = CheckSpec(
+AGENT_CHECKS = HealthCheckSpec(
     "agent.checks",
     "the agent's own checks: shed to stay within its budget, or standing still",
     "itself",
@@ -96,14 +96,14 @@ FUNCTIONS: Mapping[str, CheckFunctions] = dict(
 class LoadedCheck(Struct, frozen=True):
     """A check ready to run. `gauges` are numbers for the head node's comparison of peers."""
 
-    spec: CheckSpec
+    spec: HealthCheckSpec
     gather: Callable[[CheckedMachine], Any]
     judge: Callable[[Any, Any, Limits], Judged]
     limits: Limits
     gauges: Callable[[Any, Any], Mapping[str, float]] | None = None
 
 
-def load_check(spec: CheckSpec, limits: Limits | None = None) -> LoadedCheck:
+def load_check(spec: HealthCheckSpec, limits: Limits | None = None) -> LoadedCheck:
     """Return the check of a row of the table; a site's limits override its own."""
     its = FUNCTIONS[spec.name]
     defaults = {name: limit.value for name, limit in spec.limits.items()}
@@ -129,8 +129,8 @@ class _ScheduledCheck(Struct):
 class CheckRunner(threading.Thread):
     """A runner of checks that are due. `listener` is called when a finding comes or goes.
 
-    `started` and `boot_age_s` decide from when on each check counts (CheckSpec.grace_s); an upgrade
-    of the agent restarts the grace.
+    `started` and `boot_age_s` decide from when on each check counts (HealthCheckSpec.grace_s); an
+    upgrade of the agent restarts the grace.
     """
 
     def __init__(  # noqa: PLR0913 -- the composition of the agent names each part once
@@ -169,10 +169,10 @@ class CheckRunner(threading.Thread):
                 break
             slot = self._slots[number]
             self._budget.look(clock())
-            shed = self._budget.is_level_shed(slot.check.spec.shed)
+            shed = self._budget.is_check_level_shed(slot.check.spec.shed)
             if shed:
                 slot.gauges = {}
-            here = shed or self._run_check(slot)
+            here = shed or self._run_scheduled_check(slot)
             pause = slot.pause_s() if here else slot.check.spec.every_s * ABSENT_FACTOR
             heapq.heappush(due, (clock() + _add_jitter(pause), number))
 
@@ -193,7 +193,7 @@ class CheckRunner(threading.Thread):
     def findings(self) -> list[Finding]:
         """Return all that the checks have to report now, themselves included. From any thread."""
         with self._lock:
-            self._own.saw(self._make_agent_observations(), datetime.now(UTC))
+            self._own.saw(self._make_agent_health_observations(), datetime.now(UTC))
             found = list(chain.from_iterable(slot.conditions.findings() for slot in self._slots))
             return [*found, *self._own.findings()]
 
@@ -215,15 +215,17 @@ class CheckRunner(threading.Thread):
         with self._lock:
             return {s.check.spec.name: s.before for s in self._slots if s.before is not None}
 
-    def _make_agent_observations(self) -> list[Observation]:
+    def _make_agent_health_observations(self) -> list[CheckObservation]:
         left_out = [
-            s.check.spec.name for s in self._slots if self._budget.is_level_shed(s.check.spec.shed)
+            s.check.spec.name
+            for s in self._slots
+            if self._budget.is_check_level_shed(s.check.spec.shed)
         ]
         observations = self._budget.observations(left_out)
         name = self._find_hanging_check()
         if name:
             observations.append(
-                Observation("stuck", name, DeviceVerdict.WARN, f"{name} does not return")
+                CheckObservation("stuck", name, DeviceVerdict.WARN, f"{name} does not return")
             )
         return observations
 
@@ -233,24 +235,26 @@ class CheckRunner(threading.Thread):
         stuck = busy is not None and self._machine.monotonic() - busy[1] > STUCK_S
         return busy[0] if busy is not None and stuck else ""
 
-    def _run_check(self, slot: _ScheduledCheck) -> bool:
+    def _run_scheduled_check(self, slot: _ScheduledCheck) -> bool:
         """Run one check. Return False where this machine has no such device."""
         self._busy = (slot.check.spec.name, self._machine.monotonic())
-        seen, here, trouble = self._gather_and_judge(slot)
+        seen, here, trouble = self._gather_and_judge_check(slot)
         self._busy = None
         slot.blind = min(slot.blind + 1, MOST_BLIND) if trouble else 0
         with self._lock:
             at = datetime.now(UTC)
             if trouble:
-                new = slot.conditions.record_unknown(trouble, at)
+                new = slot.conditions.record_unknown_check_run(trouble, at)
             else:
                 early = self._machine.monotonic() < slot.believe_at
                 new = slot.conditions.saw(seen, at, early=early)
         if new:
-            self._listener.note_change()
+            self._listener.handle_finding_change()
         return here
 
-    def _gather_and_judge(self, slot: _ScheduledCheck) -> tuple[list[Observation], bool, str]:
+    def _gather_and_judge_check(
+        self, slot: _ScheduledCheck
+    ) -> tuple[list[CheckObservation], bool, str]:
         check = slot.check
         gauges: Mapping[str, float] = {}
         try:
@@ -262,7 +266,7 @@ class CheckRunner(threading.Thread):
         except DeviceAbsentError:
             slot.before = None
             return [], False, ""
-        except UnknownResultError as error:
+        except CheckResultUnknownError as error:
             return [], True, str(error)
         # One broken check must not end the others: it is UNKNOWN, and the log has the reason.
         except Exception as error:
@@ -275,10 +279,10 @@ class CheckRunner(threading.Thread):
 
 
 def _add_jitter(seconds: float) -> float:
-    return pick_pause(0.9 * seconds, 1.1 * seconds)
+    return pick_random_pause_seconds(0.9 * seconds, 1.1 * seconds)
 
 
-def make_finding(spec: CheckSpec, seen: Observation, now: datetime) -> Finding:
+def make_check_finding(spec: HealthCheckSpec, seen: CheckObservation, now: datetime) -> Finding:
     """Return an observation as a finding of its check."""
     clears = ClearCondition.GONE if seen.verdict is DeviceVerdict.UNKNOWN else spec.clears
     return Finding(

@@ -34,19 +34,19 @@ from hpctl.detection.settings import AgentSettings
 from hpctl.detection.spool import FindingsSpool
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import HpctlError
-from hpctl.toolkit.jitter import pick_pause
+from hpctl.toolkit.jitter import pick_random_pause_seconds
 from hpctl.vocabulary.model import AgentReport, Finding
 from hpctl.wire import munge
 from hpctl.wire import reports as wire
 from hpctl.wire.heads import (
     NOT_LEADER,
-    HeadAddress,
+    HeadNodeAddress,
     UnauthenticatedAnswerError,
-    check_answer_proof,
-    explain_refusal,
+    format_refusal_response,
     parse_leader_address,
+    verify_head_node_answer_proof,
 )
-from hpctl.wire.stack_request import StackRequest
+from hpctl.wire.stack_request import RankStackTraceRequest
 
 log = logging.getLogger(__name__)
 
@@ -119,10 +119,10 @@ class AgentSnapshotSource(Protocol):
         """Return the numbers that both reports and heartbeats contain."""
 
 
-class HeadOrderHandler(Protocol):
+class HeadNodeOrderHandler(Protocol):
     """The handler of what the head node requests in its answers."""
 
-    def read_stacks(self, ask: StackRequest) -> None:
+    def read_stacks(self, ask: RankStackTraceRequest) -> None:
         """Read the stacks of a job's ranks."""
 
     def obey(self, order: str) -> None:
@@ -142,14 +142,14 @@ class ReportSender(threading.Thread):
         spool: FindingsSpool,
         agent_start: datetime,
         knowledge: AgentSnapshotSource,
-        orders: HeadOrderHandler,
+        orders: HeadNodeOrderHandler,
     ) -> None:
         super().__init__(name="sender", daemon=True)
         self.progress = time.monotonic()
         self._settings, self._spool = settings, spool
         self._agent_start = agent_start
         self._knowledge, self._orders = knowledge, orders
-        self._client = HeadClient(settings.heads, settings.munge_socket)
+        self._client = HeadNodeClient(settings.heads, settings.munge_socket)
         self._wanted = threading.Condition()
         self._woken, self._stopping = False, False
         self._seq = 0
@@ -179,58 +179,60 @@ class ReportSender(threading.Thread):
             with self._wanted:
                 self._woken = False
             reply = self.deliver()
-            self._log_failure(reply)
+            self._log_delivery_failure(reply)
             if reply.stacks is not None:
                 self._orders.read_stacks(reply.stacks)
             if reply.order:
                 self._orders.obey(reply.order)
-            failures = failures + 1 if reply.answer is DeliveryResult.RETRY else 0
+            failures = failures + 1 if reply.answer is ReportDeliveryResult.RETRY else 0
             with self._wanted:
                 if failures:
-                    pause = _compute_backoff(failures, news=not self._saved[1])
+                    pause = _compute_send_backoff_s(failures, news=not self._saved[1])
                     self._wanted.wait_for(lambda: self._stopping, pause)
                 else:
                     period_s = self._settings.heartbeat_s
-                    pause = pick_pause(0.9 * period_s, period_s)
+                    pause = pick_random_pause_seconds(0.9 * period_s, period_s)
                     self._wanted.wait_for(lambda: self._woken or self._stopping, pause)
                 if self._stopping:
                     break
-        version, report = self._make_next_report()
+        version, report = self._make_next_agent_report()
         if version > self._saved[0]:
-            self._save_state(version, report, acked=False)
+            self._save_report_to_spool(version, report, acked=False)
         self._client.close()
 
-    def deliver(self) -> HeadReply:
+    def deliver(self) -> HeadNodeReply:
         """Send the present snapshot, in brief where that is complete; update the spool."""
-        reply = self._send_snapshot()
-        self._correct_start_time(reply)
+        reply = self._send_findings_snapshot()
+        self._correct_agent_start_time(reply)
         return reply
 
-    def _send_snapshot(self) -> HeadReply:
-        version, report = self._make_next_report()
-        if self._is_head_node_current(report.findings):
-            reply = self._client.post(_make_heartbeat(report))
-            if reply.answer is not DeliveryResult.NEED_FULL:
-                self._save_state(version, report, acked=True)
+    def _send_findings_snapshot(self) -> HeadNodeReply:
+        version, report = self._make_next_agent_report()
+        if self._is_head_node_up_to_date(report.findings):
+            reply = self._client.post(_make_heartbeat_from_report(report))
+            if reply.answer is not ReportDeliveryResult.NEED_FULL:
+                self._save_report_to_spool(version, report, acked=True)
                 return reply
             self._seq += 1
             report = replace(report, seq=self._seq)
         reply = self._client.post(report)
-        acked = reply.answer is DeliveryResult.ACKED
+        acked = reply.answer is ReportDeliveryResult.ACKED
         if acked:
             self._held, self._held_since = report.findings, time.monotonic()
-        self._save_state(version, report, acked=acked)
+        self._save_report_to_spool(version, report, acked=acked)
         return reply
 
-    def _is_head_node_current(self, findings: tuple[Finding, ...]) -> bool:
+    def _is_head_node_up_to_date(self, findings: tuple[Finding, ...]) -> bool:
         """Return whether the head node has all this, except for repeats that can wait."""
         if self._held is None or findings == self._held:
             return self._held is not None
         peace = self._settings.heartbeat_s * REPEATS_EVERY
         recent = time.monotonic() - self._held_since < peace
-        return recent and wire.digest_findings(findings) == wire.digest_findings(self._held)
+        return recent and wire.compute_findings_digest(findings) == wire.compute_findings_digest(
+            self._held
+        )
 
-    def _make_next_report(self) -> tuple[int, AgentReport]:
+    def _make_next_agent_report(self) -> tuple[int, AgentReport]:
         self._seq += 1
         version, findings = self._knowledge.snapshot()
         settings = self._settings
@@ -245,22 +247,22 @@ class ReportSender(threading.Thread):
             gauges=self._knowledge.gauges(),
         )
 
-    def _save_state(self, version: int, report: AgentReport, *, acked: bool) -> None:
+    def _save_report_to_spool(self, version: int, report: AgentReport, *, acked: bool) -> None:
         """Save when something is new or newly acknowledged: after the attempt, so that it delays
         none."""
         if (version, acked) != self._saved:
             self._saved = (version, acked)
             self._spool.save(report, acked=acked)
 
-    def _correct_start_time(self, reply: HeadReply) -> None:
+    def _correct_agent_start_time(self, reply: HeadNodeReply) -> None:
         """Correct the start time of an agent that began with a clock that was ahead and has been
         set back since: no report would be accepted before that time."""
         if reply.text.startswith(_TOO_EARLY):
             self._agent_start = min(self._agent_start, datetime.now(UTC))
 
-    def _log_failure(self, reply: HeadReply) -> None:
+    def _log_delivery_failure(self, reply: HeadNodeReply) -> None:
         """Log a problem once, and its end."""
-        if reply.answer is DeliveryResult.ACKED:
+        if reply.answer is ReportDeliveryResult.ACKED:
             if self._last_complaint:
                 log.warning("the head node takes reports again")
             self._last_complaint = ""
@@ -269,7 +271,7 @@ class ReportSender(threading.Thread):
             log.warning("a report was not taken (%s): %s", reply.answer.value, reply.text)
 
 
-def _make_heartbeat(report: AgentReport) -> wire.Heartbeat:
+def _make_heartbeat_from_report(report: AgentReport) -> wire.Heartbeat:
     return wire.Heartbeat(
         node=report.node,
         instance=report.instance,
@@ -277,15 +279,15 @@ def _make_heartbeat(report: AgentReport) -> wire.Heartbeat:
         seq=report.seq,
         sent_at=report.sent_at,
         agent_start=report.agent_start,
-        digest=wire.digest_findings(report.findings),
+        digest=wire.compute_findings_digest(report.findings),
         gauges=dict(report.gauges),
     )
 
 
-def _compute_backoff(failures: int, *, news: bool = False) -> float:
+def _compute_send_backoff_s(failures: int, *, news: bool = False) -> float:
     longest = NEWS_RETRY_S if news and failures <= NEWS_TRIES else LAST_RETRY_S
     ceiling = min(longest, FIRST_RETRY_S * float(1 << min(failures - 1, 10)))
-    return pick_pause(0.5 * ceiling, ceiling)
+    return pick_random_pause_seconds(0.5 * ceiling, ceiling)
 
 
 #
@@ -303,7 +305,7 @@ class _SourceAddressError(Exception):
     """The error of a source address from which no connection is possible."""
 
 
-class DeliveryResult(Enum):
+class ReportDeliveryResult(Enum):
     """The result of one attempt."""
 
     ACKED = "acked"
@@ -317,28 +319,28 @@ class DeliveryResult(Enum):
     """A heartbeat's digest names findings that the head node does not have: send them."""
 
 
-class HeadReply(Struct, frozen=True):
+class HeadNodeReply(Struct, frozen=True):
     """The answer and the head node's reason for it; the order that came with it."""
 
-    answer: DeliveryResult
+    answer: ReportDeliveryResult
     text: str = ""
-    stacks: StackRequest | None = None
+    stacks: RankStackTraceRequest | None = None
     """What the head node requests with it."""
     order: str = ""
 
 
-class _HeadSession(Struct, frozen=True):
-    head: HeadAddress
+class _HeadNodeSession(Struct, frozen=True):
+    head: HeadNodeAddress
     id: str
     secret: bytes
     renew_at: float
 
 
-class HeadClient:
+class HeadNodeClient:
     """A client that posts to the leading head node: the last one that accepted a message, the one
     that a standby names, or the next. For one thread."""
 
-    def __init__(self, heads: tuple[HeadAddress, ...], munge_socket: Path | None) -> None:
+    def __init__(self, heads: tuple[HeadNodeAddress, ...], munge_socket: Path | None) -> None:
         if not heads:
             raise HpctlError(
                 "the agent has no head node to send reports to",
@@ -347,37 +349,37 @@ class HeadClient:
         self._heads, self._munge_socket = heads, munge_socket
         self._current = 0
         self._connection: http.client.HTTPConnection | None = None
-        self._session: _HeadSession | None = None
-        self._silent: tuple[HeadAddress | None, float] = (None, 0.0)
+        self._session: _HeadNodeSession | None = None
+        self._silent: tuple[HeadNodeAddress | None, float] = (None, 0.0)
         self._answer_s = STANDBY_TIMEOUT_S if len(heads) > 1 else ANSWER_TIMEOUT_S
 
-    def post(self, message: AgentReport | wire.Heartbeat) -> HeadReply:
+    def post(self, message: AgentReport | wire.Heartbeat) -> HeadNodeReply:
         """Make one attempt, one more where a kept connection is closed, and one where a standby
         redirects. Never raises."""
         here = self._heads[self._current]
-        reply = self._post_once(message)
-        if reply.answer is DeliveryResult.NOT_LEADER and self._heads[self._current] != here:
-            reply = self._post_once(message)
+        reply = self._post_message_once(message)
+        if reply.answer is ReportDeliveryResult.NOT_LEADER and self._heads[self._current] != here:
+            reply = self._post_message_once(message)
         return (
-            HeadReply(DeliveryResult.RETRY, reply.text)
-            if reply.answer is DeliveryResult.NOT_LEADER
+            HeadNodeReply(ReportDeliveryResult.RETRY, reply.text)
+            if reply.answer is ReportDeliveryResult.NOT_LEADER
             else reply
         )
 
-    def _post_once(self, message: AgentReport | wire.Heartbeat) -> HeadReply:
+    def _post_message_once(self, message: AgentReport | wire.Heartbeat) -> HeadNodeReply:
         head = self._heads[self._current]
         if self._connection is not None:
             try:
-                return self._post_in_session(self._connection, message)
+                return self._post_message_in_session(self._connection, message)
             except (OSError, http.client.HTTPException) as error:
                 self.close()
                 if isinstance(error, TimeoutError):
                     return self._record_connection_failure(head, error)
             except (munge.MungeUnavailable, UnauthenticatedAnswerError) as error:
-                return HeadReply(DeliveryResult.RETRY, str(error))
+                return HeadNodeReply(ReportDeliveryResult.RETRY, str(error))
         try:
-            self._connection = self._open_connection(head)
-            reply = self._post_in_session(self._connection, message)
+            self._connection = self._open_head_node_connection(head)
+            reply = self._post_message_in_session(self._connection, message)
         except (
             OSError,
             http.client.HTTPException,
@@ -390,15 +392,15 @@ class HeadClient:
             self._connection = None
         return reply
 
-    def _record_connection_failure(self, head: HeadAddress, error: Exception) -> HeadReply:
+    def _record_connection_failure(self, head: HeadNodeAddress, error: Exception) -> HeadNodeReply:
         if isinstance(error, TimeoutError):
             self._silent = head, time.monotonic() + DISTRUST_S
         self._current = (self._current + 1) % len(self._heads)
-        return HeadReply(
-            DeliveryResult.RETRY, f"{head.host}:{head.port}: {error or type(error).__name__}"
+        return HeadNodeReply(
+            ReportDeliveryResult.RETRY, f"{head.host}:{head.port}: {error or type(error).__name__}"
         )
 
-    def _switch_head_node(self, text: bytes) -> HeadReply:
+    def _switch_head_node(self, text: bytes) -> HeadNodeReply:
         """Turn to the leader that a standby names, or to the next head node."""
         self.close()
         here, named = self._heads[self._current], parse_leader_address(text, self._heads)
@@ -406,7 +408,7 @@ class HeadClient:
         goal, (silent, until) = following if named in (None, here) else named, self._silent
         if goal != silent or time.monotonic() > until:
             self._current = self._heads.index(goal)
-        return HeadReply(DeliveryResult.NOT_LEADER, explain_refusal(text))
+        return HeadNodeReply(ReportDeliveryResult.NOT_LEADER, format_refusal_response(text))
 
     def close(self) -> None:
         """Close the connection. The session outlives it."""
@@ -414,72 +416,80 @@ class HeadClient:
             self._connection.close()
             self._connection = None
 
-    def _post_in_session(
+    def _post_message_in_session(
         self, connection: http.client.HTTPConnection, message: AgentReport | wire.Heartbeat
-    ) -> HeadReply:
+    ) -> HeadNodeReply:
         """Try within the session while there is one; where that is over, once more without."""
         session, head = self._session, self._heads[self._current]
         if session and session.head == head and time.monotonic() < session.renew_at:
-            body = _encode_message(message, open_session=False)
+            body = _encode_report_or_heartbeat(message, open_session=False)
             proof = wire.make_session_authorization(session.id, session.secret, body)
             status, text, given = _post_http_request(connection, body, proof)
             if status == NOT_LEADER:
                 return self._switch_head_node(text)
-            if status != 401 or _parse_error_code(text) not in _SESSION_OVER:
-                answer = wire.make_answer_payload(proof, status, text)
-                return self._verify_reply(
-                    parse_head_reply(status, text), given, answer, session.secret
+            if status != 401 or _parse_reply_error_code(text) not in _SESSION_OVER:
+                answer = wire.make_answer_proof_payload(proof, status, text)
+                return self._verify_reply_authenticity(
+                    parse_head_node_reply(status, text), given, answer, session.secret
                 )
             if connection.sock is None:  # the head node closed it with its answer
                 connection.connect()
         self._session = None
-        body = _encode_message(message, open_session=True)
-        credential = munge.encode_credential(wire.make_credential_payload(body), self._munge_socket)
+        body = _encode_report_or_heartbeat(message, open_session=True)
+        credential = munge.encode_munge_credential(
+            wire.make_request_credential_payload(body), self._munge_socket
+        )
         asked_at = time.monotonic()
         authorization = f"{wire.AUTH_SCHEME} {credential}"
         status, text, given = _post_http_request(connection, body, authorization)
         if status == NOT_LEADER:
             return self._switch_head_node(text)
-        answer = wire.make_answer_payload(authorization, status, text)
-        reply = self._verify_reply(parse_head_reply(status, text), given, answer)
+        answer = wire.make_answer_proof_payload(authorization, status, text)
+        reply = self._verify_reply_authenticity(parse_head_node_reply(status, text), given, answer)
         if status == 200:
-            self._session = self._open_session(text, head, asked_at)
+            self._session = self._open_head_node_session(text, head, asked_at)
         return reply
 
-    def _verify_reply(
-        self, reply: HeadReply, proof: str, body: bytes, secret: bytes | None = None
-    ) -> HeadReply:
+    def _verify_reply_authenticity(
+        self, reply: HeadNodeReply, proof: str, body: bytes, secret: bytes | None = None
+    ) -> HeadNodeReply:
         """Return an authentic reply; a request to try again is accepted from any sender. Raises
         Unproved, MungeUnavailable."""
-        if reply.answer is not DeliveryResult.RETRY:
-            check_answer_proof(proof, body, self._munge_socket, secret)
+        if reply.answer is not ReportDeliveryResult.RETRY:
+            verify_head_node_answer_proof(proof, body, self._munge_socket, secret)
         return reply
 
-    def _open_connection(self, head: HeadAddress) -> http.client.HTTPConnection:
+    def _open_head_node_connection(self, head: HeadNodeAddress) -> http.client.HTTPConnection:
         """Connect from the address in munged's credentials, where that is one of this host's: the
         head node compares both with the address in Slurm. Raises OSError, MungeUnavailable."""
-        with contextlib.suppress(munge.CredentialError, _SourceAddressError):
-            own = munge.decode_credential(
-                munge.encode_credential(b"", self._munge_socket), self._munge_socket
+        with contextlib.suppress(munge.MungeCredentialError, _SourceAddressError):
+            own = munge.decode_munge_credential(
+                munge.encode_munge_credential(b"", self._munge_socket), self._munge_socket
             ).address
             return _connect_to_head_node(head, (str(own), 0), self._answer_s)
         return _connect_to_head_node(head, None, self._answer_s)
 
-    def _open_session(self, text: bytes, head: HeadAddress, asked_at: float) -> _HeadSession | None:
+    def _open_head_node_session(
+        self, text: bytes, head: HeadNodeAddress, asked_at: float
+    ) -> _HeadNodeSession | None:
         """Return the session that an answer grants; without one (None), credentials still work."""
         try:
             granted = wire.decode_report_ack(text).session
             if granted is None:
                 return None
-            secret = munge.decode_credential(granted.key, self._munge_socket).payload
-        except (wire.MalformedReportError, munge.CredentialError, munge.MungeUnavailable) as error:
+            secret = munge.decode_munge_credential(granted.key, self._munge_socket).payload
+        except (
+            wire.MalformedReportError,
+            munge.MungeCredentialError,
+            munge.MungeUnavailable,
+        ) as error:
             log.info("no session with the head node: %s", error)
             return None
-        return _HeadSession(head, granted.id, secret, asked_at + RENEW_AT * granted.lasts_s)
+        return _HeadNodeSession(head, granted.id, secret, asked_at + RENEW_AT * granted.lasts_s)
 
 
 def _connect_to_head_node(
-    head: HeadAddress, source: tuple[str, int] | None, answer_s: float
+    head: HeadNodeAddress, source: tuple[str, int] | None, answer_s: float
 ) -> http.client.HTTPConnection:
     connection = http.client.HTTPConnection(
         head.host, head.port, timeout=CONNECT_TIMEOUT_S, source_address=source
@@ -495,9 +505,11 @@ def _connect_to_head_node(
     return connection
 
 
-def _encode_message(message: AgentReport | wire.Heartbeat, *, open_session: bool) -> bytes:
+def _encode_report_or_heartbeat(
+    message: AgentReport | wire.Heartbeat, *, open_session: bool
+) -> bytes:
     if isinstance(message, AgentReport):
-        return wire.encode_report(message, open_session=open_session)
+        return wire.encode_agent_report(message, open_session=open_session)
     return wire.encode_heartbeat(message, open_session=open_session)
 
 
@@ -511,21 +523,21 @@ def _post_http_request(
     return response.status, response.read(_ANSWER_BYTES), proof
 
 
-def parse_head_reply(status: int, text: bytes) -> HeadReply:
+def parse_head_node_reply(status: int, text: bytes) -> HeadNodeReply:
     """Return what an answer with an HTTP status and a body means for the sender."""
     if status == 200:
-        ack = _parse_ack(text)
-        return HeadReply(DeliveryResult.ACKED, stacks=ack.stacks, order=ack.order)
-    if status == 409 and _parse_error_code(text) == "unknown_digest":
-        return HeadReply(DeliveryResult.NEED_FULL)
+        ack = _parse_report_ack(text)
+        return HeadNodeReply(ReportDeliveryResult.ACKED, stacks=ack.stacks, order=ack.order)
+    if status == 409 and _parse_reply_error_code(text) == "unknown_digest":
+        return HeadNodeReply(ReportDeliveryResult.NEED_FULL)
     later = status >= 500 or status in _MENDABLE
-    return HeadReply(
-        DeliveryResult.RETRY if later else DeliveryResult.REFUSED,
-        f"{status} {explain_refusal(text)}",
+    return HeadNodeReply(
+        ReportDeliveryResult.RETRY if later else ReportDeliveryResult.REFUSED,
+        f"{status} {format_refusal_response(text)}",
     )
 
 
-def _parse_ack(text: bytes) -> wire.ReportAck:
+def _parse_report_ack(text: bytes) -> wire.ReportAck:
     """Return what an answer requests, which is usually nothing."""
     if b'"stacks"' in text or b'"order"' in text:
         with contextlib.suppress(wire.MalformedReportError):
@@ -533,7 +545,7 @@ def _parse_ack(text: bytes) -> wire.ReportAck:
     return wire.ReportAck(0)
 
 
-def _parse_error_code(text: bytes) -> str:
+def _parse_reply_error_code(text: bytes) -> str:
     try:
         return str(json.loads(text)["error"])
     except (ValueError, TypeError, KeyError):

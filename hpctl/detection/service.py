@@ -17,13 +17,13 @@ from msgspec.structs import replace
 
 from hpctl.detection.checking import NAMES, CheckSupervisor
 from hpctl.detection.findings import FindingStore
-from hpctl.detection.kernel.log import KernelLineJudge
+from hpctl.detection.kernel.log import KernelLogAnalyzer
 from hpctl.detection.kmsg import BATCH, FILE_POLL_S, KernelLog, open_kernel_log
 from hpctl.detection.metrics import MetricsServer
 from hpctl.detection.outside.sources import (
     ExternalFindingSources,
     JobStackCollector,
-    is_external_check,
+    is_external_source_check,
 )
 from hpctl.detection.send import ReportSender
 from hpctl.detection.send_pace import SendRateLimiter
@@ -31,20 +31,20 @@ from hpctl.detection.settings import AgentSettings
 from hpctl.detection.slurm_jobs import ProcessJobFinder
 from hpctl.detection.spool import FindingsSpool
 from hpctl.toolkit.compat import UTC
-from hpctl.toolkit.errors import HpctlError, Unavailable
+from hpctl.toolkit.errors import HpctlError, ServiceUnavailable
 from hpctl.vocabulary.evidence import PLACE_CHECK
 from hpctl.vocabulary.identity import NodeGeneration
 from hpctl.vocabulary.model import TEST, ClearCondition, DeviceVerdict, Finding
 from hpctl.wire import reports as wire
-from hpctl.wire.stack_request import StackRequest
+from hpctl.wire.stack_request import RankStackTraceRequest
 from hpctl.wire.systemd import notify_systemd, read_watchdog_interval
 
 log = logging.getLogger(__name__)
 
 
-def is_check_of_other_source(check: str) -> bool:
+def is_check_from_non_agent_source(check: str) -> bool:
     """Return whether findings of that check are not to be recalled from the agent's spool."""
-    return is_external_check(check) or check.startswith(TEST) or check == PLACE_CHECK
+    return is_external_source_check(check) or check.startswith(TEST) or check == PLACE_CHECK
 
 
 CHECK_LOG = "kernel.log"
@@ -72,7 +72,7 @@ STOP_S = 5.0
 """How long the agent's parts may take to end, all together."""
 
 
-class TestResults(Protocol):
+class NodeTestResults(Protocol):
     """The results that tests of this node left for its agent."""
 
     def prepare(self) -> None:
@@ -106,7 +106,7 @@ class NodeAgent:
         self,
         settings: AgentSettings,
         make_order_handler: MakeOrderHandler,
-        tests: Sequence[TestResults] = (),
+        tests: Sequence[NodeTestResults] = (),
     ) -> None:
         """Read the spool. `tests`: where tests of this node leave their results."""
         self._settings = settings
@@ -117,12 +117,12 @@ class NodeAgent:
         mine = [
             f
             for f in recalled.findings
-            if f.check not in NAMES and not is_check_of_other_source(f.check)
+            if f.check not in NAMES and not is_check_from_non_agent_source(f.check)
         ]
         self._findings = FindingStore(mine)
         self._blind = {f.detail for f in mine if f.check == CHECK_LOG and f.code == UNREADABLE}
         self._version = 1
-        self._kernel = KernelLineJudge(ProcessJobFinder().of)
+        self._kernel = KernelLogAnalyzer(ProcessJobFinder().of)
         self._log: KernelLog | None = None
         self._lost = 0
         self._behind = False
@@ -130,7 +130,7 @@ class NodeAgent:
         self._stopping = False
         self._pace = SendRateLimiter()
         self._turned = datetime.now(UTC)
-        self._place = _make_evidence_place_findings(
+        self._place = _make_evidence_location_findings(
             settings.config.evidence.directory, self._turned
         )
         self._checks = CheckSupervisor(settings, recalled.findings, self)
@@ -138,13 +138,13 @@ class NodeAgent:
             settings.places, generation, settings.spool, agent=self, earlier=recalled.findings
         )
         self._tests = tests
-        obey = make_order_handler(settings, self._checks.held, self._add_findings, mine)
+        obey = make_order_handler(settings, self._checks.held, self._add_findings_to_store, mine)
         self._sender = ReportSender(
             settings=settings,
             spool=spool,
-            agent_start=_choose_start_time(recalled.agent_start),
+            agent_start=_choose_agent_start_time(recalled.agent_start),
             knowledge=self,
-            orders=_OrderHandlers(self._outside.stacks, obey),
+            orders=_HeadNodeOrderHandlers(self._outside.stacks, obey),
         )
         self._waker, self._woken = socket.socketpair()
         self._endpoint = self._create_metrics_server()
@@ -169,7 +169,7 @@ class NodeAgent:
         for end in (self._waker, self._woken):
             end.setblocking(False)
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._handle_signal)
+            signal.signal(number, self._handle_stop_signal)
         signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
         with selectors.DefaultSelector() as selector:
             selector.register(self._woken, selectors.EVENT_READ)
@@ -184,11 +184,11 @@ class NodeAgent:
             if self._endpoint is not None:
                 self._endpoint.start()
             notify_systemd("READY=1")
-            self._run_loop(selector)
+            self._run_event_loop(selector)
             notify_systemd("STOPPING=1")
             self._close_kernel_log(selector)
         parts = (self._endpoint, *self._outside.parts, self._checks, self._sender)
-        stop_all_parts(part for part in parts if part is not None)
+        stop_agent_parts(part for part in parts if part is not None)
         signal.set_wakeup_fd(-1)
 
     def stop(self) -> None:
@@ -196,10 +196,10 @@ class NodeAgent:
         self._stopping = True
         self._waker.send(b"\0")
 
-    def _handle_signal(self, _number: int, _frame: FrameType | None) -> None:
+    def _handle_stop_signal(self, _number: int, _frame: FrameType | None) -> None:
         self._stopping = True
 
-    def _run_loop(self, selector: selectors.BaseSelector) -> None:
+    def _run_event_loop(self, selector: selectors.BaseSelector) -> None:
         watchdog = read_watchdog_interval()
         next_sign = time.monotonic()
         while not self._stopping:
@@ -217,7 +217,7 @@ class NodeAgent:
             self._checks.listen()
             for results in self._tests:
                 if results.look():
-                    self.note_change()
+                    self.handle_finding_change()
             self._wake_sender_if_due()
 
     def _compute_select_timeout(self, watchdog: float | None) -> float:
@@ -239,26 +239,35 @@ class NodeAgent:
                 return
             for _ in range(BATCHES_A_TURN):
                 records = source.read()
-                self._add_findings(self._kernel.findings(records, accept_user=accept_user))
+                self._add_findings_to_store(self._kernel.findings(records, accept_user=accept_user))
                 if source.lost > self._lost:
                     count, self._lost = source.lost - self._lost, source.lost
-                    self._add_findings(
-                        [_make_log_finding(DeviceVerdict.WARN, "lost", "records were lost", count)]
+                    self._add_findings_to_store(
+                        [
+                            _make_kernel_log_finding(
+                                DeviceVerdict.WARN, "lost", "records were lost", count
+                            )
+                        ]
                     )
                 if len(records) < BATCH:
                     break
             else:
                 self._behind = True
             if self._blind:
-                self._add_findings(
-                    [_make_unreadable_log_finding(DeviceVerdict.OK, why) for why in self._blind]
+                self._add_findings_to_store(
+                    [
+                        _make_unreadable_kernel_log_finding(DeviceVerdict.OK, why)
+                        for why in self._blind
+                    ]
                 )
                 self._blind.clear()
-        except Unavailable as error:
+        except ServiceUnavailable as error:
             self._close_kernel_log(selector)
             self._reopen_at = time.monotonic() + REOPEN_S
             self._blind.add(why := str(error)[:200])
-            self._add_findings([_make_unreadable_log_finding(DeviceVerdict.UNKNOWN, why)])
+            self._add_findings_to_store(
+                [_make_unreadable_kernel_log_finding(DeviceVerdict.UNKNOWN, why)]
+            )
 
     def _open_kernel_log(self, selector: selectors.BaseSelector) -> KernelLog | None:
         if self._log is None and time.monotonic() >= self._reopen_at:
@@ -276,7 +285,7 @@ class NodeAgent:
             self._log.close()
             self._log = None
 
-    def _add_findings(self, findings: list[Finding]) -> None:
+    def _add_findings_to_store(self, findings: list[Finding]) -> None:
         if not findings:
             return
         with self._lock:
@@ -292,7 +301,7 @@ class NodeAgent:
         if self._pace.due(time.monotonic()):
             self._sender.wake()
 
-    def note_change(self) -> None:
+    def handle_finding_change(self) -> None:
         """Report immediately that a finding came or went. From any thread."""
         with self._lock:
             self._version += 1
@@ -322,27 +331,27 @@ class NodeAgent:
         return version, found[: wire.MAX_FINDINGS]
 
 
-class _OrderHandlers:
+class _HeadNodeOrderHandlers:
     """The handlers of what the head node requests in its answers."""
 
     def __init__(self, stacks: JobStackCollector, obey: Callable[[str], None]) -> None:
         self._stacks, self._obey = stacks, obey
 
-    def read_stacks(self, ask: StackRequest) -> None:
+    def read_stacks(self, ask: RankStackTraceRequest) -> None:
         self._stacks.ask(ask)
 
     def obey(self, order: str) -> None:
         self._obey(order)
 
 
-class StoppablePart(Protocol):
+class StoppableAgentPart(Protocol):
     """A part of the agent that ends within seconds."""
 
     def stop(self) -> None:
         """Stop; the part is abandoned after some seconds."""
 
 
-def stop_all_parts(parts: Iterable[StoppablePart]) -> None:
+def stop_agent_parts(parts: Iterable[StoppableAgentPart]) -> None:
     """Stop all in parallel, within STOP_S: one after the other, each that hangs would add its
     seconds, and systemd would kill the agent before the last has saved its findings."""
     stopping = [threading.Thread(target=part.stop, daemon=True) for part in parts]
@@ -356,7 +365,7 @@ def stop_all_parts(parts: Iterable[StoppablePart]) -> None:
         log.warning("%d of the agent's parts did not end within %g s: left", left, STOP_S)
 
 
-def _make_evidence_place_findings(directory: str, now: datetime) -> tuple[Finding, ...]:
+def _make_evidence_location_findings(directory: str, now: datetime) -> tuple[Finding, ...]:
     """Return where this agent keeps evidence, for the head node to compare with its own setting;
     nothing where it keeps none."""
     if not directory:
@@ -367,16 +376,18 @@ def _make_evidence_place_findings(directory: str, now: datetime) -> tuple[Findin
     )
 
 
-def _make_log_finding(verdict: DeviceVerdict, code: str, detail: str, count: int = 1) -> Finding:
+def _make_kernel_log_finding(
+    verdict: DeviceVerdict, code: str, detail: str, count: int = 1
+) -> Finding:
     now = datetime.now(UTC)
     return Finding(CHECK_LOG, verdict, now, now, code=code, detail=detail, count=count)
 
 
-def _make_unreadable_log_finding(verdict: DeviceVerdict, why: str) -> Finding:
-    return replace(_make_log_finding(verdict, UNREADABLE, why), clears=ClearCondition.GONE)
+def _make_unreadable_kernel_log_finding(verdict: DeviceVerdict, why: str) -> Finding:
+    return replace(_make_kernel_log_finding(verdict, UNREADABLE, why), clears=ClearCondition.GONE)
 
 
-def _choose_start_time(earlier: datetime | None) -> datetime:
+def _choose_agent_start_time(earlier: datetime | None) -> datetime:
     """Return the present time, but later than the run before even where the clock was set back in
     between."""
     now = datetime.now(UTC)

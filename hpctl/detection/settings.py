@@ -9,7 +9,7 @@ from hpctl.detection.config import AgentConfig
 from hpctl.detection.outside.sources import FindingSourceLocations
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.identity import BootId, InstanceId, NodeName
-from hpctl.wire.heads import HeadAddress
+from hpctl.wire.heads import HeadNodeAddress
 
 #
 # The configuration of one agent, and what it detects where that is missing.
@@ -35,7 +35,7 @@ class AgentSettings(Struct, frozen=True):
     HOST:PORT, empty for nowhere; `metrics_allow`: networks, with commas.
     """
 
-    heads: tuple[HeadAddress, ...]
+    heads: tuple[HeadNodeAddress, ...]
     node: NodeName
     instance: InstanceId
     boot: BootId
@@ -51,7 +51,7 @@ class AgentSettings(Struct, frozen=True):
     places: FindingSourceLocations = field(default_factory=FindingSourceLocations)
 
 
-def read_own_instance_id(node: NodeName, asset_tag: Path = ASSET_TAG_FILE) -> InstanceId:
+def read_local_ec2_instance_id(node: NodeName, asset_tag: Path = ASSET_TAG_FILE) -> InstanceId:
     """Return the EC2 instance id. Where there is none, the node's name replaces it: without a cloud
     there is no id."""
     try:
@@ -61,7 +61,7 @@ def read_own_instance_id(node: NodeName, asset_tag: Path = ASSET_TAG_FILE) -> In
     return InstanceId(tag if re.fullmatch(r"i-[0-9a-f]{8,17}", tag) else node)
 
 
-def read_own_boot_id(path: Path = BOOT_ID_FILE) -> BootId:
+def read_local_boot_id(path: Path = BOOT_ID_FILE) -> BootId:
     """Return the kernel's boot id. Raises HpctlError where it cannot be read: without it a new
     fault looks like an old one."""
     try:

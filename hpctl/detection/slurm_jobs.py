@@ -63,7 +63,7 @@ def parse_cgroup_job_id(path: str) -> str:
     return match["job"] if match else ""
 
 
-def is_slurmstepd(process: Path) -> bool:
+def is_slurmstepd_process(process: Path) -> bool:
     """Return whether a process, named by its directory in /proc, is one of Slurm's step daemons.
 
     A user can choose name and title, and a setuid program gives a user ID of 0: a link named
@@ -73,14 +73,14 @@ def is_slurmstepd(process: Path) -> bool:
     """
     try:
         name = (process / "comm").read_text(errors="replace").strip()
-        if name != _SLURMSTEPD or not _is_owned_by_root(process):
+        if name != _SLURMSTEPD or not _is_process_owned_by_root(process):
             return False
         return _is_installed_slurmstepd(process / "exe")
     except OSError:
         return False
 
 
-def _is_owned_by_root(process: Path) -> bool:
+def _is_process_owned_by_root(process: Path) -> bool:
     """Return whether all user IDs of a process are root's, or this user's as in a sandbox."""
     for line in (process / "status").read_text(errors="replace").splitlines():
         if line.startswith("Uid:"):
@@ -159,8 +159,8 @@ class ProcessJobFinder:
             if pid <= 1:
                 break
             directory = self._proc / str(pid)
-            _, fields = self._read_stat(pid)
-            if is_slurmstepd(directory):
+            _, fields = self._read_process_stat(pid)
+            if is_slurmstepd_process(directory):
                 match = _STEPD.match((directory / "cmdline").read_bytes())
                 return match["job"].decode() if match else ""
             pid = int(fields[1])
@@ -168,11 +168,11 @@ class ProcessJobFinder:
 
     def _read_start_time(self, pid: int) -> float:
         """Return when a process began, in seconds of the wall clock."""
-        ticks = int(self._read_stat(pid)[1][19])
+        ticks = int(self._read_process_stat(pid)[1][19])
         booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
         return booted + ticks / os.sysconf("SC_CLK_TCK")
 
-    def _read_stat(self, pid: int) -> tuple[str, list[str]]:
+    def _read_process_stat(self, pid: int) -> tuple[str, list[str]]:
         """Return a process's name, and its fields from the third (`state`) on: see proc(5)."""
         text = (self._proc / str(pid) / "stat").read_text(errors="replace")
         # The name is in brackets and may contain any character, brackets included.

@@ -35,7 +35,7 @@ class RestoredFindings(Struct, frozen=True):
     agent_start: datetime | None = None
 
 
-class _SpooledState(msgspec.Struct, frozen=True):
+class _SpooledAgentReport(msgspec.Struct, frozen=True):
     acked: bool
     body: str
 
@@ -71,9 +71,9 @@ class FindingsSpool:
         temporary = self._state.with_suffix(".tmp")
         try:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            body = wire.encode_report(report).decode()
+            body = wire.encode_agent_report(report).decode()
             with temporary.open("wb") as file:
-                file.write(msgspec.json.encode(_SpooledState(acked, body)))
+                file.write(msgspec.json.encode(_SpooledAgentReport(acked, body)))
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(self._state)
@@ -82,10 +82,10 @@ class FindingsSpool:
                 self._complained = True
                 log.warning("the spool %s cannot be written: %s", self._directory, error.strerror)
 
-    def _read(self) -> tuple[_SpooledState, AgentReport] | None:
+    def _read(self) -> tuple[_SpooledAgentReport, AgentReport] | None:
         try:
-            state = msgspec.json.decode(self._state.read_bytes(), type=_SpooledState)
-            return state, wire.decode_report(state.body.encode())
+            state = msgspec.json.decode(self._state.read_bytes(), type=_SpooledAgentReport)
+            return state, wire.decode_agent_report(state.body.encode())
         except FileNotFoundError:
             return None
         except (

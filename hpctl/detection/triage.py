@@ -20,30 +20,30 @@ from msgspec.structs import replace
 
 from hpctl.detection.findings import FindingStore
 from hpctl.detection.kernel import unknown_driver_lines
-from hpctl.detection.kernel.line import has_process_name, judge_kernel_line
-from hpctl.detection.kernel.log import LONGEST, KernelLineJudge
+from hpctl.detection.kernel.line import has_process_name_prefix, make_kernel_line_finding
+from hpctl.detection.kernel.log import LONGEST, KernelLogAnalyzer
 from hpctl.detection.kmsg import KERNEL_FACILITY, KernelRecord
 from hpctl.detection.logtext import LogTextEntry, LogTextReader
 from hpctl.detection.outside import hma_records
 from hpctl.faults.table import KERNEL_CHECKS
 from hpctl.toolkit import output
-from hpctl.toolkit.bounds import EARLIEST, escape_json
+from hpctl.toolkit.bounds import EARLIEST, escape_json_for_terminal
 from hpctl.toolkit.declared_view import (
     BlankLine,
     Column,
     Columns,
-    ItemLines,
+    ItemTextLines,
     Layout,
     RowTable,
     TextLine,
 )
-from hpctl.toolkit.errors import Unavailable
+from hpctl.toolkit.errors import ServiceUnavailable
 from hpctl.toolkit.output import ExitCode
 from hpctl.vocabulary.model import Finding
 
 if TYPE_CHECKING:
     from hpctl.faults.catalogue import FaultRules
-    from hpctl.vocabulary.assessment import Assessment, FaultClass
+    from hpctl.vocabulary.assessment import FaultClass, NodeAssessment
     from hpctl.vocabulary.model import ClearCondition, DeviceVerdict, Finding
 
 _BOOT = "Linux version "
@@ -77,11 +77,11 @@ class TriagedBootView(Struct, frozen=True):
 
     first: int
     last: int
-    assessment: Assessment
+    assessment: NodeAssessment
     restart_job: bool
 
 
-class RepeatedLineText(Struct, frozen=True):
+class RepeatedKernelLineText(Struct, frozen=True):
     """The text of equal lines: the number of the first, how many, and what they mean."""
 
     line: int
@@ -104,11 +104,11 @@ class RepeatedLineText(Struct, frozen=True):
         return f"{self.view.check.removeprefix('kernel.')} {self.view.code}".strip()
 
 
-class TriageText(Struct, frozen=True):
+class KernelLogTriageText(Struct, frozen=True):
     """The text of `hpctl agent triage`. `meant`: so many of the `read` lines mean something;
     `others` were not the kernel's."""
 
-    lines: tuple[RepeatedLineText, ...]
+    lines: tuple[RepeatedKernelLineText, ...]
     boots: tuple[TriagedBootView, ...]
     meant: int
     read: int
@@ -117,9 +117,11 @@ class TriageText(Struct, frozen=True):
     layout: ClassVar[Layout] = (
         RowTable("lines"),
         BlankLine(when="lines"),
-        ItemLines(
+        ItemTextLines(
             "boots",
-            lambda boot: f"lines {boot.first} to {boot.last}: {_describe_boot_response(boot)}",
+            lambda boot: (
+                f"lines {boot.first} to {boot.last}: {_describe_response_to_boot_faults(boot)}"
+            ),
         ),
         TextLine("{meant} of {read} lines mean something{rest}"),
     )
@@ -130,7 +132,7 @@ class TriageText(Struct, frozen=True):
         return f", {self.others} not the kernel's" if self.others else ""
 
 
-def _merge_equal_lines(views: list[TriagedLineView]) -> tuple[RepeatedLineText, ...]:
+def _merge_equal_lines(views: list[TriagedLineView]) -> tuple[RepeatedKernelLineText, ...]:
     """Return equal lines as one row."""
     folded: dict[TriagedLineView, tuple[int, int]] = {}
     for view in views:
@@ -138,7 +140,7 @@ def _merge_equal_lines(views: list[TriagedLineView]) -> tuple[RepeatedLineText, 
         first, times = folded.get(same, (view.line, 0))
         folded[same] = (first, times + 1)
     rows = list(folded.items())[:_SHOWN]
-    return tuple(RepeatedLineText(first, times, view) for view, (first, times) in rows)
+    return tuple(RepeatedKernelLineText(first, times, view) for view, (first, times) in rows)
 
 
 @click.command(short_help="Show what hpctl would make of a kernel log.")
@@ -156,7 +158,7 @@ def triage(file: str, as_json: bool) -> None:
     """
     from hpctl.vocabulary.assessment import NodeCondition
 
-    reader = TriageReader()
+    reader = KernelLogTriageReader()
     views: list[TriagedLineView] = []
     with _open_log(file) as stream:
         for view in reader.views(stream):
@@ -168,7 +170,7 @@ def triage(file: str, as_json: bool) -> None:
     if as_json:
         _print_json_lines(views)
     else:
-        text = TriageText(
+        text = KernelLogTriageText(
             _merge_equal_lines(views), tuple(boots), len(views), reader.lines, reader.others
         )
         output.show_view("triage", text, as_json)
@@ -188,17 +190,17 @@ def _open_log(file: str) -> Iterator[BinaryIO]:
             yield stream
     except OSError as error:
         hint = "read it by `dmesg | hpctl agent triage` or `journalctl -k | hpctl agent triage`"
-        raise Unavailable(
+        raise ServiceUnavailable(
             f"cannot read the kernel log {file}: {error.strerror or error}", hint
         ) from error
 
 
-class TriageReader:
+class KernelLogTriageReader:
     """A judge of a log: `views` its lines, then `boots` the result of all of them together."""
 
     def __init__(self) -> None:
         self.lines = self.others = 0
-        self._kernel = _make_kernel_judge()
+        self._kernel = _make_kernel_line_judge()
         self._boots: list[tuple[int, int, FindingStore]] = []
 
     def views(self, stream: BinaryIO) -> Iterator[TriagedLineView]:
@@ -211,14 +213,17 @@ class TriageReader:
             self._boots[-1] = (first, log.lines, all_of_boot)
             for finding in self._detect_entry_findings(entry):
                 all_of_boot.add(finding)
-                view = _make_finding_view(finding, entry)
+                view = _make_triaged_line_view(finding, entry)
                 if view is not None:
                     yield view
         self.lines = log.lines
 
     def boots(self) -> list[TriagedBootView]:
         """Judge each boot as the daemon would have done at its end."""
-        from hpctl.faults.assess import assess_without_settling, list_fault_classes
+        from hpctl.faults.assess import (
+            assess_findings_without_settling,
+            list_fault_classes_by_severity,
+        )
         from hpctl.vocabulary.assessment import Remedy
 
         boots = []
@@ -226,21 +231,22 @@ class TriageReader:
             findings = seen.all()
             if findings:
                 ladders = (
-                    fault.ladder for fault in list_fault_classes(findings, _load_default_rules())
+                    fault.ladder
+                    for fault in list_fault_classes_by_severity(findings, _load_default_rules())
                 )
                 restart = any(ladder[0] is Remedy.RESTART_JOB for ladder in ladders)
                 boots.append(
                     TriagedBootView(
                         first,
                         last,
-                        assess_without_settling(findings, _load_default_rules()),
+                        assess_findings_without_settling(findings, _load_default_rules()),
                         restart,
                     )
                 )
         return boots
 
     def _start_boot(self, number: int) -> None:
-        self._kernel = _make_kernel_judge()
+        self._kernel = _make_kernel_line_judge()
         self._boots.append((number, number, FindingStore()))
 
     def _detect_entry_findings(self, entry: LogTextEntry) -> list[Finding]:
@@ -251,32 +257,32 @@ class TriageReader:
         else:
             self.others += 1
         try:
-            detection = hma_records.parse_detection(entry.raw)
-        except hma_records.MalformedDetectionError:
+            detection = hma_records.parse_health_agent_detection(entry.raw)
+        except hma_records.MalformedHealthAgentDetectionError:
             return []
         return [] if detection is None else [detection.finding(entry.record.at)]
 
 
-def _make_kernel_judge() -> KernelLineJudge:
+def _make_kernel_line_judge() -> KernelLogAnalyzer:
     """Return the agent's own judge of lines, which does not look up in /proc whose process a line
     names."""
-    return KernelLineJudge(lambda _pid, _at: "")
+    return KernelLogAnalyzer(lambda _pid, _at: "")
 
 
 def _find_driver_error(record: KernelRecord) -> list[Finding]:
     """Return a word of failure in any line: a reader of a log needs it, an agent does not keep
     it."""
     text = record.text[:LONGEST]
-    if has_process_name(text):
+    if has_process_name_prefix(text):
         return []
     found = unknown_driver_lines.parse_unknown_driver_line(replace(record, text=text))
-    return [] if found is None else [judge_kernel_line(found)]
+    return [] if found is None else [make_kernel_line_finding(found)]
 
 
-def _make_finding_view(finding: Finding, entry: LogTextEntry) -> TriagedLineView | None:
+def _make_triaged_line_view(finding: Finding, entry: LogTextEntry) -> TriagedLineView | None:
     """Return the view of one finding; None where the catalogue has no row for it."""
     kind = (finding.check, finding.verdict, finding.device, finding.code, finding.detail)
-    judged = _classify_line(kind, finding.count, finding.clears)
+    judged = _classify_kernel_line_fault(kind, finding.count, finding.clears)
     if judged is None:
         return None
     fault, condition = judged
@@ -288,7 +294,7 @@ def _make_finding_view(finding: Finding, entry: LogTextEntry) -> TriagedLineView
         rule=fault.rule,
         meaning=fault.meaning,
         condition=condition,
-        remedy=_describe_remedy(fault.ladder[0]),
+        remedy=_format_remedy_name(fault.ladder[0]),
         urgency=fault.urgency.value,
         source=_describe_line_source(finding.check, fault),
         text=entry.raw[:512],
@@ -296,20 +302,20 @@ def _make_finding_view(finding: Finding, entry: LogTextEntry) -> TriagedLineView
 
 
 @lru_cache(1024)
-def _classify_line(
+def _classify_kernel_line_fault(
     kind: tuple[str, DeviceVerdict, str, str, str], count: int, clears: ClearCondition
 ) -> tuple[FaultClass, str] | None:
     """Judge by what the lines of a storm share: time, process and text of a line change nothing."""
-    from hpctl.faults.assess import assess_without_settling, list_fault_classes
+    from hpctl.faults.assess import assess_findings_without_settling, list_fault_classes_by_severity
 
     check, verdict, device, code, detail = kind
     finding = Finding(
         check, verdict, EARLIEST, EARLIEST, device, code, detail, count=count, clears=clears
     )
-    assessment = assess_without_settling((finding,), _load_default_rules())
+    assessment = assess_findings_without_settling((finding,), _load_default_rules())
     if assessment.fault is not None:
         return assessment.fault, assessment.condition.value
-    rows = list_fault_classes([finding], _load_default_rules())
+    rows = list_fault_classes_by_severity([finding], _load_default_rules())
     return (rows[0], assessment.condition.value) if rows else None
 
 
@@ -328,23 +334,23 @@ def _describe_line_source(check: str, fault: FaultClass) -> str:
     return f"{printed}{fault.source}"
 
 
-def _describe_remedy(remedy: str) -> str:
+def _format_remedy_name(remedy: str) -> str:
     return remedy.replace("_", "-")
 
 
 def _print_json_lines(views: list[TriagedLineView]) -> None:
     """Print one object a line; the list is then empty."""
     if views:
-        output.echo("\n".join(map(_encode_view, views)))
+        output.echo("\n".join(map(_encode_triaged_line_as_json, views)))
         views.clear()
 
 
-def _encode_view(view: TriagedLineView) -> str:
+def _encode_triaged_line_as_json(view: TriagedLineView) -> str:
     body = {"schema": "hpctl.triage/1", **msgspec.to_builtins(view)}
-    return escape_json(msgspec.json.encode(body).decode())
+    return escape_json_for_terminal(msgspec.json.encode(body).decode())
 
 
-def _describe_boot_response(boot: TriagedBootView) -> str:
+def _describe_response_to_boot_faults(boot: TriagedBootView) -> str:
     """Return the condition, what hpctl would do about it, and why."""
     from hpctl.vocabulary.assessment import Urgency
 
@@ -360,5 +366,5 @@ def _describe_boot_response(boot: TriagedBootView) -> str:
         if fault.urgency is Urgency.NOW
         else "drain the node and wait until its jobs have ended"
     )
-    ladder = ", then ".join(_describe_remedy(remedy) for remedy in fault.ladder)
+    ladder = ", then ".join(_format_remedy_name(remedy) for remedy in fault.ladder)
     return f"faulty: hpctl would {when}; remedy: {ladder}\n  why: {why}\n  source: {fault.source}"

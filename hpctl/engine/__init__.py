@@ -21,11 +21,11 @@ only module of the daemon that changes the world. `adapters` is the only module 
 adapter. `live_config` is the configuration in force, which a reload replaces as a whole, and
 `loop_port` the loop as other threads use it. `leadership` holds the lease. `world_server` offers
 what the last cycle saw and decided; `world` is that as the commands and the page read it, by
-`world_client`, or by `world_offline` where no daemon answers. `make_status_view`, `make_nodes_view`
-and `build_explain_view` build one value each from a world; the commands print it and the page
-renders it. What features add to an explanation comes as `ExplainExtensions`. A view never leaves
-out that a source could not be read. `views` holds the parts of their JSON that several commands
-share.
+`world_client`, or by `world_offline` where no daemon answers. `make_cluster_status_view`,
+`make_nodes_view` and `build_explain_view` build one value each from a world; the commands print it
+and the page renders it. What features add to an explanation comes as `ExplainExtensions`. A view
+never leaves out that a source could not be read. `views` holds the parts of their JSON that several
+commands share.
 
 Begin with `loop.py`, then `plan.py`, `kinds.py` and `execute.py`. The engine imports no kind of
 recovery, and nothing in it waits for a call to the cloud.

@@ -16,7 +16,7 @@ MOST = 1000
 """Jobs that are asked for at once, the newest first: each cycle asks again."""
 
 
-def find_absent_jobs(
+def find_jobs_missing_from_view(
     seen: SchedulerView, before: SchedulerView, state: EngineState
 ) -> tuple[JobId, ...]:
     """Return the jobs that `seen` should hold and does not.

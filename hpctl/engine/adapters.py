@@ -9,8 +9,8 @@ import time
 from typing import TYPE_CHECKING
 
 from hpctl.engine.journal.source import make_sqlite_url
-from hpctl.toolkit.errors import HpctlError, Unavailable
-from hpctl.vocabulary.ports import Aws, CloudProvider
+from hpctl.toolkit.errors import HpctlError, ServiceUnavailable
+from hpctl.vocabulary.ports import AwsClientFactory, CloudProvider
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,13 +28,13 @@ COPY_S = 10.0
 
 
 def open_journal_writer(config: Config) -> JournalStore:
-    """Open the journal to write it. Raises Unavailable, JournalCorrupt; HpctlError where a database
-    that several heads share is another cluster's."""
+    """Open the journal to write it. Raises Unavailable, CorruptJournalError; HpctlError where a
+    database that several heads share is another cluster's."""
     from hpctl.engine.journal.store import JournalStore
 
     store = JournalStore(config.url)
     try:
-        name = _find_journal_cluster(config)
+        name = _get_expected_journal_cluster(config)
         if name:
             store.claim(name)
     except BaseException:
@@ -46,11 +46,11 @@ def open_journal_writer(config: Config) -> JournalStore:
 def open_journal_reader(config: Config) -> JournalReader:
     """Open the journal to read it; for users who may not write it, a copy that the daemon makes of
     it. For one thread. Raises as `open_journal_writer`."""
-    from hpctl.engine.journal.reader import open_journal
+    from hpctl.engine.journal.reader import open_journal_for_reading
 
-    reader = open_journal(find_readable_journal_url(config))
+    reader = open_journal_for_reading(find_readable_journal_url(config))
     try:
-        name = _find_journal_cluster(config)
+        name = _get_expected_journal_cluster(config)
         if name:
             reader.check_cluster(name)
     except BaseException:
@@ -59,21 +59,21 @@ def open_journal_reader(config: Config) -> JournalReader:
     return reader
 
 
-def _find_journal_cluster(config: Config) -> str:
+def _get_expected_journal_cluster(config: Config) -> str:
     """Return the cluster that a shared database must be of; empty for a journal in a file."""
     if not config.database_url:
         return ""
-    return config.cluster.name or read_cluster_name(config.slurm.conf)
+    return config.cluster.name or read_slurm_cluster_name(config.slurm.conf)
 
 
 def find_readable_journal_url(config: Config) -> str:
     """Return the journal's URL; for users who may not write it, that of a copy. Raises
     Unavailable."""
-    path = _find_journal_file(config)
+    path = _find_sqlite_journal_file(config)
     return make_sqlite_url(path) if path else config.url
 
 
-def read_cluster_name(conf: Path | None) -> str:
+def read_slurm_cluster_name(conf: Path | None) -> str:
     """ClusterName of slurm.conf; empty where there is none to read."""
     from hpctl.wire.heads import find_slurm_conf
 
@@ -88,13 +88,13 @@ def read_cluster_name(conf: Path | None) -> str:
     return ""
 
 
-def _find_journal_file(config: Config) -> Path | None:
+def _find_sqlite_journal_file(config: Config) -> Path | None:
     """Return the SQLite file to read, None where the journal is elsewhere. Raises Unavailable."""
     path = config.state_dir / "journal.db"
     if config.database_url:
         return None
     if not path.exists():
-        raise Unavailable(
+        raise ServiceUnavailable(
             f"hpctl has no journal on this machine: {path} does not exist",
             "run the command on the head node; if the daemon never ran there, start it (`hpctl "
             "daemon run`); for another configuration use --config",
@@ -107,18 +107,18 @@ def _fetch_journal_copy(config: Config, journal: Path) -> Path:
     import http.client
 
     from hpctl.wire import reports as wire
-    from hpctl.wire.heads import HeadAddress, explain_refusal
+    from hpctl.wire.heads import HeadNodeAddress, format_refusal_response
 
-    copy = wire.make_journal_copy_path(journal)
+    copy = wire.make_public_journal_copy_path(journal)
     until = time.monotonic() + COPY_S
     try:
-        head, munge_socket = HeadAddress.here(config.intake.listen), config.intake.munge_socket
+        head, munge_socket = HeadNodeAddress.here(config.intake.listen), config.intake.munge_socket
         status, answer = head.post(wire.COPY_PATH, b"{}", until, munge_socket)
-        why = "" if status == http.client.OK else explain_refusal(answer)
-    except (OSError, http.client.HTTPException, Unavailable) as error:
+        why = "" if status == http.client.OK else format_refusal_response(answer)
+    except (OSError, http.client.HTTPException, ServiceUnavailable) as error:
         why = str(error)
     if why and not copy.exists():
-        raise Unavailable(
+        raise ServiceUnavailable(
             "cannot read hpctl's journal: this user may not read the file, and the daemon did "
             f"not answer: {why}",
             "check the daemon (systemctl status hpctl-daemon), or run the command as root",
@@ -126,16 +126,16 @@ def _fetch_journal_copy(config: Config, journal: Path) -> Path:
     return copy
 
 
-def make_scheduler(config: Config) -> CliScheduler:
+def make_slurm_command_client(config: Config) -> CliScheduler:
     """Slurm for a command that reads it once: by its commands, which start sooner than pyslurm."""
     from hpctl.slurm.cli import CliScheduler
-    from hpctl.slurm.run import SlurmRunner
+    from hpctl.slurm.run import SlurmCommandRunner
 
     slurm = config.slurm
-    return CliScheduler(SlurmRunner(slurm.conf, slurm.bin, slurm.timeout_s))
+    return CliScheduler(SlurmCommandRunner(slurm.conf, slurm.bin, slurm.timeout_s))
 
 
-def choose_scheduler(
+def choose_slurm_client_for_daemon(
     config: Config,
     *,
     may_act: Callable[[], bool] = lambda: True,
@@ -148,17 +148,17 @@ def choose_scheduler(
     `hpctl.slurm.read.SlurmCommandReader`.
     """
     from hpctl.slurm.cli import CliScheduler
-    from hpctl.slurm.run import SlurmRunner
+    from hpctl.slurm.run import SlurmCommandRunner
 
     slurm, wanted = config.slurm, config.slurm.adapter
-    runner = SlurmRunner(slurm.conf, slurm.bin, slurm.timeout_s)
+    runner = SlurmCommandRunner(slurm.conf, slurm.bin, slurm.timeout_s)
     cli = CliScheduler(runner, event=event, may_act=may_act)
     if wanted == "cli":
         return cli, "cli, as slurm.adapter says"
     from hpctl.slurm.pyslurm import PySlurmScheduler
 
     pyslurm = PySlurmScheduler(runner, event=event, may_act=may_act)
-    why_not = pyslurm.explain_unusable()
+    why_not = pyslurm.explain_why_pyslurm_is_unusable()
     if not why_not:
         return pyslurm, f"pyslurm (slurm.adapter: {wanted})"
     pyslurm.close()
@@ -188,7 +188,7 @@ def make_cloud_provider(config: Config) -> CloudProvider:
     )
 
 
-def make_fault_rules(config: Config) -> FaultRules:
+def build_fault_rules_with_overrides(config: Config) -> FaultRules:
     """Return the catalogue with the site's overrides. Raises HpctlError for a rule it does not
     have."""
     from hpctl.faults.catalogue import UnknownRuleError
@@ -205,9 +205,9 @@ def make_fault_rules(config: Config) -> FaultRules:
         ) from error
 
 
-def open_aws_account(
+def make_aws_account_client(
     profile: str | None = None, region: str | None = None, endpoint_url: str | None = None
-) -> Aws:
+) -> AwsClientFactory:
     """Return an AWS account for an operator's command. Nothing is asked yet. Raises HpctlError."""
     from hpctl.sagemaker.aws import AwsAccount
 

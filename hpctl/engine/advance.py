@@ -7,17 +7,23 @@ from itertools import chain
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpctl.engine.completing import is_stuck_completing
+from hpctl.engine.completing import is_job_stuck_completing
 from hpctl.engine.journal.events import SignalSeen
-from hpctl.engine.kinds import DueStep, JobsByNode, RecoveryAnswer, RecoveryKind, Withdrawn
-from hpctl.engine.pauses import find_recovery_pause
+from hpctl.engine.kinds import (
+    DueRecoveryStep,
+    JobsByNode,
+    RecoveryAdvanceResult,
+    RecoveryKind,
+    Withdrawn,
+)
+from hpctl.engine.pauses import find_pause_covering_recovery
 from hpctl.engine.view import PlanningView, group_jobs_by_node
-from hpctl.toolkit.bounds import add_seconds
+from hpctl.toolkit.bounds import add_seconds_within_bounds
 from hpctl.vocabulary.identity import JobId
-from hpctl.vocabulary.isolation import InconsistentState
+from hpctl.vocabulary.isolation import ItemProcessingFailure
 from hpctl.vocabulary.pause import find_active_pauses
 from hpctl.vocabulary.policy import OperatingMode, RecoveryPolicy
-from hpctl.vocabulary.recovery import PhaseMove, StartStep, StepKind, WaitUntil
+from hpctl.vocabulary.recovery import RecoveryPhaseMove, StepKind, StepStartDecision, WaitDecision
 
 KILL_S = 45.0
 """A slurmd ends a job sooner: KillWait is 30 s as it comes."""
@@ -27,12 +33,12 @@ class RecoveryPassResult(Struct, frozen=True):
     """One pass over all open recoveries. While there are `moves`, another pass is needed."""
 
     moves: tuple[SignalSeen, ...] = ()
-    due: tuple[DueStep, ...] = ()
-    waits: tuple[WaitUntil, ...] = ()
-    flaws: tuple[InconsistentState, ...] = ()
+    due: tuple[DueRecoveryStep, ...] = ()
+    waits: tuple[WaitDecision, ...] = ()
+    flaws: tuple[ItemProcessingFailure, ...] = ()
 
 
-def advance_recoveries(
+def advance_open_recoveries(
     view: PlanningView, policy: RecoveryPolicy, now: datetime, kinds: Sequence[RecoveryKind]
 ) -> RecoveryPassResult:
     """Return what each open recovery does next. Nothing moves on an old view, nor of what is
@@ -42,27 +48,29 @@ def advance_recoveries(
     here = group_jobs_by_node(list(view.state.open_nodes), view.scheduler.jobs)
     taken_back = [kind.find_withdrawn(view, policy, now) for kind in kinds]
     flaws = list(chain.from_iterable(flaws for _, flaws in taken_back))
-    view = _withdraw_recoveries(view, taken_back)
+    view = _remove_withdrawn_recoveries(view, taken_back)
     found = [kind.advance(view, policy, here, now) for kind in kinds]
     steps = list(chain.from_iterable(made for made, _ in found))
     flaws.extend(chain.from_iterable(flawed for _, flawed in found))
     return RecoveryPassResult(
-        tuple(_list_signal_events(steps, now)),
+        tuple(_make_recovery_signal_events(steps, now)),
         _list_due_steps(steps, view, policy, here, now),
-        tuple(step.answer for step in steps if isinstance(step.answer, WaitUntil)),
+        tuple(step.answer for step in steps if isinstance(step.answer, WaitDecision)),
         tuple(flaws),
     )
 
 
-def _list_signal_events(steps: Sequence[RecoveryAnswer], now: datetime) -> Iterator[SignalSeen]:
+def _make_recovery_signal_events(
+    steps: Sequence[RecoveryAdvanceResult], now: datetime
+) -> Iterator[SignalSeen]:
     """Yield the event of each recovery that moves."""
     for step in steps:
         move = step.answer
-        if isinstance(move, PhaseMove):
+        if isinstance(move, RecoveryPhaseMove):
             yield SignalSeen(now, step.recovery, move.signal, move.why, step.generation, move.tests)
 
 
-def _withdraw_recoveries(view: PlanningView, found: Sequence[Withdrawn]) -> PlanningView:
+def _remove_withdrawn_recoveries(view: PlanningView, found: Sequence[Withdrawn]) -> PlanningView:
     """Return the view with what the kinds take back. What could not be decided on is left alone."""
     withdrawn, flaws = dict(view.withdrawn), dict(view.flaws)
     for why, flawed in found:
@@ -72,28 +80,32 @@ def _withdraw_recoveries(view: PlanningView, found: Sequence[Withdrawn]) -> Plan
 
 
 def _list_due_steps(
-    steps: Sequence[RecoveryAnswer],
+    steps: Sequence[RecoveryAdvanceResult],
     view: PlanningView,
     policy: RecoveryPolicy,
     here: JobsByNode,
     now: datetime,
-) -> tuple[DueStep, ...]:
+) -> tuple[DueRecoveryStep, ...]:
     """Return the steps that are wanted. A pause stops effects, not looking: what is observed
     meanwhile still moves a recovery. So does mode observe, in which recoveries are open where it
     was set while they were."""
     if view.stopped or policy.mode is OperatingMode.OBSERVE:
         return ()
     wanted = [
-        DueStep(s.recovery, s.answer, s.attempt) for s in steps if isinstance(s.answer, StartStep)
+        DueRecoveryStep(s.recovery, s.answer, s.attempt)
+        for s in steps
+        if isinstance(s.answer, StepStartDecision)
     ]
     if find_active_pauses(view.state.pauses, now):
-        wanted = [due for due in wanted if find_recovery_pause(due.recovery, view, now) is None]
+        wanted = [
+            due for due in wanted if find_pause_covering_recovery(due.recovery, view, now) is None
+        ]
     return _defer_node_down_steps(wanted, view, here, now)
 
 
 def _defer_node_down_steps(
-    due: Sequence[DueStep], view: PlanningView, here: JobsByNode, now: datetime
-) -> tuple[DueStep, ...]:
+    due: Sequence[DueRecoveryStep], view: PlanningView, here: JobsByNode, now: datetime
+) -> tuple[DueRecoveryStep, ...]:
     """Return the steps without DOWN for a node whose slurmd is about to end a job that Slurm
     requeues.
 
@@ -107,7 +119,7 @@ def _defer_node_down_steps(
     nodes = {d.recovery: view.state.nodes[d.recovery] for d in downs}
     causes = {view.state.jobs[rid].cause for rid in view.state.open_jobs.values()}
 
-    def is_node_alive(one: DueStep) -> bool:
+    def is_node_alive(one: DueRecoveryStep) -> bool:
         node = view.scheduler.nodes.get(nodes[one.recovery].node)
         return node is not None and node.responding and not node.down
 
@@ -117,8 +129,10 @@ def _defer_node_down_steps(
         rec = nodes[one.recovery]
         running = {j.id for j in here[rec.node] if j.running}
         requeued = (j for j in here[rec.node] if j.completing and j.state == "PENDING")
-        completing = any(not is_stuck_completing(job, KILL_S, now) for job in requeued)
-        wait = now < add_seconds(rec.opened, KILL_S) and (completing or running & ended)
+        completing = any(not is_job_stuck_completing(job, KILL_S, now) for job in requeued)
+        wait = now < add_seconds_within_bounds(rec.opened, KILL_S) and (
+            completing or running & ended
+        )
         if not (wait and is_node_alive(one)):
             sent.append(one)
             ended |= running

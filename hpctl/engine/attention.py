@@ -10,19 +10,23 @@ from typing import ClassVar, Final
 
 from msgspec import Struct
 
-from hpctl.engine.held_jobs import HeldJob, describe_release_command, find_held_jobs
+from hpctl.engine.held_jobs import SlurmHeldJob, describe_release_command, find_slurm_held_jobs
 from hpctl.engine.journal.events import GateBlocked
-from hpctl.engine.out_of_service import OutOfServiceCause, OutOfServiceNode, format_node_state
-from hpctl.engine.power_saving import describe_power_saving, has_failed_to_resume
-from hpctl.engine.timeline import describe_hold_release, find_awaited_event, format_subject_title
+from hpctl.engine.out_of_service import OutOfServiceCause, OutOfServiceNode, format_slurm_node_state
+from hpctl.engine.power_saving import describe_node_power_saving, has_node_failed_to_resume
+from hpctl.engine.timeline import (
+    describe_gate_block_release,
+    find_next_awaited_event,
+    format_recovery_or_change_title,
+)
 from hpctl.engine.untreated import (
-    UntreatedNode,
-    describe_untreated_node,
-    find_untreated_node_resolution,
-    find_untreated_nodes,
+    NodeWithoutActiveRecovery,
+    describe_node_without_active_recovery,
+    find_event_resolving_unrecovered_node,
+    find_nodes_without_active_recovery,
 )
 from hpctl.engine.world import World
-from hpctl.faults.slurm_reasons import describe_operator_action, find_closed_node_fault_row
+from hpctl.faults.slurm_reasons import describe_action_for_drained_node, find_drained_node_fault_row
 from hpctl.toolkit.declared_view import AgeCell, Column, Columns, JsonOnly, RowTable
 from hpctl.toolkit.hostlist import fold_hostlist, is_host_name
 from hpctl.vocabulary.hang import HANG_GATE
@@ -82,47 +86,49 @@ class PersonTask(Struct, frozen=True):
 PERSON_TASKS: Final = RowTable("person_tasks", title="Needs a person")
 
 
-def list_person_tasks(
+def list_operator_tasks(
     w: World, handed_over: Iterable[NodeRecovery], closed: Iterable[OutOfServiceNode]
 ) -> list[PersonTask]:
     """Return what needs a person: what concerns most nodes first, then what waits the longest.
 
     `closed`: the nodes out of service.
     """
-    found = [_make_handover_task(w, rec) for rec in handed_over]
-    found += _make_hold_tasks(w)
-    found += [_make_held_job_task(one) for one in find_held_jobs(w)]
-    named = _collect_targets(found)
-    left = [one for one in find_untreated_nodes(w) if one.instance is None]
-    found += [_make_untreated_node_task(one) for one in left if one.name not in named]
-    named = _collect_targets(found)
-    found += (task for task in _make_closed_node_tasks(w) if named.isdisjoint(task.targets))
-    named = _collect_targets(found)
+    found = [_make_escalated_recovery_task(w, rec) for rec in handed_over]
+    found += _make_blocked_gate_tasks(w)
+    found += [_make_held_job_task(one) for one in find_slurm_held_jobs(w)]
+    named = _collect_task_targets(found)
+    left = [one for one in find_nodes_without_active_recovery(w) if one.instance is None]
+    found += [_make_untreated_fault_task(one) for one in left if one.name not in named]
+    named = _collect_task_targets(found)
+    found += (
+        task for task in _make_tasks_of_slurm_closed_nodes(w) if named.isdisjoint(task.targets)
+    )
+    named = _collect_task_targets(found)
     found += (
         _make_out_of_service_task(one, w)
         for one in closed
-        if _needs_operator(one) and one.node.name not in named
+        if _needs_operator_action(one) and one.node.name not in named
     )
     return sorted(found, key=lambda task: (-len(task.targets), task.since, task.explain))
 
 
-def _collect_targets(tasks: Iterable[PersonTask]) -> set[str]:
+def _collect_task_targets(tasks: Iterable[PersonTask]) -> set[str]:
     """Return every node and job that some task concerns."""
     return set(chain.from_iterable(task.targets for task in tasks))
 
 
-def _make_handover_task(w: World, rec: NodeRecovery) -> PersonTask:
+def _make_escalated_recovery_task(w: World, rec: NodeRecovery) -> PersonTask:
     return PersonTask(
-        title=format_subject_title(rec),
+        title=format_recovery_or_change_title(rec),
         why=rec.trail[-1].why if rec.trail else "",
-        ask=find_awaited_event(rec, w.policy).what,
+        ask=find_next_awaited_event(rec, w.policy).what,
         explain=rec.id,
         since=rec.since,
         targets=(rec.node,),
     )
 
 
-def _make_hold_tasks(w: World) -> Iterator[PersonTask]:
+def _make_blocked_gate_tasks(w: World) -> Iterator[PersonTask]:
     """Yield one task for all that the same gate blocks for the same rule: one command lifts
     them."""
     groups: dict[tuple[str, str], list[GateBlocked]] = {}
@@ -134,24 +140,24 @@ def _make_hold_tasks(w: World) -> Iterator[PersonTask]:
     for holds in groups.values():
         first = min(holds, key=lambda hold: (hold.at, hold.target))
         yield PersonTask(
-            title=_format_hold_title(w, holds),
+            title=_format_blocked_gate_title(w, holds),
             why=f"gate {first.gate}: {newest.get((first.target, first.gate), first.why)}",
-            ask=describe_hold_release(first, many=len(holds) > 1).what,
+            ask=describe_gate_block_release(first, many=len(holds) > 1).what,
             explain=first.shown,
             since=first.at,
             targets=tuple(hold.target for hold in holds),
         )
 
 
-def _format_hold_title(w: World, holds: list[GateBlocked]) -> str:
+def _format_blocked_gate_title(w: World, holds: list[GateBlocked]) -> str:
     """Return the nodes, or jobs, and their fault in words."""
     first = holds[0]
     judged = w.assessments.get(NodeName(first.target))
     fault = judged.fault.meaning if judged is not None and judged.fault is not None else ""
-    return f"{_format_hold_targets(holds)}: {fault or first.rule or first.gate}"
+    return f"{_format_blocked_gate_targets(holds)}: {fault or first.rule or first.gate}"
 
 
-def _format_hold_targets(holds: list[GateBlocked]) -> str:
+def _format_blocked_gate_targets(holds: list[GateBlocked]) -> str:
     names = [hold.shown for hold in holds]
     if all(hold.target.isdecimal() for hold in holds):
         shown = ", ".join(names[:NAMED])
@@ -163,7 +169,7 @@ def _format_hold_targets(holds: list[GateBlocked]) -> str:
     return f"{len(names)} nodes ({shown})"
 
 
-def _make_held_job_task(one: HeldJob) -> PersonTask:
+def _make_held_job_task(one: SlurmHeldJob) -> PersonTask:
     job = one.job
     return PersonTask(
         title=f"Job {job.shown}: held by Slurm",
@@ -175,20 +181,20 @@ def _make_held_job_task(one: HeldJob) -> PersonTask:
     )
 
 
-def _make_untreated_node_task(one: UntreatedNode) -> PersonTask:
+def _make_untreated_fault_task(one: NodeWithoutActiveRecovery) -> PersonTask:
     fault = one.judged.fault if one.judged is not None else None
     meaning = fault.meaning if fault is not None else ""
     return PersonTask(
         title=f"{one.name}: {meaning or 'left out of service'}",
-        why=describe_untreated_node(one),
-        ask=find_untreated_node_resolution(one).what,
+        why=describe_node_without_active_recovery(one),
+        ask=find_event_resolving_unrecovered_node(one).what,
         explain=one.last.id,
         since=one.since,
         targets=(one.name,),
     )
 
 
-def _make_closed_node_tasks(w: World) -> Iterator[PersonTask]:
+def _make_tasks_of_slurm_closed_nodes(w: World) -> Iterator[PersonTask]:
     """Yield the nodes that Slurm itself has closed, and that do not come back by themselves."""
     candidates = {c.node.name for c in w.candidates}
     for name, node in w.slurm.nodes.items() if w.slurm is not None else ():
@@ -199,25 +205,29 @@ def _make_closed_node_tasks(w: World) -> Iterator[PersonTask]:
         judged = w.assessments.get(name)
         if judged is not None and judged.until is not None:
             continue
-        found = _describe_closed_node(node)
+        found = _describe_node_closed_by_slurm(node)
         if found is not None:
             what, why, ask = found
             since = node.reason_at or w.now
             yield PersonTask(f"{name}: {what}", why, ask, name, since, (name,))
 
 
-def _describe_closed_node(node: SlurmNode) -> tuple[str, str, str] | None:
+def _describe_node_closed_by_slurm(node: SlurmNode) -> tuple[str, str, str] | None:
     """Return what Slurm closed a node for, by which words, and what a person does about it."""
-    if has_failed_to_resume(node):
+    if has_node_failed_to_resume(node):
         ask = f"find out why it did not boot, then run `scontrol update NodeName={node.name}"
-        return describe_power_saving(node), f"Reason {node.reason!r}", f"{ask} State=RESUME`"
-    row = find_closed_node_fault_row(node)
+        return describe_node_power_saving(node), f"Reason {node.reason!r}", f"{ask} State=RESUME`"
+    row = find_drained_node_fault_row(node)
     if row is None:
         return None
-    return row.meaning, f"{row.by} closed it ({node.reason!r})", describe_operator_action(node)
+    return (
+        row.meaning,
+        f"{row.by} closed it ({node.reason!r})",
+        describe_action_for_drained_node(node),
+    )
 
 
-def _needs_operator(one: OutOfServiceNode) -> bool:
+def _needs_operator_action(one: OutOfServiceNode) -> bool:
     """Return whether only a person brings a node back."""
     return one.problem and one.by in (OutOfServiceCause.PERSON, OutOfServiceCause.UNKNOWN)
 
@@ -226,14 +236,14 @@ def _make_out_of_service_task(one: OutOfServiceNode, w: World) -> PersonTask:
     name = one.node.name
     since = one.node.reason_at or w.now
     return PersonTask(
-        f"{name}: out of service", format_node_state(one.node), one.why, name, since, (name,)
+        f"{name}: out of service", format_slurm_node_state(one.node), one.why, name, since, (name,)
     )
 
 
 _EXPLAINED: Final = re.compile(r"hpctl explain (\S+)")
 
 
-def drop_shown_problems(problems: Iterable[str], shown: Collection[str]) -> list[str]:
+def drop_problems_already_shown(problems: Iterable[str], shown: Collection[str]) -> list[str]:
     """Return the problems that name none of `shown`, ids, nodes or jobs, for `hpctl explain`."""
     found = []
     for line in problems:

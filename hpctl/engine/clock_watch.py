@@ -9,14 +9,14 @@ from datetime import datetime
 from typing import Final
 
 from hpctl.engine.journal.events import ClockSet
-from hpctl.toolkit.bounds import add_seconds
+from hpctl.toolkit.bounds import add_seconds_within_bounds
 from hpctl.vocabulary.ports import Clock
 
 SET_S: Final = 5.0
 """More than the clock services of one cluster differ by, and than they slew between two looks."""
 
 
-class ClockWatch:
+class WallClockChangeDetector:
     """Compares the wall clock with the monotonic one, look by look."""
 
     def __init__(self, clock: Clock) -> None:
@@ -34,7 +34,7 @@ class ClockWatch:
         expected = now
         if self._last is not None:
             before, before_s = self._last
-            expected = add_seconds(before, steady_s - before_s)
+            expected = add_seconds_within_bounds(before, steady_s - before_s)
         elif newest is not None:
             expected = max(newest, now)
         self._last = now, steady_s

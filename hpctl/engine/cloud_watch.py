@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Set
 
 from hpctl.engine.instance_resolver import NEVER as LONG_AGO
-from hpctl.engine.instance_resolver import InstanceResolver
-from hpctl.toolkit.errors import Unavailable
-from hpctl.vocabulary.cloud_facts import ProviderView
+from hpctl.engine.instance_resolver import InstanceToNodeMatcher
+from hpctl.toolkit.errors import ServiceUnavailable
+from hpctl.vocabulary.cloud_facts import CloudProviderView
 from hpctl.vocabulary.ports import CloudProvider
 
 log = logging.getLogger(__name__)
@@ -35,9 +35,9 @@ class CloudPoller:
         self._provider = provider
         self._poke = poke
         self.interval_s = interval_s
-        self.view = ProviderView(as_of=LONG_AGO, present=True)
+        self.view = CloudProviderView(as_of=LONG_AGO, present=True)
         self.trouble = ""
-        self.resolver = InstanceResolver()
+        self.resolver = InstanceToNodeMatcher()
         self._hurry = threading.Event()
         self._blocked: Set[object] = frozenset()
         self._read_at = -math.inf
@@ -77,7 +77,7 @@ class CloudPoller:
         self._read_at = time.monotonic()
         try:
             view = self._provider.view()
-        except Unavailable as error:
+        except ServiceUnavailable as error:
             self.trouble = str(error)
             return
         # Were this thread to end, every recovery would wait for it until a person is called.

@@ -25,24 +25,26 @@ _JOB = re.compile(r"\d+(_\d+)?")
 Complete = Callable[[click.Context, click.Parameter, str], list[str]]
 
 
-def _make_completer(
+def _make_shell_completer(
     pick: Callable[[EngineState], Iterable[object]], *, agents: bool = False
 ) -> Complete:
     """Completes what `pick` finds in the journal, and with `agents` the nodes that report."""
 
-    def complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    def complete_target_name(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
         path = ctx.params.get("config") or os.environ.get("HPCTL_CONFIG") or DEFAULT_CONFIG
         try:
-            state, heard = _read_journal_state(load_config(path), agents=agents)
+            state, heard = _read_journaled_engine_state(load_config(path), agents=agents)
         except (HpctlError, OSError):
             return []
         names = {*map(str, pick(state)), *map(str, heard)}
         return sorted(n for n in names if n.startswith(incomplete))
 
-    return complete
+    return complete_target_name
 
 
-def _read_journal_state(config: Config, *, agents: bool) -> tuple[EngineState, Iterable[NodeName]]:
+def _read_journaled_engine_state(
+    config: Config, *, agents: bool
+) -> tuple[EngineState, Iterable[NodeName]]:
     """Return what the journal amounts to, and with `agents` the nodes that report: as the daemon
     knows them, else from the journal itself. Slurm and the cloud are not asked. Raises
     HpctlError."""
@@ -50,7 +52,7 @@ def _read_journal_state(config: Config, *, agents: bool) -> tuple[EngineState, I
 
     client = WorldClient(config)
     try:
-        state = client.read_state(history=True)
+        state = client.read_journal_state(history=True)
         return state, client.list_reporting_nodes() if agents else ()
     except WorldUnavailableError:
         pass
@@ -61,7 +63,7 @@ def _read_journal_state(config: Config, *, agents: bool) -> tuple[EngineState, I
         return replay_journal_events(store.events()), list(store.health()) if agents else ()
 
 
-def list_journaled_jobs(state: EngineState) -> list[object]:
+def list_job_ids_in_journal(state: EngineState) -> list[object]:
     """Return the jobs that the journal names: treated, held, or with a report of their own."""
     treated = [recovery.shown for recovery in state.jobs.values()]
     held = [target for target in state.holds if _JOB.fullmatch(target)]
@@ -75,26 +77,26 @@ def list_explainable_targets(state: EngineState) -> list[object]:
     return [*state.nodes, *state.jobs, *state.changes, *state.holds, *nodes, *jobs]
 
 
-complete_node = _make_completer(
+complete_node = _make_shell_completer(
     lambda state: (r.node for r in state.nodes.values() if not r.is_for_capacity_change),
     agents=True,
 )
 
 
-complete_open = _make_completer(
+complete_open = _make_shell_completer(
     lambda state: [*state.open_nodes.values(), *state.open_jobs.values()]
 )
 
 
-complete_hold = _make_completer(
+complete_hold = _make_shell_completer(
     lambda state: (t for t, hold in state.holds.items() if hold.approvable)
 )
 
 
-complete_job = _make_completer(list_journaled_jobs)
+complete_job = _make_shell_completer(list_job_ids_in_journal)
 
 
-complete_window = _make_completer(lambda state: (one.opened.group for one in state.windows))
+complete_window = _make_shell_completer(lambda state: (one.opened.group for one in state.windows))
 
 
-complete_any = _make_completer(list_explainable_targets)
+complete_any = _make_shell_completer(list_explainable_targets)

@@ -16,30 +16,30 @@ import msgspec
 import yaml
 from msgspec import Meta, Struct, field
 
-from hpctl.engine.database_url import hide_password, read_database_url
+from hpctl.engine.database_url import mask_url_password, parse_database_url
 from hpctl.toolkit import yaml_files
 from hpctl.toolkit.bounds import parse_count
 from hpctl.toolkit.errors import InvalidFileError
 from hpctl.vocabulary.identity import RuleId
 from hpctl.vocabulary.policy import (
-    AcceptancePolicy,
+    AcceptanceTestPolicy,
     AutoscalePolicy,
     BurnInPolicy,
+    ConcurrentRecoveryBudgets,
     Count,
-    EvidencePolicy,
-    FactAgeLimits,
+    EvidenceCollectionPolicy,
     FaultClassOverride,
-    HangPolicy,
-    JobPolicy,
-    NodePolicy,
+    JobHangPolicy,
+    JobRecoveryPolicy,
+    NodeRecoveryPolicy,
     NoticeKind,
+    ObservationAgeLimits,
     OperatingMode,
     RecoveryPolicy,
     Seconds,
     SecondsOrNone,
-    TreatmentBudgets,
 )
-from hpctl.vocabulary.policy_file import PolicyFile
+from hpctl.vocabulary.policy_file import RunPolicyFile
 
 DEFAULT_PATH = "/etc/hpctl/hpctl.yaml"
 
@@ -121,7 +121,7 @@ class AlertsSection(Struct, frozen=True):
     keep_s: Seconds = 18000.0
 
 
-class PageSection(Struct, frozen=True):
+class WebPageSection(Struct, frozen=True):
     """The read-only web page: off while `listen` is empty (docs/page.md)."""
 
     listen: Annotated[str, Meta(pattern=r"^$|^[^\s:]*:\d{1,5}$|^unix:/\S{1,100}$")] = ""
@@ -134,7 +134,7 @@ class PageSection(Struct, frozen=True):
         return self.listen.removeprefix("unix:") if self.listen.startswith("unix:") else ""
 
 
-class LoopSection(Struct, frozen=True):
+class RecoveryLoopSection(Struct, frozen=True):
     """How often the loop runs without an event, in seconds; when it reads Slurm: `reading_pace`."""
 
     reconcile_s: Seconds = 30.0
@@ -153,7 +153,7 @@ class JournalSection(Struct, frozen=True):
     create: bool = True
 
 
-class RouteSection(Struct, frozen=True):
+class NotificationRouteSection(Struct, frozen=True):
     """Which notices go to which sinks; what is empty takes all."""
 
     to: Annotated[tuple[str, ...], Meta(min_length=1)]
@@ -162,11 +162,11 @@ class RouteSection(Struct, frozen=True):
     accounts: tuple[str, ...] = ()
 
 
-class NotifySection(Struct, frozen=True):
+class NotificationSection(Struct, frozen=True):
     """Who is notified of what, by Apprise (docs/notify.md)."""
 
     sinks: Annotated[dict[str, str], Meta(max_length=16)] = field(default_factory=dict)
-    routes: Annotated[tuple[RouteSection, ...], Meta(max_length=64)] = ()
+    routes: Annotated[tuple[NotificationRouteSection, ...], Meta(max_length=64)] = ()
     users: str = ""
     quiet: Annotated[str, Meta(pattern=r"^(([01]\d|2[0-3]):[0-5]\d(-(?=\d)|$)){2}$|^$")] = ""
     per_hour: Annotated[int, Meta(ge=2, le=1000)] = 30
@@ -206,28 +206,28 @@ class Config(Struct, frozen=True):
     intake: IntakeSection = IntakeSection()
     access: AccessSection = AccessSection()
     alerts: AlertsSection = AlertsSection()
-    page: PageSection = PageSection()
+    page: WebPageSection = WebPageSection()
     metrics: MetricsSection = MetricsSection()
-    loop: LoopSection = LoopSection()
+    loop: RecoveryLoopSection = RecoveryLoopSection()
     journal: JournalSection = JournalSection()
-    notify: NotifySection = NotifySection()
-    node: NodePolicy = NodePolicy()
-    job: JobPolicy = JobPolicy()
-    budgets: TreatmentBudgets = TreatmentBudgets()
-    ages: FactAgeLimits = FactAgeLimits()
-    hangs: HangPolicy = field(default_factory=HangPolicy)
+    notify: NotificationSection = NotificationSection()
+    node: NodeRecoveryPolicy = NodeRecoveryPolicy()
+    job: JobRecoveryPolicy = JobRecoveryPolicy()
+    budgets: ConcurrentRecoveryBudgets = ConcurrentRecoveryBudgets()
+    ages: ObservationAgeLimits = ObservationAgeLimits()
+    hangs: JobHangPolicy = field(default_factory=JobHangPolicy)
     catalogue: dict[RuleId, FaultClassOverride] = field(default_factory=dict)
     autoscale: AutoscalePolicy = AutoscalePolicy()
     idle: BurnInPolicy = BurnInPolicy()
-    acceptance: AcceptancePolicy = AcceptancePolicy()
-    evidence: EvidencePolicy = EvidencePolicy()
+    acceptance: AcceptanceTestPolicy = AcceptanceTestPolicy()
+    evidence: EvidenceCollectionPolicy = EvidenceCollectionPolicy()
     spares: dict[str, Annotated[int, Meta(ge=0)]] = field(default_factory=dict)
-    run_policy: PolicyFile = PolicyFile()
-    run_policies: dict[str, PolicyFile] = field(default_factory=dict)
+    run_policy: RunPolicyFile = RunPolicyFile()
+    run_policies: dict[str, RunPolicyFile] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.database_url is not None:
-            read_database_url(self.database_url)
+            parse_database_url(self.database_url)
         if self.page.listen and not self.page.unix and self.page.token_file is None:
             raise ValueError("page: on a port it needs a token_file (or listen: unix:/PATH)")
         if self.autoscale.enabled and not self.autoscale.groups:
@@ -266,7 +266,7 @@ class Config(Struct, frozen=True):
         ones."""
         return self.autoscale.enabled or self.idle.every_s > 0 or any(self.spares.values())
 
-    def run_policy_layers(self, partition: str) -> tuple[PolicyFile, ...]:
+    def list_run_policy_layers(self, partition: str) -> tuple[RunPolicyFile, ...]:
         """Return the recovery policies that come before a job's own: the cluster's, its
         partition's."""
         own = self.run_policies.get(partition)
@@ -276,7 +276,7 @@ class Config(Struct, frozen=True):
         """Return what differs from the defaults, by dotted name, as the audit trail keeps it."""
         found, plain = _flatten_config(self), _flatten_config(type(self)())
         if self.database_url is not None:
-            url = hide_password(read_database_url(self.database_url))
+            url = mask_url_password(parse_database_url(self.database_url))
             found["database_url"] = msgspec.json.encode(url).decode()
         return {k: v for k, v in found.items() if v != plain.get(k)}
 
@@ -288,7 +288,7 @@ class Config(Struct, frozen=True):
 
 def read_config_file(path: str | Path) -> Config:
     """Read and validate a file. Raises ConfigError with every problem it has."""
-    return parse_config(yaml_files.read_limited_text(path, ConfigError), str(path))
+    return parse_config(yaml_files.read_size_limited_text(path, ConfigError), str(path))
 
 
 def parse_config(text: str, path: str = "<text>") -> Config:

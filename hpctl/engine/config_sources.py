@@ -14,14 +14,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpctl.engine.config import Config, ConfigError, convert_config_to_dict, parse_config
-from hpctl.engine.database_url import hide_password, read_database_url
+from hpctl.engine.database_url import mask_url_password, parse_database_url
 from hpctl.toolkit import yaml_files
 from hpctl.toolkit.yaml_files import Place
 
 DEFAULT: Final = "default"
 
 
-class Setting(Struct, frozen=True):
+class ConfigSetting(Struct, frozen=True):
     """One value. `key`: its dotted name; `line`: of the file, None for a default."""
 
     key: str
@@ -29,39 +29,39 @@ class Setting(Struct, frozen=True):
     line: int | None
 
 
-def list_settings(path: str) -> tuple[Setting, ...]:
+def list_config_settings(path: str) -> tuple[ConfigSetting, ...]:
     """Read a file; every key with its value and its line. Raises ConfigError."""
-    text = yaml_files.read_limited_text(path, ConfigError)
+    text = yaml_files.read_size_limited_text(path, ConfigError)
     config = parse_config(text, path)
     if config.database_url is not None:
         # The password in it is for the daemon alone.
-        config = _hide_password(config)
-    usual = dict(_flatten_keys(convert_config_to_dict(Config())))
-    root = _compose_yaml(text)
+        config = _hide_database_password(config)
+    usual = dict(_flatten_config_keys(convert_config_to_dict(Config())))
+    root = _parse_yaml_nodes(text)
     found = []
-    for place, value in _flatten_keys(convert_config_to_dict(config)):
-        line, is_whole = _find_key_line(root, place)
+    for place, value in _flatten_config_keys(convert_config_to_dict(config)):
+        line, is_whole = _find_yaml_key_line(root, place)
         if not is_whole and value == usual.get(place, value):
             line = None
-        found.append(Setting(".".join(map(str, place)), value, line))
+        found.append(ConfigSetting(".".join(map(str, place)), value, line))
     return tuple(found)
 
 
-def _hide_password(config: Config) -> Config:
-    url = read_database_url(str(config.database_url))
-    return replace(config, database_url=hide_password(url))
+def _hide_database_password(config: Config) -> Config:
+    url = parse_database_url(str(config.database_url))
+    return replace(config, database_url=mask_url_password(url))
 
 
-def _flatten_keys(value: Any, place: Place = ()) -> Iterator[tuple[Place, Any]]:
+def _flatten_config_keys(value: Any, place: Place = ()) -> Iterator[tuple[Place, Any]]:
     """Yield nested keys as places, in the file's order; lists and empty mappings are values."""
     if isinstance(value, Mapping) and (value or not place):
         for key, inner in value.items():
-            yield from _flatten_keys(inner, (*place, key))
+            yield from _flatten_config_keys(inner, (*place, key))
     else:
         yield place, value
 
 
-def _compose_yaml(text: str) -> Any:
+def _parse_yaml_nodes(text: str) -> Any:
     """Return the nodes of a YAML text, its merge keys resolved; None for an empty one."""
     loader = yaml.SafeLoader(text)
     root = loader.get_single_node()
@@ -76,7 +76,7 @@ def _compose_yaml(text: str) -> Any:
     return root
 
 
-def _find_key_line(root: Any, place: Place) -> tuple[int | None, bool]:
+def _find_yaml_key_line(root: Any, place: Place) -> tuple[int | None, bool]:
     """Return the line of the deepest key of a place that is in the file, and whether that is the
     whole place or a shorter form of it."""
     line, node = None, root

@@ -17,7 +17,7 @@ _SHAPE = (
 )
 
 
-def read_database_url(text: str) -> URL:
+def parse_database_url(text: str) -> URL:
     """Return the URL. Raises ValueError, which repeats nothing of the text."""
     # Here, for it takes a tenth of a second, and most commands have no such URL.
     from sqlalchemy import make_url
@@ -32,21 +32,21 @@ def read_database_url(text: str) -> URL:
     return url
 
 
-def hide_password(url: URL) -> str:
+def mask_url_password(url: URL) -> str:
     """Return a URL with a mark in place of its password, and without options that are one."""
-    query = {name: value for name, value in url.query.items() if not _is_password_option(name)}
+    query = {name: value for name, value in url.query.items() if not _is_url_password_option(name)}
     return url.set(query=query).render_as_string()
 
 
-def mask_database_url(url: URL) -> str:
+def mask_database_url_password(url: URL) -> str:
     """Return the URL of a database without its password, or a mark where one was."""
-    return hide_password(url).replace(":***@", "@", 1)
+    return mask_url_password(url).replace(":***@", "@", 1)
 
 
-def has_password(url: URL) -> bool:
+def has_url_password(url: URL) -> bool:
     """Return whether a URL holds a password."""
-    return bool(url.password) or any(map(_is_password_option, url.query))
+    return bool(url.password) or any(map(_is_url_password_option, url.query))
 
 
-def _is_password_option(option: str) -> bool:
+def _is_url_password_option(option: str) -> bool:
     return "pass" in option.lower()

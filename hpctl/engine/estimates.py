@@ -10,14 +10,14 @@ from typing import Final
 from msgspec import Struct
 
 from hpctl.engine.job_deadlines import find_job_phase_deadline_s
-from hpctl.engine.queue_wait import is_queued
+from hpctl.engine.queue_wait import is_job_queued
 from hpctl.engine.world import World
-from hpctl.toolkit.bounds import add_seconds
+from hpctl.toolkit.bounds import add_seconds_within_bounds
 from hpctl.toolkit.durations import format_duration
-from hpctl.vocabulary.job_recovery import JobPhase, JobRecovery, JobSignal
-from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery
+from hpctl.vocabulary.job_recovery import JobRecovery, JobRecoveryPhase, JobRecoverySignal
+from hpctl.vocabulary.node_recovery import NodeRecovery, NodeRecoveryPhase
 from hpctl.vocabulary.policy import OperatingMode, RecoveryPolicy
-from hpctl.vocabulary.recovery import TransitionRecord
+from hpctl.vocabulary.recovery import RecoveryTransitionRecord
 
 NEWEST: Final = 200
 """So many of the newest recoveries are measured."""
@@ -27,18 +27,31 @@ ENOUGH: Final = 3
 _Kind = tuple[str, str]
 """The remedy of a node's recovery, or "job", and the phase from which the time is measured."""
 _JOB: Final = "job"
-_LEFT: Final[Mapping[JobPhase, tuple[JobPhase, ...]]] = {
-    JobPhase.SAVING: (JobPhase.STOPPING, JobPhase.RELEASED, JobPhase.STARTING),
-    JobPhase.EXCISING: (JobPhase.WATCHING, JobPhase.STOPPING, JobPhase.RELEASED, JobPhase.STARTING),
-    JobPhase.WATCHING: (JobPhase.STOPPING, JobPhase.RELEASED, JobPhase.STARTING),
-    JobPhase.STOPPING: (JobPhase.RELEASED, JobPhase.STARTING),
-    JobPhase.RELEASED: (JobPhase.STARTING,),
-    JobPhase.STARTING: (),
+_LEFT: Final[Mapping[JobRecoveryPhase, tuple[JobRecoveryPhase, ...]]] = {
+    JobRecoveryPhase.SAVING: (
+        JobRecoveryPhase.STOPPING,
+        JobRecoveryPhase.RELEASED,
+        JobRecoveryPhase.STARTING,
+    ),
+    JobRecoveryPhase.EXCISING: (
+        JobRecoveryPhase.WATCHING,
+        JobRecoveryPhase.STOPPING,
+        JobRecoveryPhase.RELEASED,
+        JobRecoveryPhase.STARTING,
+    ),
+    JobRecoveryPhase.WATCHING: (
+        JobRecoveryPhase.STOPPING,
+        JobRecoveryPhase.RELEASED,
+        JobRecoveryPhase.STARTING,
+    ),
+    JobRecoveryPhase.STOPPING: (JobRecoveryPhase.RELEASED, JobRecoveryPhase.STARTING),
+    JobRecoveryPhase.RELEASED: (JobRecoveryPhase.STARTING,),
+    JobRecoveryPhase.STARTING: (),
 }
 """The phases that a job may still pass before it runs, at most."""
 
 
-class EndTimeEstimate(Struct, frozen=True):
+class RecoveryEndTimeEstimate(Struct, frozen=True):
     """When it is over. `measured`: the median of so many recoveries; 0: `at` is a bound, by which
     hpctl gives up at the latest."""
 
@@ -70,11 +83,13 @@ class RecoveryTimeEstimator:
         if not open_ids:
             return
         for rec in islice(_find_resumed_job_recoveries(state.jobs.values()), NEWEST):
-            self._measure_phases(_JOB, JobPhase.HIT, rec, _find_job_resume_time(rec))
+            self._record_phase_durations(
+                _JOB, JobRecoveryPhase.HIT, rec, _find_job_resume_time(rec)
+            )
         for node in islice(_find_returned_node_recoveries(state.nodes.values()), NEWEST):
-            self._measure_phases(str(node.remedy), NodePhase.OPEN, node, node.since)
+            self._record_phase_durations(str(node.remedy), NodeRecoveryPhase.OPEN, node, node.since)
 
-    def _measure_phases(
+    def _record_phase_durations(
         self, kind: str, first: str, rec: JobRecovery | NodeRecovery, end: datetime | None
     ) -> None:
         """Note how long an ended recovery still took when it came into each phase."""
@@ -86,41 +101,55 @@ class RecoveryTimeEstimator:
                 left_s = (end - at).total_seconds()
                 self._left_s.setdefault((kind, phase), []).append(left_s)
 
-    def estimate_job_restart(self, rec: JobRecovery) -> EndTimeEstimate | None:
+    def estimate_job_restart_time(self, rec: JobRecovery) -> RecoveryEndTimeEstimate | None:
         """Return when a job runs again; None where it runs, where hpctl does not restart it, where
         it waits its turn in Slurm's queue, and where even the bound has passed."""
         w = self._world
-        if rec.ended or rec.phase is JobPhase.PROVING or w.policy.mode is OperatingMode.OBSERVE:
+        if (
+            rec.ended
+            or rec.phase is JobRecoveryPhase.PROVING
+            or w.policy.mode is OperatingMode.OBSERVE
+        ):
             return None
         job = w.slurm.jobs.get(rec.attempt.job) if w.slurm is not None else None
         if job is not None and job.reason.startswith("JobHeld"):
             return None
-        if job is not None and rec.phase is JobPhase.STARTING and is_queued(job, w.now):
+        if job is not None and rec.phase is JobRecoveryPhase.STARTING and is_job_queued(job, w.now):
             return None
         completing = job is not None and job.completing
         begin = max(rec.since, rec.start_at) if rec.start_at is not None else rec.since
-        measured = None if completing else self._estimate_end((_JOB, str(rec.phase)), begin)
+        measured = (
+            None
+            if completing
+            else self._estimate_end_from_measurements((_JOB, str(rec.phase)), begin)
+        )
         if measured is not None:
             return measured
-        bound = add_seconds(rec.since, _sum_job_deadlines_s(rec, w.policy, completing))
-        return EndTimeEstimate(bound) if bound > w.now else None
+        bound = add_seconds_within_bounds(
+            rec.since, _sum_remaining_job_phase_deadlines_s(rec, w.policy, completing)
+        )
+        return RecoveryEndTimeEstimate(bound) if bound > w.now else None
 
-    def estimate_node_return(self, rec: NodeRecovery) -> EndTimeEstimate | None:
+    def estimate_node_return_time(self, rec: NodeRecovery) -> RecoveryEndTimeEstimate | None:
         """Return when a node is back in service; None where too few were measured.
 
         No bound is given: a node whose remedy fails gets the next one.
         """
         return (
-            None if rec.ended else self._estimate_end((str(rec.remedy), str(rec.phase)), rec.since)
+            None
+            if rec.ended
+            else self._estimate_end_from_measurements((str(rec.remedy), str(rec.phase)), rec.since)
         )
 
-    def _estimate_end(self, kind: _Kind, begin: datetime) -> EndTimeEstimate | None:
+    def _estimate_end_from_measurements(
+        self, kind: _Kind, begin: datetime
+    ) -> RecoveryEndTimeEstimate | None:
         """Return the measured end, unless too few were measured or it has passed."""
         found: Sequence[float] = self._left_s.get(kind, ())
         if len(found) < ENOUGH:
             return None
-        end = add_seconds(begin, median(found))
-        return EndTimeEstimate(end, len(found)) if end > self._world.now else None
+        end = add_seconds_within_bounds(begin, median(found))
+        return RecoveryEndTimeEstimate(end, len(found)) if end > self._world.now else None
 
 
 def _format_rounded_duration(seconds: float) -> str:
@@ -140,21 +169,23 @@ def _find_resumed_job_recoveries(recs: Iterable[JobRecovery]) -> Iterator[JobRec
 def _find_returned_node_recoveries(recs: Iterable[NodeRecovery]) -> Iterator[NodeRecovery]:
     """Yield the newest recoveries of nodes that are back in service."""
     for rec in reversed([*recs]):
-        if rec.phase is NodePhase.RETURNED and not rec.is_for_capacity_change:
+        if rec.phase is NodeRecoveryPhase.RETURNED and not rec.is_for_capacity_change:
             yield rec
 
 
 def _find_job_resume_time(rec: JobRecovery) -> datetime | None:
-    ran = (JobSignal.RUNNING_SEEN, JobSignal.WENT_ON)
-    moves: Iterable[TransitionRecord] = rec.trail
-    return next((move.at for move in moves if JobSignal(move.signal) in ran), None)
+    ran = (JobRecoverySignal.RUNNING_SEEN, JobRecoverySignal.WENT_ON)
+    moves: Iterable[RecoveryTransitionRecord] = rec.trail
+    return next((move.at for move in moves if JobRecoverySignal(move.signal) in ran), None)
 
 
-def _sum_job_deadlines_s(rec: JobRecovery, policy: RecoveryPolicy, completing: bool) -> float:
+def _sum_remaining_job_phase_deadlines_s(
+    rec: JobRecovery, policy: RecoveryPolicy, completing: bool
+) -> float:
     """Return the deadlines of the phase that a job is in and of all that may follow, in seconds."""
     left = _LEFT.get(rec.phase, ())
-    if rec.phase is JobPhase.HIT:
-        first = JobPhase.EXCISING if rec.supervised else JobPhase.SAVING
+    if rec.phase is JobRecoveryPhase.HIT:
+        first = JobRecoveryPhase.EXCISING if rec.supervised else JobRecoveryPhase.SAVING
         left = (first, *_LEFT[first])
     first_s = find_job_phase_deadline_s(rec.phase, policy, completing=completing)
     return first_s + sum(find_job_phase_deadline_s(phase, policy) for phase in left)

@@ -17,17 +17,17 @@ from msgspec import Struct
 
 from hpctl.engine.journal.events import StepResolved, StepStarted
 from hpctl.engine.journaled_state import JournaledState
-from hpctl.engine.kinds import DueStep
+from hpctl.engine.kinds import DueRecoveryStep
 from hpctl.toolkit.threads import start_thread_pool
-from hpctl.vocabulary.evidence import EvidenceOrder
+from hpctl.vocabulary.evidence import EvidenceCollectionOrder
 from hpctl.vocabulary.identity import InstanceId, JobId, NodeName
-from hpctl.vocabulary.isolation import InconsistentState, isolate_call
-from hpctl.vocabulary.node_test import NodeTest
+from hpctl.vocabulary.isolation import ItemProcessingFailure, call_and_capture_failure
+from hpctl.vocabulary.node_test import NodeTestJobSpec
 from hpctl.vocabulary.outcome import NOT_LEADING, Outcome, OutcomeKind
-from hpctl.vocabulary.ports import Agents, Clock, CloudProvider, Scheduler
-from hpctl.vocabulary.reason import format_own_reason
-from hpctl.vocabulary.recovery import CONVERGENT, StartStep, StepKind
-from hpctl.vocabulary.reset_order import ResetOrder
+from hpctl.vocabulary.ports import Clock, CloudProvider, NodeAgents, Scheduler
+from hpctl.vocabulary.reason import format_hpctl_node_reason
+from hpctl.vocabulary.recovery import CONVERGENT, StepKind, StepStartDecision
+from hpctl.vocabulary.reset_order import GpuResetOrder
 from hpctl.vocabulary.spares_reservation import RESERVATION
 from hpctl.wire import munge
 
@@ -67,19 +67,19 @@ _SLURM = (
 class JobStackReader(Protocol):
     """Who reads stacks for the executor, without keeping it waiting."""
 
-    def begin(self, due: DueStep) -> None:
+    def begin(self, due: DueRecoveryStep) -> None:
         """Read the stacks of the ranks of a step's job."""
 
-    def done(self) -> list[tuple[DueStep, Outcome]]:
+    def done(self) -> list[tuple[DueRecoveryStep, Outcome]]:
         """Return the outcomes since the last time; each step that was begun has one in a minute."""
 
 
-class ExecutorPorts(Struct, frozen=True):
+class StepExecutorPorts(Struct, frozen=True):
     """Where steps are carried out."""
 
     scheduler: Scheduler
     provider: CloudProvider
-    agents: Agents | None = None
+    agents: NodeAgents | None = None
     """None: no GPU is reset."""
     stacks: JobStackReader | None = None
     """Reads the stacks of a job's ranks beside everything else. None: none are read."""
@@ -90,7 +90,7 @@ class StepExecutor:
 
     def __init__(
         self,
-        effectors: ExecutorPorts,
+        effectors: StepExecutorPorts,
         journal: JournaledState,
         clock: Clock,
         *,
@@ -109,12 +109,12 @@ class StepExecutor:
         self._poke = poke
         self._may_act = may_act
         self._pool = start_thread_pool(1, "cloud-call") if poke else None
-        self._answers: queue.SimpleQueue[tuple[list[DueStep], Mapping[str, Outcome]]]
+        self._answers: queue.SimpleQueue[tuple[list[DueRecoveryStep], Mapping[str, Outcome]]]
         self._answers = queue.SimpleQueue()
         self._calling = False
-        self._flaws: queue.SimpleQueue[InconsistentState] = queue.SimpleQueue()
+        self._flaws: queue.SimpleQueue[ItemProcessingFailure] = queue.SimpleQueue()
 
-    def flaws(self) -> list[InconsistentState]:
+    def flaws(self) -> list[ItemProcessingFailure]:
         """Return the calls that raised since the last time, by their first target."""
         return [self._flaws.get() for _ in range(self._flaws.qsize())]
 
@@ -127,7 +127,7 @@ class StepExecutor:
         for due, outcome in self._stacks.done() if self._stacks else ():
             self._journal_outcomes([due], {due.do.target: outcome})
 
-    def run(self, due: Sequence[DueStep]) -> bool:
+    def run(self, due: Sequence[DueRecoveryStep]) -> bool:
         """Carry out the steps of one cycle: Slurm's first, for a job waits on them.
 
         Answers whether any was begun. What is not is wanted again: the rest of Slurm's where
@@ -137,7 +137,7 @@ class StepExecutor:
         begun = self._read_stacks([d for d in due if d.do.kind is StepKind.STACKS])
         for batch in _batch_slurm_steps(due):
             begun = True
-            if _has_ambiguous_outcome(self.run_step(batch, self._run_slurm_steps)):
+            if _has_unknown_step_outcome(self.run_step(batch, self._run_slurm_steps)):
                 break
         for kind in _AGENTS:
             batch = [d for d in due if d.do.kind is kind]
@@ -153,7 +153,7 @@ class StepExecutor:
                 begun |= self._start_cloud_call([one])
         return begun
 
-    def _read_stacks(self, due: list[DueStep]) -> bool:
+    def _read_stacks(self, due: list[DueRecoveryStep]) -> bool:
         for one in due:
             self._journal_step_starts([one])
             if self._stacks is not None and self._may_act():
@@ -180,43 +180,49 @@ class StepExecutor:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
     def run_step(
-        self, batch: list[DueStep], call: Callable[[list[DueStep]], Mapping[str, Outcome]]
+        self,
+        batch: list[DueRecoveryStep],
+        call: Callable[[list[DueRecoveryStep]], Mapping[str, Outcome]],
     ) -> Mapping[str, Outcome]:
         """Journal a batch, call a port for it, and journal what it answered."""
         self._journal_step_starts(batch)
-        outcomes = self._call_port(batch, call)
+        outcomes = self._call_step_batch_port(batch, call)
         self._journal_outcomes(batch, outcomes)
         return outcomes
 
-    def _call_port(
-        self, batch: list[DueStep], call: Callable[[list[DueStep]], Mapping[str, Outcome]]
+    def _call_step_batch_port(
+        self,
+        batch: list[DueRecoveryStep],
+        call: Callable[[list[DueRecoveryStep]], Mapping[str, Outcome]],
     ) -> Mapping[str, Outcome]:
         """Return what the port answers. Where it raises, what was done is in doubt: states are
         asked for again one by one, so that one target costs no other its step."""
         if not self._may_act():
             return dict.fromkeys((d.do.target for d in batch), NOT_LEADING)
-        outcomes = isolate_call("execute", batch[0].do.target, call, batch)
-        if not isinstance(outcomes, InconsistentState):
+        outcomes = call_and_capture_failure("execute", batch[0].do.target, call, batch)
+        if not isinstance(outcomes, ItemProcessingFailure):
             return outcomes
         if len(batch) > 1 and batch[0].do.kind in CONVERGENT:
             found: dict[str, Outcome] = {}
             for one in batch:
-                found |= self._call_port([one], call)
+                found |= self._call_step_batch_port([one], call)
             return found
         log.error("flaw=%s", outcomes)
         self._flaws.put(outcomes)
         return {d.do.target: Outcome.ambiguous("internal_error", outcomes.error) for d in batch}
 
-    def _journal_step_starts(self, batch: list[DueStep]) -> None:
+    def _journal_step_starts(self, batch: list[DueRecoveryStep]) -> None:
         now = self._clock.now()
         started = []
         for due in batch:
             do = due.do
-            step = _describe_step(do)
+            step = _describe_step_details(do)
             started.append(StepStarted(now, due.recovery, do.kind, do.attempt, do.target, step))
         self._journal.append(started)
 
-    def _journal_outcomes(self, batch: list[DueStep], outcomes: Mapping[str, Outcome]) -> None:
+    def _journal_outcomes(
+        self, batch: list[DueRecoveryStep], outcomes: Mapping[str, Outcome]
+    ) -> None:
         now = self._clock.now()
         silent = Outcome.ambiguous("no_answer", "the port answered nothing for this target")
         resolved = []
@@ -226,10 +232,10 @@ class StepExecutor:
             resolved.append(StepResolved(now, due.recovery, do.kind, do.attempt, outcome))
         self._journal.append(resolved)
 
-    def _start_cloud_call(self, batch: list[DueStep]) -> bool:
+    def _start_cloud_call(self, batch: list[DueRecoveryStep]) -> bool:
         """Send one call; false where another is under way and this one was not begun."""
         if self._pool is None:
-            self.run_step(batch, self.order_instances)
+            self.run_step(batch, self.send_instance_orders)
             return True
         if self._calling:
             return False
@@ -239,12 +245,12 @@ class StepExecutor:
         self._calling = True
         return True
 
-    def _queue_cloud_answer(self, batch: list[DueStep]) -> None:
-        self._answers.put((batch, self._call_port(batch, self.order_instances)))
+    def _queue_cloud_answer(self, batch: list[DueRecoveryStep]) -> None:
+        self._answers.put((batch, self._call_step_batch_port(batch, self.send_instance_orders)))
         if self._poke:
             self._poke()
 
-    def order_instances(self, batch: list[DueStep]) -> Mapping[str, Outcome]:
+    def send_instance_orders(self, batch: list[DueRecoveryStep]) -> Mapping[str, Outcome]:
         """Return the cloud's answers to one batch of orders, by what each is for."""
         kind, ids = batch[0].do.kind, [InstanceId(d.do.target) for d in batch]
         if kind is StepKind.ADD:
@@ -259,7 +265,7 @@ class StepExecutor:
         answers = order(ids)
         return {str(i): o for i, o in answers.items()}
 
-    def _run_agent_steps(self, batch: list[DueStep]) -> Mapping[str, Outcome]:
+    def _run_agent_steps(self, batch: list[DueRecoveryStep]) -> Mapping[str, Outcome]:
         if self._agents is None:
             return {d.do.target: Outcome.rejected("no_agents") for d in batch}
         if batch[0].do.kind is StepKind.EVIDENCE:
@@ -269,12 +275,12 @@ class StepExecutor:
             answers = self._agents.reset([d.do.order for d in batch if d.do.order is not None])
         return {str(n): o for n, o in answers.items()}
 
-    def _run_slurm_steps(self, batch: list[DueStep]) -> Mapping[str, Outcome]:
+    def _run_slurm_steps(self, batch: list[DueRecoveryStep]) -> Mapping[str, Outcome]:
         if batch[0].do.kind in _NODE:
             return self._run_node_steps(batch)
         return {d.do.target: self._run_job_step(d) for d in batch}
 
-    def _run_node_steps(self, batch: list[DueStep]) -> Mapping[str, Outcome]:
+    def _run_node_steps(self, batch: list[DueRecoveryStep]) -> Mapping[str, Outcome]:
         kind = batch[0].do.kind
         if kind in (StepKind.RETURN, StepKind.RESUME):
             answers = self._scheduler.resume_nodes(
@@ -282,7 +288,7 @@ class StepExecutor:
             )
         else:
             reasons = {
-                NodeName(d.do.target): d.do.reason or format_own_reason(d.recovery, d.do.why)
+                NodeName(d.do.target): d.do.reason or format_hpctl_node_reason(d.recovery, d.do.why)
                 for d in batch
             }
             if kind is StepKind.DOWN:
@@ -291,12 +297,12 @@ class StepExecutor:
                 answers = self._scheduler.drain(reasons, spare_marks=batch[0].do.spare_mark)
         return {str(n): o for n, o in answers.items()}
 
-    def _run_job_step(self, due: DueStep) -> Outcome:
+    def _run_job_step(self, due: DueRecoveryStep) -> Outcome:
         do, attempt = due.do, due.attempt
         if do.kind in _RESERVATIONS:
             return self._run_reservation_step(do)
         if do.kind in _TEST:
-            return self._run_test_step(do)
+            return self._run_node_test_step(do)
         if attempt is None:
             raise ValueError(f"{do.kind} of {due.recovery} has no job")
         job = JobId(attempt.job)
@@ -316,17 +322,17 @@ class StepExecutor:
             job, do.exclude, do.forgive, do.after_s, do.elastic
         )
 
-    def _run_reservation_step(self, do: StartStep) -> Outcome:
+    def _run_reservation_step(self, do: StepStartDecision) -> Outcome:
         if do.kind is StepKind.RESERVE:
             return self._scheduler.reserve(RESERVATION + do.target, do.nodes)
         if do.start is None or do.end is None:
             raise ValueError(f"{do.kind} of {do.target} has no times")
         return self._scheduler.maintain(do.target, do.nodes, do.start, do.end)
 
-    def _run_test_step(self, do: StartStep) -> Outcome:
+    def _run_node_test_step(self, do: StepStartDecision) -> Outcome:
         slurm = self._scheduler
         if do.kind is StepKind.TEST:
-            test = NodeTest(
+            test = NodeTestJobSpec(
                 name=do.target,
                 node=do.nodes[0],
                 partition=do.partition,
@@ -341,7 +347,7 @@ class StepExecutor:
         return slurm.reserve(do.target, do.nodes if do.kind is StepKind.ISOLATE else (), own=True)
 
 
-class AgentOrders:
+class PendingAgentOrders:
     """Orders that wait for their agents: each goes out in the answers to its node's reports.
 
     Kept in memory alone: one that is lost with the daemon is in doubt, and never given again.
@@ -351,16 +357,18 @@ class AgentOrders:
         self._munge_socket, self._clock = munge_socket, clock
         self._offers: dict[NodeName, tuple[float, str]] = {}
 
-    def reset(self, wanted: Sequence[ResetOrder]) -> Mapping[NodeName, Outcome]:
+    def reset(self, wanted: Sequence[GpuResetOrder]) -> Mapping[NodeName, Outcome]:
         """See Agents."""
-        return self._seal_orders(wanted)
+        return self._sign_agent_orders(wanted)
 
-    def request_evidence(self, orders: Sequence[EvidenceOrder]) -> Mapping[NodeName, Outcome]:
+    def request_evidence(
+        self, orders: Sequence[EvidenceCollectionOrder]
+    ) -> Mapping[NodeName, Outcome]:
         """See Agents."""
-        return self._seal_orders(orders)
+        return self._sign_agent_orders(orders)
 
-    def _seal_orders(
-        self, wanted: Sequence[ResetOrder | EvidenceOrder]
+    def _sign_agent_orders(
+        self, wanted: Sequence[GpuResetOrder | EvidenceCollectionOrder]
     ) -> Mapping[NodeName, Outcome]:
         found: dict[NodeName, Outcome] = {}
         for order in wanted:
@@ -375,14 +383,14 @@ class AgentOrders:
                 found[node] = Outcome.rejected(UNAVAILABLE, str(error), transient=True)
         return found
 
-    def list_valid_credentials(self) -> dict[NodeName, str]:
+    def list_valid_order_credentials(self) -> dict[NodeName, str]:
         """Return the credentials that are still good, by node."""
         now = self._clock.now().timestamp()
         self._offers = {n: offer for n, offer in self._offers.items() if now < offer[0]}
         return {node: credential for node, (_, credential) in self._offers.items()}
 
 
-def _batch_slurm_steps(due: Sequence[DueStep]) -> Iterator[list[DueStep]]:
+def _batch_slurm_steps(due: Sequence[DueRecoveryStep]) -> Iterator[list[DueRecoveryStep]]:
     """Yield the steps of one order each, in the order in which they are taken."""
     for kind in _SLURM:
         mine = [d for d in due if d.do.kind is kind]
@@ -395,11 +403,11 @@ def _batch_slurm_steps(due: Sequence[DueStep]) -> Iterator[list[DueStep]]:
                 yield batch
 
 
-def _has_ambiguous_outcome(outcomes: Mapping[str, Outcome]) -> bool:
+def _has_unknown_step_outcome(outcomes: Mapping[str, Outcome]) -> bool:
     return any(o.kind is OutcomeKind.AMBIGUOUS or o.code == UNAVAILABLE for o in outcomes.values())
 
 
-def _describe_step(do: StartStep) -> str:
+def _describe_step_details(do: StepStartDecision) -> str:
     """Return what else a step says, for people: why, the nodes it leaves, how long it waits."""
     wait = [f"+{do.after_s:.0f}s"] if do.after_s > 0 else []
     gpus = do.order.devices if do.order else ()

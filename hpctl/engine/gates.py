@@ -14,29 +14,29 @@ from datetime import datetime, timedelta
 from msgspec import Struct, field
 
 from hpctl.engine.journal.state import EngineState
-from hpctl.engine.maintenance import describe_maintenance
-from hpctl.engine.power_saving import describe_power_saving
-from hpctl.engine.view import PlanningView, RecoveryCandidate, is_fresh
+from hpctl.engine.maintenance import describe_maintenance_reservation
+from hpctl.engine.power_saving import describe_node_power_saving
+from hpctl.engine.view import PlanningView, RecoveryCandidate, is_timestamp_fresh
 from hpctl.faults.catalogue import OWN_HARDWARE
-from hpctl.faults.hma_marks import find_hma_mark
-from hpctl.faults.slurm_reasons import is_closed_by_slurm
-from hpctl.toolkit.bounds import add_seconds, clamp_duration
+from hpctl.faults.hma_marks import find_hma_reason_mark
+from hpctl.faults.slurm_reasons import is_node_drained_by_slurm
+from hpctl.toolkit.bounds import add_seconds_within_bounds, clamp_duration
 from hpctl.vocabulary.assessment import Remedy
 from hpctl.vocabulary.cloud_facts import InstanceStatus
 from hpctl.vocabulary.identity import NodeName, RecoveryId, RuleId
 from hpctl.vocabulary.node_recovery import (
     OF_MAINTENANCE,
-    NodePhase,
     NodeRecovery,
-    is_await_only_ladder,
+    NodeRecoveryPhase,
+    is_await_only_remedy_ladder,
 )
-from hpctl.vocabulary.pause import find_covering_pause
+from hpctl.vocabulary.pause import find_active_pause_covering_targets
 from hpctl.vocabulary.policy import OperatingMode, RecoveryPolicy
-from hpctl.vocabulary.reason import parse_reason_owner
+from hpctl.vocabulary.reason import parse_recovery_id_from_reason
 from hpctl.vocabulary.slurm_facts import SlurmNode
 
 
-class GateCounts(Struct):
+class RecoveryGateCounts(Struct):
     """Counts that the gates compare with the policy; grows as a plan opens recoveries."""
 
     nodes: int = 0
@@ -62,7 +62,9 @@ class GateCounts(Struct):
         for partition in node.partitions:
             self.open_by_partition[partition] = self.open_by_partition.get(partition, 0) + 1
 
-    def count_near_faults(self, rule: RuleId, node: str, since: datetime, window: timedelta) -> int:
+    def count_faults_in_time_window(
+        self, rule: RuleId, node: str, since: datetime, window: timedelta
+    ) -> int:
         """Count the nodes that got a fault within a window of `since`, this one in any case.
 
         By bisection: in a mass event every node asks, and there may be ten thousand.
@@ -77,17 +79,17 @@ class GateCounts(Struct):
         return bisect_right(times, last) - bisect_left(times, first) + (not counted)
 
 
-def build_gate_counts(
+def build_recovery_gate_counts(
     view: PlanningView,
     candidates: Iterable[RecoveryCandidate],
     policy: RecoveryPolicy,
     now: datetime,
-) -> GateCounts:
+) -> RecoveryGateCounts:
     """Count once for a whole plan."""
-    t = GateCounts(nodes=len(view.scheduler.nodes))
-    _count_nodes(t, view)
-    _count_recovery_faults(t, view.state, policy, now)
-    _count_current_faults(t, view)
+    t = RecoveryGateCounts(nodes=len(view.scheduler.nodes))
+    _count_nodes_by_partition(t, view)
+    _count_recent_recovery_faults(t, view.state, policy, now)
+    _count_current_node_faults(t, view)
     for c in candidates:
         if not c.manual and c.node.name not in view.maintenance:
             t.seen.setdefault(c.fault.rule, {}).setdefault(c.node.name, c.since)
@@ -119,16 +121,16 @@ def _find_ongoing_mass_events(
     found = {}
     for rule, at in noted.items():
         nodes = present.get(rule, {})
-        if any(since <= add_seconds(at, window) for since in nodes.values()):
+        if any(since <= add_seconds_within_bounds(at, window) for since in nodes.values()):
             found[rule] = len(nodes)
     return found
 
 
-def _count_nodes(t: GateCounts, view: PlanningView) -> None:
+def _count_nodes_by_partition(t: RecoveryGateCounts, view: PlanningView) -> None:
     """Count the nodes of each partition, and those that are out of service."""
     state, nodes = view.state, view.scheduler.nodes
-    t.partition_nodes = count_partitions(view)
-    t.kept_out = find_nodes_kept_closed(view)
+    t.partition_nodes = count_nodes_per_partition(view)
+    t.kept_out = find_drained_nodes_without_recovery(view)
     faults = [name for name in state.open_nodes if state.is_node_faulty(name)]
     for name in (*faults, *t.kept_out):
         t.open += 1
@@ -137,7 +139,7 @@ def _count_nodes(t: GateCounts, view: PlanningView) -> None:
             t.open_by_partition[partition] = t.open_by_partition.get(partition, 0) + 1
 
 
-def count_partitions(view: PlanningView) -> dict[str, int]:
+def count_nodes_per_partition(view: PlanningView) -> dict[str, int]:
     """Return how many nodes each partition has."""
     found: dict[str, int] = {}
     for node in view.scheduler.nodes.values():
@@ -146,7 +148,7 @@ def count_partitions(view: PlanningView) -> dict[str, int]:
     return found
 
 
-def find_nodes_kept_closed(view: PlanningView) -> frozenset[NodeName]:
+def find_drained_nodes_without_recovery(view: PlanningView) -> frozenset[NodeName]:
     """Return the nodes that hpctl has closed and that nothing treats.
 
     A node that was handed to a person and is still closed is as much out of service as one under
@@ -154,25 +156,29 @@ def find_nodes_kept_closed(view: PlanningView) -> frozenset[NodeName]:
     """
     state, nodes = view.state, view.scheduler.nodes
     kept = {
-        name for name, node in nodes.items() if node.reason and _is_closed_by_recovery(node, state)
+        name
+        for name, node in nodes.items()
+        if node.reason and _is_node_drained_by_recovery(node, state)
     }
     return frozenset(kept.difference(state.open_nodes))
 
 
-def _count_recovery_faults(
-    t: GateCounts, state: EngineState, policy: RecoveryPolicy, now: datetime
+def _count_recent_recovery_faults(
+    t: RecoveryGateCounts, state: EngineState, policy: RecoveryPolicy, now: datetime
 ) -> None:
     """Count the faults that the recoveries of the last minutes treat."""
     for rec in state.nodes.values():
         if rec.by:
             continue
         # One that was remedied, passed its checks and serves again failed independently.
-        over = rec.phase is NodePhase.RETURNED
-        if not over and now < add_seconds(rec.opened, policy.budgets.correlated_window_s):
+        over = rec.phase is NodeRecoveryPhase.RETURNED
+        if not over and now < add_seconds_within_bounds(
+            rec.opened, policy.budgets.correlated_window_s
+        ):
             t.seen.setdefault(rec.rule, {})[rec.node] = rec.opened
 
 
-def _count_current_faults(t: GateCounts, view: PlanningView) -> None:
+def _count_current_node_faults(t: RecoveryGateCounts, view: PlanningView) -> None:
     """Count the faults that nodes have now."""
     for name, judged in view.assessments.items():
         # What shows while an admin works on a node is no sign of a mass event.
@@ -183,9 +189,9 @@ def _count_current_faults(t: GateCounts, view: PlanningView) -> None:
                 t.seen.setdefault(rule, {}).setdefault(name, since)
 
 
-def _is_closed_by_recovery(node: SlurmNode, state: EngineState) -> bool:
+def _is_node_drained_by_recovery(node: SlurmNode, state: EngineState) -> bool:
     """Whether a recovery of ours has closed a node, whatever became of the recovery since."""
-    owner = parse_reason_owner(node.reason) if node.drained or node.down else None
+    owner = parse_recovery_id_from_reason(node.reason) if node.drained or node.down else None
     rec = state.nodes.get(owner) if owner is not None else None
     return (
         owner is not None
@@ -194,63 +200,89 @@ def _is_closed_by_recovery(node: SlurmNode, state: EngineState) -> bool:
     )
 
 
-Gate = Callable[[RecoveryCandidate, PlanningView, GateCounts, RecoveryPolicy, datetime], str | None]
+Gate = Callable[
+    [RecoveryCandidate, PlanningView, RecoveryGateCounts, RecoveryPolicy, datetime], str | None
+]
 
 
-def check_kill_switch(
-    c: RecoveryCandidate, view: PlanningView, t: GateCounts, policy: RecoveryPolicy, now: datetime
+def explain_recovery_block_by_kill_switch(
+    c: RecoveryCandidate,
+    view: PlanningView,
+    t: RecoveryGateCounts,
+    policy: RecoveryPolicy,
+    now: datetime,
 ) -> str | None:
     """The kill-switch file exists."""
     return view.stopped or None
 
 
-def check_pause(
-    c: RecoveryCandidate, view: PlanningView, t: GateCounts, policy: RecoveryPolicy, now: datetime
+def explain_recovery_block_by_pause(
+    c: RecoveryCandidate,
+    view: PlanningView,
+    t: RecoveryGateCounts,
+    policy: RecoveryPolicy,
+    now: datetime,
 ) -> str | None:
     """An operator has paused hpctl, for the cluster, the node or a partition of it."""
-    pause = find_covering_pause(view.state.pauses, now, (c.node.name,), c.node.partitions)
+    pause = find_active_pause_covering_targets(
+        view.state.pauses, now, (c.node.name,), c.node.partitions
+    )
     return None if pause is None else pause.text
 
 
-def check_stale_facts(
-    c: RecoveryCandidate, view: PlanningView, t: GateCounts, policy: RecoveryPolicy, now: datetime
+def explain_recovery_block_by_stale_readings(
+    c: RecoveryCandidate,
+    view: PlanningView,
+    t: RecoveryGateCounts,
+    policy: RecoveryPolicy,
+    now: datetime,
 ) -> str | None:
     """Slurm, the cloud or the node's agent has not been read lately."""
-    if not view.current or not is_fresh(view.scheduler.valid_at, policy.ages.scheduler_s, now):
+    if not view.current or not is_timestamp_fresh(
+        view.scheduler.valid_at, policy.ages.scheduler_s, now
+    ):
         return f"Slurm was last read at {view.scheduler.valid_at:%H:%M:%S}"
     if policy.mode is OperatingMode.OWN and view.provider.present and not view.provider.instances:
         return "the cloud has not been read since the daemon started"
     if c.manual or c.heard is None:
         return None
     corroborated = c.node.down or not c.node.responding
-    if not corroborated and not is_fresh(c.heard, policy.ages.report_s, now):
+    if not corroborated and not is_timestamp_fresh(c.heard, policy.ages.report_s, now):
         return f"the node's agent was last heard at {c.heard:%H:%M:%S}"
     return None
 
 
-def check_instance_match(
-    c: RecoveryCandidate, view: PlanningView, t: GateCounts, policy: RecoveryPolicy, now: datetime
+def explain_recovery_block_by_instance_mismatch(
+    c: RecoveryCandidate,
+    view: PlanningView,
+    t: RecoveryGateCounts,
+    policy: RecoveryPolicy,
+    now: datetime,
 ) -> str | None:
     """The report is from another instance than the node has now."""
     instance = view.instance(c.node.name)
-    if instance is None or not is_fresh(view.provider.as_of, policy.ages.provider_s, now):
+    if instance is None or not is_timestamp_fresh(view.provider.as_of, policy.ages.provider_s, now):
         return None
-    if policy.mode is OperatingMode.ASSIST and not c.manual and _is_node_lost(c):
+    if policy.mode is OperatingMode.ASSIST and not c.manual and _has_slurm_lost_node(c):
         return None  # the successor that the service is booting is not up either: its jobs wait
     if c.generation.instance and instance.id != c.generation.instance:
         return f"the report is from {c.generation.instance}, the node is {instance.id} by now"
     return None
 
 
-def check_provider_repair(
-    c: RecoveryCandidate, view: PlanningView, t: GateCounts, policy: RecoveryPolicy, now: datetime
+def explain_recovery_block_by_provider_repair(
+    c: RecoveryCandidate,
+    view: PlanningView,
+    t: RecoveryGateCounts,
+    policy: RecoveryPolicy,
+    now: datetime,
 ) -> str | None:
     """The service works on the instance already.
 
     Not in mode assist where the node is lost: that the service acts is what assist counts on,
     and the jobs that stood there are still ours to move.
     """
-    if policy.mode is OperatingMode.ASSIST and not c.manual and _is_node_lost(c):
+    if policy.mode is OperatingMode.ASSIST and not c.manual and _has_slurm_lost_node(c):
         return None
     if c.fault.ladder == (Remedy.DELETE,):
         return None  # the service takes a deletion in every state
@@ -262,13 +294,17 @@ def check_provider_repair(
     return f"the service calls {instance.id} {instance.status}"
 
 
-def _is_node_lost(c: RecoveryCandidate) -> bool:
+def _has_slurm_lost_node(c: RecoveryCandidate) -> bool:
     """Slurm itself has lost the node: closing it takes nothing from anybody."""
     return c.node.down or not c.node.responding
 
 
-def check_provider_auto_recovery(
-    c: RecoveryCandidate, view: PlanningView, t: GateCounts, policy: RecoveryPolicy, now: datetime
+def explain_recovery_block_by_auto_recovery(
+    c: RecoveryCandidate,
+    view: PlanningView,
+    t: RecoveryGateCounts,
+    policy: RecoveryPolicy,
+    now: datetime,
 ) -> str | None:
     """Mode own needs NodeRecovery None: HyperPod replaces nodes itself."""
     if policy.mode is OperatingMode.OWN and view.provider.present and view.provider.automatic:
@@ -279,30 +315,42 @@ def check_provider_auto_recovery(
     return None
 
 
-def check_maintenance(
-    c: RecoveryCandidate, view: PlanningView, t: GateCounts, policy: RecoveryPolicy, now: datetime
+def explain_recovery_block_by_maintenance(
+    c: RecoveryCandidate,
+    view: PlanningView,
+    t: RecoveryGateCounts,
+    policy: RecoveryPolicy,
+    now: datetime,
 ) -> str | None:
     """An admin keeps the node in a maintenance reservation, or is about to."""
     if c.fault.rule in OF_MAINTENANCE:
         return None
     held_by = view.maintenance.get(c.node.name)
-    return None if held_by is None else describe_maintenance(held_by, now)
+    return None if held_by is None else describe_maintenance_reservation(held_by, now)
 
 
-def check_power_saving(
-    c: RecoveryCandidate, view: PlanningView, t: GateCounts, policy: RecoveryPolicy, now: datetime
+def explain_recovery_block_by_power_saving(
+    c: RecoveryCandidate,
+    view: PlanningView,
+    t: RecoveryGateCounts,
+    policy: RecoveryPolicy,
+    now: datetime,
 ) -> str | None:
     """Slurm's power saving has stopped the node, or starts it.
 
     It boots before it serves again, which clears some faults, and its agent finds the others. A
     drain of a node that is being started requeues the job that waits for it.
     """
-    text = describe_power_saving(c.node)
+    text = describe_node_power_saving(c.node)
     return f"{text}; it is treated once it is up" if text else None
 
 
-def check_external_drain(
-    c: RecoveryCandidate, view: PlanningView, t: GateCounts, policy: RecoveryPolicy, now: datetime
+def explain_recovery_block_by_external_drain(
+    c: RecoveryCandidate,
+    view: PlanningView,
+    t: RecoveryGateCounts,
+    policy: RecoveryPolicy,
+    now: datetime,
 ) -> str | None:
     """An operator or another tool closed the node.
 
@@ -310,16 +358,24 @@ def check_external_drain(
     not act on it, hpctl does. A drain that Slurm itself set is evidence of a fault, and is taken
     over.
     """
-    if not c.node.closed or find_hma_mark(c.node) or parse_reason_owner(c.node.reason) is not None:
+    if (
+        not c.node.closed
+        or find_hma_reason_mark(c.node)
+        or parse_recovery_id_from_reason(c.node.reason) is not None
+    ):
         return None
-    if is_closed_by_slurm(c.node):
+    if is_node_drained_by_slurm(c.node):
         return None
     how = "drained" if c.node.drained else "set FAIL"
     return f"{how} by another user or tool: {c.node.reason!r}"
 
 
-def check_protected_node(
-    c: RecoveryCandidate, view: PlanningView, t: GateCounts, policy: RecoveryPolicy, now: datetime
+def explain_recovery_block_by_protected_node(
+    c: RecoveryCandidate,
+    view: PlanningView,
+    t: RecoveryGateCounts,
+    policy: RecoveryPolicy,
+    now: datetime,
 ) -> str | None:
     """Controllers and login nodes are never treated."""
     instance = view.instance(c.node.name)
@@ -328,8 +384,12 @@ def check_protected_node(
     return None
 
 
-def check_allowed_partitions(
-    c: RecoveryCandidate, view: PlanningView, t: GateCounts, policy: RecoveryPolicy, now: datetime
+def explain_recovery_block_by_partition(
+    c: RecoveryCandidate,
+    view: PlanningView,
+    t: RecoveryGateCounts,
+    policy: RecoveryPolicy,
+    now: datetime,
 ) -> str | None:
     """The node is in none of the partitions where hpctl may act."""
     if policy.partitions and not policy.partitions.intersection(c.node.partitions):
@@ -337,8 +397,12 @@ def check_allowed_partitions(
     return None
 
 
-def check_correlated_faults(
-    c: RecoveryCandidate, view: PlanningView, t: GateCounts, policy: RecoveryPolicy, now: datetime
+def explain_recovery_block_by_correlated_faults(
+    c: RecoveryCandidate,
+    view: PlanningView,
+    t: RecoveryGateCounts,
+    policy: RecoveryPolicy,
+    now: datetime,
 ) -> str | None:
     """Too many nodes with the same finding: the check is broken, or the fabric is."""
     rule, node = c.fault.rule, c.node.name
@@ -350,7 +414,7 @@ def check_correlated_faults(
 
 
 def describe_correlated_faults(
-    rule: RuleId, node: str, since: datetime, t: GateCounts, policy: RecoveryPolicy
+    rule: RuleId, node: str, since: datetime, t: RecoveryGateCounts, policy: RecoveryPolicy
 ) -> str | None:
     """Return why a rule is blocked: enough other nodes got its fault around `since`; else None.
 
@@ -365,7 +429,7 @@ def describe_correlated_faults(
     budgets = policy.budgets
     limit = max(budgets.correlated_min, math.ceil(budgets.correlated_fraction * t.nodes))
     window = clamp_duration(budgets.correlated_window_s)
-    near = t.count_near_faults(rule, node, since, window)
+    near = t.count_faults_in_time_window(rule, node, since, window)
     if near < limit:
         return None
     many = f"{near} of {t.nodes} nodes report {rule} within {window / timedelta(minutes=1):g} min"
@@ -374,7 +438,7 @@ def describe_correlated_faults(
     return f"{many}: the check is broken or the fabric is; not the nodes"
 
 
-def find_correlated_rules(
+def find_mass_event_rules_by_node(
     view: PlanningView, policy: RecoveryPolicy, now: datetime
 ) -> dict[NodeName, frozenset[RuleId]]:
     """Return which of the faults that nodes have now are a mass event's, and not the nodes' own.
@@ -382,10 +446,10 @@ def find_correlated_rules(
     What only a node's own hardware can produce is never among them, nor what was approved.
     """
     faulty = {name: a for name, a in view.assessments.items() if a.fault is not None}
-    counts = build_gate_counts(view, (), policy, now) if faulty else GateCounts()
+    counts = build_recovery_gate_counts(view, (), policy, now) if faulty else RecoveryGateCounts()
     found = {}
     for name, judged in faulty.items():
-        if is_target_approved(name, view, policy, judged.since):
+        if is_target_approved_by_operator(name, view, policy, judged.since):
             continue
         rules = set()
         for rule, since in judged.faults.items():
@@ -400,7 +464,7 @@ def find_correlated_rules(
     return found
 
 
-def find_correlated_recoveries(
+def find_mass_event_recoveries(
     view: PlanningView, policy: RecoveryPolicy, now: datetime
 ) -> dict[RecoveryId, str]:
     """Open recoveries whose rule has turned out to be a mass event since, and how many nodes.
@@ -409,19 +473,25 @@ def find_correlated_recoveries(
     touched it is not too late for them.
     """
     open_now = [view.state.nodes[i] for i in view.state.open_nodes.values()]
-    early = [r for r in open_now if not (r.by or r.remedied or is_await_only_ladder(r.ladder))]
-    counts = build_gate_counts(view, (), policy, now) if early else GateCounts()
+    early = [
+        r for r in open_now if not (r.by or r.remedied or is_await_only_remedy_ladder(r.ladder))
+    ]
+    counts = build_recovery_gate_counts(view, (), policy, now) if early else RecoveryGateCounts()
     found = {}
     for rec in early:
         why = describe_correlated_faults(rec.rule, rec.node, rec.opened, counts, policy)
         # An approval's hour is for opening: the jobs on the node may take days to end.
-        if why and not is_target_approved(rec.node, view, policy, rec.opened):
+        if why and not is_target_approved_by_operator(rec.node, view, policy, rec.opened):
             found[rec.id] = why
     return found
 
 
-def check_drain_budget(
-    c: RecoveryCandidate, view: PlanningView, t: GateCounts, policy: RecoveryPolicy, now: datetime
+def explain_recovery_block_by_drain_budget(
+    c: RecoveryCandidate,
+    view: PlanningView,
+    t: RecoveryGateCounts,
+    policy: RecoveryPolicy,
+    now: datetime,
 ) -> str | None:
     """Enough of the cluster, or of a partition, is closed by hpctl already."""
     b = policy.budgets
@@ -443,31 +513,35 @@ def check_drain_budget(
     return None
 
 
-def count_launch_failures(state: EngineState, now: datetime, window_s: float) -> int:
+def count_consecutive_launch_failures(state: EngineState, now: datetime, window_s: float) -> int:
     """Count the recoveries in a row that ended because the instance did not come back."""
     ended = [
         rec
         for rec in state.nodes.values()
         if rec.ended
         and not (rec.is_for_capacity_change or rec.is_for_maintenance)
-        and now < add_seconds(rec.since, window_s)
+        and now < add_seconds_within_bounds(rec.since, window_s)
     ]
     failures = 0
     for rec in sorted(ended, key=lambda r: (r.since, r.id), reverse=True):
-        if rec.phase is NodePhase.RETURNED:
+        if rec.phase is NodeRecoveryPhase.RETURNED:
             break
-        failures += _is_launch_failure(rec)
+        failures += _is_instance_launch_failure(rec)
     return failures
 
 
-def _is_launch_failure(rec: NodeRecovery) -> bool:
-    if rec.phase is not NodePhase.ESCALATED or len(rec.trail) < 2:
+def _is_instance_launch_failure(rec: NodeRecovery) -> bool:
+    if rec.phase is not NodeRecoveryPhase.ESCALATED or len(rec.trail) < 2:
         return False
-    return rec.trail[-2].phase in (NodePhase.REMEDYING, NodePhase.REJOINING)
+    return rec.trail[-2].phase in (NodeRecoveryPhase.REMEDYING, NodeRecoveryPhase.REJOINING)
 
 
-def check_observe_mode(
-    c: RecoveryCandidate, view: PlanningView, t: GateCounts, policy: RecoveryPolicy, now: datetime
+def explain_recovery_block_by_observe_mode(
+    c: RecoveryCandidate,
+    view: PlanningView,
+    t: RecoveryGateCounts,
+    policy: RecoveryPolicy,
+    now: datetime,
 ) -> str | None:
     """Mode observe only journals. Last: what passes the others shows here."""
     if policy.mode is not OperatingMode.OBSERVE:
@@ -477,7 +551,7 @@ def check_observe_mode(
     return f"mode observe: would drain {c.node.name} and {c.fault.ladder[0]} it"
 
 
-class GateRow(Struct, frozen=True):
+class NamedRecoveryGate(Struct, frozen=True):
     """A gate, and whom it lets pass: an approval (`approvable`), an operator's own order."""
 
     name: str
@@ -486,30 +560,34 @@ class GateRow(Struct, frozen=True):
     manual: bool = True
 
 
-GATES: tuple[GateRow, ...] = (
-    GateRow("kill_switch", check_kill_switch),
-    GateRow("paused", check_pause),
-    GateRow("stale_facts", check_stale_facts),
-    GateRow("wrong_instance", check_instance_match),
-    GateRow("provider_acts", check_provider_repair),
-    GateRow("provider_auto_recovery", check_provider_auto_recovery),
-    GateRow("maintenance", check_maintenance),
-    GateRow("power_saving", check_power_saving, manual=False),
-    GateRow("foreign_drain", check_external_drain),
-    GateRow("protected", check_protected_node),
-    GateRow("not_allowed", check_allowed_partitions),
-    GateRow("correlated", check_correlated_faults, approvable=True, manual=False),
-    GateRow("drain_budget", check_drain_budget, approvable=True, manual=False),
-    GateRow("observing", check_observe_mode),
+GATES: tuple[NamedRecoveryGate, ...] = (
+    NamedRecoveryGate("kill_switch", explain_recovery_block_by_kill_switch),
+    NamedRecoveryGate("paused", explain_recovery_block_by_pause),
+    NamedRecoveryGate("stale_facts", explain_recovery_block_by_stale_readings),
+    NamedRecoveryGate("wrong_instance", explain_recovery_block_by_instance_mismatch),
+    NamedRecoveryGate("provider_acts", explain_recovery_block_by_provider_repair),
+    NamedRecoveryGate("provider_auto_recovery", explain_recovery_block_by_auto_recovery),
+    NamedRecoveryGate("maintenance", explain_recovery_block_by_maintenance),
+    NamedRecoveryGate("power_saving", explain_recovery_block_by_power_saving, manual=False),
+    NamedRecoveryGate("foreign_drain", explain_recovery_block_by_external_drain),
+    NamedRecoveryGate("protected", explain_recovery_block_by_protected_node),
+    NamedRecoveryGate("not_allowed", explain_recovery_block_by_partition),
+    NamedRecoveryGate(
+        "correlated", explain_recovery_block_by_correlated_faults, approvable=True, manual=False
+    ),
+    NamedRecoveryGate(
+        "drain_budget", explain_recovery_block_by_drain_budget, approvable=True, manual=False
+    ),
+    NamedRecoveryGate("observing", explain_recovery_block_by_observe_mode),
 )
 
 OF_CLOUD = frozenset({"wrong_instance", "provider_acts"})
 """The gates that rest on the cloud's last reading: an old one may hold what is over by now."""
 
 
-def is_target_approved(
+def is_target_approved_by_operator(
     target: str, view: PlanningView, policy: RecoveryPolicy, now: datetime
 ) -> bool:
     """Return whether an operator's approval of this target is still valid."""
     at = view.state.approvals.get(target)
-    return at is not None and now < add_seconds(at, policy.budgets.approval_s)
+    return at is not None and now < add_seconds_within_bounds(at, policy.budgets.approval_s)

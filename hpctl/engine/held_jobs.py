@@ -15,7 +15,7 @@ _ENDED_BY_SIGNAL: Final = ("0", "137", "143")
 """The exit codes of a script that Slurm ended: by SIGKILL and SIGTERM where it traps them."""
 
 
-class HeldJob(Struct, frozen=True):
+class SlurmHeldJob(Struct, frozen=True):
     """A job that Slurm holds. `why`: since when or for what, as the end of a sentence."""
 
     job: SlurmJob
@@ -27,24 +27,24 @@ class HeldJob(Struct, frozen=True):
         return self.job.submit
 
 
-def find_held_jobs(w: World) -> list[HeldJob]:
+def find_slurm_held_jobs(w: World) -> list[SlurmHeldJob]:
     """Return the registered jobs that Slurm holds, by id, but those under a gate of hpctl's or in
     recovery. An operator who runs `scontrol hold` or `scontrol requeuehold` knows of the hold."""
     found = []
     for job in w.slurm.jobs.values() if w.slurm else ():
-        why = _find_hold_cause(job)
+        why = _find_slurm_hold_cause(job)
         if not why or str(job.id) in w.state.holds or job.id in w.state.open_jobs:
             continue
         if parse_registration_comment(job.comment) is not None:
-            found.append(HeldJob(job, why))
+            found.append(SlurmHeldJob(job, why))
     return sorted(found, key=lambda one: one.job.id)
 
 
-def _find_hold_cause(job: SlurmJob) -> str:
+def _find_slurm_hold_cause(job: SlurmJob) -> str:
     """Return why Slurm holds a job; "" where it does not, or where a person has asked for it."""
-    if job.held_after_run and _has_nonsignal_exit_code(job):
+    if job.is_held_after_requeue and _has_nonsignal_exit_code(job):
         return "since its last run ended"
-    if job.cannot_start:
+    if job.is_held_as_unable_to_start:
         return f"because it could not start it as it is ({job.reason})"
     return ""
 
@@ -60,7 +60,7 @@ def describe_release_command(job: SlurmJob) -> str:
     release without the hold may leave it as it is (seen live).
     """
     shown = job.shown
-    if job.cannot_start:
+    if job.is_held_as_unable_to_start:
         return (
             f"a person to find in `scontrol show job {shown}` what it asks for and no node has;"
             f" then `scontrol hold {shown}` and `scontrol release {shown}` make Slurm try again, or"

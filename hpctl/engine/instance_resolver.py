@@ -8,9 +8,9 @@ from datetime import datetime
 
 from hpctl.toolkit.addresses import resolve_ipv4
 from hpctl.toolkit.compat import UTC
-from hpctl.vocabulary.cloud_facts import ProviderView
+from hpctl.vocabulary.cloud_facts import CloudProviderView
 from hpctl.vocabulary.identity import NodeName
-from hpctl.vocabulary.instance_join import InstanceJoin, map_instances_to_nodes
+from hpctl.vocabulary.instance_join import InstanceNodeMapping, map_instances_to_nodes
 from hpctl.vocabulary.slurm_facts import SchedulerView
 
 NEVER = datetime(1970, 1, 1, tzinfo=UTC)
@@ -24,13 +24,16 @@ ASKED_S = 5.0
 """How long one round may ask: a resolver that is away takes seconds for each name."""
 
 
-class InstanceResolver:
+class InstanceToNodeMatcher:
     """Joins views of the provider and of Slurm. One thread joins, another may `resolve`."""
 
     def __init__(self) -> None:
-        self._of: tuple[ProviderView | None, Mapping[NodeName, str], Mapping[str, str]]
+        self._of: tuple[CloudProviderView | None, Mapping[NodeName, str], Mapping[str, str]]
         self._of = (None, {}, {})
-        self._last: tuple[ProviderView, InstanceJoin] = (ProviderView(NEVER), InstanceJoin())
+        self._last: tuple[CloudProviderView, InstanceNodeMapping] = (
+            CloudProviderView(NEVER),
+            InstanceNodeMapping(),
+        )
         self._known: Mapping[str, str] = {}
         self._asked: dict[str, float] = {}
 
@@ -40,8 +43,8 @@ class InstanceResolver:
         return self._of[1]
 
     def join(
-        self, provider: ProviderView, slurm: SchedulerView
-    ) -> tuple[ProviderView, InstanceJoin]:
+        self, provider: CloudProviderView, slurm: SchedulerView
+    ) -> tuple[CloudProviderView, InstanceNodeMapping]:
         """Return the provider's view with every instance's node as Slurm calls it, and the join
         itself."""
         before, addresses, resolved = self._of
@@ -78,11 +81,11 @@ class InstanceResolver:
         return changed
 
 
-def join_instances_once(
-    provider: ProviderView, slurm: SchedulerView | None
-) -> tuple[ProviderView, InstanceJoin]:
+def match_instances_to_nodes_once(
+    provider: CloudProviderView, slurm: SchedulerView | None
+) -> tuple[CloudProviderView, InstanceNodeMapping]:
     """Return instances and nodes joined, for a single reading: names are resolved if needed."""
-    resolver, nodes = InstanceResolver(), slurm or SchedulerView(provider.as_of)
+    resolver, nodes = InstanceToNodeMatcher(), slurm or SchedulerView(provider.as_of)
     found = resolver.join(provider, nodes)
     return resolver.join(provider, nodes) if resolver.resolve() else found
 

@@ -7,16 +7,20 @@ from typing import Final
 from msgspec import Struct
 
 from hpctl.engine.world import World
-from hpctl.toolkit.bounds import add_seconds
+from hpctl.toolkit.bounds import add_seconds_within_bounds
 from hpctl.vocabulary.identity import JobId, NodeName
-from hpctl.vocabulary.job_recovery import JobPhase, JobRecovery, JobSignal
+from hpctl.vocabulary.job_recovery import JobRecovery, JobRecoveryPhase, JobRecoverySignal
 from hpctl.vocabulary.slurm_facts import SlurmJob, SlurmNode
 
 LATELY: Final = timedelta(days=7)
 """So long the losses of a job are shown that Slurm no longer knows."""
 LEAST: Final = 0.1
 """Fewer GPU-hours are only said to be fewer."""
-_GOES_ON: Final = (JobSignal.RUNNING_SEEN, JobSignal.WENT_ON, JobSignal.FINISHED)
+_GOES_ON: Final = (
+    JobRecoverySignal.RUNNING_SEEN,
+    JobRecoverySignal.WENT_ON,
+    JobRecoverySignal.FINISHED,
+)
 
 
 class JobInterruption(Struct, frozen=True):
@@ -61,22 +65,22 @@ class JobDowntime(Struct, frozen=True):
 NO_LOSSES: Final = JobDowntime((), 0, 0)
 
 
-def find_job_interruption(rec: JobRecovery, now: datetime) -> tuple[datetime, datetime]:
+def find_job_interruption_times(rec: JobRecovery, now: datetime) -> tuple[datetime, datetime]:
     """Return from when to when a job made no progress: from its trouble, or its recovery's
     opening, to its next run, or until it was left to its owner.
 
     A recovery that was canceled before the job ran again did not stop it.
     """
-    end = next((move.at for move in rec.trail if JobSignal(move.signal) in _GOES_ON), None)
+    end = next((move.at for move in rec.trail if JobRecoverySignal(move.signal) in _GOES_ON), None)
     begin = min(rec.opened, rec.trouble.at) if rec.trouble is not None else rec.opened
-    if end is None and rec.phase is JobPhase.CANCELLED:
+    if end is None and rec.phase is JobRecoveryPhase.CANCELLED:
         return begin, begin
     if end is None:
         end = rec.since if rec.ended else max(now, rec.since)
     return min(begin, end), end
 
 
-def count_gpus(names: Iterable[NodeName], nodes: Mapping[NodeName, SlurmNode]) -> int:
+def count_gpus_of_nodes(names: Iterable[NodeName], nodes: Mapping[NodeName, SlurmNode]) -> int:
     """Return how many GPUs these nodes have by Slurm's GRES; 0 where it does not count them."""
     return sum(dict(nodes[name].has.gres).get("gpu", 0) for name in names if name in nodes)
 
@@ -104,7 +108,7 @@ def find_job_downtime(
     `now`: until when an interruption that lasts is counted."""
     if not hits:
         return NO_LOSSES
-    spans = [(rec, find_job_interruption(rec, now)) for rec in hits]
+    spans = [(rec, find_job_interruption_times(rec, now)) for rec in hits]
     losses = tuple(JobInterruption(begin, end, rec) for rec, (begin, end) in spans if end > begin)
     troubles = (rec.trouble for rec in hits if rec.trouble is not None)
     wrong = [trouble for trouble in troubles if trouble.progress is not None]
@@ -112,9 +116,9 @@ def find_job_downtime(
     return JobDowntime(losses, _count_job_gpus(w, job, hits[-1]), redone)
 
 
-def has_recent_phase_change(rec: JobRecovery, now: datetime) -> bool:
+def has_recovery_changed_phase_recently(rec: JobRecovery, now: datetime) -> bool:
     """Return whether a recovery moved lately enough to be shown where its job has left Slurm."""
-    return now < add_seconds(rec.since, LATELY.total_seconds())
+    return now < add_seconds_within_bounds(rec.since, LATELY.total_seconds())
 
 
 def _count_job_gpus(w: World, job: SlurmJob | None, last: JobRecovery) -> int:
@@ -123,6 +127,6 @@ def _count_job_gpus(w: World, job: SlurmJob | None, last: JobRecovery) -> int:
     nodes = w.slurm.nodes if w.slurm is not None else {}
     held = (job.nodes if job is not None else ()) or last.ran_on
     if held:
-        return count_gpus(held, nodes)
+        return count_gpus_of_nodes(held, nodes)
     size = last.nodes or (job.wants if job is not None else 0) or len(last.bad_nodes)
-    return count_gpus(last.bad_nodes[:1], nodes) * size
+    return count_gpus_of_nodes(last.bad_nodes[:1], nodes) * size

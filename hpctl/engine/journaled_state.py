@@ -13,7 +13,7 @@ class JournaledState:
     """The loop changes it; other threads may read `state`."""
 
     def __init__(self, journal: Journal, took: Callable[[float], None] = lambda _: None) -> None:
-        """Replay the journal. Raises Unavailable, JournalCorrupt, journal.state.Corrupt.
+        """Replay the journal. Raises Unavailable, CorruptJournalError, journal.state.Corrupt.
 
         `took` hears how many seconds each append took.
         """

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 
-def read_stop_reason(kill_switch: Path) -> str:
+def read_kill_switch_reason(kill_switch: Path) -> str:
     """Return why nothing may be done at all, where the kill switch says so; else an empty text."""
     try:
         kill_switch.stat()

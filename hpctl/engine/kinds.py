@@ -15,9 +15,9 @@ from hpctl.engine.view import PlanningView, RecoveryCandidate, Request
 from hpctl.vocabulary.assessment import FaultClass
 from hpctl.vocabulary.change import ChangeOpened
 from hpctl.vocabulary.identity import JobAttempt, NodeGeneration, NodeName, RecoveryId
-from hpctl.vocabulary.isolation import InconsistentState
+from hpctl.vocabulary.isolation import ItemProcessingFailure
 from hpctl.vocabulary.policy import RecoveryPolicy
-from hpctl.vocabulary.recovery import Next, StartStep
+from hpctl.vocabulary.recovery import Next, StepStartDecision
 from hpctl.vocabulary.slurm_facts import SlurmJob, SlurmNode
 
 JobsByNode = Mapping[NodeName, Sequence[SlurmJob]]
@@ -29,20 +29,20 @@ class RecoveryPlan(Struct, frozen=True):
 
     opens: tuple[NodeRecoveryOpened | JobRecoveryOpened | ChangeOpened, ...] = ()
     holds: tuple[GateBlocked, ...] = ()
-    flaws: tuple[InconsistentState, ...] = ()
+    flaws: tuple[ItemProcessingFailure, ...] = ()
     candidates: tuple[RecoveryCandidate, ...] = ()
     """What the gates were asked about, each with an open or a hold."""
 
 
-class DueStep(Struct, frozen=True):
+class DueRecoveryStep(Struct, frozen=True):
     """A step that a recovery wants now. `attempt`: of the job, for a job's step."""
 
     recovery: RecoveryId
-    do: StartStep
+    do: StepStartDecision
     attempt: JobAttempt | None = None
 
 
-class RecoveryAnswer(Struct, frozen=True):
+class RecoveryAdvanceResult(Struct, frozen=True):
     """What one recovery answered. `generation`: the new one, where it saw one."""
 
     recovery: RecoveryId
@@ -51,11 +51,11 @@ class RecoveryAnswer(Struct, frozen=True):
     generation: NodeGeneration | None = None
 
 
-Answers = tuple[list[RecoveryAnswer], list[InconsistentState]]
+Answers = tuple[list[RecoveryAdvanceResult], list[ItemProcessingFailure]]
 """The answers of all open recoveries of one kind, and what could not be advanced."""
 
 
-def find_no_candidates(
+def return_no_candidates(
     view: PlanningView,  # noqa: ARG001
     policy: RecoveryPolicy,  # noqa: ARG001
     treated: Collection[NodeName],  # noqa: ARG001
@@ -65,7 +65,7 @@ def find_no_candidates(
     return []
 
 
-def plan_nothing(
+def return_empty_recovery_plan(
     view: PlanningView,  # noqa: ARG001
     policy: RecoveryPolicy,  # noqa: ARG001
     here: JobsByNode,  # noqa: ARG001
@@ -75,11 +75,11 @@ def plan_nothing(
     return RecoveryPlan()
 
 
-Withdrawn = tuple[Mapping[NodeName, str], Sequence[InconsistentState]]
+Withdrawn = tuple[Mapping[NodeName, str], Sequence[ItemProcessingFailure]]
 """Why the recoveries of nodes are taken back, and what could not be decided."""
 
 
-def withdraw_nothing(
+def withdraw_no_recoveries(
     view: PlanningView,  # noqa: ARG001
     policy: RecoveryPolicy,  # noqa: ARG001
     now: datetime,  # noqa: ARG001
@@ -121,14 +121,16 @@ class RecoveryKind(Struct, frozen=True):
     advance: Callable[[PlanningView, RecoveryPolicy, JobsByNode, datetime], Answers]
     find_candidates: Callable[
         [PlanningView, RecoveryPolicy, Collection[NodeName], datetime], list[RecoveryCandidate]
-    ] = find_no_candidates
+    ] = return_no_candidates
     plan: Callable[[PlanningView, RecoveryPolicy, JobsByNode, datetime], RecoveryPlan] = (
-        plan_nothing
+        return_empty_recovery_plan
     )
     plan_after: Callable[[PlanningView, RecoveryPolicy, JobsByNode, datetime], RecoveryPlan] = (
-        plan_nothing
+        return_empty_recovery_plan
     )
-    find_withdrawn: Callable[[PlanningView, RecoveryPolicy, datetime], Withdrawn] = withdraw_nothing
+    find_withdrawn: Callable[[PlanningView, RecoveryPolicy, datetime], Withdrawn] = (
+        withdraw_no_recoveries
+    )
     orders: Mapping[str, OperatorOrder] = {}
     requests: Mapping[str, AnswerRequest] = {}
     pair_instances: Callable[[EngineState], Iterable[tuple[RecoveryId, RecoveryId | None]]] = (

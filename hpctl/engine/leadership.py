@@ -18,11 +18,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpctl.engine.journal.events import RequestTaken
-from hpctl.engine.journal.rows import DaemonIdentity, DaemonInfo, StandbyInfo
-from hpctl.engine.journal.store import JournalStore, LeaseHeld, LeaseLost
+from hpctl.engine.journal.rows import DaemonIdentity, DaemonLeaseInfo, StandbyInfo
+from hpctl.engine.journal.store import JournalStore, LeaseHeldByOtherError, LeaseLostError
 from hpctl.engine.journaled_state import JournaledState
 from hpctl.engine.view import Request
-from hpctl.toolkit.bounds import add_seconds
+from hpctl.toolkit.bounds import add_seconds_within_bounds
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.ports import Clock
 
@@ -45,7 +45,7 @@ FOLLOW_S, BEHIND = 180.0, 50
 that is not further behind in events: each is a second old when it says so."""
 
 
-def read_boot_clock() -> float:
+def read_seconds_since_boot() -> float:
     """Return seconds that no clock setting moves, and that go on while the machine is suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
@@ -67,7 +67,7 @@ class Leadership:
         me: DaemonIdentity,
         terms: LeaseTerms,
         clock: Clock,
-        now: Callable[[], float] = read_boot_clock,
+        now: Callable[[], float] = read_seconds_since_boot,
     ) -> None:
         """`now`: seconds of this host's own."""
         self._store, self._me, self._clock = store, me, clock
@@ -77,7 +77,7 @@ class Leadership:
         self._progress = now()
         self._mark: object = None
         self._since = now()
-        self._seen: DaemonInfo | None = None
+        self._seen: DaemonLeaseInfo | None = None
         self._standbys: dict[str, tuple[float, StandbyInfo]] = {}
         self._shown = (0.0, "", me.mode)
         self._ended = threading.Event()
@@ -90,7 +90,7 @@ class Leadership:
         self.hand_over_to = ""
         """The address of the standby that is to lead next."""
         self._active_controller = ""
-        self.lease: DaemonInfo | None = None
+        self.lease: DaemonLeaseInfo | None = None
         """The row of the lease as this daemon wrote it last; None while it never led."""
         if terms.shared:
             store.block_writes_until_lease()
@@ -105,7 +105,7 @@ class Leadership:
         """Return whether this daemon takes reports and requests now."""
         return self._caught_up and self.leads
 
-    def mark_caught_up(self) -> None:
+    def mark_leader_state_caught_up(self) -> None:
         """Serve from now on: what the former leader knew is in memory. A report that is folded
         into less would have what the node said before forgotten."""
         self._caught_up = True
@@ -136,7 +136,8 @@ class Leadership:
 
     def try_to_lead(self) -> bool:
         """Look at the lease once; take it where it is free or has run out. Raises Unavailable,
-        JournalCorrupt, OSError; LeaseHeld where a file's other daemon lives on another host."""
+        CorruptJournalError, OSError; LeaseHeldByOtherError where a file's other daemon lives on
+        another host."""
         seen = self._store.daemon()
         now = self._now()
         mark = seen and (seen.epoch, seen.beat, seen.heartbeat, seen.host, seen.pid)
@@ -144,13 +145,13 @@ class Leadership:
             self._mark, self._since = mark, now
         self._seen = seen
         if not self._shared:
-            self._refuse_other_host(seen)
+            self._refuse_lease_of_other_host(seen)
         elif seen is not None and self._must_wait_for_lease(seen, now - self._since):
             return False
         began, at = self._now(), self._clock.now()
         try:
             self._store.take_lease(self._me, seen, at, self._lease_s)
-        except LeaseHeld:
+        except LeaseHeldByOtherError:
             if not self._shared:
                 raise
             return False
@@ -159,22 +160,22 @@ class Leadership:
         self._progress = self.led_since = began
         if self._shared:
             self._thread = threading.Thread(
-                target=self._renew_until_ended, name="lease", daemon=True
+                target=self._renew_lease_until_stopped, name="lease", daemon=True
             )
             self._thread.start()
         return True
 
-    def _make_own_lease(self, seen: DaemonInfo | None, at: datetime) -> DaemonInfo:
+    def _make_own_lease(self, seen: DaemonLeaseInfo | None, at: datetime) -> DaemonLeaseInfo:
         """Return the row that `Store.take_lease` wrote."""
         me = self._me
-        return DaemonInfo(
+        return DaemonLeaseInfo(
             host=me.host,
             pid=me.pid,
             version=me.version,
             mode=me.mode,
             started=at,
             heartbeat=at,
-            until=add_seconds(at, self._lease_s),
+            until=add_seconds_within_bounds(at, self._lease_s),
             last_cycle_s=0.0,
             epoch=seen.epoch + 1 if seen else 1,
             lease_s=self._lease_s,
@@ -189,25 +190,25 @@ class Leadership:
             self.lease = replace(
                 self.lease,
                 heartbeat=at,
-                until=add_seconds(at, self._lease_s),
+                until=add_seconds_within_bounds(at, self._lease_s),
                 beat=self.lease.beat + 1,
                 last_cycle_s=last_cycle_s,
                 trouble=trouble,
                 mode=mode,
             )
 
-    def _refuse_other_host(self, seen: DaemonInfo | None) -> None:
+    def _refuse_lease_of_other_host(self, seen: DaemonLeaseInfo | None) -> None:
         """The directory's lock proves a former holder of this host to be dead; another host's
         lease must have ended."""
         if seen and seen.host != self._me.host and seen.until > self._clock.now():
-            raise LeaseHeld(
+            raise LeaseHeldByOtherError(
                 f"cannot start: the daemon on {seen.host} (pid {seen.pid}) uses the journal until"
                 f" {seen.until:%H:%M:%S} UTC",
                 "stop that daemon; several head nodes can share a journal only in a database "
                 "(docs/head-nodes.md)",
             )
 
-    def _must_wait_for_lease(self, seen: DaemonInfo, still_s: float) -> bool:
+    def _must_wait_for_lease(self, seen: DaemonLeaseInfo, still_s: float) -> bool:
         """Return whether a row that stood still for so long may yet be renewed, or is another's
         first."""
         if not seen.lease_s and seen.successor:
@@ -228,17 +229,18 @@ class Leadership:
         self._store.record_standby_heartbeat(self._me, self._beats, self._clock.now())
 
     def note(self, last_cycle_s: float, trouble: str, mode: str) -> None:
-        """Note what the lease's row says of the loop. Raises LeaseLost, OSError, where no thread
-        renews."""
+        """Note what the lease's row says of the loop. Raises LeaseLostError, OSError, where no
+        thread renews."""
         self._shown = (last_cycle_s, trouble, mode)
         if not self._shared:
             self._renew_stored_lease(self._clock.now())
 
     def progress(self) -> None:
-        """Note that the loop makes progress. Raises LeaseLost where another daemon took over."""
+        """Note that the loop makes progress. Raises LeaseLostError where another daemon took
+        over."""
         self._progress = self._now()
         if self.lost:
-            raise LeaseLost(
+            raise LeaseLostError(
                 "another hpctl daemon took over the journal",
                 "nothing to do: this daemon waits as the standby",
             )
@@ -258,7 +260,7 @@ class Leadership:
             return
         try:
             self._renew_stored_lease(self._clock.now())
-        except LeaseLost as error:
+        except LeaseLostError as error:
             self._until, self.lost = -math.inf, True
             log.error("%s", error)
             return
@@ -269,7 +271,7 @@ class Leadership:
         with contextlib.suppress(HpctlError):
             self._read_standbys()
 
-    def _renew_until_ended(self) -> None:
+    def _renew_lease_until_stopped(self) -> None:
         while not self._ended.wait(self._lease_s / RENEWALS) and not self.lost:
             self.renew()
 
@@ -302,7 +304,8 @@ class Leadership:
         return frozenset(known - {self._me.host, *(one.host for one in self.ready())})
 
     def release(self) -> None:
-        """Let go of the lease, so that a standby takes it at once. Raises LeaseLost, OSError."""
+        """Let go of the lease, so that a standby takes it at once. Raises LeaseLostError,
+        OSError."""
         self._ended.set()
         if self._thread is not None:
             self._thread.join()
@@ -314,7 +317,7 @@ class Leadership:
 
     def take(self, request: Request, memory: JournaledState) -> None:
         """Answer `hpctl daemon failover` in the journal; where it is yes, `hand_over_to` names who
-        is next. Raises LeaseLost, OSError."""
+        is next. Raises LeaseLostError, OSError."""
         now, by, target = self._clock.now(), request.by or "operator", request.target
         ready = self.ready()
         chosen = [one for one in ready if target in ("", one.host, one.address)]
@@ -330,7 +333,7 @@ class Leadership:
         if ok:
             self.hand_over_to = chosen[0].address
 
-    def follow_active_controller(self) -> None:
+    def hand_over_to_active_controller_host(self) -> None:
         """Hand over to a standby on the active slurmctld's host, where this is another one."""
         led = self._now() - self.led_since
         if not self._shared or self._is_controller_host(self._me.host) or led < FOLLOW_S:

@@ -2,20 +2,20 @@
 
 from msgspec import Struct
 
-from hpctl.engine.adapters import make_fault_rules
+from hpctl.engine.adapters import build_fault_rules_with_overrides
 from hpctl.engine.config import Config
-from hpctl.engine.run_policies import RunPolicies
+from hpctl.engine.run_policies import RunPolicyMerger
 from hpctl.faults.catalogue import FaultRules
 from hpctl.vocabulary.policy import RecoveryPolicy
 
 
-class _DerivedConfig(Struct, frozen=True):
+class _ConfigWithDerivedValues(Struct, frozen=True):
     """A configuration with all that is derived from it."""
 
     config: Config
     rules: FaultRules
     policy: RecoveryPolicy
-    run_policies: RunPolicies
+    run_policies: RunPolicyMerger
 
 
 class LiveConfig:
@@ -26,7 +26,7 @@ class LiveConfig:
 
     def __init__(self, config: Config) -> None:
         """Raises HpctlError where the configuration names a rule that the catalogue lacks."""
-        self._in_force = _derive_config(config)
+        self._in_force = _derive_values_from_config(config)
 
     @property
     def config(self) -> Config:
@@ -44,20 +44,20 @@ class LiveConfig:
         return self._in_force.policy
 
     @property
-    def run_policies(self) -> RunPolicies:
+    def run_policies(self) -> RunPolicyMerger:
         """Return the recovery policies of jobs, merged by this configuration."""
         return self._in_force.run_policies
 
     def replace(self, config: Config) -> None:
         """Put another configuration in force; on an error the one before stays. Raises HpctlError,
         ArithmeticError, TypeError, ValueError."""
-        self._in_force = _derive_config(config)
+        self._in_force = _derive_values_from_config(config)
 
 
-def _derive_config(config: Config) -> _DerivedConfig:
-    return _DerivedConfig(
+def _derive_values_from_config(config: Config) -> _ConfigWithDerivedValues:
+    return _ConfigWithDerivedValues(
         config=config,
-        rules=make_fault_rules(config),
+        rules=build_fault_rules_with_overrides(config),
         policy=config.policy(),
-        run_policies=RunPolicies(config.run_policy_layers),
+        run_policies=RunPolicyMerger(config.list_run_policy_layers),
     )

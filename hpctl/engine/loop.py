@@ -10,19 +10,19 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from hpctl.engine.advance import RecoveryPassResult, advance_recoveries
-from hpctl.engine.clock_watch import ClockWatch
+from hpctl.engine.advance import RecoveryPassResult, advance_open_recoveries
+from hpctl.engine.clock_watch import WallClockChangeDetector
 from hpctl.engine.execute import StepExecutor
 from hpctl.engine.journal.events import Event, GateBlocked, HoldLifted, JobReported
 from hpctl.engine.journal.state import EngineState
 from hpctl.engine.journaled_state import JournaledState
 from hpctl.engine.kinds import RecoveryKind
 from hpctl.engine.pauses import list_pause_end_events
-from hpctl.engine.plan import merge_holds, plan_followup_recoveries, plan_recoveries
+from hpctl.engine.plan import merge_gate_blocks, plan_followup_recoveries, plan_recoveries
 from hpctl.engine.requests import (
-    collect_operator_orders,
-    collect_request_handlers,
-    process_request_isolated,
+    map_verbs_to_operator_orders,
+    map_verbs_to_request_handlers,
+    process_request_catching_errors,
 )
 from hpctl.engine.view import (
     PlanningView,
@@ -32,7 +32,7 @@ from hpctl.engine.view import (
     group_jobs_by_node,
 )
 from hpctl.faults.catalogue import FaultRules
-from hpctl.vocabulary.isolation import InconsistentState, isolate_each_call
+from hpctl.vocabulary.isolation import ItemProcessingFailure, process_items_capturing_failures
 from hpctl.vocabulary.policy import OperatingMode, RecoveryPolicy
 from hpctl.vocabulary.ports import Clock
 from hpctl.vocabulary.recovery import RecheckInterval
@@ -41,7 +41,7 @@ MAX_PASSES = 50
 """A recovery has fewer phases than this: more passes in one cycle is a bug, not a recovery."""
 
 
-class NextCycle(Struct, frozen=True):
+class NextLoopCycleTime(Struct, frozen=True):
     """When the next cycle should come, if nothing wakes the loop before."""
 
     acted: bool
@@ -49,7 +49,7 @@ class NextCycle(Struct, frozen=True):
     until: datetime | None
 
 
-class WorldObserver(Protocol):
+class PlanningViewObserver(Protocol):
     """What reads the world for one cycle."""
 
     @property
@@ -74,7 +74,7 @@ class RequestSource(Protocol):
         """Return the requests that are not taken yet."""
 
 
-class CycleResult(Struct, frozen=True):
+class RecoveryCycleResult(Struct, frozen=True):
     """What one cycle saw and decided.
 
     `holds` has all that was blocked, the flawed included. `slurm_trouble` and `cloud_trouble` say
@@ -86,7 +86,7 @@ class CycleResult(Struct, frozen=True):
     policy: RecoveryPolicy
     candidates: tuple[RecoveryCandidate, ...] = ()
     holds: tuple[GateBlocked, ...] = ()
-    flaws: tuple[InconsistentState, ...] = ()
+    flaws: tuple[ItemProcessingFailure, ...] = ()
     slurm_trouble: str = ""
     cloud_trouble: str = ""
 
@@ -105,7 +105,7 @@ class RecoveryLoop:
         self,
         memory: JournaledState,
         executor: StepExecutor,
-        observer: WorldObserver,
+        observer: PlanningViewObserver,
         requests: RequestSource,
         clock: Clock,
         kinds: Sequence[RecoveryKind],
@@ -115,10 +115,10 @@ class RecoveryLoop:
         `jobs` None: no supervisor of a job reports."""
         self._memory, self.executor, self._observer = memory, executor, observer
         self._requests, self._jobs, self._clock = requests, jobs, clock
-        self._clock_watch = ClockWatch(clock)
-        self._kinds, self._orders = kinds, collect_operator_orders(kinds)
-        self._answers = collect_request_handlers(kinds)
-        self.last: CycleResult | None = None
+        self._clock_watch = WallClockChangeDetector(clock)
+        self._kinds, self._orders = kinds, map_verbs_to_operator_orders(kinds)
+        self._answers = map_verbs_to_request_handlers(kinds)
+        self.last: RecoveryCycleResult | None = None
         """The last cycle that came to its end."""
 
     @property
@@ -127,20 +127,24 @@ class RecoveryLoop:
         return self._memory.state
 
     @property
-    def flaws(self) -> tuple[InconsistentState, ...]:
+    def flaws(self) -> tuple[ItemProcessingFailure, ...]:
         """Return what could not be handled in the last cycle, one entry each."""
         return self.last.flaws if self.last else ()
 
-    def cycle(self, policy: RecoveryPolicy, rules: FaultRules, *, quiet: bool = False) -> NextCycle:
+    def cycle(
+        self, policy: RecoveryPolicy, rules: FaultRules, *, quiet: bool = False
+    ) -> NextLoopCycleTime:
         """Once round. `quiet`: no event asks for it. Raises what the journal raises; what raises
         about one thing is its flaw."""
         self.executor.collect()
         self._memory.append(self._clock_watch.look(self.state.newest))
         reports = self._jobs.news() if self._jobs is not None else ()
-        _, of_reports = isolate_each_call("fold", reports, lambda e: e.report.job, self.state.fold)
-        view, now = self._observe_world(policy, rules, quiet=quiet and not reports)
+        _, of_reports = process_items_capturing_failures(
+            "fold", reports, lambda e: e.report.job, self.state.fold
+        )
+        view, now = self._observe_planning_view(policy, rules, quiet=quiet and not reports)
         for request in self._requests.pending():
-            events = process_request_isolated(
+            events = process_request_catching_errors(
                 request, view, policy, now, self._orders, self._answers
             )
             self._memory.append(events)
@@ -155,9 +159,9 @@ class RecoveryLoop:
         begun = self.executor.run(progress.due)
         flaws = [*view.flaws.values(), *of_reports, *decided.flaws, *later.flaws, *progress.flaws]
         flaws += self.executor.flaws()
-        holds = merge_holds(flaws, [*decided.holds, *later.holds], self.state.holds, now)
-        self._memory.append(self._list_hold_changes(holds, now))
-        self.last = CycleResult(
+        holds = merge_gate_blocks(flaws, [*decided.holds, *later.holds], self.state.holds, now)
+        self._memory.append(self._list_gate_block_changes(holds, now))
+        self.last = RecoveryCycleResult(
             at=now,
             view=view,
             policy=policy,
@@ -169,9 +173,11 @@ class RecoveryLoop:
         )
         # What has ended may be decided again: a run that failed again, say.
         ended = self._count_open_recoveries() < before
-        return find_next_cycle(progress, view, begun or ended or bool(decided.opens or later.opens))
+        return find_next_loop_cycle_time(
+            progress, view, begun or ended or bool(decided.opens or later.opens)
+        )
 
-    def _observe_world(
+    def _observe_planning_view(
         self, policy: RecoveryPolicy, rules: FaultRules, *, quiet: bool
     ) -> tuple[PlanningView, datetime]:
         """Return the world, and when it was looked at. Where something would be begun on what was
@@ -179,12 +185,14 @@ class RecoveryLoop:
         acts = policy.mode is not OperatingMode.OBSERVE
         view = self._observer.look(self.state, rules, acts, quiet=quiet)
         now = self._clock.now()
-        if view.reading is SlurmReadScope.NONE and self._has_new_work(view, policy, rules, now):
+        if view.reading is SlurmReadScope.NONE and self._has_new_recovery_work(
+            view, policy, rules, now
+        ):
             view = self._observer.look(self.state, rules, acts)
             now = self._clock.now()
         return view, now
 
-    def _has_new_work(
+    def _has_new_recovery_work(
         self, view: PlanningView, policy: RecoveryPolicy, rules: FaultRules, now: datetime
     ) -> bool:
         if self._requests.pending():
@@ -202,13 +210,13 @@ class RecoveryLoop:
         self, view: PlanningView, policy: RecoveryPolicy, now: datetime
     ) -> RecoveryPassResult:
         for _ in range(MAX_PASSES):
-            progress = advance_recoveries(view, policy, now, self._kinds)
+            progress = advance_open_recoveries(view, policy, now, self._kinds)
             if not progress.moves:
                 return progress
             self._memory.append(progress.moves)
         raise RuntimeError(f"recoveries still move after {MAX_PASSES} passes: {progress.moves}")
 
-    def _list_hold_changes(self, holds: Sequence[GateBlocked], now: datetime) -> list[Event]:
+    def _list_gate_block_changes(self, holds: Sequence[GateBlocked], now: datetime) -> list[Event]:
         """Holds are written once per change of reason, not once per cycle."""
         known = self.state.holds
         reasons = {target: (hold.gate, hold.rule) for target, hold in known.items()}
@@ -225,7 +233,9 @@ _SOONEST = (
 )
 
 
-def find_next_cycle(progress: RecoveryPassResult, view: PlanningView, acted: bool) -> NextCycle:
+def find_next_loop_cycle_time(
+    progress: RecoveryPassResult, view: PlanningView, acted: bool
+) -> NextLoopCycleTime:
     """Return when the loop looks again: at the end of the first wait, at once where it `acted`."""
     look = min((w.look for w in progress.waits), key=_SOONEST.index, default=RecheckInterval.WOKEN)
     times = [w.until for w in progress.waits]
@@ -233,4 +243,4 @@ def find_next_cycle(progress: RecoveryPassResult, view: PlanningView, acted: boo
     if view.silent_at is not None:
         times.append(view.silent_at)
     times += [p.until for p in view.state.pauses.values() if p.until and p.lifted is None]
-    return NextCycle(acted, look, min(times, default=None))
+    return NextLoopCycleTime(acted, look, min(times, default=None))

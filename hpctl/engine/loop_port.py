@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # the intake's process has none of them
     from hpctl.vocabulary.ports import Clock
 
 
-class LoopPort(Struct, frozen=True):
+class RecoveryLoopAccess(Struct, frozen=True):
     """What the loop knows, by which clock, and how to wake it."""
 
     observer: ClusterObserver

@@ -4,8 +4,8 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from hpctl.engine.journal.state import EngineState
-from hpctl.toolkit.bounds import add_seconds
-from hpctl.vocabulary.change import ChangePhase, ClusterChange
+from hpctl.toolkit.bounds import add_seconds_within_bounds
+from hpctl.vocabulary.change import ClusterChange, ClusterChangePhase
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.policy import RecoveryPolicy
 
@@ -19,12 +19,12 @@ SAME: Final = timedelta(seconds=2)
 """Two times of a reservation that differ by less are one."""
 
 
-def get_window_lead_s(policy: RecoveryPolicy) -> float:
+def get_maintenance_window_lead_s(policy: RecoveryPolicy) -> float:
     """Return how many seconds before a window begins the jobs on its nodes are saved and moved."""
     return max(policy.node.maintenance_lead_s or 0.0, policy.job.save_grace_s + STOP_S)
 
 
-def find_next_window_time(
+def find_next_maintenance_window_action_time(
     window: ClusterChange, policy: RecoveryPolicy, now: datetime
 ) -> datetime | None:
     """Return when hpctl does something about a window that waits for a time; None: it has none."""
@@ -32,29 +32,33 @@ def find_next_window_time(
     if start is None or end is None:
         return None
     times = (
-        add_seconds(start, -get_window_lead_s(policy)),
+        add_seconds_within_bounds(start, -get_maintenance_window_lead_s(policy)),
         start,
-        add_seconds(end, -END_LEAD_S),
+        add_seconds_within_bounds(end, -END_LEAD_S),
         end,
     )
     return min((at for at in times if at > now), default=None)
 
 
-def find_nodes_of_due_windows(
+def find_nodes_of_due_maintenance_windows(
     state: EngineState, policy: RecoveryPolicy, now: datetime
 ) -> set[NodeName]:
     """Return the nodes of the windows that hpctl is doing something about now."""
     found: set[NodeName] = set()
     for window in state.windows:
-        if _is_window_due(window, policy, now):
+        if _is_maintenance_window_due(window, policy, now):
             found.update(window.opened.nodes)
     return found
 
 
-def _is_window_due(window: ClusterChange, policy: RecoveryPolicy, now: datetime) -> bool:
+def _is_maintenance_window_due(
+    window: ClusterChange, policy: RecoveryPolicy, now: datetime
+) -> bool:
     start, end = window.opened.start, window.opened.end
-    if window.phase in (ChangePhase.OPEN, ChangePhase.ENDING):
+    if window.phase in (ClusterChangePhase.OPEN, ClusterChangePhase.ENDING):
         return True
-    if window.phase is ChangePhase.SCHEDULED:
-        return start is not None and now >= add_seconds(start, -get_window_lead_s(policy))
-    return end is not None and now >= add_seconds(end, -END_LEAD_S)
+    if window.phase is ClusterChangePhase.SCHEDULED:
+        return start is not None and now >= add_seconds_within_bounds(
+            start, -get_maintenance_window_lead_s(policy)
+        )
+    return end is not None and now >= add_seconds_within_bounds(end, -END_LEAD_S)

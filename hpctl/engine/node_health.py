@@ -15,14 +15,14 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from hpctl.faults.health import limit_findings, merge_agent_report
+from hpctl.faults.health import limit_finding_count, merge_agent_report
 from hpctl.vocabulary.identity import NodeGeneration, NodeName
 from hpctl.vocabulary.model import AgentReport, Finding, NodeHealth
 from hpctl.vocabulary.ports import Clock
 from hpctl.wire import reports as wire
 
 
-class HealthRowWriter(Protocol):
+class NodeHealthWriter(Protocol):
     """Where health is stored: the journal's store."""
 
     def record(self, rows: Sequence[NodeHealth]) -> None:
@@ -51,14 +51,14 @@ class NodeHealthStore:
     def __init__(
         self,
         known: Mapping[NodeName, NodeHealth],
-        rows: HealthRowWriter,
+        rows: NodeHealthWriter,
         poke: Callable[[], None],
         clock: Clock,
         sources: Sequence[FindingsSource] = (),
     ) -> None:
         """Start from what a former daemon knew; `poke` wakes the loop. The findings of `sources`
         are added in their order."""
-        self._health = {node: limit_findings(health) for node, health in known.items()}
+        self._health = {node: limit_finding_count(health) for node, health in known.items()}
         self._sources = tuple(sources)
         self._digests: dict[NodeName, tuple[NodeGeneration, str]] = {}
         self._unsaved: set[NodeName] = set()
@@ -72,7 +72,7 @@ class NodeHealthStore:
     def take_over(self, known: Mapping[NodeName, NodeHealth]) -> None:
         """Start from what another daemon knew."""
         with self._lock:
-            self._health = {node: limit_findings(health) for node, health in known.items()}
+            self._health = {node: limit_finding_count(health) for node, health in known.items()}
             self._digests.clear()
 
     def accept(self, *reports: AgentReport) -> None:
@@ -94,7 +94,7 @@ class NodeHealthStore:
             with self._lock:
                 self._health.update(fresh)
                 for report in reports:
-                    digest = wire.digest_findings(report.findings)
+                    digest = wire.compute_findings_digest(report.findings)
                     self._digests[report.node] = (report.generation, digest)
                 self._unsaved.difference_update(news)
                 self._unsaved.update(fresh.keys() - news)
@@ -131,7 +131,7 @@ class NodeHealthStore:
         known = self._find_node_health(node)
         return known.generation if known else None
 
-    def list_findings(self, node: NodeName) -> tuple[Finding, ...]:
+    def list_agent_findings(self, node: NodeName) -> tuple[Finding, ...]:
         """Return what a node's agent reported. From any thread."""
         known = self._find_node_health(node)
         return known.findings if known else ()
@@ -151,7 +151,7 @@ class NodeHealthStore:
     def _store_health_rows(self, rows: Sequence[NodeHealth]) -> None:
         """Store rows with what the sources find now, whatever an agent calls its checks."""
         own = tuple(chain.from_iterable(source.checks for source in self._sources))
-        health = drop_check_findings({row.generation.node: row for row in rows}, own)
+        health = drop_findings_of_checks({row.generation.node: row for row in rows}, own)
         for source in self._sources:
             source.add_findings(health)
         self._rows.record(list(health.values()))
@@ -178,7 +178,7 @@ class NodeHealthStore:
                 raise
 
 
-def drop_check_findings(
+def drop_findings_of_checks(
     health: Mapping[NodeName, NodeHealth], checks: tuple[str, ...]
 ) -> dict[NodeName, NodeHealth]:
     """Return the same without the findings of checks that begin so."""

@@ -12,7 +12,7 @@ from hpctl.toolkit.declared_view import (
     AgeCell,
     Column,
     Columns,
-    ItemLines,
+    ItemTextLines,
     JsonOnly,
     Layout,
     RowTable,
@@ -51,7 +51,10 @@ class NodeView(Struct, frozen=True):
     columns: ClassVar[Columns] = (
         make_state_column("NODE", "name"),
         Column(
-            "SLURM", "slurm_text", style=lambda node: STYLES.get(node.slurm_state, ""), empty="-"
+            "SLURM",
+            "slurm_state_text",
+            style=lambda node: STYLES.get(node.slurm_state, ""),
+            empty="-",
         ),
         make_state_column("HEALTH", "condition"),
         make_state_column("RULE", "rule"),
@@ -64,7 +67,7 @@ class NodeView(Struct, frozen=True):
     json_only: ClassVar[JsonOnly] = ("slurm_reason", "partitions", "why", "group")
 
     @property
-    def slurm_text(self) -> str:
+    def slurm_state_text(self) -> str:
         """`IDLE+DRAIN`."""
         return "+".join((self.slurm_state, *self.slurm_flags))
 
@@ -86,7 +89,7 @@ class NodesView(Struct, frozen=True):
     cloud_error: str
     nodes: tuple[NodeView, ...]
 
-    layout: ClassVar[Layout] = (RowTable("nodes"), ItemLines("unread", style=WARN))
+    layout: ClassVar[Layout] = (RowTable("nodes"), ItemTextLines("unread", style=WARN))
 
     @property
     def unread(self) -> list[str]:

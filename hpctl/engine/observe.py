@@ -18,46 +18,46 @@ from typing import Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpctl.engine.absent_jobs import add_jobs_to_view, find_absent_jobs
+from hpctl.engine.absent_jobs import add_jobs_to_view, find_jobs_missing_from_view
 from hpctl.engine.cloud_watch import CloudPoller
-from hpctl.engine.completing import find_completing_jobs
+from hpctl.engine.completing import find_stuck_completing_jobs
 from hpctl.engine.instance_resolver import NEVER as LONG_AGO
 from hpctl.engine.journal.state import EngineState
-from hpctl.engine.kill_switch import read_stop_reason
+from hpctl.engine.kill_switch import read_kill_switch_reason
 from hpctl.engine.live_config import LiveConfig
-from hpctl.engine.maintenance import ReservationWatch, find_maintenance_reservations
-from hpctl.engine.maintenance_times import find_nodes_of_due_windows
+from hpctl.engine.maintenance import ReservationReader, find_maintenance_reservations
+from hpctl.engine.maintenance_times import find_nodes_of_due_maintenance_windows
 from hpctl.engine.node_health import NodeHealthStore
-from hpctl.engine.node_history import has_unexpectedly_left_drain
-from hpctl.engine.preemption_watch import PreemptionWatch
+from hpctl.engine.node_history import has_node_unexpectedly_left_drain
+from hpctl.engine.preemption_watch import PreemptionOrderCache
 from hpctl.engine.reading_pace import (
     DISTRUST_S,
     SILENCE,
     SlurmReadingAge,
-    find_service_state_changes,
+    find_nodes_with_service_changes,
     is_slurm_reading_due,
-    should_wake_loop_for_log,
+    should_wake_loop_for_log_event,
 )
-from hpctl.engine.requeue_exit import RequeueExitWatch
+from hpctl.engine.requeue_exit import RequeueExitCodeCache
 from hpctl.engine.test_reservation import find_leftover_test_reservation
 from hpctl.engine.view import PlanningView, SlurmReadScope
 from hpctl.faults.assess import assess_health
 from hpctl.faults.catalogue import FaultRules
-from hpctl.faults.health import drop_dismissed_findings
-from hpctl.faults.hma_marks import preserve_fulfilled_marks
-from hpctl.faults.reachability import Signs, add_derived_findings
-from hpctl.toolkit.errors import ReadInterrupted, Unavailable
-from hpctl.vocabulary.assessment import Assessment, NodeCondition
+from hpctl.faults.health import drop_findings_dismissed_by_operator
+from hpctl.faults.hma_marks import preserve_fulfilled_hma_marks
+from hpctl.faults.reachability import Signs, add_unreachable_node_findings
+from hpctl.toolkit.errors import ReadInterrupted, ServiceUnavailable
+from hpctl.vocabulary.assessment import NodeAssessment, NodeCondition
 from hpctl.vocabulary.change import is_maintenance_window
-from hpctl.vocabulary.cloud_facts import ProviderView
-from hpctl.vocabulary.controller_news import ControllerLogEvent
-from hpctl.vocabulary.hang import Hang, StalledRun
+from hpctl.vocabulary.cloud_facts import CloudProviderView
+from hpctl.vocabulary.controller_news import SlurmctldLogEvent
+from hpctl.vocabulary.hang import JobHang, StalledJobRun
 from hpctl.vocabulary.identity import JobId, NodeName
-from hpctl.vocabulary.isolation import InconsistentState, isolate_each_call
+from hpctl.vocabulary.isolation import ItemProcessingFailure, process_items_capturing_failures
 from hpctl.vocabulary.model import NodeHealth
-from hpctl.vocabulary.node_recovery import IN_TEST, NodePhase
-from hpctl.vocabulary.pause import find_cluster_pause
-from hpctl.vocabulary.policy import HangPolicy
+from hpctl.vocabulary.node_recovery import IN_TEST, NodeRecoveryPhase
+from hpctl.vocabulary.pause import find_active_cluster_pause
+from hpctl.vocabulary.policy import JobHangPolicy
 from hpctl.vocabulary.ports import Clock, Scheduler
 from hpctl.vocabulary.slurm_facts import (
     ENDED,
@@ -94,35 +94,35 @@ GAP = timedelta(seconds=60)
 """Shorter spells in which Slurm does not answer, or hpctl is stopped, put no deadline off."""
 
 
-class HangSource(Protocol):
+class JobHangSource(Protocol):
     """Which running jobs stand still, from what the agents count of their processes."""
 
-    flaws: tuple[InconsistentState, ...]
+    flaws: tuple[ItemProcessingFailure, ...]
 
     @property
     def last_worked(self) -> Mapping[JobId, datetime]:
         """Return when each job was last seen at work."""
 
     @property
-    def still(self) -> Mapping[JobId, StalledRun]:
+    def still(self) -> Mapping[JobId, StalledJobRun]:
         """Return the jobs of which nothing works, as of the last look."""
 
     def look(
-        self, slurm: SchedulerView, now: datetime, policy: HangPolicy, state: EngineState
-    ) -> Mapping[JobId, Hang]:
+        self, slurm: SchedulerView, now: datetime, policy: JobHangPolicy, state: EngineState
+    ) -> Mapping[JobId, JobHang]:
         """Return the jobs that hang."""
 
 
-class NullHangSource:
+class NullJobHangSource:
     """Finds no job that hangs: for a daemon that watches none."""
 
-    flaws: tuple[InconsistentState, ...] = ()
+    flaws: tuple[ItemProcessingFailure, ...] = ()
     last_worked: Mapping[JobId, datetime] = {}
-    still: Mapping[JobId, StalledRun] = {}
+    still: Mapping[JobId, StalledJobRun] = {}
 
     def look(
-        self, slurm: SchedulerView, now: datetime, policy: HangPolicy, state: EngineState
-    ) -> Mapping[JobId, Hang]:
+        self, slurm: SchedulerView, now: datetime, policy: JobHangPolicy, state: EngineState
+    ) -> Mapping[JobId, JobHang]:
         """Return nothing."""
         return {}
 
@@ -130,7 +130,7 @@ class NullHangSource:
 class NodeAddressStore(Protocol):
     """Keeps the address that Slurm has for each node."""
 
-    def set_addresses(self, addresses: Mapping[NodeName, str]) -> None:
+    def set_node_addresses(self, addresses: Mapping[NodeName, str]) -> None:
         """Take the addresses of all nodes: the same object until one changes."""
 
 
@@ -144,7 +144,7 @@ class ControllerLogSource(Protocol):
     def open(self) -> str:
         """Follow it from here on. Return why that cannot be; empty where it can."""
 
-    def read(self) -> ControllerLogEvent:
+    def read(self) -> SlurmctldLogEvent:
         """Return the most urgent news since the last time."""
 
 
@@ -156,7 +156,7 @@ class ObserverSources(Struct, frozen=True):
     health: NodeHealthStore
     log: ControllerLogSource | None = None
     """None: Slurm is read at each cycle."""
-    hangs: HangSource = NullHangSource()
+    hangs: JobHangSource = NullJobHangSource()
 
 
 OPEN_EVERY_S = 600.0
@@ -190,17 +190,17 @@ class ClusterObserver:
         self._address_book = addresses
         self._slurm = SchedulerView(as_of=LONG_AGO)
         self._provider = sources.cloud.view
-        self._reservations = ReservationWatch(sources.scheduler)
+        self._reservations = ReservationReader(sources.scheduler)
         self._reserved: Mapping[str, tuple[NodeName, ...]] = {}
         self._leaves: Mapping[NodeName, str] = {}
         self._leaves_at = -math.inf
-        self._preemption = PreemptionWatch(sources.scheduler, clock)
-        self._requeue_exit = RequeueExitWatch(sources.scheduler, clock)
+        self._preemption = PreemptionOrderCache(sources.scheduler, clock)
+        self._requeue_exit = RequeueExitCodeCache(sources.scheduler, clock)
         self._requeue_codes: frozenset[int] = frozenset()
         self._placed = False
         self.slurm_trouble = ""
         self._log = sources.log
-        self._news = ControllerLogEvent.NONE
+        self._news = SlurmctldLogEvent.NONE
         self._read_at = self._trusted_from = self._open_from = -math.inf
         self._log_trouble: str | None = None
         """Why the log is not followed; None until slurmctld was asked for it."""
@@ -219,7 +219,7 @@ class ClusterObserver:
         return self._slurm
 
     @property
-    def provider(self) -> ProviderView:
+    def provider(self) -> CloudProviderView:
         """Return what the cloud reported last, its instances joined to Slurm's nodes. Any
         thread."""
         return self._provider
@@ -234,11 +234,11 @@ class ClusterObserver:
         """Return why the newest reading of the cloud failed; empty where it did not."""
         return self._cloud.trouble
 
-    def latest_slurm(self) -> SchedulerView:
+    def get_latest_slurm_view(self) -> SchedulerView:
         """Return what Slurm reported last. Any thread. Raises Unavailable until Slurm was read
         once."""
         if self._slurm.as_of == LONG_AGO:
-            raise Unavailable(
+            raise ServiceUnavailable(
                 "hpctl's daemon has just started and has no answer of Slurm yet",
                 "run the command again in a moment; if this lasts, check `scontrol ping`",
             )
@@ -250,7 +250,7 @@ class ClusterObserver:
 
         Raises Unavailable until Slurm was read once.
         """
-        self.latest_slurm()
+        self.get_latest_slurm_view()
         return self._cloud.resolver.addresses
 
     def look(
@@ -261,10 +261,10 @@ class ClusterObserver:
         decided on it is carried out."""
         health = self._health.snapshot()
         self._read_controller_log()
-        since = self._summarize_reading_age(state, health, rules)
+        since = self._make_slurm_reading_age(state, health, rules)
         rests = quiet and not is_slurm_reading_due(since, self._live.config.loop)
         if rests:
-            self._mark_view_current()
+            self._mark_slurm_view_current()
         else:
             if quiet and since.followed and not since.busy:
                 self._whole_due = -math.inf
@@ -273,21 +273,21 @@ class ClusterObserver:
                 self._open_controller_log()
         reading = SlurmReadScope.PART if self._reads_parts else SlurmReadScope.WHOLE
         for node in state.returned.keys() & health.keys():
-            health[node] = drop_dismissed_findings(health[node], state.returned[node])
-        now, stopped = self._clock.now(), self.find_stop_reason()
+            health[node] = drop_findings_dismissed_by_operator(health[node], state.returned[node])
+        now, stopped = self._clock.now(), self.find_kill_switch_reason()
         self._provider, joined = self._cloud.resolver.join(self._cloud.view, self._slurm)
         if self._address_book is not None and not self.slurm_trouble:
-            self._address_book.set_addresses(self._cloud.resolver.addresses)
+            self._address_book.set_node_addresses(self._cloud.resolver.addresses)
         if not timedelta() <= now - self._looked <= GAP:
             self._signs = {}  # no cycle ran for a while, so that it lasted is unknown
         self._looked = now
-        health, self._signs = add_derived_findings(
+        health, self._signs = add_unreachable_node_findings(
             health, self._slurm, joined.instances, rules, now, self._signs
         )
         assessments, of_health = self._assess_nodes(health, rules, now)
         self._read_reservations(state, assessments)
         hindered = not acts or bool(
-            self.slurm_trouble or stopped or find_cluster_pause(state.pauses, now)
+            self.slurm_trouble or stopped or find_active_cluster_pause(state.pauses, now)
         )
         ruled, of_runs = self._live.run_policies.of(self._slurm)
         return PlanningView(
@@ -302,10 +302,10 @@ class ClusterObserver:
             current=not self.slurm_trouble,
             reading=SlurmReadScope.NONE if rests else reading,
             stopped=stopped,
-            able_since=self._find_operational_since(hindered, now),
+            able_since=self._find_operational_start_time(hindered, now),
             ruled=ruled,
             reservations=self._reserved,
-            absent=self._note_missing_nodes(state, now),
+            absent=self._track_missing_recovery_nodes(state, now),
             maintenance=find_maintenance_reservations(
                 self._slurm, self._live.policy.node.maintenance_lead_s, now
             ),
@@ -324,31 +324,31 @@ class ClusterObserver:
         self, state: EngineState, health: dict[NodeName, NodeHealth]
     ) -> dict[NodeName, NodeHealth]:
         """Read Slurm; return the health of the nodes by then."""
-        news, self._news = self._news, ControllerLogEvent.NONE
+        news, self._news = self._news, SlurmctldLogEvent.NONE
         self._read_at = self._clock.monotonic()
         self._placed = False
         try:
-            seen, health = self._read_slurm(state, health)
-            absent = find_absent_jobs(seen, self._slurm, state)
+            seen, health = self._read_slurm_and_node_health(state, health)
+            absent = find_jobs_missing_from_view(seen, self._slurm, state)
             if absent:
                 found = add_jobs_to_view(seen, self._scheduler.find_jobs(absent).values())
-                seen = carry_over_last_runs(self._slurm, found)
+                seen = carry_over_last_job_runs(self._slurm, found)
             if any(
-                has_unexpectedly_left_drain(state.nodes[i], seen.nodes.get(n))
+                has_node_unexpectedly_left_drain(state.nodes[i], seen.nodes.get(n))
                 for n, i in state.open_nodes.items()
             ):
-                seen = replace(seen, booted=self._scheduler.read_boot_time())
-            before, self._slurm = self._slurm, preserve_fulfilled_marks(self._slurm, seen)
+                seen = replace(seen, booted=self._scheduler.read_slurmctld_boot_time())
+            before, self._slurm = self._slurm, preserve_fulfilled_hma_marks(self._slurm, seen)
             self._read_reservations_and_topology(state)
             self._requeue_codes = self._requeue_exit.look(seen.jobs.values())
             self.slurm_trouble = ""
-        except Unavailable as error:
+        except ServiceUnavailable as error:
             self.slurm_trouble = str(error)
             return health
         self._read_controller_log()
         if self._reads_parts:
             self._news = max(self._news, news)
-        elif max(self._news, news) < ControllerLogEvent.NODE and find_service_state_changes(
+        elif max(self._news, news) < SlurmctldLogEvent.NODE and find_nodes_with_service_changes(
             before, seen
         ):
             self._trusted_from = self._clock.monotonic() + DISTRUST_S
@@ -361,11 +361,11 @@ class ClusterObserver:
         if self._log is not None:
             self._news = max(self._news, self._log.read())
 
-    def _summarize_reading_age(
+    def _make_slurm_reading_age(
         self, state: EngineState, health: Mapping[NodeName, NodeHealth], rules: FaultRules
     ) -> SlurmReadingAge:
         now_s = self._clock.monotonic()
-        treated = state.open_nodes or state.open_jobs or state.is_resizing
+        treated = state.open_nodes or state.open_jobs or state.is_cluster_resizing
         unsettled = treated or self.slurm_trouble or self._reads_parts
         return SlurmReadingAge(
             age_s=now_s - self._read_at,
@@ -386,10 +386,10 @@ class ClusterObserver:
         now = self._clock.now()
         silent = (n for n, h in health.items() if silent_after < now - h.last_heard <= SILENCE)
         nodes = (self._slurm.nodes.get(name) for name in silent)
-        awaited = (node for node in nodes if node is not None and not node.powered_down)
+        awaited = (node for node in nodes if node is not None and not node.is_powered_down)
         return any(node.responding and not node.down for node in awaited)
 
-    def _mark_view_current(self) -> None:
+    def _mark_slurm_view_current(self) -> None:
         """Note that what was read still holds: the part that is read next may join it."""
         self._slurm = replace(self._slurm, confirmed=self._clock.now())
         self._whole_due = self._clock.monotonic() + WHOLE_AGE_S
@@ -405,21 +405,21 @@ class ClusterObserver:
         if trouble:
             self._open_from = now_s + OPEN_EVERY_S
         else:
-            self._news = ControllerLogEvent.NODE
+            self._news = SlurmctldLogEvent.NODE
         if trouble != (self._log_trouble or ""):
             log.info("slurmctld's log followed=%s %s", not trouble, trouble)
         self._log_trouble = trouble
 
-    def has_urgent_log_news(self) -> bool:
+    def has_urgent_controller_log_event(self) -> bool:
         """Return whether slurmctld's log asks for a reading now. For the loop's thread."""
         if self._log is None or self.slurm_trouble:
             return False
         self._read_controller_log()
         age_s = self._clock.monotonic() - self._read_at
         since = SlurmReadingAge(age_s, busy=False, followed=True, news=self._news)
-        return should_wake_loop_for_log(since)
+        return should_wake_loop_for_log_event(since)
 
-    def _flaws(self) -> tuple[InconsistentState, ...]:
+    def _flaws(self) -> tuple[ItemProcessingFailure, ...]:
         return (*self._slurm.flaws, *self._provider.flaws, *self.hangs.flaws)
 
     def _read_reservations_and_topology(self, state: EngineState) -> None:
@@ -427,7 +427,7 @@ class ClusterObserver:
         capacity is managed or a node is tested, and where what was reserved before the
         configuration changed has to be released. Raises Unavailable."""
         phases = {state.nodes[rid].phase for rid in state.open_nodes.values()}
-        back = NodePhase.VERIFYING in phases and any(
+        back = NodeRecoveryPhase.VERIFYING in phases and any(
             map(find_leftover_test_reservation, state.nodes.values())
         )
         capacity = self._live.config.sizes_capacity
@@ -440,7 +440,7 @@ class ClusterObserver:
         self._placed = True
 
     def _read_reservations(
-        self, state: EngineState, assessments: Mapping[NodeName, Assessment]
+        self, state: EngineState, assessments: Mapping[NodeName, NodeAssessment]
     ) -> None:
         """The reservations, where a node is faulty, lost or treated, keeps a job COMPLETING, or is
         held by one."""
@@ -448,32 +448,36 @@ class ClusterObserver:
             return
         ill = (NodeCondition.FAULTY, NodeCondition.UNKNOWN)
         concerned = {name for name, judged in assessments.items() if judged.condition in ill}
-        concerned -= {node.name for node in self._slurm.nodes.values() if node.powered_down}
+        concerned -= {node.name for node in self._slurm.nodes.values() if node.is_powered_down}
         deadline_s = self._live.policy.job.completing_deadline_s
-        for job in find_completing_jobs(self._slurm.jobs.values(), deadline_s, self._clock.now()):
+        for job in find_stuck_completing_jobs(
+            self._slurm.jobs.values(), deadline_s, self._clock.now()
+        ):
             concerned.update(job.completing_nodes)
         try:
-            concerned |= find_nodes_of_due_windows(state, self._live.policy, self._clock.now())
+            concerned |= find_nodes_of_due_maintenance_windows(
+                state, self._live.policy, self._clock.now()
+            )
             self._slurm = self._reservations.attach(
                 self._slurm, concerned | {*state.open_nodes}, watched=bool(state.windows)
             )
-        except Unavailable as error:
+        except ServiceUnavailable as error:
             self.slurm_trouble = str(error)
 
-    def _read_slurm(
+    def _read_slurm_and_node_health(
         self, state: EngineState, health: dict[NodeName, NodeHealth]
     ) -> tuple[SchedulerView, dict[NodeName, NodeHealth]]:
         """Slurm, and the health of the nodes: after a reading of the whole what it is by then, for
         that takes half a second where there are 10,000 nodes."""
         try:
-            seen = self._read_full_or_partial_slurm(state, health)
+            seen = self._read_full_or_partial_slurm_view(state, health)
         except ReadInterrupted:
             health = self._health.snapshot()
             self._reads_parts, self._whole_due = True, self._clock.monotonic() + WHOLE_EVERY_S
-            seen = self._read_full_or_partial_slurm(state, health)
+            seen = self._read_full_or_partial_slurm_view(state, health)
         return seen, health if self._reads_parts else self._health.snapshot()
 
-    def _read_full_or_partial_slurm(
+    def _read_full_or_partial_slurm_view(
         self, state: EngineState, health: Mapping[NodeName, NodeHealth]
     ) -> SchedulerView:
         """Return the whole, or all jobs and the nodes that something is to be done about.
@@ -482,8 +486,8 @@ class ClusterObserver:
         nodes are kept or added for jobs, each node matters and the whole is read.
         """
         began = self._clock.monotonic()
-        nodes = list_concerned_nodes(state, health, self._slurm)
-        capacity = self._live.config.sizes_capacity or state.is_resizing
+        nodes = list_nodes_with_recoveries_or_findings(state, health, self._slurm)
+        capacity = self._live.config.sizes_capacity or state.is_cluster_resizing
         if self._can_read_node_subset(began, nodes) and not capacity:
             part = self._scheduler.part(nodes, self._pick_nodes_not_booting(state, nodes))
             seen = dict(self._slurm.nodes)
@@ -500,8 +504,8 @@ class ClusterObserver:
                     flaws=tuple(flaws.values()),
                     booted=None,
                 )
-                return carry_over_last_runs(self._slurm, now)
-        view = carry_over_last_runs(self._slurm, self._scheduler.view())
+                return carry_over_last_job_runs(self._slurm, now)
+        view = carry_over_last_job_runs(self._slurm, self._scheduler.view())
         now_s = self._clock.monotonic()
         self._whole_due, self._reads_parts = now_s + WHOLE_AGE_S, False
         self._whole_cost = now_s - began
@@ -514,7 +518,7 @@ class ClusterObserver:
         remedied = {
             node
             for node, rid in state.open_nodes.items()
-            if state.nodes[rid].phase not in (NodePhase.OPEN, NodePhase.CORDONED)
+            if state.nodes[rid].phase not in (NodeRecoveryPhase.OPEN, NodeRecoveryPhase.CORDONED)
         }
         return {n: self._slurm.nodes[n] for n in nodes - remedied if n in self._slurm.nodes}
 
@@ -526,14 +530,16 @@ class ClusterObserver:
             self._whole_due = min(self._whole_due, now + WHOLE_EVERY_S)
         return self._whole_cost > self._whole_cheap_s and now <= self._whole_due
 
-    def _note_missing_nodes(self, state: EngineState, now: datetime) -> Mapping[NodeName, datetime]:
+    def _track_missing_recovery_nodes(
+        self, state: EngineState, now: datetime
+    ) -> Mapping[NodeName, datetime]:
         """Since when each node that is treated is missing in Slurm, as far as that was read."""
         if not self.slurm_trouble:
             missing = state.open_nodes.keys() - self._slurm.nodes.keys()
             self._absent = {name: self._absent.get(name, now) for name in missing}
         return self._absent
 
-    def _find_operational_since(self, hindered: bool, now: datetime) -> datetime:
+    def _find_operational_start_time(self, hindered: bool, now: datetime) -> datetime:
         """Since when nothing keeps hpctl from looking and acting; a start is the end of a gap."""
         if hindered:
             self._hindered = self._hindered or now
@@ -543,20 +549,20 @@ class ClusterObserver:
         self._hindered = None
         return self._able_since
 
-    def find_stop_reason(self) -> str:
+    def find_kill_switch_reason(self) -> str:
         """Return why nothing may be done at all, where the kill switch says so. Any thread."""
-        return read_stop_reason(self._live.config.kill_switch)
+        return read_kill_switch_reason(self._live.config.kill_switch)
 
     def _assess_nodes(
         self, health: dict[NodeName, NodeHealth], rules: FaultRules, now: datetime
-    ) -> tuple[dict[NodeName, Assessment], list[InconsistentState]]:
+    ) -> tuple[dict[NodeName, NodeAssessment], list[ItemProcessingFailure]]:
         """Return the assessments of all nodes that are not plainly healthy."""
         worth = [
             (node, known)
             for node, known in health.items()
             if known.findings or now - known.last_heard > rules.silent_after
         ]
-        found, flaws = isolate_each_call(
+        found, flaws = process_items_capturing_failures(
             "assess",
             worth,
             itemgetter(0),
@@ -569,7 +575,7 @@ class ClusterObserver:
         }, flaws
 
 
-def list_concerned_nodes(
+def list_nodes_with_recoveries_or_findings(
     state: EngineState, health: Mapping[NodeName, NodeHealth], slurm: SchedulerView
 ) -> set[NodeName]:
     """Return the nodes that a recovery is about, or that an agent tells of, or whose jobs are
@@ -600,12 +606,12 @@ def find_next_agent_silence(
     return None if oldest is None else oldest + rules.silent_after + _JUST_AFTER
 
 
-def carry_over_last_runs(before: SchedulerView, after: SchedulerView) -> SchedulerView:
+def carry_over_last_job_runs(before: SchedulerView, after: SchedulerView) -> SchedulerView:
     """Keep what Slurm forgets of the last runs of jobs."""
-    return carry_over_requeue_orders(before, carry_over_last_nodes(before, after))
+    return carry_over_job_requeue_orders(before, carry_over_last_job_nodes(before, after))
 
 
-def carry_over_requeue_orders(before: SchedulerView, after: SchedulerView) -> SchedulerView:
+def carry_over_job_requeue_orders(before: SchedulerView, after: SchedulerView) -> SchedulerView:
     """Keep which jobs wait for another run because of a requeue after they had ended.
 
     Nothing in Slurm tells it: one whose node was lost after it had ended is not requeued because of
@@ -623,7 +629,7 @@ def carry_over_requeue_orders(before: SchedulerView, after: SchedulerView) -> Sc
     return replace(after, jobs={**after.jobs, **carried}) if carried else after
 
 
-def carry_over_last_nodes(before: SchedulerView, after: SchedulerView) -> SchedulerView:
+def carry_over_last_job_nodes(before: SchedulerView, after: SchedulerView) -> SchedulerView:
     """Keep the nodes and the start of a job's last run, which Slurm forgets: all nodes when it
     requeues the job, those that have finished (or died) one by one while it is completing.
 

@@ -13,26 +13,26 @@ from typing import Final
 from msgspec import Struct
 
 from hpctl.engine.journal.events import GateBlocked
-from hpctl.engine.maintenance import describe_maintenance, is_in_maintenance
-from hpctl.engine.power_saving import describe_power_saving, has_failed_to_resume
+from hpctl.engine.maintenance import describe_maintenance_reservation, is_node_in_maintenance
+from hpctl.engine.power_saving import describe_node_power_saving, has_node_failed_to_resume
 from hpctl.engine.untreated import (
-    UntreatedNode,
-    find_changing_instance,
-    find_untreated_node_resolution,
-    find_untreated_nodes,
+    NodeWithoutActiveRecovery,
+    find_event_resolving_unrecovered_node,
+    find_instance_under_provider_change,
+    find_nodes_without_active_recovery,
 )
 from hpctl.engine.view import RecoveryCandidate
 from hpctl.engine.waiting import find_nodes_awaiting_operator
-from hpctl.engine.world import World, list_gate_holds
-from hpctl.faults.hma_marks import find_hma_mark
+from hpctl.engine.world import World, list_gate_blocks_by_target
+from hpctl.faults.hma_marks import find_hma_reason_mark
 from hpctl.faults.reachability import is_intentionally_unreachable
-from hpctl.faults.slurm_reasons import find_closed_node_fault_row
+from hpctl.faults.slurm_reasons import find_drained_node_fault_row
 from hpctl.toolkit.compat import StrEnum
 from hpctl.vocabulary.cloud_facts import InstanceStatus
 from hpctl.vocabulary.identity import NodeName, RecoveryId
-from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery
-from hpctl.vocabulary.reason import parse_reason_owner
-from hpctl.vocabulary.slurm_facts import Reservation, SlurmNode
+from hpctl.vocabulary.node_recovery import NodeRecovery, NodeRecoveryPhase
+from hpctl.vocabulary.reason import parse_recovery_id_from_reason
+from hpctl.vocabulary.slurm_facts import SlurmNode, SlurmReservation
 
 _WORKING: Final = frozenset({"IDLE", "ALLOCATED", "MIXED"})
 """The base states in which slurmctld gives a node work, or has given it some."""
@@ -73,29 +73,29 @@ class OutOfServiceNode(Struct, frozen=True):
     problem: bool = True
 
 
-class _NodeLookups(Struct, frozen=True):
+class _OutOfServiceLookups(Struct, frozen=True):
     """What the accounts are made of, looked up once for all nodes."""
 
     world: World
     holds: Mapping[str, GateBlocked]
     escalated: Mapping[NodeName, NodeRecovery]
-    untreated: Mapping[NodeName, UntreatedNode]
+    untreated: Mapping[NodeName, NodeWithoutActiveRecovery]
     candidates: Mapping[NodeName, RecoveryCandidate]
-    maintenance: Mapping[NodeName, Reservation]
+    maintenance: Mapping[NodeName, SlurmReservation]
     now: datetime
 
 
-def is_out_of_service(node: SlurmNode) -> bool:
+def is_node_out_of_service(node: SlurmNode) -> bool:
     """Return whether slurmctld gives a node no work. One that power saving has stopped, or starts,
     is in service: slurmctld starts it for a job."""
-    if not _CLOSING.isdisjoint(node.flags) or has_failed_to_resume(node):
+    if not _CLOSING.isdisjoint(node.flags) or has_node_failed_to_resume(node):
         return True
-    if node.powered_down or node.powering_up:
+    if node.is_powered_down or node.is_powering_up:
         return False
     return node.state not in _WORKING or not node.responding
 
 
-def format_node_state(node: SlurmNode) -> str:
+def format_slurm_node_state(node: SlurmNode) -> str:
     """Return the state of a node as Slurm writes it: `IDLE+DRAIN`."""
     return "+".join([node.state, *sorted(node.flags)])
 
@@ -104,37 +104,40 @@ def find_nodes_out_of_service(w: World) -> list[OutOfServiceNode]:
     """Return the nodes out of service, each once, by name; none where Slurm could not be read."""
     if w.slurm is None:
         return []
-    closed = [node for node in w.slurm.nodes.values() if is_out_of_service(node)]
+    closed = [node for node in w.slurm.nodes.values() if is_node_out_of_service(node)]
     if not closed:
         return []
-    known = _NodeLookups(
+    known = _OutOfServiceLookups(
         world=w,
-        holds=list_gate_holds(w),
-        escalated={rec.node: rec for rec in find_escalated_recoveries(w)},
-        untreated={one.name: one for one in find_untreated_nodes(w)},
+        holds=list_gate_blocks_by_target(w),
+        escalated={rec.node: rec for rec in find_escalated_node_recoveries(w)},
+        untreated={one.name: one for one in find_nodes_without_active_recovery(w)},
         candidates={c.node.name: c for c in w.candidates},
         maintenance=w.maintenance,
         now=w.now,
     )
     return [
-        _explain_out_of_service(node, known) for node in sorted(closed, key=lambda node: node.name)
+        _explain_node_out_of_service(node, known)
+        for node in sorted(closed, key=lambda node: node.name)
     ]
 
 
-def _explain_out_of_service(node: SlurmNode, known: _NodeLookups) -> OutOfServiceNode:
+def _explain_node_out_of_service(node: SlurmNode, known: _OutOfServiceLookups) -> OutOfServiceNode:
     for account in ACCOUNTS:
         found = account(node, known)
         if found is not None:
             return found
-    return OutOfServiceNode(node, OutOfServiceCause.UNKNOWN, _describe_unknown_cause(node))
+    return OutOfServiceNode(node, OutOfServiceCause.UNKNOWN, _describe_unknown_outage_cause(node))
 
 
-def find_escalated_recoveries(w: World) -> list[NodeRecovery]:
+def find_escalated_node_recoveries(w: World) -> list[NodeRecovery]:
     """Return the escalated recoveries whose node still waits for a person, longest first."""
     return find_nodes_awaiting_operator(w.state, w.slurm.nodes if w.slurm else None)
 
 
-def _explain_node_by_recovery(node: SlurmNode, known: _NodeLookups) -> OutOfServiceNode | None:
+def _explain_outage_by_recovery(
+    node: SlurmNode, known: _OutOfServiceLookups
+) -> OutOfServiceNode | None:
     rec = known.world.state.node_recovery(node.name)
     if rec is None:
         return None
@@ -148,7 +151,9 @@ def _explain_node_by_recovery(node: SlurmNode, known: _NodeLookups) -> OutOfServ
     return OutOfServiceNode(node, OutOfServiceCause.RECOVERY, f"{rec.id} {rec.phase}")
 
 
-def _explain_node_by_gate(node: SlurmNode, known: _NodeLookups) -> OutOfServiceNode | None:
+def _explain_outage_by_blocked_gate(
+    node: SlurmNode, known: _OutOfServiceLookups
+) -> OutOfServiceNode | None:
     hold = known.holds.get(node.name)
     return (
         None
@@ -157,7 +162,9 @@ def _explain_node_by_gate(node: SlurmNode, known: _NodeLookups) -> OutOfServiceN
     )
 
 
-def _explain_node_by_escalation(node: SlurmNode, known: _NodeLookups) -> OutOfServiceNode | None:
+def _explain_outage_by_escalation(
+    node: SlurmNode, known: _OutOfServiceLookups
+) -> OutOfServiceNode | None:
     rec = known.escalated.get(node.name)
     if rec is None:
         return None
@@ -165,26 +172,30 @@ def _explain_node_by_escalation(node: SlurmNode, known: _NodeLookups) -> OutOfSe
     return OutOfServiceNode(node, OutOfServiceCause.PERSON, f"{rec.id} escalated: {why}")
 
 
-def _explain_node_by_fault(node: SlurmNode, known: _NodeLookups) -> OutOfServiceNode | None:
+def _explain_outage_by_fault(
+    node: SlurmNode, known: _OutOfServiceLookups
+) -> OutOfServiceNode | None:
     candidate = known.candidates.get(node.name)
     if candidate is None:
         return None
     return OutOfServiceNode(node, OutOfServiceCause.FAULT, f"{candidate.why}; not treated yet")
 
 
-def _explain_node_by_maintenance(node: SlurmNode, known: _NodeLookups) -> OutOfServiceNode | None:
+def _explain_outage_by_maintenance(
+    node: SlurmNode, known: _OutOfServiceLookups
+) -> OutOfServiceNode | None:
     held_by = known.maintenance.get(node.name)
     if held_by is not None:
-        why = describe_maintenance(held_by, known.now)
-    elif is_in_maintenance(node):
+        why = describe_maintenance_reservation(held_by, known.now)
+    elif is_node_in_maintenance(node):
         why = "a maintenance reservation held the node a moment ago"
     else:
         return None
     return OutOfServiceNode(node, OutOfServiceCause.ADMINISTRATOR, why, problem=False)
 
 
-def _explain_node_by_operator_order(
-    node: SlurmNode, known: _NodeLookups
+def _explain_outage_by_operator_order(
+    node: SlurmNode, known: _OutOfServiceLookups
 ) -> OutOfServiceNode | None:
     """Return a node that an operator has taken out of treatment, its fault known or its drain
     left."""
@@ -195,36 +206,42 @@ def _explain_node_by_operator_order(
     fault = f"{one.judged.why}; " if one.judged is not None else ""
     by = OutOfServiceCause.PERSON if one.instance is None else OutOfServiceCause.SERVICE
     return OutOfServiceNode(
-        node, by, f"{fault}{last}: waits for {find_untreated_node_resolution(one).what}"
+        node, by, f"{fault}{last}: waits for {find_event_resolving_unrecovered_node(one).what}"
     )
 
 
-def _explain_node_by_reason(node: SlurmNode, known: _NodeLookups) -> OutOfServiceNode | None:
+def _explain_outage_by_slurm_reason(
+    node: SlurmNode, known: _OutOfServiceLookups
+) -> OutOfServiceNode | None:
     """A node that bears a Reason of hpctl's though no recovery of this name is open."""
-    owner = parse_reason_owner(node.reason)
+    owner = parse_recovery_id_from_reason(node.reason)
     if owner is None:
         return None
-    if _is_capacity_owner(owner, known):
+    if _is_owned_by_capacity_change(owner, known):
         return OutOfServiceNode(
             node, OutOfServiceCause.CAPACITY, f"{owner} removed it", problem=False
         )
-    instance = find_changing_instance(known.world, node.name)
+    instance = find_instance_under_provider_change(known.world, node.name)
     if instance is not None:
         why = f"left closed by {owner}; HyperPod calls instance {instance.id} {instance.status}"
         return OutOfServiceNode(node, OutOfServiceCause.SERVICE, why)
     return OutOfServiceNode(
-        node, OutOfServiceCause.PERSON, _describe_node_left_closed(node, owner, known)
+        node, OutOfServiceCause.PERSON, _describe_node_left_drained(node, owner, known)
     )
 
 
-def _is_capacity_owner(owner: RecoveryId, known: _NodeLookups) -> bool:
+def _is_owned_by_capacity_change(owner: RecoveryId, known: _OutOfServiceLookups) -> bool:
     state = known.world.state
     rec = state.nodes.get(owner)
-    removed = rec is not None and (rec.is_for_capacity_change or rec.phase is NodePhase.REMOVED)
+    removed = rec is not None and (
+        rec.is_for_capacity_change or rec.phase is NodeRecoveryPhase.REMOVED
+    )
     return owner in state.changes or removed
 
 
-def _describe_node_left_closed(node: SlurmNode, owner: RecoveryId, known: _NodeLookups) -> str:
+def _describe_node_left_drained(
+    node: SlurmNode, owner: RecoveryId, known: _OutOfServiceLookups
+) -> str:
     state = known.world.state
     over = "has ended" if owner in state else "is not in the journal"
     orders = f"`hpctl replace {node.name}`"
@@ -233,11 +250,14 @@ def _describe_node_left_closed(node: SlurmNode, owner: RecoveryId, known: _NodeL
     return f"left closed by {owner}, which {over}: a person runs {orders}"
 
 
-def _explain_node_by_slurm_program(node: SlurmNode, known: _NodeLookups) -> OutOfServiceNode | None:  # noqa: ARG001
+def _explain_outage_by_slurm_program(
+    node: SlurmNode,
+    known: _OutOfServiceLookups,  # noqa: ARG001
+) -> OutOfServiceNode | None:
     """A node that a program of Slurm's has closed, as its Reason says."""
-    if has_failed_to_resume(node):
-        return OutOfServiceNode(node, OutOfServiceCause.SLURM, describe_power_saving(node))
-    row = find_closed_node_fault_row(node)
+    if has_node_failed_to_resume(node):
+        return OutOfServiceNode(node, OutOfServiceCause.SLURM, describe_node_power_saving(node))
+    row = find_drained_node_fault_row(node)
     if row is None:
         return None
     return OutOfServiceNode(
@@ -245,8 +265,10 @@ def _explain_node_by_slurm_program(node: SlurmNode, known: _NodeLookups) -> OutO
     )
 
 
-def _explain_node_by_hyperpod(node: SlurmNode, known: _NodeLookups) -> OutOfServiceNode | None:
-    mark = find_hma_mark(node)
+def _explain_outage_by_hyperpod(
+    node: SlurmNode, known: _OutOfServiceLookups
+) -> OutOfServiceNode | None:
+    mark = find_hma_reason_mark(node)
     instance = known.world.joined.instances.get(node.name)
     if instance is not None and instance.status not in _AT_WORK:
         what = f"HyperPod calls instance {instance.id} {instance.status}"
@@ -258,8 +280,11 @@ def _explain_node_by_hyperpod(node: SlurmNode, known: _NodeLookups) -> OutOfServ
     return None
 
 
-def _explain_node_by_administrator(node: SlurmNode, known: _NodeLookups) -> OutOfServiceNode | None:  # noqa: ARG001
-    if node.about_to_reboot:
+def _explain_outage_by_administrator(
+    node: SlurmNode,
+    known: _OutOfServiceLookups,  # noqa: ARG001
+) -> OutOfServiceNode | None:
+    if node.is_about_to_reboot:
         why = "a reboot by `scontrol reboot` is under way"
         return OutOfServiceNode(node, OutOfServiceCause.ADMINISTRATOR, why, problem=False)
     if not (node.reason and (node.closed or node.down) and is_intentionally_unreachable(node)):
@@ -270,7 +295,9 @@ def _explain_node_by_administrator(node: SlurmNode, known: _NodeLookups) -> OutO
     )
 
 
-def _explain_node_by_reachability(node: SlurmNode, known: _NodeLookups) -> OutOfServiceNode | None:
+def _explain_outage_by_unreachability(
+    node: SlurmNode, known: _OutOfServiceLookups
+) -> OutOfServiceNode | None:
     """Return a node that slurmctld lost, or that never registered."""
     if not (node.down or not node.responding or node.state == "UNKNOWN"):
         return None
@@ -281,23 +308,25 @@ def _explain_node_by_reachability(node: SlurmNode, known: _NodeLookups) -> OutOf
     )
 
 
-def _describe_unknown_cause(node: SlurmNode) -> str:
+def _describe_unknown_outage_cause(node: SlurmNode) -> str:
     # What stands in backquotes is shown as a command to run.
     said = node.reason.replace("`", "'")
     reason = f"Reason {said!r}" if said else "Slurm gives no Reason"
     return f"{reason}: a person runs `scontrol show node {node.name}`"
 
 
-ACCOUNTS: Final[tuple[Callable[[SlurmNode, _NodeLookups], OutOfServiceNode | None], ...]] = (
-    _explain_node_by_recovery,
-    _explain_node_by_gate,
-    _explain_node_by_escalation,
-    _explain_node_by_fault,
-    _explain_node_by_maintenance,
-    _explain_node_by_operator_order,
-    _explain_node_by_reason,
-    _explain_node_by_slurm_program,
-    _explain_node_by_hyperpod,
-    _explain_node_by_administrator,
-    _explain_node_by_reachability,
+ACCOUNTS: Final[
+    tuple[Callable[[SlurmNode, _OutOfServiceLookups], OutOfServiceNode | None], ...]
+] = (
+    _explain_outage_by_recovery,
+    _explain_outage_by_blocked_gate,
+    _explain_outage_by_escalation,
+    _explain_outage_by_fault,
+    _explain_outage_by_maintenance,
+    _explain_outage_by_operator_order,
+    _explain_outage_by_slurm_reason,
+    _explain_outage_by_slurm_program,
+    _explain_outage_by_hyperpod,
+    _explain_outage_by_administrator,
+    _explain_outage_by_unreachability,
 )

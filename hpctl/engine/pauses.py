@@ -7,7 +7,7 @@ from hpctl.engine.journal.events import PAUSE_ENDED, RequestTaken
 from hpctl.engine.journal.state import EngineState
 from hpctl.engine.view import PlanningView
 from hpctl.vocabulary.identity import NodeName, RecoveryId
-from hpctl.vocabulary.pause import Pause, find_covering_pause, find_pause_end
+from hpctl.vocabulary.pause import Pause, find_active_pause_covering_targets, find_latest_pause_end
 
 Scope = tuple[Collection[NodeName], Collection[str]]
 """The nodes and the partitions that something is about."""
@@ -42,20 +42,22 @@ def list_node_partitions(nodes: Collection[NodeName], view: PlanningView) -> set
     return found
 
 
-def find_recovery_pause(recovery: RecoveryId, view: PlanningView, now: datetime) -> Pause | None:
+def find_pause_covering_recovery(
+    recovery: RecoveryId, view: PlanningView, now: datetime
+) -> Pause | None:
     """Return the pause in force that covers a recovery or a change; None where none does."""
     nodes, partitions = find_recovery_scope(recovery, view)
-    return find_covering_pause(view.state.pauses, now, nodes, partitions)
+    return find_active_pause_covering_targets(view.state.pauses, now, nodes, partitions)
 
 
-def find_unpaused_start_time(
+def find_recovery_operational_start_time(
     recovery: RecoveryId, view: PlanningView, now: datetime
 ) -> datetime | None:
     """Return since when hpctl can look at Slurm and act on a recovery; see `View.able_since`."""
     if not view.state.pauses:
         return view.able_since
     nodes, partitions = find_recovery_scope(recovery, view)
-    resumed = find_pause_end(view.state.pauses, now, nodes, partitions)
+    resumed = find_latest_pause_end(view.state.pauses, now, nodes, partitions)
     known = [at for at in (resumed, view.able_since) if at is not None]
     return max(known, default=None)
 

@@ -19,36 +19,44 @@ from msgspec.structs import replace
 
 from hpctl.engine.gates import (
     GATES,
-    GateCounts,
-    build_gate_counts,
-    find_correlated_rules,
-    is_target_approved,
+    RecoveryGateCounts,
+    build_recovery_gate_counts,
+    find_mass_event_rules_by_node,
+    is_target_approved_by_operator,
 )
 from hpctl.engine.journal.events import GateBlocked, NodeRecoveryOpened
 from hpctl.engine.kinds import JobsByNode, RecoveryKind, RecoveryPlan
-from hpctl.engine.maintenance import describe_maintenance, find_maintenance_hold
+from hpctl.engine.maintenance import (
+    describe_maintenance_reservation,
+    find_reservation_blocking_recovery,
+)
 from hpctl.engine.node_history import (
     has_health_agent_mark,
     list_steps_since_drain,
     may_have_begun_remedy,
 )
-from hpctl.engine.remedies import find_held_remedies
+from hpctl.engine.remedies import find_blocked_remedies
 from hpctl.engine.view import PlanningView, RecoveryCandidate
-from hpctl.faults.assess import make_fault_sort_key
+from hpctl.faults.assess import make_fault_severity_sort_key
 from hpctl.faults.catalogue import OWN_HARDWARE, FaultRules
 from hpctl.faults.hma_marks import REQUESTS as MARK_REQUESTS
 from hpctl.faults.hma_marks import RULES as MARK_RULES
 from hpctl.faults.reachability import RULES as REACH_RULES
 from hpctl.faults.reachability import is_intentionally_unreachable
-from hpctl.faults.slurm_reasons import list_reason_rules
-from hpctl.toolkit.bounds import add_seconds
-from hpctl.vocabulary.assessment import Assessment, FaultClass, NodeCondition, Remedy, Urgency
+from hpctl.faults.slurm_reasons import list_drained_node_fault_rules
+from hpctl.toolkit.bounds import add_seconds_within_bounds
+from hpctl.vocabulary.assessment import FaultClass, NodeAssessment, NodeCondition, Remedy, Urgency
 from hpctl.vocabulary.cloud_facts import InstanceStatus
 from hpctl.vocabulary.identity import InstanceId, NodeName, RuleId
-from hpctl.vocabulary.isolation import InconsistentState, isolate_each_call
-from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery, NodeSignal, is_await_only_ladder
+from hpctl.vocabulary.isolation import ItemProcessingFailure, process_items_capturing_failures
+from hpctl.vocabulary.node_recovery import (
+    NodeRecovery,
+    NodeRecoveryPhase,
+    NodeRecoverySignal,
+    is_await_only_remedy_ladder,
+)
 from hpctl.vocabulary.policy import RecoveryPolicy
-from hpctl.vocabulary.reason import parse_reason_owner
+from hpctl.vocabulary.reason import parse_recovery_id_from_reason
 from hpctl.vocabulary.recovery import StepKind, make_recovery_id
 from hpctl.vocabulary.slurm_facts import SlurmNode
 
@@ -59,8 +67,8 @@ LASTS_S: Final = 600.0
 """What cannot be handled for so long does not pass without help."""
 
 
-def merge_holds(
-    flaws: Iterable[InconsistentState],
+def merge_gate_blocks(
+    flaws: Iterable[ItemProcessingFailure],
     holds: Iterable[GateBlocked],
     known: Mapping[str, GateBlocked],
     now: datetime,
@@ -69,7 +77,9 @@ def merge_holds(
     found = {hold.target: hold for hold in holds}
     for flaw in flaws:
         before = known.get(flaw.target)
-        lasts = before is not None and before.gate == GATE and _is_hold_persistent(before, now)
+        lasts = (
+            before is not None and before.gate == GATE and _is_gate_block_persistent(before, now)
+        )
         hint = "it lasts: look at the daemon's log" if lasts else "left alone, all others go on"
         why = f"{flaw.where} raised {flaw.error} (input {flaw.digest}); {hint}"
         rule = ESCALATED if lasts else QUARANTINED
@@ -77,11 +87,11 @@ def merge_holds(
     return list(found.values())
 
 
-def _is_hold_persistent(before: GateBlocked, now: datetime) -> bool:
-    return before.rule == ESCALATED or now >= add_seconds(before.at, LASTS_S)
+def _is_gate_block_persistent(before: GateBlocked, now: datetime) -> bool:
+    return before.rule == ESCALATED or now >= add_seconds_within_bounds(before.at, LASTS_S)
 
 
-_SPOKEN: Final = MARK_RULES | REACH_RULES | list_reason_rules()
+_SPOKEN: Final = MARK_RULES | REACH_RULES | list_drained_node_fault_rules()
 """The rules that rest on Slurm's word or the cloud's, whatever the node's agent says."""
 NODE_LOST: Final = RuleId("node-lost")
 """The catalogue's row for a node that two observers call gone."""
@@ -104,31 +114,37 @@ def plan_recoveries(  # noqa: PLR0913 -- pure: all that decides is an argument
     kinds: Sequence[RecoveryKind],
 ) -> RecoveryPlan:
     """Decide on every candidate. `here`: the jobs on nodes with an open recovery."""
-    judged = _exclude_mass_events(view, policy, rules, now)
-    candidates, flaws = find_node_candidates(judged, rules, now)
-    candidates += _find_restored_nodes(view, _list_treated_nodes(view, candidates), now)
+    judged = _exclude_mass_event_faults(view, policy, rules, now)
+    candidates, flaws = find_node_recovery_candidates(judged, rules, now)
+    candidates += _find_candidates_drained_after_return(
+        view, _list_nodes_under_recovery(view, candidates), now
+    )
     for kind in kinds:
-        candidates += kind.find_candidates(view, policy, _list_treated_nodes(view, candidates), now)
-    counts = build_gate_counts(view, candidates, policy, now)
+        candidates += kind.find_candidates(
+            view, policy, _list_nodes_under_recovery(view, candidates), now
+        )
+    counts = build_recovery_gate_counts(view, candidates, policy, now)
 
-    def decide_and_count(candidate: RecoveryCandidate) -> NodeRecoveryOpened | GateBlocked:
+    def decide_and_count_candidate(
+        candidate: RecoveryCandidate,
+    ) -> NodeRecoveryOpened | GateBlocked:
         decision = decide_candidate(candidate, view, counts, policy, now)
         if not isinstance(decision, GateBlocked):
             counts.add(candidate.node, candidate.fault.rule, now)
         return decision
 
-    nodes, of_nodes = isolate_each_call(
+    nodes, of_nodes = process_items_capturing_failures(
         "plan",
         sorted(candidates, key=_make_candidate_sort_key),
         lambda c: c.node.name,
-        decide_and_count,
+        decide_and_count_candidate,
     )
-    of_kinds = _join_plans([kind.plan(view, policy, here, now) for kind in kinds])
+    of_kinds = _merge_recovery_plans([kind.plan(view, policy, here, now) for kind in kinds])
     opens = [opened for opened in nodes if not isinstance(opened, GateBlocked)]
     holds = [hold for hold in nodes if isinstance(hold, GateBlocked)]
     return RecoveryPlan(
         (*opens, *of_kinds.opens),
-        (*holds, *of_kinds.holds, *_list_blocked_node_holds(view, policy, now)),
+        (*holds, *of_kinds.holds, *_list_blocks_of_recovering_nodes(view, policy, now)),
         (*flaws, *of_nodes, *of_kinds.flaws),
         tuple(candidates),
     )
@@ -142,10 +158,10 @@ def plan_followup_recoveries(
     kinds: Sequence[RecoveryKind],
 ) -> RecoveryPlan:
     """Decide on what may open only after the journal has what `plan` opened."""
-    return _join_plans([kind.plan_after(view, policy, here, now) for kind in kinds])
+    return _merge_recovery_plans([kind.plan_after(view, policy, here, now) for kind in kinds])
 
 
-def _join_plans(plans: Sequence[RecoveryPlan]) -> RecoveryPlan:
+def _merge_recovery_plans(plans: Sequence[RecoveryPlan]) -> RecoveryPlan:
     """Return one plan of what several kinds open, hold and could not decide; no candidates."""
     return RecoveryPlan(
         tuple(chain.from_iterable(plan.opens for plan in plans)),
@@ -154,17 +170,17 @@ def _join_plans(plans: Sequence[RecoveryPlan]) -> RecoveryPlan:
     )
 
 
-def _exclude_mass_events(
+def _exclude_mass_event_faults(
     view: PlanningView, policy: RecoveryPolicy, rules: FaultRules, now: datetime
 ) -> PlanningView:
     """The view in which a fault of a node's own goes before a mass event's, where it has both."""
-    of_events = find_correlated_rules(view, policy, now)
+    of_events = find_mass_event_rules_by_node(view, policy, now)
     changed = {}
     for name, events in of_events.items():
         judged = view.assessments[name]
         own = [rule for rule in judged.also if rule not in events and rule in rules.classes]
         if own and judged.fault is not None and judged.fault.rule in events:
-            rule = max(own, key=lambda one: make_fault_sort_key(rules.classes[one], rules))
+            rule = max(own, key=lambda one: make_fault_severity_sort_key(rules.classes[one], rules))
             fault = rules.classes[rule]
             also = {r: at for r, at in judged.faults.items() if r != rule}
             why = f"{rule}: {fault.meaning}"
@@ -176,25 +192,25 @@ def _exclude_mass_events(
     return replace(view, assessments={**view.assessments, **changed})
 
 
-def _list_treated_nodes(
+def _list_nodes_under_recovery(
     view: PlanningView, candidates: Iterable[RecoveryCandidate]
 ) -> set[NodeName]:
     """Return the nodes that are treated or about to be."""
     return {*view.state.open_nodes, *(candidate.node.name for candidate in candidates)}
 
 
-def _list_blocked_node_holds(
+def _list_blocks_of_recovering_nodes(
     view: PlanningView, policy: RecoveryPolicy, now: datetime
 ) -> list[GateBlocked]:
     """Return nodes under treatment for which nothing is done now: an admin keeps them in a
     maintenance reservation, or a gate holds their remedy, which a person may approve."""
     found = []
     for name, rid in view.state.open_nodes.items():
-        held_by = find_maintenance_hold(view.state.nodes[rid], view)
+        held_by = find_reservation_blocking_recovery(view.state.nodes[rid], view)
         if held_by is not None:
-            why = f"{describe_maintenance(held_by, now)}, and its recovery waits"
+            why = f"{describe_maintenance_reservation(held_by, now)}, and its recovery waits"
             found.append(GateBlocked(now, name, "maintenance", why, view.state.nodes[rid].rule))
-    for rid, held in find_held_remedies(view, policy, now).items():
+    for rid, held in find_blocked_remedies(view, policy, now).items():
         rec = view.state.nodes[rid]
         if rec.node not in view.maintenance:
             why = f"{held.why}; {rec.node} stays closed, and its remedy waits"
@@ -209,14 +225,14 @@ def _make_candidate_sort_key(c: RecoveryCandidate) -> tuple[bool, datetime, str]
 def decide_candidate(
     c: RecoveryCandidate,
     view: PlanningView,
-    counts: GateCounts,
+    counts: RecoveryGateCounts,
     policy: RecoveryPolicy,
     now: datetime,
 ) -> NodeRecoveryOpened | GateBlocked:
     """Check one candidate against all gates in order."""
     passed: list[str] = []
-    is_waived = is_target_approved(c.node.name, view, policy, now)
-    leaves = is_await_only_ladder(c.fault.ladder)
+    is_waived = is_target_approved_by_operator(c.node.name, view, policy, now)
+    leaves = is_await_only_remedy_ladder(c.fault.ladder)
     for row in GATES:
         if (c.manual and not row.manual) or (is_waived and row.approvable):
             passed.append(f"{row.name} (waived by {c.by or 'approval'})")
@@ -231,10 +247,10 @@ def decide_candidate(
         if why is not None:
             return GateBlocked(now, c.node.name, row.name, why, c.fault.rule, row.approvable)
         passed.append(row.name)
-    return _open_recovery(c, view, policy, tuple(passed), now)
+    return _make_node_recovery_opening(c, view, policy, tuple(passed), now)
 
 
-def _open_recovery(
+def _make_node_recovery_opening(
     c: RecoveryCandidate,
     view: PlanningView,
     policy: RecoveryPolicy,
@@ -255,7 +271,7 @@ def _open_recovery(
         ladder=tuple(dict.fromkeys(c.fault.ladder)),
         why=c.why,
         mode=policy.mode,
-        rung=0 if c.manual else _choose_ladder_step(c, view, now),
+        rung=0 if c.manual else _choose_escalation_ladder_step(c, view, now),
         logical_id=instance.logical_id if instance else None,
         by=c.by,
         findings=(*c.findings, *(judged.findings if judged and not c.manual else ())),
@@ -264,7 +280,7 @@ def _open_recovery(
     )
 
 
-def _choose_ladder_step(c: RecoveryCandidate, view: PlanningView, now: datetime) -> int:
+def _choose_escalation_ladder_step(c: RecoveryCandidate, view: PlanningView, now: datetime) -> int:
     """Climb one rung for each time this instance was treated by this rule in the window."""
     window = c.fault.escalate_window_s
     treated = [
@@ -272,35 +288,37 @@ def _choose_ladder_step(c: RecoveryCandidate, view: PlanningView, now: datetime)
         for rec in view.state.nodes.values()
         if rec.rule == c.fault.rule and rec.generation.instance == c.generation.instance
     ]
-    returned = [rec for rec in treated if rec.phase is NodePhase.RETURNED]
-    before = sum(now < add_seconds(rec.opened, window) for rec in returned)
+    returned = [rec for rec in treated if rec.phase is NodeRecoveryPhase.RETURNED]
+    before = sum(now < add_seconds_within_bounds(rec.opened, window) for rec in returned)
     return min(before, len(set(c.fault.ladder)) - 1)
 
 
-def find_node_candidates(
+def find_node_recovery_candidates(
     view: PlanningView, rules: FaultRules, now: datetime
-) -> tuple[list[RecoveryCandidate], list[InconsistentState]]:
+) -> tuple[list[RecoveryCandidate], list[ItemProcessingFailure]]:
     """Return every generation that the facts call faulty and that is not treated yet."""
-    leaving = _list_removed_nodes(view)
+    leaving = _list_nodes_with_deleted_instances(view)
 
-    def make_node_candidate(item: tuple[NodeName, Assessment]) -> RecoveryCandidate | None:
+    def make_candidate_of_assessed_node(
+        item: tuple[NodeName, NodeAssessment],
+    ) -> RecoveryCandidate | None:
         name, judged = item
         node = view.scheduler.nodes.get(name)
         if node is None or name in view.state.open_nodes or name not in view.health:
             return None
         if (name, judged.generation.instance) in leaving or view.is_quarantined(name):
             return None
-        candidate = _make_candidate(node, judged, view, rules, now)
-        dealt_with = candidate is not None and _is_already_treated(candidate, judged, view)
+        candidate = _make_recovery_candidate(node, judged, view, rules, now)
+        dealt_with = candidate is not None and _is_fault_already_treated(candidate, judged, view)
         return None if dealt_with else candidate
 
-    found, flaws = isolate_each_call(
-        "plan", view.assessments.items(), itemgetter(0), make_node_candidate
+    found, flaws = process_items_capturing_failures(
+        "plan", view.assessments.items(), itemgetter(0), make_candidate_of_assessed_node
     )
     return [candidate for candidate in found if candidate is not None], flaws
 
 
-def _find_restored_nodes(
+def _find_candidates_drained_after_return(
     view: PlanningView, treated: Collection[NodeName], now: datetime
 ) -> list[RecoveryCandidate]:
     """Return nodes that are drained in the name of a recovery that has seen them back in service.
@@ -315,7 +333,7 @@ def _find_restored_nodes(
     for node in view.scheduler.nodes.values():
         if "INVALID_REG" in node.flags:
             continue
-        owner = parse_reason_owner(node.reason) if node.reason and node.drained else None
+        owner = parse_recovery_id_from_reason(node.reason) if node.reason and node.drained else None
         lifted = view.state.nodes.get(owner) if owner is not None else None
         health = view.health.get(node.name)
         if (
@@ -325,14 +343,14 @@ def _find_restored_nodes(
             or view.is_quarantined(node.name)
         ):
             continue
-        if lifted.node == node.name and lifted.phase is NodePhase.RETURNED:
+        if lifted.node == node.name and lifted.phase is NodeRecoveryPhase.RETURNED:
             why = f"{lifted.id} had given it back: slurmctld came back with a state from before"
             generation = health.generation
             found.append(RecoveryCandidate(generation, node, DRAIN_RESTORED, now, why, by="hpctl"))
     return found
 
 
-def _list_removed_nodes(view: PlanningView) -> set[tuple[NodeName, InstanceId]]:
+def _list_nodes_with_deleted_instances(view: PlanningView) -> set[tuple[NodeName, InstanceId]]:
     """Return the nodes whose very instance is gone by our own order, or may be about to go.
 
     Its name stays in Slurm for a while, DOWN, and its agent is silent: as was asked for.
@@ -343,14 +361,14 @@ def _list_removed_nodes(view: PlanningView) -> set[tuple[NodeName, InstanceId]]:
 
 def _may_have_deleted_instance(rec: NodeRecovery) -> bool:
     """Return whether a recovery has deleted its instance, or may have."""
-    if rec.phase is NodePhase.REMOVED:
+    if rec.phase is NodeRecoveryPhase.REMOVED:
         return True
-    given_up = rec.remedy is Remedy.DELETE and rec.phase is NodePhase.CANCELLED
+    given_up = rec.remedy is Remedy.DELETE and rec.phase is NodeRecoveryPhase.CANCELLED
     return given_up and may_have_begun_remedy(rec)
 
 
-def _make_candidate(
-    node: SlurmNode, judged: Assessment, view: PlanningView, rules: FaultRules, now: datetime
+def _make_recovery_candidate(
+    node: SlurmNode, judged: NodeAssessment, view: PlanningView, rules: FaultRules, now: datetime
 ) -> RecoveryCandidate | None:
     heard = view.health[node.name].last_heard
     if judged.condition is NodeCondition.FAULTY and judged.fault is not None:
@@ -383,7 +401,9 @@ def _find_node_loss_evidence(node: SlurmNode, view: PlanningView) -> str:
     return ""
 
 
-def _is_already_treated(c: RecoveryCandidate, judged: Assessment, view: PlanningView) -> bool:
+def _is_fault_already_treated(
+    c: RecoveryCandidate, judged: NodeAssessment, view: PlanningView
+) -> bool:
     """Return whether the last recovery of this very generation ended after the newest evidence.
 
     A person who cancelled a recovery, was handed one or gave the node back is not overruled by
@@ -393,21 +413,23 @@ def _is_already_treated(c: RecoveryCandidate, judged: Assessment, view: Planning
     if rid is None:
         return False
     last: NodeRecovery = view.state.nodes[rid]
-    if c.fault.rule in MARK_REQUESTS and _is_mark_of_former_instance(c, last):
+    if c.fault.rule in MARK_REQUESTS and _is_fault_mark_of_former_instance(c, last):
         return True
     if c.generation not in (last.opened_for, last.generation):
         return False
     if last.withdrawn:
         return False
-    if last.phase is NodePhase.RETURNED and not _SPOKEN.isdisjoint({c.fault.rule, *judged.also}):
+    if last.phase is NodeRecoveryPhase.RETURNED and not _SPOKEN.isdisjoint(
+        {c.fault.rule, *judged.also}
+    ):
         return False  # giving the node back took the old Reason off, whatever the clocks say
     if c.fault.rule in REACH_RULES:
         # It merely lasts: since when is forgotten whenever no cycle runs for a while.
         return last.rule == c.fault.rule
-    return judged.newest <= _find_evidence_cutoff(last)
+    return judged.newest <= _find_recovery_evidence_cutoff_time(last)
 
 
-def _is_mark_of_former_instance(c: RecoveryCandidate, last: NodeRecovery) -> bool:
+def _is_fault_mark_of_former_instance(c: RecoveryCandidate, last: NodeRecovery) -> bool:
     """Return whether the mark was on the node when a recovery opened for another instance of it.
 
     FAIL and its Reason stay when an instance is replaced, and the time of its launch, which shows
@@ -419,17 +441,17 @@ def _is_mark_of_former_instance(c: RecoveryCandidate, last: NodeRecovery) -> boo
     return c.generation.instance not in ("", last.opened_for.instance)
 
 
-def _find_evidence_cutoff(last: NodeRecovery) -> datetime:
+def _find_recovery_evidence_cutoff_time(last: NodeRecovery) -> datetime:
     """Return the time up to which a recovery took evidence into account; what is newer may open
     another.
 
     For a node given back that is when its RETURN, or its acceptance test, began, not when the
     recovery ended: nothing was observed in between.
     """
-    if last.phase is not NodePhase.RETURNED:
+    if last.phase is not NodeRecoveryPhase.RETURNED:
         return last.since
-    if [move.phase for move in last.trail[-2:-1]] == [NodePhase.UNRESERVING]:
-        return max(t.at for t in last.trail if t.signal == NodeSignal.ACCEPTANCE_DUE)
+    if [move.phase for move in last.trail[-2:-1]] == [NodeRecoveryPhase.UNRESERVING]:
+        return max(t.at for t in last.trail if t.signal == NodeRecoverySignal.ACCEPTANCE_DUE)
     return next(
         (s.started for s in list_steps_since_drain(last) if s.kind is StepKind.RETURN), last.since
     )

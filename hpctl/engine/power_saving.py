@@ -14,15 +14,15 @@ _RESUME_FAILED: Final = "ResumeTimeout reached"
 a node for no other job."""
 
 
-def has_failed_to_resume(node: SlurmNode) -> bool:
+def has_node_failed_to_resume(node: SlurmNode) -> bool:
     """Return whether slurmctld has started a node that did not register within ResumeTimeout."""
     return node.down and node.reason == _RESUME_FAILED
 
 
-def describe_power_saving(node: SlurmNode) -> str:
+def describe_node_power_saving(node: SlurmNode) -> str:
     """Return what Slurm's power saving does to a node, as a clause; "" where it does nothing."""
-    if has_failed_to_resume(node):
+    if has_node_failed_to_resume(node):
         return "Slurm powered the node up, and it did not register within ResumeTimeout"
-    if node.powered_down:
+    if node.is_powered_down:
         return "Slurm has powered the node down"
-    return "Slurm powers the node up" if node.powering_up else ""
+    return "Slurm powers the node up" if node.is_powering_up else ""

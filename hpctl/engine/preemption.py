@@ -12,7 +12,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from hpctl.toolkit.bounds import add_seconds
+from hpctl.toolkit.bounds import add_seconds_within_bounds
 from hpctl.vocabulary.preemption_order import PreemptionOrder
 from hpctl.vocabulary.slurm_facts import SlurmJob
 
@@ -25,7 +25,7 @@ nodes to others once they are free, and writes the job's new SubmitTime when it 
 of its run (seen on 24.11: a second later)."""
 
 
-class Preemption(Struct, frozen=True):
+class JobPreemption(Struct, frozen=True):
     """When a job lost its nodes to another. `certain`: Slurm says that it was preempted, or lets
     the other preempt it. `by`: the first job that started on its nodes then; None
     where none is known."""
@@ -35,16 +35,16 @@ class Preemption(Struct, frozen=True):
     by: SlurmJob | None = None
 
 
-def may_have_been_preempted(job: SlurmJob) -> bool:
+def is_job_possibly_preempted(job: SlurmJob) -> bool:
     """Return whether a job waits for another run, or ended as preempted."""
     return job.state == "PREEMPTED" or (job.state == "PENDING" and job.restarts > 0)
 
 
-def find_preemption(
+def find_preemption_of_job(
     job: SlurmJob, jobs: Iterable[SlurmJob], order: PreemptionOrder
-) -> Preemption | None:
+) -> JobPreemption | None:
     """Return how a job lost its nodes; None where it runs, or ended in another way."""
-    if not may_have_been_preempted(job):
+    if not is_job_possibly_preempted(job):
         return None
     waits = job.state == "PENDING"
     ended = job.submit if waits else job.end
@@ -53,10 +53,10 @@ def find_preemption(
     by = _find_first_job_on_nodes(job, jobs, ended)
     known = job.preempted or (None if waits else ended)
     if known is not None:
-        return Preemption(known, True, by)
+        return JobPreemption(known, True, by)
     if by is None:
         return None
-    return Preemption(ended, order.allows(by, job), by)
+    return JobPreemption(ended, order.allows(by, job), by)
 
 
 def _find_first_job_on_nodes(
@@ -67,8 +67,8 @@ def _find_first_job_on_nodes(
     Where none did, the last that started up to RELEASED before then and runs. One that has ended
     may have been there before the job.
     """
-    earliest = add_seconds(since, -RELEASED.total_seconds())
-    latest = add_seconds(since, WITHIN.total_seconds())
+    earliest = add_seconds_within_bounds(since, -RELEASED.total_seconds())
+    latest = add_seconds_within_bounds(since, WITHIN.total_seconds())
     nodes = set(job.nodes)
     found = []
     for other in jobs:
@@ -100,7 +100,7 @@ def find_suspending_job(
     return max(found)[2] if found else None
 
 
-def describe_preemption(found: Preemption) -> str:
+def describe_preemption(found: JobPreemption) -> str:
     """Return a preemption as a clause: `preempted at 12:00:00 UTC; job 12 of alice (...) started
     then`."""
     how = "preempted" if found.certain else "requeued"

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from concurrent.futures import Future
 from typing import Final, Protocol
 
-from hpctl.engine.preemption import may_have_been_preempted
-from hpctl.toolkit.errors import Unavailable
+from hpctl.engine.preemption import is_job_possibly_preempted
+from hpctl.toolkit.errors import ServiceUnavailable
 from hpctl.toolkit.threads import start_thread_pool
 from hpctl.vocabulary.ports import Clock
 from hpctl.vocabulary.preemption_order import PreemptionOrder
@@ -24,17 +24,17 @@ AGAIN_S: Final = 30.0
 """How soon it is read again where that failed, in seconds."""
 
 
-class PreemptionSource(Protocol):
+class PreemptionOrderSource(Protocol):
     """Slurm, as far as preemption goes."""
 
     def preemption_order(self) -> PreemptionOrder:
         """Return what may preempt what. Raises Unavailable."""
 
 
-class PreemptionWatch:
+class PreemptionOrderCache:
     """Keeps the order that was read last."""
 
-    def __init__(self, source: PreemptionSource, clock: Clock) -> None:
+    def __init__(self, source: PreemptionOrderSource, clock: Clock) -> None:
         """Start the thread that reads. The loop starts none later, when memory may be short."""
         self._source, self._clock = source, clock
         self._order = PreemptionOrder()
@@ -48,7 +48,7 @@ class PreemptionWatch:
         if (
             busy
             or self._clock.monotonic() < self._due
-            or not any(map(may_have_been_preempted, jobs))
+            or not any(map(is_job_possibly_preempted, jobs))
         ):
             return self._order
         self._due = self._clock.monotonic() + KNOWN_S
@@ -58,7 +58,7 @@ class PreemptionWatch:
     def _read(self) -> None:
         try:
             self._order = self._source.preemption_order()
-        except Unavailable as error:
+        except ServiceUnavailable as error:
             log.warning("which jobs preempt which others is not known: %s", error)
         # The pool keeps the error to itself, and the next reading would be due after KNOWN_S.
         except Exception:

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Final
 
 from hpctl.toolkit.bounds import parse_count
-from hpctl.toolkit.job_ids import parse_task_ranges
+from hpctl.toolkit.job_ids import parse_array_task_ranges
 from hpctl.vocabulary.slurm_facts import SlurmJob
 
 _QUEUED: Final = re.compile(
@@ -23,7 +23,7 @@ MOST_TASKS: Final = 1_000_000
 """Tasks of one array that are counted; Slurm's MaxArraySize is at most 4,000,001."""
 
 
-def is_queued(job: SlurmJob, now: datetime) -> bool:
+def is_job_queued(job: SlurmJob, now: datetime) -> bool:
     """Return whether Slurm starts a job once it is its turn."""
     if job.state != "PENDING" or job.completing:
         return False
@@ -32,7 +32,7 @@ def is_queued(job: SlurmJob, now: datetime) -> bool:
 
 
 def describe_queue_wait(job: SlurmJob, jobs: Iterable[SlurmJob]) -> str:
-    """Say what a job waits for that `is_queued`, with Slurm's reason and, of a task, how many
+    """Say what a job waits for that `is_job_queued`, with Slurm's reason and, of a task, how many
     others of its array wait."""
     text = f"its turn in Slurm's queue, where other jobs are before it (Slurm: {job.reason})"
     others = _count_waiting_array_tasks(job, jobs)
@@ -51,6 +51,6 @@ def _count_waiting_array_tasks(job: SlurmJob, jobs: Iterable[SlurmJob]) -> int:
     for other in jobs:
         if other.array_job != job.array_job or other.state != "PENDING":
             continue
-        for tasks in parse_task_ranges(other.array_task):
+        for tasks in parse_array_task_ranges(other.array_task):
             waiting.update(tasks[:MOST_TASKS])
     return len(waiting - {parse_count(job.array_task)} if job.array_task.isdecimal() else waiting)

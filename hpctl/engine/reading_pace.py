@@ -28,8 +28,8 @@ from datetime import timedelta
 
 from msgspec import Struct
 
-from hpctl.engine.config import LoopSection
-from hpctl.vocabulary.controller_news import ControllerLogEvent
+from hpctl.engine.config import RecoveryLoopSection
+from hpctl.vocabulary.controller_news import SlurmctldLogEvent
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmNode
 
@@ -53,37 +53,37 @@ class SlurmReadingAge(Struct, frozen=True):
     """Something is open or in doubt, or Slurm did not answer."""
     followed: bool
     """slurmctld's log is followed and trusted."""
-    news: ControllerLogEvent
+    news: SlurmctldLogEvent
     """The most urgent of its lines since then."""
     sizes_capacity: bool = False
     """The jobs that wait decide on capacity. A job's time to begin comes without a line."""
 
 
-def is_slurm_reading_due(since: SlurmReadingAge, pace: LoopSection) -> bool:
+def is_slurm_reading_due(since: SlurmReadingAge, pace: RecoveryLoopSection) -> bool:
     """Return whether a cycle that no event woke has to read Slurm."""
     if since.busy or not since.followed:
         return True
-    if since.news is ControllerLogEvent.NONE and not since.sizes_capacity:
+    if since.news is SlurmctldLogEvent.NONE and not since.sizes_capacity:
         return since.age_s >= max(pace.rest_s, pace.reconcile_s)
-    return since.age_s >= pace.reconcile_s or should_wake_loop_for_log(since)
+    return since.age_s >= pace.reconcile_s or should_wake_loop_for_log_event(since)
 
 
-def should_wake_loop_for_log(since: SlurmReadingAge) -> bool:
+def should_wake_loop_for_log_event(since: SlurmReadingAge) -> bool:
     """Return whether slurmctld's log ends the loop's sleep."""
-    after_s = {ControllerLogEvent.NODE: NODE_S, ControllerLogEvent.JOB: JOB_S}
+    after_s = {SlurmctldLogEvent.NODE: NODE_S, SlurmctldLogEvent.JOB: JOB_S}
     return since.age_s >= after_s.get(since.news, math.inf)
 
 
-def find_service_state_changes(before: SchedulerView, after: SchedulerView) -> list[NodeName]:
+def find_nodes_with_service_changes(before: SchedulerView, after: SchedulerView) -> list[NodeName]:
     """Return the nodes that went into or out of service, or have another Reason, from one reading
     to the next. slurmctld writes a line for each."""
     return [
         name
         for name, node in after.nodes.items()
         if name in before.nodes
-        and _get_service_state(before.nodes[name]) != _get_service_state(node)
+        and _get_node_service_state(before.nodes[name]) != _get_node_service_state(node)
     ]
 
 
-def _get_service_state(node: SlurmNode) -> tuple[bool, bool, bool, str]:
+def _get_node_service_state(node: SlurmNode) -> tuple[bool, bool, bool, str]:
     return node.down, node.drained, node.closed, node.reason

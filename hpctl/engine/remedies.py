@@ -14,19 +14,24 @@ from typing import Final
 from msgspec import Struct, field
 
 from hpctl.engine.gates import (
-    count_launch_failures,
-    count_partitions,
-    find_correlated_recoveries,
-    find_nodes_kept_closed,
-    is_target_approved,
+    count_consecutive_launch_failures,
+    count_nodes_per_partition,
+    find_drained_nodes_without_recovery,
+    find_mass_event_recoveries,
+    is_target_approved_by_operator,
 )
-from hpctl.engine.view import PlanningView, is_provider_taking_node
+from hpctl.engine.view import PlanningView, is_provider_reclaiming_instance
 from hpctl.faults.catalogue import OWN_HARDWARE
-from hpctl.toolkit.bounds import add_seconds
+from hpctl.toolkit.bounds import add_seconds_within_bounds
 from hpctl.vocabulary.assessment import Remedy
 from hpctl.vocabulary.cloud_facts import InstanceStatus
 from hpctl.vocabulary.identity import NodeName, RecoveryId
-from hpctl.vocabulary.node_recovery import FELT, NodePhase, NodeRecovery, is_await_only_ladder
+from hpctl.vocabulary.node_recovery import (
+    FELT,
+    NodeRecovery,
+    NodeRecoveryPhase,
+    is_await_only_remedy_ladder,
+)
 from hpctl.vocabulary.policy import OperatingMode, RecoveryPolicy
 
 SHOWN: Final = 4
@@ -34,7 +39,7 @@ SHOWN: Final = 4
 _ORDERED: Final = frozenset({Remedy.RESET_GPU, Remedy.REBOOT, Remedy.REPLACE})
 
 
-class RemedySlots(Struct):
+class RemedyBudgetUse(Struct):
     """What the remedies under way have taken of the budgets; grows as more are let through."""
 
     nodes: int = 0
@@ -52,7 +57,7 @@ class RemedySlots(Struct):
         self.holders.append(rec)
         self._count_node_partitions(rec.node, view)
 
-    def count_nodes_left_closed(self, view: PlanningView) -> None:
+    def count_nodes_left_drained(self, view: PlanningView) -> None:
         """Count the nodes that are left closed."""
         for name in self.kept_out:
             self._count_node_partitions(name, view)
@@ -63,27 +68,27 @@ class RemedySlots(Struct):
             self.by_partition[partition] = self.by_partition.get(partition, 0) + 1
 
 
-def count_remedy_slots(view: PlanningView, now: datetime) -> RemedySlots:
+def count_remedy_budget_use(view: PlanningView, now: datetime) -> RemedyBudgetUse:
     """Count what is under way before any further remedies are let through."""
     state = view.state
-    slots = RemedySlots(
+    slots = RemedyBudgetUse(
         nodes=len(view.scheduler.nodes),
-        partition_nodes=count_partitions(view),
-        kept_out=find_nodes_kept_closed(view),
+        partition_nodes=count_nodes_per_partition(view),
+        kept_out=find_drained_nodes_without_recovery(view),
     )
-    slots.count_nodes_left_closed(view)
+    slots.count_nodes_left_drained(view)
     for rid in state.open_nodes.values():
         rec = state.nodes[rid]
-        if has_begun_remedy(rec):
+        if has_recovery_begun_remedy(rec):
             slots.add(rec, view)
     for rec in state.nodes.values():
         began = find_remedy_start(rec)
-        if began is not None and not rec.by and now < add_seconds(began, 3600):
+        if began is not None and not rec.by and now < add_seconds_within_bounds(began, 3600):
             slots.last_hour += 1
     return slots
 
 
-def has_begun_remedy(rec: NodeRecovery) -> bool:
+def has_recovery_begun_remedy(rec: NodeRecovery) -> bool:
     """Return whether the remedy of an open recovery has begun."""
     return not rec.ended and not rec.is_for_capacity_change and find_remedy_start(rec) is not None
 
@@ -91,17 +96,21 @@ def has_begun_remedy(rec: NodeRecovery) -> bool:
 def find_remedy_start(rec: NodeRecovery) -> datetime | None:
     """Return when the first remedy of a recovery began, by its own order or by the provider's."""
     times = [step.started for step in rec.steps if step.kind in FELT]
-    times += [move.at for move in rec.trail if move.phase == NodePhase.REMEDYING]
+    times += [move.at for move in rec.trail if move.phase == NodeRecoveryPhase.REMEDYING]
     return min(times, default=None)
 
 
 RemedyGate = Callable[
-    [NodeRecovery, PlanningView, RemedySlots, RecoveryPolicy, datetime], str | None
+    [NodeRecovery, PlanningView, RemedyBudgetUse, RecoveryPolicy, datetime], str | None
 ]
 
 
-def check_remedy_budget(
-    rec: NodeRecovery, view: PlanningView, slots: RemedySlots, policy: RecoveryPolicy, now: datetime
+def explain_remedy_block_by_budget(
+    rec: NodeRecovery,
+    view: PlanningView,
+    slots: RemedyBudgetUse,
+    policy: RecoveryPolicy,
+    now: datetime,
 ) -> str | None:
     """Enough remedies are under way, by cluster, partition and hour."""
     b = policy.budgets
@@ -120,29 +129,34 @@ def check_remedy_budget(
     return None
 
 
-def _describe_budget_use(slots: RemedySlots) -> str:
+def _describe_budget_use(slots: RemedyBudgetUse) -> str:
     """Say which recoveries and nodes take the slots."""
     parts = []
     holders, kept_out = slots.holders, sorted(slots.kept_out)
     if holders:
-        named = _format_first_names([f"{rec.id} of {rec.node}" for rec in holders])
+        named = _format_abbreviated_name_list([f"{rec.id} of {rec.node}" for rec in holders])
         verb = "remedy is" if len(holders) == 1 else "remedies are"
         parts.append(f"{len(holders)} {verb} under way ({named})")
     if kept_out:
         verb = "node is" if len(kept_out) == 1 else "nodes are"
         parts.append(
-            f"{len(kept_out)} {verb} left closed to a person ({_format_first_names(kept_out)})"
+            f"{len(kept_out)} {verb} left closed to a person"
+            f" ({_format_abbreviated_name_list(kept_out)})"
         )
     return " and ".join(parts)
 
 
-def _format_first_names(names: Sequence[str]) -> str:
+def _format_abbreviated_name_list(names: Sequence[str]) -> str:
     more = len(names) - SHOWN
     return ", ".join(names[:SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
-def check_repeated_recoveries(
-    rec: NodeRecovery, view: PlanningView, slots: RemedySlots, policy: RecoveryPolicy, now: datetime
+def explain_remedy_block_by_repeated_recoveries(
+    rec: NodeRecovery,
+    view: PlanningView,
+    slots: RemedyBudgetUse,
+    policy: RecoveryPolicy,
+    now: datetime,
 ) -> str | None:
     """The node was recovered too often lately."""
     b = policy.budgets
@@ -153,7 +167,7 @@ def check_repeated_recoveries(
         if r.node == rec.node
         and r.id != rec.id
         and not (r.by or r.withdrawn)
-        and now < add_seconds(r.opened, b.offender_window_s)
+        and now < add_seconds_within_bounds(r.opened, b.offender_window_s)
     ]
     if len(earlier) < b.offender_recoveries:
         return None
@@ -161,18 +175,22 @@ def check_repeated_recoveries(
     return f"recovered {len(earlier)} times in {days:g} days: a repeat offender"
 
 
-def check_launch_failures(
-    rec: NodeRecovery, view: PlanningView, slots: RemedySlots, policy: RecoveryPolicy, now: datetime
+def explain_remedy_block_by_launch_failures(
+    rec: NodeRecovery,
+    view: PlanningView,
+    slots: RemedyBudgetUse,
+    policy: RecoveryPolicy,
+    now: datetime,
 ) -> str | None:
     """The last remedied instances did not return."""
     b = policy.budgets
-    failures = count_launch_failures(view.state, now, b.launch_window_s)
+    failures = count_consecutive_launch_failures(view.state, now, b.launch_window_s)
     if failures < b.launch_failures:
         return None
     return f"the last {failures} remedied instances did not come back: look at them first"
 
 
-class RemedyGateRow(Struct, frozen=True):
+class NamedRemedyGate(Struct, frozen=True):
     """A gate of remedies. An approval of the node lifts it; an operator's order passes it."""
 
     name: str
@@ -180,10 +198,10 @@ class RemedyGateRow(Struct, frozen=True):
     approvable: bool = True
 
 
-REMEDY_GATES: tuple[RemedyGateRow, ...] = (
-    RemedyGateRow("budget", check_remedy_budget),
-    RemedyGateRow("offender", check_repeated_recoveries),
-    RemedyGateRow("launch_breaker", check_launch_failures),
+REMEDY_GATES: tuple[NamedRemedyGate, ...] = (
+    NamedRemedyGate("budget", explain_remedy_block_by_budget),
+    NamedRemedyGate("offender", explain_remedy_block_by_repeated_recoveries),
+    NamedRemedyGate("launch_breaker", explain_remedy_block_by_launch_failures),
 )
 
 
@@ -191,33 +209,33 @@ HOLDS_REMEDY: Final = frozenset({"correlated", *(row.name for row in REMEDY_GATE
 """The gates that may hold the remedy of an open recovery."""
 
 
-class HeldRemedy(Struct, frozen=True):
+class BlockedRemedy(Struct, frozen=True):
     """Why the remedy of an open recovery may not begin now; `gate` names what holds it."""
 
     gate: str
     why: str
 
 
-def find_held_remedies(
+def find_blocked_remedies(
     view: PlanningView, policy: RecoveryPolicy, now: datetime
-) -> dict[RecoveryId, HeldRemedy]:
+) -> dict[RecoveryId, BlockedRemedy]:
     """Return the open recoveries whose remedy must wait, and why.
 
     Those of a mass event's own hardware, in every mode. In mode own, where hpctl gives the orders,
     also those whose nodes are vacated and that a gate holds; the longest open goes first.
     """
-    held = _find_correlated_holds(view, policy, now)
+    held = _find_remedies_blocked_by_mass_event(view, policy, now)
     waiting = [
         rec for rec in _list_actionable_recoveries(view) if _needs_remedy_slot(rec, view, policy)
     ]
     waiting = [rec for rec in waiting if rec.id not in held]
     if not waiting:
         return held
-    slots = count_remedy_slots(view, now)
+    slots = count_remedy_budget_use(view, now)
     for rec in sorted(waiting, key=lambda rec: (rec.opened, rec.id)):
         found = None
-        if not is_target_approved(rec.node, view, policy, rec.opened):
-            found = _find_blocking_gate(rec, view, slots, policy, now)
+        if not is_target_approved_by_operator(rec.node, view, policy, rec.opened):
+            found = _find_gate_blocking_remedy(rec, view, slots, policy, now)
         if found is not None:
             held[rec.id] = found
             continue
@@ -226,23 +244,27 @@ def find_held_remedies(
     return held
 
 
-def _find_correlated_holds(
+def _find_remedies_blocked_by_mass_event(
     view: PlanningView, policy: RecoveryPolicy, now: datetime
-) -> dict[RecoveryId, HeldRemedy]:
+) -> dict[RecoveryId, BlockedRemedy]:
     found = {}
-    for rid, why in find_correlated_recoveries(view, policy, now).items():
+    for rid, why in find_mass_event_recoveries(view, policy, now).items():
         if view.state.nodes[rid].rule in OWN_HARDWARE:
-            found[rid] = HeldRemedy("correlated", why)
+            found[rid] = BlockedRemedy("correlated", why)
     return found
 
 
-def _find_blocking_gate(
-    rec: NodeRecovery, view: PlanningView, slots: RemedySlots, policy: RecoveryPolicy, now: datetime
-) -> HeldRemedy | None:
+def _find_gate_blocking_remedy(
+    rec: NodeRecovery,
+    view: PlanningView,
+    slots: RemedyBudgetUse,
+    policy: RecoveryPolicy,
+    now: datetime,
+) -> BlockedRemedy | None:
     for row in REMEDY_GATES:
         why = row.gate(rec, view, slots, policy, now)
         if why is not None:
-            return HeldRemedy(row.name, why)
+            return BlockedRemedy(row.name, why)
     return None
 
 
@@ -260,23 +282,23 @@ def _needs_remedy_slot(rec: NodeRecovery, view: PlanningView, policy: RecoveryPo
         policy.mode is not OperatingMode.OWN
         or policy.attended
         or rec.by
-        or is_await_only_ladder(rec.ladder)
+        or is_await_only_remedy_ladder(rec.ladder)
     ):
         return False
     if (
-        rec.phase is not NodePhase.VACATED
-        or has_begun_remedy(rec)
-        or is_provider_taking_node(rec.node, view)
+        rec.phase is not NodeRecoveryPhase.VACATED
+        or has_recovery_begun_remedy(rec)
+        or is_provider_reclaiming_instance(rec.node, view)
     ):
         return False
     if rec.rung >= len(rec.ladder) or rec.remedy not in _ORDERED:
         return False
     if rec.remedy is Remedy.RESET_GPU:
         return True
-    return view.provider.present and _can_provider_take_order(rec, view)
+    return view.provider.present and _can_provider_accept_instance_order(rec, view)
 
 
-def _can_provider_take_order(rec: NodeRecovery, view: PlanningView) -> bool:
+def _can_provider_accept_instance_order(rec: NodeRecovery, view: PlanningView) -> bool:
     """Whether the service would take an order for the instance now: else the recovery waits for
     that, for as long as a replacement may last, and another uses the slot meanwhile."""
     instance = view.instance(rec.node)

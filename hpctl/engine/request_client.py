@@ -18,7 +18,7 @@ from msgspec import Struct
 from hpctl.engine.journal.events import COMMANDS, RequestTaken
 from hpctl.engine.views import NodeRecoveryView
 from hpctl.toolkit import output
-from hpctl.toolkit.errors import HpctlError, Unavailable
+from hpctl.toolkit.errors import HpctlError, ServiceUnavailable
 from hpctl.toolkit.hostlist import HostlistError, expand_hostlist
 from hpctl.toolkit.output import ExitCode
 
@@ -73,7 +73,7 @@ def find_invoking_user() -> str:
         return str(uid)
 
 
-def ask_daemon(
+def send_operator_requests(
     config: Config, verb: str, targets: Sequence[str], *, wait_s: float = ANSWER_S, detail: str = ""
 ) -> RequestsView:
     """Ask for one thing for each target; answers what the daemon said within `wait_s` seconds, or
@@ -87,12 +87,12 @@ def ask_daemon(
     by = find_invoking_user()
     journal = config.state_dir / "journal.db"
     if config.database_url is None and not journal.exists():
-        raise Unavailable(
+        raise ServiceUnavailable(
             f"hpctl's daemon has never run here: there is no journal {journal}",
             "start the daemon (hpctl daemon run), or give the configuration of a running one with "
             "--config",
         )
-    ids = {_send_request(config, verb, target, by, detail): target for target in targets}
+    ids = {_send_request_to_daemon(config, verb, target, by, detail): target for target in targets}
     if wait_s > 0:
         output.echo("hpctl: waiting for the daemon ...", err=True)
     taken = wait_for_request_answers(config, ids.keys(), wait_s)
@@ -146,16 +146,16 @@ def wait_for_request_answers(
         store.close()
 
 
-def _send_request(config: Config, verb: str, target: str, by: str, detail: str) -> int:
+def _send_request_to_daemon(config: Config, verb: str, target: str, by: str, detail: str) -> int:
     """Hand one request to the daemon; answers its number. Raises HpctlError with its refusal."""
     import http.client
 
     from hpctl.engine.adapters import open_journal_reader
     from hpctl.wire import reports as wire
-    from hpctl.wire.heads import HeadAddress, explain_refusal, post_to_leader
+    from hpctl.wire.heads import HeadNodeAddress, format_refusal_response, post_request_to_leader
 
-    heads = [HeadAddress.parse(url) for url in config.heads] or [
-        HeadAddress.here(config.intake.listen)
+    heads = [HeadNodeAddress.parse(url) for url in config.heads] or [
+        HeadNodeAddress.here(config.intake.listen)
     ]
     if len(heads) > 1:
         with contextlib.suppress(HpctlError), closing(open_journal_reader(config)) as store:
@@ -165,32 +165,32 @@ def _send_request(config: Config, verb: str, target: str, by: str, detail: str) 
     body = wire.encode_operator_request(verb, target, named, detail)
     until = time.monotonic() + SEND_S
     try:
-        status, answer = post_to_leader(
+        status, answer = post_request_to_leader(
             heads, wire.REQUESTS_PATH, body, until, config.intake.munge_socket, once=True
         )
-    except (OSError, http.client.HTTPException, Unavailable) as error:
+    except (OSError, http.client.HTTPException, ServiceUnavailable) as error:
         asked = ", ".join(f"{head.host}:{head.port}" for head in heads)
-        return _queue_request(config, verb, target, by, f"{asked}: {error}", detail)
+        return _queue_request_in_journal(config, verb, target, by, f"{asked}: {error}", detail)
     if status == http.client.OK:
         return int(json.loads(answer)["request"])
     if status == http.client.MISDIRECTED_REQUEST:
-        raise Unavailable(
-            f"no head node's daemon can take the request now: {explain_refusal(answer)}",
+        raise ServiceUnavailable(
+            f"no head node's daemon can take the request now: {format_refusal_response(answer)}",
             "run the command again in some seconds; check that `heads` in hpctl.yaml names every "
             "head node",
         )
     if status >= http.client.INTERNAL_SERVER_ERROR:
-        raise Unavailable(
-            f"hpctl's daemon cannot take the request now: {explain_refusal(answer)}",
+        raise ServiceUnavailable(
+            f"hpctl's daemon cannot take the request now: {format_refusal_response(answer)}",
             "run the command again in some seconds",
         )
     raise HpctlError(
-        f"hpctl's daemon refuses the request: {explain_refusal(answer)}",
+        f"hpctl's daemon refuses the request: {format_refusal_response(answer)}",
         "fix the cause in the message",
     )
 
 
-def _queue_request(  # noqa: PLR0913 -- a request, and why it is left
+def _queue_request_in_journal(  # noqa: PLR0913 -- a request, and why it is left
     config: Config, verb: str, target: str, by: str, why: str, detail: str
 ) -> int:
     """Leave a request in the journal's file for the next daemon. Raises HpctlError."""
@@ -201,22 +201,22 @@ def _queue_request(  # noqa: PLR0913 -- a request, and why it is left
     # SQLite writes its log beside the database, so the directory counts as well.
     mine = os.access(journal, os.W_OK) and os.access(config.state_dir, os.W_OK)
     if config.database_url is not None or not mine:
-        raise Unavailable(
+        raise ServiceUnavailable(
             f"hpctl's daemon does not answer ({why})",
             "start the daemon (hpctl doctor says what is wrong); while it does not run, only a "
             "user who may write to a"
             " SQLite journal can leave a request for it: try sudo",
         )
     with closing(open_journal_writer(config)) as store:
-        number = store.ask(verb, target, by, output.now(), detail=detail)
+        number = store.ask(verb, target, by, output.get_current_utc_time(), detail=detail)
         wake_daemon(config.state_dir)
         return number
 
 
-def print_answers_and_exit(view: RequestsView, as_json: bool, waited: bool) -> None:
+def print_request_answers_and_exit(view: RequestsView, as_json: bool, waited: bool) -> None:
     """Print the answers and leave: 0 all agreed, 1 one refused, 3 one is still queued."""
     if as_json:
-        output.echo(output.to_json("requests", view))
+        output.echo(output.format_view_json("requests", view))
     else:
         print_request_answers(view, waited)
     if any(r.answered and not r.ok for r in view.requests):
@@ -250,7 +250,7 @@ class JobOnNode(Struct, frozen=True):
     recoverable: bool
 
 
-def describe_job_fate(job: JobOnNode, *, now: bool) -> str:
+def describe_job_outcome_on_node_removal(job: JobOnNode, *, now: bool) -> str:
     """Return a job on a node, and what becomes of it when an order takes the node away."""
     ends = "will be requeued" if job.recoverable else "CANNOT be run again by Slurm"
     then = ends if now else "is waited for; --now requeues it"

@@ -35,17 +35,21 @@ from hpctl.engine.journal.store import JournalStore
 from hpctl.engine.requests import NOW
 from hpctl.engine.view import Request
 from hpctl.toolkit.bounds import parse_count
-from hpctl.toolkit.errors import HpctlError, Unavailable
+from hpctl.toolkit.errors import HpctlError, ServiceUnavailable
 from hpctl.vocabulary.identity import JobId, RecoveryId
 from hpctl.wire import munge
 from hpctl.wire import reports as wire
-from hpctl.wire.authentication import IntakeSettings, RequestRefusal, decode_request_body
-from hpctl.wire.proved_route import RefusalCounter, make_authenticated_route
+from hpctl.wire.authentication import (
+    IntakeAuthenticationSettings,
+    RequestRefusal,
+    decode_request_body,
+)
+from hpctl.wire.proved_route import RequestRefusalCounter, make_authenticated_post_route
 
 if TYPE_CHECKING:  # the intake's process has neither
     from hpctl.engine.leadership import Leadership
     from hpctl.engine.live_config import LiveConfig
-    from hpctl.engine.loop_port import LoopPort
+    from hpctl.engine.loop_port import RecoveryLoopAccess
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +70,7 @@ class OperatorRequestHandler:
     def __init__(
         self,
         store: JournalStore,
-        loop: LoopPort,
+        loop: RecoveryLoopAccess,
         live: LiveConfig,
         leadership: Leadership | None = None,
         munge_socket: Path | None = None,
@@ -82,7 +86,7 @@ class OperatorRequestHandler:
     def take(self, asked: wire.OperatorRequest, uid: int, address: str) -> int:
         """Store one request of a proved user on the host of that address; answers its number.
         Raises Refusal."""
-        if not (self._is_operator(uid) or self._is_job_owner(uid, asked)):
+        if not (self._is_user_operator(uid) or self._is_user_job_owner(uid, asked)):
             group = self._live.config.access.group or "no group yet (access.group)"
             verb = asked.verb.removesuffix(NOW)
             what = f"{COMMANDS.get(verb, verb)} {asked.target}".rstrip()
@@ -95,7 +99,7 @@ class OperatorRequestHandler:
             )
         by = asked.by if asked.by and uid in (0, os.geteuid()) else _find_user_name(uid)
         proof, socket = f"MUNGE uid {uid} from {address}", self._munge_socket
-        said = _join_target_and_detail(asked.target, asked.detail)
+        said = _join_request_target_and_detail(asked.target, asked.detail)
         with self._lock:
             self._check_request_rate(uid)
             try:
@@ -104,8 +108,9 @@ class OperatorRequestHandler:
                     asked.target,
                     by,
                     self._loop.clock.now(),
-                    lambda number: munge.encode_credential(
-                        _make_proof_payload(number, asked.verb, said, by, proof), socket
+                    lambda number: munge.encode_munge_credential(
+                        _make_request_credential_payload(number, asked.verb, said, by, proof),
+                        socket,
                     ),
                     detail=asked.detail,
                 )
@@ -117,14 +122,14 @@ class OperatorRequestHandler:
 
     def pending(self) -> list[Request]:
         """Return the requests not taken yet, each with the proof of its sender. Those to hand
-        over are answered here. Raises Unavailable, JournalCorrupt, LeaseLost, OSError.
+        over are answered here. Raises Unavailable, CorruptJournalError, LeaseLostError, OSError.
         """
         with self._lock:
             rows = self._store.requests()
             self._proofs = {r.id: self._proofs[r.id] for r in rows if r.id in self._proofs}
             unknown = [r for r in rows if not r.proof and r.id not in self._proofs]
             if unknown:
-                self._recover_request_proofs(unknown)
+                self._recover_request_sender_proofs(unknown)
             known = {r.id: r.proof for r in rows if r.proof} | self._proofs
             waiting = [replace(r, proof=known[r.id]) for r in rows if r.id in known]
         if self._leadership is None:
@@ -134,29 +139,34 @@ class OperatorRequestHandler:
                 self._leadership.take(request, self._loop.memory)
         return [r for r in waiting if r.verb != FAILOVER]
 
-    def _recover_request_proofs(self, requests: Sequence[Request]) -> None:
+    def _recover_request_sender_proofs(self, requests: Sequence[Request]) -> None:
         """Find what proved these to a former leader; nothing is known of any while munged is
-        away. Raises Unavailable, JournalCorrupt."""
+        away. Raises Unavailable, CorruptJournalError."""
         credentials = self._store.proofs()
         for one in requests:
             fields, proof = (
-                _make_proof_payload(
-                    one.id, one.verb, _join_target_and_detail(one.target, one.detail), one.by
+                _make_request_credential_payload(
+                    one.id,
+                    one.verb,
+                    _join_request_target_and_detail(one.target, one.detail),
+                    one.by,
                 ),
                 b"",
             )
             try:
-                made = munge.decode_credential(credentials.get(one.id, ""), self._munge_socket)
+                made = munge.decode_munge_credential(
+                    credentials.get(one.id, ""), self._munge_socket
+                )
                 if made.uid in (0, os.geteuid()) and made.payload.startswith(fields):
                     proof = made.payload[len(fields) :]
-            except munge.CredentialError as error:
+            except munge.MungeCredentialError as error:
                 log.warning("request %d: %s", one.id, error)
             except munge.MungeUnavailable as error:
                 log.warning("request %d waits: %s", one.id, error)
                 return
             self._proofs[one.id] = proof.decode(errors="replace")
 
-    def _is_operator(self, uid: int) -> bool:
+    def _is_user_operator(self, uid: int) -> bool:
         if uid in (0, os.geteuid()):
             return True
         group = self._live.config.access.group
@@ -168,15 +178,15 @@ class OperatorRequestHandler:
         except (KeyError, OSError):
             return False
 
-    def _is_job_owner(self, uid: int, asked: wire.OperatorRequest) -> bool:
+    def _is_user_job_owner(self, uid: int, asked: wire.OperatorRequest) -> bool:
         """Return whether the target is a job of this user's, or the recovery of one."""
         if asked.verb not in OWNERS_VERBS:
             return False
         recovery = self._loop.memory.state.jobs.get(RecoveryId(asked.target))
         number = recovery.attempt.job if recovery else JobId(parse_count(asked.target))
         try:
-            job = self._loop.observer.latest_slurm().jobs.get(number)
-        except Unavailable:
+            job = self._loop.observer.get_latest_slurm_view().jobs.get(number)
+        except ServiceUnavailable:
             return False
         return job is not None and job.uid == uid
 
@@ -190,12 +200,14 @@ class OperatorRequestHandler:
         times.append(now)
 
 
-def _join_target_and_detail(target: str, detail: str) -> str:
+def _join_request_target_and_detail(target: str, detail: str) -> str:
     """Return a request's target and detail as its credential covers them."""
     return f"{target}\n{detail}" if detail else target
 
 
-def _make_proof_payload(number: int, verb: str, target: str, by: str, proof: str = "") -> bytes:
+def _make_request_credential_payload(
+    number: int, verb: str, target: str, by: str, proof: str = ""
+) -> bytes:
     """Return what the credential says that is kept with a request: first the request, then the
     proof."""
     return msgspec.json.encode(("hpctl request", number, verb, target, by)) + proof.encode()
@@ -208,25 +220,27 @@ def _find_user_name(uid: int) -> str:
         return f"uid {uid}"
 
 
-def make_request_route(
+def make_operator_request_route(
     take: Callable[[wire.OperatorRequest, int, str], int],
-    settings: IntakeSettings,
+    settings: IntakeAuthenticationSettings,
     registry: CollectorRegistry,
 ) -> Route:
     """Return the route for the intake's application. `take`: a OperatorRequestHandler's, here or in
     the daemon."""
 
-    async def answer_request(body: bytes, credential: munge.Credential) -> bytes:
+    async def handle_operator_request(body: bytes, credential: munge.Credential) -> bytes:
         asked = decode_request_body(wire.decode_operator_request, body, "invalid_request")
         address = str(credential.address)
         number = await run_in_threadpool(take, asked, credential.uid, address)
         return msgspec.json.encode({"request": number})
 
-    refused = RefusalCounter("hpctl_requests_refused", "Operators' requests not taken.", registry)
-    return make_authenticated_route(
+    refused = RequestRefusalCounter(
+        "hpctl_requests_refused", "Operators' requests not taken.", registry
+    )
+    return make_authenticated_post_route(
         path=wire.REQUESTS_PATH,
         most=wire.MAX_REQUEST,
         settings=settings,
-        answer_to=answer_request,
+        answer_to=handle_operator_request,
         refused=refused,
     )

@@ -6,7 +6,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from hpctl.engine.gates import build_gate_counts
+from hpctl.engine.gates import build_recovery_gate_counts
 from hpctl.engine.journal.events import LIFTS_PAUSE, Event, GateBlocked, RequestTaken, SignalSeen
 from hpctl.engine.kinds import AnswerRequest, OperatorOrder, RecoveryKind
 from hpctl.engine.plan import decide_candidate
@@ -23,7 +23,7 @@ from hpctl.vocabulary.identity import (
     RecoveryId,
     RuleId,
 )
-from hpctl.vocabulary.isolation import InconsistentState, isolate_call
+from hpctl.vocabulary.isolation import ItemProcessingFailure, call_and_capture_failure
 from hpctl.vocabulary.pause import (
     OF_PARTITION,
     Pause,
@@ -32,11 +32,11 @@ from hpctl.vocabulary.pause import (
     parse_pause_request,
 )
 from hpctl.vocabulary.policy import OperatingMode, RecoveryPolicy
-from hpctl.vocabulary.reason import parse_reason_owner
+from hpctl.vocabulary.reason import parse_recovery_id_from_reason
 from hpctl.vocabulary.slurm_facts import SlurmNode
 
 
-def _refuse_nothing(node: SlurmNode, view: PlanningView) -> str:  # noqa: ARG001
+def _accept_order_for_any_node(node: SlurmNode, view: PlanningView) -> str:  # noqa: ARG001
     """Return no reason to refuse."""
     return ""
 
@@ -51,7 +51,7 @@ def _make_operator_order(
     """Return an order that an operator may give for every node."""
     rule = RuleId(f"operator-{verb}")
     fault = FaultClass(rule, meaning, urgency, (remedy,), source="an operator")
-    return OperatorOrder(fault, _refuse_nothing)
+    return OperatorOrder(fault, _accept_order_for_any_node)
 
 
 _REPLACEMENT: Final = "an operator asked for a replacement"
@@ -67,7 +67,7 @@ ORDERS: dict[str, OperatorOrder] = {
 """The orders that concern every node, whatever kinds of recovery there are."""
 
 
-def collect_operator_orders(kinds: Sequence[RecoveryKind]) -> Mapping[str, OperatorOrder]:
+def map_verbs_to_operator_orders(kinds: Sequence[RecoveryKind]) -> Mapping[str, OperatorOrder]:
     """Return every order that an operator may give, by the request's verb."""
     orders = dict(ORDERS)
     for kind in kinds:
@@ -78,7 +78,7 @@ def collect_operator_orders(kinds: Sequence[RecoveryKind]) -> Mapping[str, Opera
 NO_ANSWERS: Final[Mapping[str, AnswerRequest]] = {}
 
 
-def collect_request_handlers(kinds: Sequence[RecoveryKind]) -> Mapping[str, AnswerRequest]:
+def map_verbs_to_request_handlers(kinds: Sequence[RecoveryKind]) -> Mapping[str, AnswerRequest]:
     """Return what answers the requests of the kinds, by verb."""
     found: dict[str, AnswerRequest] = {}
     for kind in kinds:
@@ -100,7 +100,7 @@ def process_operator_request(  # noqa: PLR0913 -- pure: all that decides is an a
     if request.verb in answers and request.proof:
         ok, answer, events = answers[request.verb](request, view, policy, now)
     else:
-        ok, answer, events = _answer_request(request, view, policy, now, orders)
+        ok, answer, events = _execute_operator_request(request, view, policy, now, orders)
     return [*events, _make_request_answer(request, now, answer, ok)]
 
 
@@ -170,7 +170,7 @@ def _format_unpause_answer(scope: str, view: PlanningView, now: datetime) -> str
     return f"all {count} pauses are lifted" if count > 1 else "the pause is lifted"
 
 
-def process_request_isolated(  # noqa: PLR0913 -- pure: all that decides is an argument
+def process_request_catching_errors(  # noqa: PLR0913 -- pure: all that decides is an argument
     request: Request,
     view: PlanningView,
     policy: RecoveryPolicy,
@@ -179,20 +179,20 @@ def process_request_isolated(  # noqa: PLR0913 -- pure: all that decides is an a
     answers: Mapping[str, AnswerRequest] = NO_ANSWERS,
 ) -> list[Event]:
     """Take a request in isolation: one that raises is answered so, and is not asked again."""
-    events = isolate_call(
+    events = call_and_capture_failure(
         "request",
         request.target,
         lambda r: process_operator_request(r, view, policy, now, orders, answers),
         request,
     )
-    if not isinstance(events, InconsistentState):
+    if not isinstance(events, ItemProcessingFailure):
         return events
     answer = f"internal error: {events.error} (input {events.digest}); see the daemon's log"
     by = request.by or "operator"
     return [RequestTaken(now, request.id, request.verb, request.target, by, answer, False)]
 
 
-def _answer_request(
+def _execute_operator_request(
     request: Request,
     view: PlanningView,
     policy: RecoveryPolicy,
@@ -202,15 +202,15 @@ def _answer_request(
     if not request.proof:
         return False, f"nothing proves that {request.by!r} asked: ask again while a daemon runs", []
     if request.verb == "approve":
-        return _approve_target(request, view, policy)
+        return _process_approve_request(request, view, policy)
     if request.verb == "cancel":
-        return _cancel_recovery(request, view, now)
+        return _process_cancel_request(request, view, now)
     if request.verb in orders:
-        return _place_order(request, view, policy, now, orders[request.verb])
+        return _process_operator_order(request, view, policy, now, orders[request.verb])
     return False, f"no such request: {request.verb!r}", []
 
 
-def _approve_target(
+def _process_approve_request(
     request: Request, view: PlanningView, policy: RecoveryPolicy
 ) -> tuple[bool, str, Sequence[Event]]:
     hold = view.state.holds.get(request.target)
@@ -223,17 +223,17 @@ def _approve_target(
     return True, f"approved for {hours:g} h: the gate {hold.gate} is waived", []
 
 
-def _cancel_recovery(
+def _process_cancel_request(
     request: Request, view: PlanningView, now: datetime
 ) -> tuple[bool, str, Sequence[Event]]:
     rid = RecoveryId(request.target)
     rid = view.state.open_nodes.get(NodeName(request.target), rid)
     why = f"cancelled by {request.by or 'an operator'}"
     node = view.state.nodes.get(rid)
-    if node is not None and node.phase is node_recovery.NodePhase.UNRESERVING:
+    if node is not None and node.phase is node_recovery.NodeRecoveryPhase.UNRESERVING:
         return False, f"{rid} deletes the reservation of its test: ask again in some seconds", []
     if node is not None and not node.ended:
-        signal = node_recovery.NodeSignal.OPERATOR_CANCELLED
+        signal = node_recovery.NodeRecoverySignal.OPERATOR_CANCELLED
         text = (
             f"{rid} cancelled; {node.node} stays drained: `hpctl undrain {node.node}` gives it back"
         )
@@ -243,12 +243,12 @@ def _cancel_recovery(
         return (
             True,
             f"{rid} cancelled",
-            [SignalSeen(now, rid, job_recovery.JobSignal.OPERATOR_CANCELLED, why)],
+            [SignalSeen(now, rid, job_recovery.JobRecoverySignal.OPERATOR_CANCELLED, why)],
         )
     return False, f"no open recovery {request.target!r}", []
 
 
-def _place_order(
+def _process_operator_order(
     request: Request,
     view: PlanningView,
     policy: RecoveryPolicy,
@@ -262,26 +262,28 @@ def _place_order(
     already = view.state.node_recovery(name)
     if already is not None:
         return False, f"{already.id} treats {name} already ({already.phase}); cancel it first", []
-    if request.verb == "return" and _is_return_with_fault(node, view):
+    if request.verb == "return" and _is_node_returned_with_known_fault(node, view):
         return True, f"{name} is in service; its known fault is accepted", []
-    if request.verb == "return" and not (node.drained and parse_reason_owner(node.reason)):
+    if request.verb == "return" and not (
+        node.drained and parse_recovery_id_from_reason(node.reason)
+    ):
         return False, f"{name} is not drained by hpctl (Reason {node.reason!r})", []
     fault = order.fault
     why = order.refuse(node, view) or _explain_assist_mode_refusal(name, fault, view, policy)
     if why:
         return False, why, []
     by = request.by or "operator"
-    generation = find_ordered_generation(request.verb, name, view)
+    generation = find_node_generation_for_order(request.verb, name, view)
     candidate = RecoveryCandidate(generation, node, fault, now, f"asked for by {by}", by=by)
     decision = decide_candidate(
-        candidate, view, build_gate_counts(view, [candidate], policy, now), policy, now
+        candidate, view, build_recovery_gate_counts(view, [candidate], policy, now), policy, now
     )
     if isinstance(decision, GateBlocked):
         return False, f"held by {decision.gate}: {decision.why}", []
     return True, f"recovery {decision.recovery} opened", [decision]
 
 
-def _is_return_with_fault(node: SlurmNode, view: PlanningView) -> bool:
+def _is_node_returned_with_known_fault(node: SlurmNode, view: PlanningView) -> bool:
     """Return whether a return concerns a node that an operator keeps in service with a known
     fault."""
     judged = view.assessments.get(node.name)
@@ -309,7 +311,7 @@ def _explain_assist_mode_refusal(
     )
 
 
-def find_ordered_generation(verb: str, name: NodeName, view: PlanningView) -> NodeGeneration:
+def find_node_generation_for_order(verb: str, name: NodeName, view: PlanningView) -> NodeGeneration:
     """Return the generation that an order for this node means, by its agent, else by the cloud.
 
     An instance that never came up has no agent to speak for it; the last word heard under the

@@ -17,17 +17,17 @@ KNOWN_S: Final = 600.0
 _NO_CODE: Final = ("", "0:0")
 
 
-class RequeueExitSource(Protocol):
+class RequeueExitCodeSource(Protocol):
     """Slurm, as far as RequeueExit goes."""
 
     def requeue_exit_codes(self) -> frozenset[int]:
         """Return the codes of RequeueExit. Raises Unavailable."""
 
 
-class RequeueExitWatch:
+class RequeueExitCodeCache:
     """Keeps the codes that were read last. For one thread."""
 
-    def __init__(self, source: RequeueExitSource, clock: Clock) -> None:
+    def __init__(self, source: RequeueExitCodeSource, clock: Clock) -> None:
         self._source, self._clock = source, clock
         self._codes: frozenset[int] = frozenset()
         self._due = float("-inf")
@@ -35,7 +35,7 @@ class RequeueExitWatch:
     def look(self, jobs: Iterable[SlurmJob]) -> frozenset[int]:
         """Return what is known; read it first where one of these jobs asks for it. Raises
         Unavailable."""
-        if self._clock.monotonic() >= self._due and any(map(_has_previous_exit_code, jobs)):
+        if self._clock.monotonic() >= self._due and any(map(_is_requeued_with_exit_code, jobs)):
             self._codes = self._source.requeue_exit_codes()
             self._due = self._clock.monotonic() + KNOWN_S
         return self._codes
@@ -45,6 +45,6 @@ class RequeueExitWatch:
         self._due = float("-inf")
 
 
-def _has_previous_exit_code(job: SlurmJob) -> bool:
+def _is_requeued_with_exit_code(job: SlurmJob) -> bool:
     """Return whether a job waits for another run with the exit code of the last."""
     return job.state == "PENDING" and job.restarts > 0 and job.exit_code not in _NO_CODE

@@ -35,7 +35,7 @@ from hpctl.vocabulary.node_recovery import NodeRecovery
 from hpctl.vocabulary.policy import RecoveryPolicy
 
 
-def compute_lookback_s(policy: RecoveryPolicy, rules: FaultRules) -> float:
+def compute_journal_lookback_s(policy: RecoveryPolicy, rules: FaultRules) -> float:
     """Return how many seconds decisions look back: longer than RECENT_S where the configuration
     says."""
     budgets = policy.budgets
@@ -55,7 +55,7 @@ InstancePair = tuple[RecoveryId, RecoveryId | None]
 """What added an instance, and what removed it; None while it lives."""
 
 
-class RetiredRecords(Struct, frozen=True):
+class RetirableJournalRecords(Struct, frozen=True):
     """What is past at one time. `ended`: the recoveries and changes, and when the last of those did
     that belong together.
 
@@ -90,15 +90,15 @@ class RetiredRecords(Struct, frozen=True):
         return e.verb == "return" and self.state.returned.get(NodeName(e.target)) == e.at
 
 
-def find_retired_records(
+def find_retirable_journal_records(
     state: EngineState, before: datetime, living: Collection[JobId], kinds: Sequence[RecoveryKind]
-) -> RetiredRecords:
+) -> RetirableJournalRecords:
     """Return what ended before a time and is no longer needed. `living`: the jobs that Slurm knows,
     whose every attempt counts however old it is."""
     living = {*living, *(job for job, events in state.reports.items() if events[-1].at >= before)}
     instances = list(chain.from_iterable(kind.pair_instances(state) for kind in kinds))
     links, known = _find_record_links(state, instances), dict(_list_all_records(state))
-    stays = _find_linked_records(_find_needed_records(state, before, living, instances), links)
+    stays = _find_linked_records(_find_records_to_keep(state, before, living, instances), links)
     ended: dict[RecoveryId, datetime] = {}
     for rid in known:
         if rid not in stays and rid not in ended:
@@ -106,7 +106,7 @@ def find_retired_records(
             whole = _find_linked_records((rid,), links)
             ended |= dict.fromkeys(whole, max(known[one].since for one in whole))
     kept = {state.jobs[rid].attempt.job for rid in stays if rid in state.jobs}
-    return RetiredRecords(state, before, ended, frozenset(kept.union(living)))
+    return RetirableJournalRecords(state, before, ended, frozenset(kept.union(living)))
 
 
 def _find_linked_records(
@@ -130,7 +130,7 @@ def _list_all_records(
     yield from state.changes.items()
 
 
-def _find_needed_records(
+def _find_records_to_keep(
     state: EngineState,
     before: datetime,
     living: Collection[JobId],

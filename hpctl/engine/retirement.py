@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from hpctl.engine.journal.store import JournalStore
 from hpctl.engine.journaled_state import JournaledState
 from hpctl.engine.kinds import RecoveryKind
-from hpctl.engine.retire import compute_lookback_s, find_retired_records
+from hpctl.engine.retire import compute_journal_lookback_s, find_retirable_journal_records
 from hpctl.faults.catalogue import FaultRules
-from hpctl.toolkit.bounds import add_seconds
+from hpctl.toolkit.bounds import add_seconds_within_bounds
 from hpctl.vocabulary.policy import RecoveryPolicy
 from hpctl.vocabulary.ports import Clock
 from hpctl.vocabulary.slurm_facts import SchedulerView
@@ -31,7 +31,7 @@ a daemon finds when it is the first to retire any."""
 AGAIN_S = 60.0
 
 
-class JournalRetirement:
+class JournalRetirementTask:
     """For the loop's thread, between two cycles: its state has no reader then."""
 
     def __init__(
@@ -58,15 +58,17 @@ class JournalRetirement:
             return
         self._due = self._clock.monotonic() + EVERY_S
         now = self._clock.now()
-        before = add_seconds(now, -compute_lookback_s(policy, rules))
-        retired = find_retired_records(self._memory.state, before, slurm.jobs, self._kinds)
+        before = add_seconds_within_bounds(now, -compute_journal_lookback_s(policy, rules))
+        retired = find_retirable_journal_records(
+            self._memory.state, before, slurm.jobs, self._kinds
+        )
         moved = self._store.retire(retired.over, MOST)
         self._moved += moved
         if moved >= MOST:
             # There may be more: memory of too much does no harm meanwhile.
             self._due = self._clock.monotonic() + AGAIN_S
             return
-        self._store.forget(add_seconds(now, -86400.0 * keep_days))
+        self._store.forget(add_seconds_within_bounds(now, -86400.0 * keep_days))
         if self._moved:
             self._memory.reread()
             log.info("retired=%d", self._moved)

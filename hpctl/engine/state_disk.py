@@ -26,7 +26,7 @@ class FilesystemMount(Struct, frozen=True):
     kind: str
 
 
-def find_mount(path: Path, mountinfo: str) -> FilesystemMount:
+def find_filesystem_mount_for_path(path: Path, mountinfo: str) -> FilesystemMount:
     """Return the file system that a path is on, by the text of proc(5), mountinfo."""
     found = FilesystemMount("", "unknown")
     real = str(path.resolve())
@@ -39,7 +39,7 @@ def find_mount(path: Path, mountinfo: str) -> FilesystemMount:
     return found
 
 
-def describe_full_disk(state_dir: Path) -> str:
+def describe_full_state_filesystem(state_dir: Path) -> str:
     """Return which file system is full, how full, and what to do; "" where there is room, and where
     it cannot be looked at."""
     try:
@@ -48,7 +48,7 @@ def describe_full_disk(state_dir: Path) -> str:
         no_inodes = disk.f_files > 0 and disk.f_favail == 0
         if free >= LOW and not no_inodes:
             return ""
-        mount = find_mount(state_dir, Path("/proc/self/mountinfo").read_text())
+        mount = find_filesystem_mount_for_path(state_dir, Path("/proc/self/mountinfo").read_text())
     except OSError:
         return ""
     size = disk.f_blocks * disk.f_frsize
@@ -64,7 +64,7 @@ def describe_full_disk(state_dir: Path) -> str:
     )
 
 
-def find_open_directories(
+def find_world_writable_directories(
     state_dir: Path, directories: Sequence[str] = OPEN_DIRECTORIES
 ) -> list[str]:
     """Return which of the directories every user may write to on the file system of the state

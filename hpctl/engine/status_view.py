@@ -10,43 +10,52 @@ from typing import TYPE_CHECKING, ClassVar
 from msgspec import Struct
 
 from hpctl.engine import views
-from hpctl.engine.attention import PERSON_TASKS, PersonTask, drop_shown_problems, list_person_tasks
-from hpctl.engine.completing import describe_completing_job, find_completing_jobs
-from hpctl.engine.held_jobs import find_held_jobs
-from hpctl.engine.node_waits import describe_job_wait
+from hpctl.engine.attention import (
+    PERSON_TASKS,
+    PersonTask,
+    drop_problems_already_shown,
+    list_operator_tasks,
+)
+from hpctl.engine.completing import describe_completing_job, find_stuck_completing_jobs
+from hpctl.engine.held_jobs import find_slurm_held_jobs
+from hpctl.engine.node_waits import describe_node_wait_for_job
 from hpctl.engine.out_of_service import (
     OutOfServiceCause,
     OutOfServiceNode,
-    find_escalated_recoveries,
+    find_escalated_node_recoveries,
     find_nodes_out_of_service,
-    format_node_state,
+    format_slurm_node_state,
 )
-from hpctl.engine.power_saving import describe_power_saving, has_failed_to_resume
-from hpctl.engine.timeline import format_subject_headline
+from hpctl.engine.power_saving import describe_node_power_saving, has_node_failed_to_resume
+from hpctl.engine.timeline import format_recovery_or_change_headline
 from hpctl.engine.untreated import (
-    UntreatedNode,
-    describe_untreated_node,
-    find_untreated_node_resolution,
-    find_untreated_nodes,
+    NodeWithoutActiveRecovery,
+    describe_node_without_active_recovery,
+    find_event_resolving_unrecovered_node,
+    find_nodes_without_active_recovery,
 )
 from hpctl.engine.world import (
     World,
     describe_instance_status_message,
     has_recovery_awaiting_cloud,
-    list_gate_holds,
+    list_gate_blocks_by_target,
 )
 from hpctl.engine.world_reader import WorldReader
-from hpctl.faults.reachability import CHECKS, find_unreachable_sign, is_intentionally_unreachable
-from hpctl.faults.slurm_reasons import describe_operator_action
+from hpctl.faults.reachability import (
+    CHECKS,
+    find_node_unreachable_symptom,
+    is_intentionally_unreachable,
+)
+from hpctl.faults.slurm_reasons import describe_action_for_drained_node
 from hpctl.toolkit import output, view_copy
-from hpctl.toolkit.bounds import add_seconds, clamp_duration
+from hpctl.toolkit.bounds import add_seconds_within_bounds, clamp_duration
 from hpctl.toolkit.declared_view import (
     Column,
     Columns,
-    FactRow,
-    FactTable,
-    ItemLines,
+    ItemTextLines,
     JsonOnly,
+    LabeledValueRow,
+    LabeledValueTable,
     Layout,
     RowTable,
     TextLine,
@@ -54,14 +63,22 @@ from hpctl.toolkit.declared_view import (
 from hpctl.toolkit.durations import format_duration
 from hpctl.toolkit.hostlist import format_node_names
 from hpctl.toolkit.output import ExitCode
-from hpctl.toolkit.tables import BAD, GOOD, WARN, format_age, format_counts, join_texts, style_text
+from hpctl.toolkit.tables import (
+    BAD,
+    GOOD,
+    WARN,
+    format_age,
+    format_state_counts,
+    join_styled_texts,
+    style_text,
+)
 from hpctl.vocabulary.assessment import NodeCondition
 from hpctl.vocabulary.change import ClusterChange
 from hpctl.vocabulary.hang import ENDED_GATE, HANG_GATE, OTHERS_GATE
 from hpctl.vocabulary.identity import JobId, NodeName
 from hpctl.vocabulary.node_recovery import NodeRecovery
-from hpctl.vocabulary.pause import find_active_pauses, find_cluster_pause
-from hpctl.vocabulary.reason import parse_reason_owner
+from hpctl.vocabulary.pause import find_active_cluster_pause, find_active_pauses
+from hpctl.vocabulary.reason import parse_recovery_id_from_reason
 from hpctl.vocabulary.run_policy import RunAction
 from hpctl.vocabulary.slurm_facts import SlurmNode
 
@@ -94,7 +111,7 @@ _COUNTED = _OUT_OF_SERVICE | _POWER_SAVING
 _INSIDE = (RunAction.PROCESS, RunAction.STEP)
 
 
-class DaemonView(Struct, frozen=True):
+class DaemonStatusView(Struct, frozen=True):
     """The leader by its own word. `alive`: its lease still lasts. `started`: since when it leads.
     `epoch` counts leaders."""
 
@@ -111,7 +128,7 @@ class DaemonView(Struct, frozen=True):
     address: str = ""
 
 
-class StandbyView(Struct, frozen=True):
+class StandbyDaemonView(Struct, frozen=True):
     """A daemon that takes over where the leader ends. `behind`: events that it has not read yet;
     `silent_s`: seconds since it said so."""
 
@@ -129,7 +146,7 @@ class StandbyView(Struct, frozen=True):
         return self.silent_s > STANDBY_LOST_S
 
 
-class NodeCounts(Struct, frozen=True):
+class NodeStateCounts(Struct, frozen=True):
     """How many nodes: by Slurm's state (null where unreadable) and by assessment."""
 
     slurm_total: int | None
@@ -137,7 +154,7 @@ class NodeCounts(Struct, frozen=True):
     by_condition: dict[str, int]
 
 
-class OutOfServiceView(Struct, frozen=True):
+class OutOfServiceNodesView(Struct, frozen=True):
     """Nodes that Slurm gives no work to, for one reason. `by`: who has them in hand, or what keeps
     them out of service; `problem`: a person has to know of it."""
 
@@ -156,7 +173,7 @@ class OutOfServiceView(Struct, frozen=True):
     json_only: ClassVar[JsonOnly] = ("problem",)
 
 
-class FactsView(Struct, frozen=True):
+class ClusterDataAgesView(Struct, frozen=True):
     """How old the facts are."""
 
     slurm_as_of: datetime | None
@@ -167,7 +184,7 @@ class FactsView(Struct, frozen=True):
     newest_report: datetime | None
 
 
-def _format_daemon(view: StatusView) -> Text:
+def _format_daemon_status(view: ClusterStatusView) -> Text:
     daemon, now = view.daemon, view.as_of
     if daemon is None:
         return style_text("never ran here", WARN)
@@ -180,31 +197,31 @@ def _format_daemon(view: StatusView) -> Text:
     return text
 
 
-def _format_standbys(view: StatusView) -> Text:
+def _format_standby_daemons(view: ClusterStatusView) -> Text:
     """Return one line for each."""
-    return join_texts("\n", [_format_standby(one) for one in view.standbys])
+    return join_styled_texts("\n", [_format_standby_daemon(one) for one in view.standbys])
 
 
-def _format_standby(one: StandbyView) -> Text:
+def _format_standby_daemon(one: StandbyDaemonView) -> Text:
     text = style_text("LOST", BAD) if one.is_lost else style_text("ready", GOOD)
     lag = f"{one.behind} events and {one.silent_s:.1f} s behind"
     text.append(f" (pid {one.pid} on {one.host}, hpctl {one.version}; {lag})", "default")
     return text
 
 
-def _format_node_total(view: StatusView) -> Text:
+def _format_total_node_count(view: ClusterStatusView) -> Text:
     total = view.nodes.slurm_total
     return style_text("unknown", WARN) if total is None else style_text(str(total))
 
 
-def _format_node_states(view: StatusView) -> Text | str:
+def _format_node_state_counts(view: ClusterStatusView) -> Text | str:
     nodes = view.nodes
-    return "" if nodes.slurm_total is None else format_counts(nodes.by_state)
+    return "" if nodes.slurm_total is None else format_state_counts(nodes.by_state)
 
 
-def _format_fact_ages(view: StatusView) -> Text:
+def _format_cluster_data_ages(view: ClusterStatusView) -> Text:
     facts, now = view.facts, view.as_of
-    text = style_text(_format_slurm_age(facts.slurm_as_of, now))
+    text = style_text(_format_slurm_data_age(facts.slurm_as_of, now))
     text.append(f"; {facts.agents} agents")
     if facts.agents:
         text.append(f", heard {format_age(facts.newest_report, now)}")
@@ -214,19 +231,19 @@ def _format_fact_ages(view: StatusView) -> Text:
     return text
 
 
-def _format_slurm_age(as_of: datetime | None, now: datetime) -> str:
+def _format_slurm_data_age(as_of: datetime | None, now: datetime) -> str:
     if as_of is None:
         return "Slurm unreadable"
     return f"Slurm read {format_age(as_of, now)}" if now - as_of > AS_NOW else "Slurm read now"
 
 
-def _has_nothing_to_show(view: StatusView) -> bool:
+def _has_no_recoveries_tasks_or_problems(view: ClusterStatusView) -> bool:
     """Return whether there is nothing to look at."""
     treated = view.node_recoveries or view.job_recoveries
     return not (treated or view.person_tasks or view.problems or view.unknowns)
 
 
-class StatusView(Struct, frozen=True):
+class ClusterStatusView(Struct, frozen=True):
     """What `hpctl status` shows. `problems` make exit code 1, `unknowns` alone 3.
 
     `person_tasks`: what only a person can do, with the commands. `waiting_for_a_person`: the
@@ -240,39 +257,41 @@ class StatusView(Struct, frozen=True):
     mode: str
     paused_by: str
     stopped: str
-    daemon: DaemonView | None
-    nodes: NodeCounts
-    facts: FactsView
+    daemon: DaemonStatusView | None
+    nodes: NodeStateCounts
+    facts: ClusterDataAgesView
     node_recoveries: tuple[views.NodeRecoveryView, ...]
     job_recoveries: tuple[views.JobRecoveryView, ...]
-    holds: tuple[views.HoldView, ...]
+    holds: tuple[views.GateBlockView, ...]
     waiting_for_a_person: tuple[views.NodeRecoveryView, ...]
     problems: tuple[str, ...]
     unknowns: tuple[str, ...]
-    changes: tuple[views.ChangeView, ...] = ()
-    standbys: tuple[StandbyView, ...] = ()
-    out_of_service: tuple[OutOfServiceView, ...] = ()
+    changes: tuple[views.CapacityChangeView, ...] = ()
+    standbys: tuple[StandbyDaemonView, ...] = ()
+    out_of_service: tuple[OutOfServiceNodesView, ...] = ()
     person_tasks: tuple[PersonTask, ...] = ()
-    pauses: tuple[views.PauseView, ...] = ()
-    windows: tuple[views.WindowView, ...] = ()
+    pauses: tuple[views.AutomationPauseView, ...] = ()
+    windows: tuple[views.MaintenanceWindowView, ...] = ()
 
     json_only: ClassVar[JsonOnly] = ("waiting_for_a_person", "paused_by")
     layout: ClassVar[Layout] = (
-        FactTable(
+        LabeledValueTable(
             facts=(
-                FactRow("cluster", lambda view: view.cluster or "(no cloud cluster)"),
-                FactRow("daemon", _format_daemon),
-                FactRow("standby", _format_standbys),
-                FactRow("mode", "mode"),
-                FactRow(
+                LabeledValueRow("cluster", lambda view: view.cluster or "(no cloud cluster)"),
+                LabeledValueRow("daemon", _format_daemon_status),
+                LabeledValueRow("standby", _format_standby_daemons),
+                LabeledValueRow("mode", "mode"),
+                LabeledValueRow(
                     "stopped",
                     lambda view: f"{view.stopped}: nothing is done" if view.stopped else "",
                     style=WARN,
                 ),
-                FactRow("nodes", _format_node_total),
-                FactRow("  in Slurm", _format_node_states),
-                FactRow("  health", lambda view: format_counts(view.nodes.by_condition)),
-                FactRow("facts", _format_fact_ages),
+                LabeledValueRow("nodes", _format_total_node_count),
+                LabeledValueRow("  in Slurm", _format_node_state_counts),
+                LabeledValueRow(
+                    "  health", lambda view: format_state_counts(view.nodes.by_condition)
+                ),
+                LabeledValueRow("facts", _format_cluster_data_ages),
             )
         ),
         PERSON_TASKS,
@@ -283,13 +302,13 @@ class StatusView(Struct, frozen=True):
         RowTable("out_of_service", title="Out of service"),
         RowTable("windows", title="Maintenance windows (times in UTC)"),
         RowTable("changes", title="Capacity: autoscaling and spares"),
-        ItemLines("problems", title="Problems", style=BAD, indent=2),
-        ItemLines("unknowns", title="Cannot tell", style=WARN, indent=2),
+        ItemTextLines("problems", title="Problems", style=BAD, indent=2),
+        ItemTextLines("unknowns", title="Cannot tell", style=WARN, indent=2),
         TextLine(
             "Nothing is in treatment and nothing waits for a person.",
             style=GOOD,
             gap=True,
-            when=_has_nothing_to_show,
+            when=_has_no_recoveries_tasks_or_problems,
         ),
     )
 
@@ -301,61 +320,66 @@ class StatusView(Struct, frozen=True):
         shown.update(hold.shown for hold in self.holds)
         for task in self.person_tasks:
             shown.update((task.explain, *task.targets))
-        return drop_shown_problems(self.problems, shown)
+        return drop_problems_already_shown(self.problems, shown)
 
 
-def read_status_once(config: Config) -> StatusView:
+def read_cluster_status(config: Config) -> ClusterStatusView:
     """Look once at everything that the screen tells of."""
-    return read_status(WorldReader(config, recent=True))
+    return read_cluster_status_with_reader(WorldReader(config, recent=True))
 
 
-def read_status(reader: WorldReader) -> StatusView:
+def read_cluster_status_with_reader(reader: WorldReader) -> ClusterStatusView:
     """Look again at everything that the screen tells of."""
-    now = output.now()
+    now = output.get_current_utc_time()
     world = reader.read(now, slurm=True)
     if has_recovery_awaiting_cloud(world):
         world = reader.read(now, slurm=True, cloud=True)
-    return make_status_view(world)
+    return make_cluster_status_view(world)
 
 
-def make_status_view(w: World) -> StatusView:
+def make_cluster_status_view(w: World) -> ClusterStatusView:
     """Return the screen as a value."""
-    nodes, jobs = views.select_recoveries(w.state, ended=False, since=None)
-    handed_over = tuple(find_escalated_recoveries(w))
+    nodes, jobs = views.select_node_and_job_recoveries(w.state, ended=False, since=None)
+    handed_over = tuple(find_escalated_node_recoveries(w))
     closed = find_nodes_out_of_service(w)
-    return StatusView(
+    return ClusterStatusView(
         as_of=w.now,
         cluster=w.cluster,
         mode=w.daemon.mode if w.daemon and w.is_daemon_alive else w.policy.mode.value,
-        paused_by=whole.by if (whole := find_cluster_pause(w.state.pauses, w.now)) else "",
+        paused_by=whole.by if (whole := find_active_cluster_pause(w.state.pauses, w.now)) else "",
         stopped=w.stopped,
-        daemon=view_copy.build_view_from_source(DaemonView, w.daemon, alive=w.is_daemon_alive)
+        daemon=view_copy.build_view_from_source(DaemonStatusView, w.daemon, alive=w.is_daemon_alive)
         if w.daemon
         else None,
         nodes=_count_node_states(w),
-        facts=_make_facts_view(w),
+        facts=_make_cluster_data_ages_view(w),
         node_recoveries=tuple(
-            views.make_node_recovery_view(rec, _describe_awaited_job(w, rec)) for rec in nodes
+            views.make_node_recovery_view(rec, _describe_job_awaited_by_recovery(w, rec))
+            for rec in nodes
         ),
         job_recoveries=tuple(views.make_job_recovery_view(r, w.state) for r in jobs),
-        holds=tuple(views.make_hold_view(hold) for hold in _list_gate_holds(w)),
+        holds=tuple(views.make_gate_block_view(hold) for hold in _list_gate_blocks(w)),
         waiting_for_a_person=tuple(map(views.make_node_recovery_view, handed_over)),
-        problems=tuple(_list_problems(w, handed_over, closed)),
-        unknowns=tuple(_list_undetermined_facts(w)),
-        changes=tuple(map(views.make_change_view, _list_recent_capacity_changes(w))),
-        standbys=make_standby_views(w.standbys, w.now),
+        problems=tuple(_list_unresolved_cluster_problems(w, handed_over, closed)),
+        unknowns=tuple(_list_unavailable_status_sources(w)),
+        changes=tuple(map(views.make_capacity_change_view, _list_recent_capacity_changes(w))),
+        standbys=make_standby_daemon_views(w.standbys, w.now),
         out_of_service=tuple(_group_out_of_service_nodes(closed)),
-        person_tasks=tuple(list_person_tasks(w, handed_over, closed)),
-        windows=tuple(views.make_window_view(one, w.state) for one in w.state.windows),
-        pauses=tuple(map(views.make_pause_view, find_active_pauses(w.state.pauses, w.now))),
+        person_tasks=tuple(list_operator_tasks(w, handed_over, closed)),
+        windows=tuple(views.make_maintenance_window_view(one, w.state) for one in w.state.windows),
+        pauses=tuple(
+            map(views.make_automation_pause_view, find_active_pauses(w.state.pauses, w.now))
+        ),
     )
 
 
-def make_standby_views(found: Iterable[StandbyInfo], now: datetime) -> tuple[StandbyView, ...]:
+def make_standby_daemon_views(
+    found: Iterable[StandbyInfo], now: datetime
+) -> tuple[StandbyDaemonView, ...]:
     """Return the standbys, and how long each has been silent."""
     silent = ((one, max(0.0, (now - one.heartbeat).total_seconds())) for one in found)
     return tuple(
-        view_copy.build_view_from_source(StandbyView, one, silent_s=round(s, 1))
+        view_copy.build_view_from_source(StandbyDaemonView, one, silent_s=round(s, 1))
         for one, s in silent
     )
 
@@ -366,25 +390,25 @@ def _list_recent_capacity_changes(w: World) -> list[ClusterChange | NodeRecovery
     return [c for c in found if not c.ended or w.now - c.since <= LATELY]
 
 
-def _group_out_of_service_nodes(closed: list[OutOfServiceNode]) -> list[OutOfServiceView]:
+def _group_out_of_service_nodes(closed: list[OutOfServiceNode]) -> list[OutOfServiceNodesView]:
     """Return the nodes out of service, those of one reason in one row; problems first."""
     rows: dict[tuple[bool, OutOfServiceCause, str, str], list[str]] = {}
     for one in closed:
-        key = (not one.problem, one.by, format_node_state(one.node), one.why)
+        key = (not one.problem, one.by, format_slurm_node_state(one.node), one.why)
         rows.setdefault(key, []).append(one.node.name)
     found = []
     for key, names in sorted(rows.items(), key=lambda row: row[0][0]):
         fine, by, state, why = key
-        found.append(OutOfServiceView(tuple(names), state, by.value, why, not fine))
+        found.append(OutOfServiceNodesView(tuple(names), state, by.value, why, not fine))
     return found
 
 
-def _list_gate_holds(w: World) -> list[GateBlocked]:
+def _list_gate_blocks(w: World) -> list[GateBlocked]:
     """Return what gates block, each with the reason of the last cycle."""
-    return list(list_gate_holds(w).values())
+    return list(list_gate_blocks_by_target(w).values())
 
 
-def _count_node_states(w: World) -> NodeCounts:
+def _count_node_states(w: World) -> NodeStateCounts:
     conditions = Counter(a.condition for a in w.assessments.values())
     states: Counter[str] = Counter()
     if w.slurm is not None:
@@ -396,15 +420,15 @@ def _count_node_states(w: World) -> NodeCounts:
             conditions[NodeCondition.UNKNOWN] += unheard
     total = None if w.slurm is None else len(w.slurm.nodes)
     health = {condition.value: count for condition, count in sorted(conditions.items())}
-    return NodeCounts(total, dict(sorted(states.items())), health)
+    return NodeStateCounts(total, dict(sorted(states.items())), health)
 
 
-def _make_facts_view(w: World) -> FactsView:
+def _make_cluster_data_ages_view(w: World) -> ClusterDataAgesView:
     heard = [h.last_heard for h in w.health.values()]
     awaited = w.now - clamp_duration(w.policy.ages.report_s)
-    stopped = {n.name for n in w.slurm.nodes.values() if n.powered_down} if w.slurm else set()
+    stopped = {n.name for n in w.slurm.nodes.values() if n.is_powered_down} if w.slurm else set()
     silent = sum(h.last_heard < awaited for name, h in w.health.items() if name not in stopped)
-    return FactsView(
+    return ClusterDataAgesView(
         slurm_as_of=w.slurm.as_of if w.slurm else None,
         slurm_error=w.slurm_error,
         agents=len(heard),
@@ -414,31 +438,31 @@ def _make_facts_view(w: World) -> FactsView:
     )
 
 
-def _list_problems(
+def _list_unresolved_cluster_problems(
     w: World, handed_over: tuple[NodeRecovery, ...], closed: list[OutOfServiceNode]
 ) -> list[str]:
     """Return every fault that is not over, one line each: whom it concerns, what it is, what to
     read."""
     found = [f"{r.node} waits for a person: hpctl explain {r.id}" for r in handed_over]
-    nodes, jobs = views.select_recoveries(w.state, ended=False, since=None)
+    nodes, jobs = views.select_node_and_job_recoveries(w.state, ended=False, since=None)
     planned = {rec.node for rec in nodes if _is_in_planned_maintenance(w, rec)}
     found += [_describe_open_recovery(w, rec) for rec in nodes if rec.node not in planned]
-    found += [f"{format_subject_headline(r)} hpctl explain {r.id}" for r in jobs]
+    found += [f"{format_recovery_or_change_headline(r)} hpctl explain {r.id}" for r in jobs]
     covered = {r.node for r in (*handed_over, *nodes)} | set(w.state.holds)
     seen_at = {c.node.name: f"{c.node.name}: {c.why}; not treated yet" for c in w.candidates}
     shown = dict(_list_unreachable_nodes(w)) | seen_at
     found += [f"{why}: hpctl explain {n}" for n, why in sorted(shown.items()) if n not in covered]
     known = {*covered, *shown}
-    untreated = [one for one in find_untreated_nodes(w) if one.name not in known]
-    found += [_format_untreated_problem(one) for one in untreated]
+    untreated = [one for one in find_nodes_without_active_recovery(w) if one.name not in known]
+    found += [_format_problem_without_active_recovery(one) for one in untreated]
     known.update(one.name for one in untreated)
     found += [
         _describe_out_of_service_node(one)
         for one in closed
         if one.node.name not in known and one.problem
     ]
-    found += [f"{why}: hpctl explain {job}" for job, why in _list_restarting_jobs(w)]
-    found += _describe_completing_jobs(w)
+    found += [f"{why}: hpctl explain {job}" for job, why in _list_jobs_restarted_by_supervisor(w)]
+    found += _describe_jobs_stuck_completing(w)
     found += _describe_held_jobs(w)
     for name, hold in sorted(w.state.holds.items()):
         if hold.gate == ENDED_GATE or (hold.gate == "maintenance" and name in planned):
@@ -452,7 +476,7 @@ def _list_problems(
         found.append(f"the daemon reports trouble: {w.daemon.trouble}")
     if w.full_disk:
         found.append(w.full_disk)
-    for one in make_standby_views(w.standbys, w.now):
+    for one in make_standby_daemon_views(w.standbys, w.now):
         if one.is_lost:
             silent = (
                 f"the standby on {one.host} has been silent for {format_duration(one.silent_s)}"
@@ -471,10 +495,10 @@ def _is_in_planned_maintenance(w: World, rec: NodeRecovery) -> bool:
 
 def _describe_open_recovery(w: World, rec: NodeRecovery) -> str:
     """Say what is treated, its phase, and what it waits for."""
-    waits = _describe_awaited_job(w, rec)
+    waits = _describe_job_awaited_by_recovery(w, rec)
     waits = f"Waits for {waits}." if waits else ""
     parts = [
-        format_subject_headline(rec),
+        format_recovery_or_change_headline(rec),
         waits,
         describe_instance_status_message(w, rec),
         f"hpctl explain {rec.id}",
@@ -482,26 +506,26 @@ def _describe_open_recovery(w: World, rec: NodeRecovery) -> str:
     return " ".join(filter(None, parts))
 
 
-def _format_untreated_problem(one: UntreatedNode) -> str:
+def _format_problem_without_active_recovery(one: NodeWithoutActiveRecovery) -> str:
     """Say how a node is that an operator keeps as it is, and what ends that."""
-    ends = f"It waits for {find_untreated_node_resolution(one).what}."
-    return f"{describe_untreated_node(one)}. {ends} hpctl explain {one.name}"
+    ends = f"It waits for {find_event_resolving_unrecovered_node(one).what}."
+    return f"{describe_node_without_active_recovery(one)}. {ends} hpctl explain {one.name}"
 
 
 def _describe_out_of_service_node(one: OutOfServiceNode) -> str:
-    name, state = one.node.name, format_node_state(one.node)
+    name, state = one.node.name, format_slurm_node_state(one.node)
     return f"{name} is out of service ({state}): {one.why}: hpctl explain {name}"
 
 
-def _describe_awaited_job(w: World, rec: NodeRecovery) -> str:
+def _describe_job_awaited_by_recovery(w: World, rec: NodeRecovery) -> str:
     """Return the job that a recovery waits for, in words."""
-    return describe_job_wait(rec, w.slurm, w.policy, w.now)
+    return describe_node_wait_for_job(rec, w.slurm, w.policy, w.now)
 
 
-def _describe_completing_jobs(w: World) -> list[str]:
+def _describe_jobs_stuck_completing(w: World) -> list[str]:
     """Return the jobs that have been COMPLETING for too long, and the nodes that keep them so."""
     jobs = w.slurm.jobs.values() if w.slurm else ()
-    late = find_completing_jobs(jobs, w.policy.job.completing_shown_s, w.now)
+    late = find_stuck_completing_jobs(jobs, w.policy.job.completing_shown_s, w.now)
     return [f"{describe_completing_job(job, w.now)}: hpctl explain {job.shown}" for job in late]
 
 
@@ -509,11 +533,11 @@ def _describe_held_jobs(w: World) -> list[str]:
     """Return the registered jobs that Slurm holds, and why: they start only once released."""
     return [
         f"job {one.job.shown} is held by Slurm {one.why}: hpctl explain {one.job.shown}"
-        for one in find_held_jobs(w)
+        for one in find_slurm_held_jobs(w)
     ]
 
 
-def _list_restarting_jobs(w: World) -> list[tuple[JobId, str]]:
+def _list_jobs_restarted_by_supervisor(w: World) -> list[tuple[JobId, str]]:
     """Return the jobs whose own supervisor reported a moment ago that it restarts them, and why.
 
     Their next start is not reported: each is listed as long as the daemon waits for a supervisor.
@@ -525,7 +549,7 @@ def _list_restarting_jobs(w: World) -> list[tuple[JobId, str]]:
             continue
         job_now = w.slurm.jobs.get(job) if w.slurm else None
         runs = job_now is not None and job_now.running and job_now.restarts == last.restarts
-        late = w.now > add_seconds(reports[-1].at, w.policy.job.supervisor_grace_s)
+        late = w.now > add_seconds_within_bounds(reports[-1].at, w.policy.job.supervisor_grace_s)
         if not runs or late:
             continue
         if job not in w.state.open_jobs:
@@ -538,35 +562,35 @@ def _list_unreachable_nodes(w: World) -> list[tuple[NodeName, str]]:
     found = []
     for name, node in w.slurm.nodes.items() if w.slurm else ():
         judged = w.assessments.get(name)
-        if has_failed_to_resume(node):
-            found.append((name, f"{name}: {describe_power_saving(node)}"))
+        if has_node_failed_to_resume(node):
+            found.append((name, f"{name}: {describe_node_power_saving(node)}"))
             continue
         if judged is not None and not judged.findings and not judged.why:
             continue
-        if node.closed and parse_reason_owner(node.reason) is not None:
+        if node.closed and parse_recovery_id_from_reason(node.reason) is not None:
             continue
         instance = w.joined.instances.get(name)
         if judged is None:
-            sign = find_unreachable_sign(node, instance)
+            sign = find_node_unreachable_symptom(node, instance)
             shown = "+".join([node.state, *sorted(node.flags)])
             if sign:
                 says = f"{name}: Slurm calls it {shown} ({node.reason})"
-                found.append((name, f"{says}{_format_operator_advice(node)}"))
+                found.append((name, f"{says}{_format_advice_for_closed_node(node)}"))
         elif any(f.check in CHECKS for f in judged.findings) or (
             judged.why.startswith("agent-silent")
             and not is_intentionally_unreachable(node, instance)
         ):
-            found.append((name, f"{name}: {judged.why}{_format_operator_advice(node)}"))
+            found.append((name, f"{name}: {judged.why}{_format_advice_for_closed_node(node)}"))
     return found
 
 
-def _format_operator_advice(node: SlurmNode) -> str:
+def _format_advice_for_closed_node(node: SlurmNode) -> str:
     """Return what a person does about a node that Slurm itself closed, after what is wrong."""
-    advice = describe_operator_action(node)
+    advice = describe_action_for_drained_node(node)
     return f"; {advice}" if advice else ""
 
 
-def _list_undetermined_facts(w: World) -> list[str]:
+def _list_unavailable_status_sources(w: World) -> list[str]:
     found = []
     if w.daemon is None:
         found.append("no daemon has run on this state directory: hpctl daemon run")
@@ -585,7 +609,7 @@ def _list_undetermined_facts(w: World) -> list[str]:
     return found
 
 
-def choose_exit_code(view: StatusView) -> ExitCode:
+def choose_cluster_status_exit_code(view: ClusterStatusView) -> ExitCode:
     """Return a problem that is known outweighs what is not known."""
     if view.problems:
         return ExitCode.PROBLEM

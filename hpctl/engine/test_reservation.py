@@ -5,9 +5,9 @@ from typing import Final
 from hpctl.toolkit.bounds import parse_count
 from hpctl.vocabulary.assessment import FaultClass, Remedy, Urgency
 from hpctl.vocabulary.identity import JobId, RuleId
-from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery
+from hpctl.vocabulary.node_recovery import NodeRecovery, NodeRecoveryPhase
 from hpctl.vocabulary.policy import RecoveryPolicy
-from hpctl.vocabulary.recovery import StepKind, find_last_step
+from hpctl.vocabulary.recovery import StepKind, find_last_step_attempt
 
 PREFIX: Final = "hpctl-accept-"
 """How the names of the reservation and of the job of a test begin."""
@@ -47,17 +47,17 @@ SUSPECTED: Final = FaultClass(
 )
 
 
-def format_test_name(rec: NodeRecovery) -> str:
+def format_acceptance_test_name(rec: NodeRecovery) -> str:
     """Return the name of the reservation and of the job of its newest test."""
     return PREFIX + rec.test
 
 
-def find_test_job(rec: NodeRecovery) -> JobId | None:
+def find_acceptance_test_job_id(rec: NodeRecovery) -> JobId | None:
     """Return the id of the job of its newest test, once slurmctld has answered with it."""
-    step = find_last_step(rec.steps, StepKind.TEST)
+    step = find_last_step_attempt(rec.steps, StepKind.TEST)
     if (
         step is None
-        or step.target != format_test_name(rec)
+        or step.target != format_acceptance_test_name(rec)
         or not step.accepted
         or step.outcome is None
     ):
@@ -68,8 +68,8 @@ def find_test_job(rec: NodeRecovery) -> JobId | None:
 def find_leftover_test_reservation(rec: NodeRecovery) -> str:
     """Return the reservation that an ended recovery may have left behind; "" where none."""
     before = [move.phase for move in rec.trail[-2:-1]]
-    stuck = rec.phase is NodePhase.ESCALATED and before == [NodePhase.UNRESERVING]
-    return format_test_name(rec) if stuck else ""
+    stuck = rec.phase is NodeRecoveryPhase.ESCALATED and before == [NodeRecoveryPhase.UNRESERVING]
+    return format_acceptance_test_name(rec) if stuck else ""
 
 
 def is_acceptance_test_job(rec: NodeRecovery, job_name: str) -> bool:
@@ -82,7 +82,7 @@ def _has_rebooted_or_replaced_node(rec: NodeRecovery) -> bool:
     return rec.generation != rec.opened_for
 
 
-def choose_test_level(rec: NodeRecovery, policy: RecoveryPolicy) -> str:
+def choose_acceptance_test_level(rec: NodeRecovery, policy: RecoveryPolicy) -> str:
     """Return which tests the node is to pass after what was done to it; empty: none."""
     wanted = policy.acceptance
     if rec.rule.startswith(ORDER):

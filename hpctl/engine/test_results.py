@@ -11,7 +11,7 @@ ReadResults = Callable[[str, NodeName, PlanningView, RecoveryPolicy], tuple[Find
 """Returns the judged results of the test of that id on that node; nothing until all are there."""
 
 
-def return_no_test_results(
+def return_empty_acceptance_test_results(
     test: str,  # noqa: ARG001
     node: NodeName,  # noqa: ARG001
     view: PlanningView,  # noqa: ARG001

@@ -13,22 +13,22 @@ from msgspec import Struct
 
 from hpctl.engine.timeline import AwaitedEvent
 from hpctl.engine.world import World
-from hpctl.vocabulary.assessment import Assessment, NodeCondition
+from hpctl.vocabulary.assessment import NodeAssessment, NodeCondition
 from hpctl.vocabulary.cloud_facts import Instance, InstanceStatus
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.model import ClearCondition
-from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery
-from hpctl.vocabulary.reason import parse_reason_owner
+from hpctl.vocabulary.node_recovery import NodeRecovery, NodeRecoveryPhase
+from hpctl.vocabulary.reason import parse_recovery_id_from_reason
 from hpctl.vocabulary.slurm_facts import SlurmNode
 
 
-class UntreatedNode(Struct, frozen=True):
+class NodeWithoutActiveRecovery(Struct, frozen=True):
     """A node whose last recovery has ended. `judged`: its fault; None where none is known.
     `instance`: its instance, where HyperPod works on it: replaces it, say, as a user ordered."""
 
     node: SlurmNode
     last: NodeRecovery
-    judged: Assessment | None
+    judged: NodeAssessment | None
     instance: Instance | None = None
 
     @property
@@ -47,30 +47,34 @@ class UntreatedNode(Struct, frozen=True):
         return self.judged.since if self.judged is not None else self.last.since
 
 
-def find_untreated_nodes(w: World) -> list[UntreatedNode]:
+def find_nodes_without_active_recovery(w: World) -> list[NodeWithoutActiveRecovery]:
     """Return such nodes in order; none where Slurm could not be read."""
     waits = {*w.state.open_nodes, *w.state.holds, *(c.node.name for c in w.candidates)}
     found = []
     for name, rid in sorted(w.state.last_of_node.items()) if w.slurm else ():
         node = w.slurm.nodes.get(name) if w.slurm else None
         last = w.state.nodes[rid]
-        if node is None or name in waits or last.phase is NodePhase.REMOVED:
+        if node is None or name in waits or last.phase is NodeRecoveryPhase.REMOVED:
             continue
-        judged = _find_unaccepted_fault(w, name)
-        left = not node.in_service and parse_reason_owner(node.reason) == last.id
+        judged = _find_fault_not_accepted_by_operator(w, name)
+        left = not node.in_service and parse_recovery_id_from_reason(node.reason) == last.id
         if judged is not None or left:
-            found.append(UntreatedNode(node, last, judged, find_changing_instance(w, name)))
+            found.append(
+                NodeWithoutActiveRecovery(
+                    node, last, judged, find_instance_under_provider_change(w, name)
+                )
+            )
     return found
 
 
-def find_changing_instance(w: World, name: NodeName) -> Instance | None:
+def find_instance_under_provider_change(w: World, name: NodeName) -> Instance | None:
     """Return the instance of a node while HyperPod starts, replaces or repairs it; else None."""
     instance = w.joined.instances.get(name)
     at_work = (InstanceStatus.RUNNING, InstanceStatus.FAILURE)
     return None if instance is None or instance.status in at_work else instance
 
 
-def _find_unaccepted_fault(w: World, name: NodeName) -> Assessment | None:
+def _find_fault_not_accepted_by_operator(w: World, name: NodeName) -> NodeAssessment | None:
     """Return the fault of a node, unless an operator has accepted it with `hpctl undrain`."""
     judged = w.assessments.get(name)
     if judged is None or judged.condition is not NodeCondition.FAULTY or judged.fault is None:
@@ -79,7 +83,7 @@ def _find_unaccepted_fault(w: World, name: NodeName) -> Assessment | None:
     return None if accepted is not None and judged.newest <= accepted else judged
 
 
-def describe_untreated_node(one: UntreatedNode) -> str:
+def describe_node_without_active_recovery(one: NodeWithoutActiveRecovery) -> str:
     """Say in one clause how the node is, with which fault, and by whose decision."""
     how = "in service" if one.in_service else f"out of service (Reason {one.node.reason!r})"
     fault = ""
@@ -89,7 +93,7 @@ def describe_untreated_node(one: UntreatedNode) -> str:
     return f"{one.name} is {how}{fault}; hpctl does not treat it ({why or one.last.phase})"
 
 
-def find_untreated_node_resolution(one: UntreatedNode) -> AwaitedEvent:
+def find_event_resolving_unrecovered_node(one: NodeWithoutActiveRecovery) -> AwaitedEvent:
     """Return what ends the state: what a person does, and what ends it without one."""
     name = one.name
     if one.instance is not None:
@@ -97,7 +101,7 @@ def find_untreated_node_resolution(one: UntreatedNode) -> AwaitedEvent:
             f"HyperPod, which calls its instance {one.instance.id} {one.instance.status}"
         )
     orders = f"`hpctl reboot {name}` or `hpctl replace {name}`"
-    ours = not one.in_service and parse_reason_owner(one.node.reason) is not None
+    ours = not one.in_service and parse_recovery_id_from_reason(one.node.reason) is not None
     if ours:
         orders = f"`hpctl undrain {name}`, {orders}"
     elif one.in_service:

@@ -9,17 +9,17 @@ from hpctl.engine.journal.events import JobReported
 from hpctl.engine.journal.state import EngineState
 from hpctl.toolkit.bounds import clamp_duration
 from hpctl.toolkit.compat import StrEnum
-from hpctl.vocabulary.assessment import Assessment, FaultClass, NodeCondition, Urgency
-from hpctl.vocabulary.cloud_facts import Instance, ProviderView
-from hpctl.vocabulary.hang import Hang, StalledRun
+from hpctl.vocabulary.assessment import FaultClass, NodeAssessment, NodeCondition, Urgency
+from hpctl.vocabulary.cloud_facts import CloudProviderView, Instance
+from hpctl.vocabulary.hang import JobHang, StalledJobRun
 from hpctl.vocabulary.identity import JobId, NodeGeneration, NodeName
-from hpctl.vocabulary.isolation import InconsistentState
+from hpctl.vocabulary.isolation import ItemProcessingFailure
 from hpctl.vocabulary.job_recovery import JobRecovery, RequestedAction
 from hpctl.vocabulary.model import Finding, NodeHealth
-from hpctl.vocabulary.node_recovery import NodeRecovery, is_await_only_ladder
+from hpctl.vocabulary.node_recovery import NodeRecovery, is_await_only_remedy_ladder
 from hpctl.vocabulary.preemption_order import PreemptionOrder
-from hpctl.vocabulary.registration import EffectivePolicy
-from hpctl.vocabulary.slurm_facts import Reservation, SchedulerView, SlurmJob, SlurmNode
+from hpctl.vocabulary.registration import EffectiveJobPolicy
+from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob, SlurmNode, SlurmReservation
 
 
 class Request(Struct, frozen=True):
@@ -72,9 +72,9 @@ class PlanningView(Struct, frozen=True):
     """Everything that `plan` may look at. Each part carries when it was read."""
 
     scheduler: SchedulerView
-    provider: ProviderView
+    provider: CloudProviderView
     health: Mapping[NodeName, NodeHealth]
-    assessments: Mapping[NodeName, Assessment]
+    assessments: Mapping[NodeName, NodeAssessment]
     """Only of nodes that are not plainly healthy; see `assess`."""
     state: EngineState
     instances: Mapping[NodeName, Instance] = field(default_factory=dict)
@@ -93,23 +93,23 @@ class PlanningView(Struct, frozen=True):
     """The nodes for which an order by hand, or a removal, is taken back, and why."""
     stopped: str = ""
     """Why nothing may be done at all (the kill-switch file), beside an operator's pause."""
-    ruled: Mapping[JobId, EffectivePolicy] = field(default_factory=dict)
+    ruled: Mapping[JobId, EffectiveJobPolicy] = field(default_factory=dict)
     """The run policy of each job that registered with hpctl."""
     reservations: Mapping[str, tuple[NodeName, ...]] = field(default_factory=dict)
     """The nodes of each reservation of Slurm's; read where spares are kept or nodes tested."""
     absent: Mapping[NodeName, datetime] = field(default_factory=dict)
     """Since when slurmctld does not list nodes that are treated: dynamic nodes can be deleted."""
-    maintenance: Mapping[NodeName, Reservation] = field(default_factory=dict)
+    maintenance: Mapping[NodeName, SlurmReservation] = field(default_factory=dict)
     """The nodes that an admin's maintenance reservation holds, or is about to, and which."""
-    begun: Mapping[NodeName, Reservation] = field(default_factory=dict)
+    begun: Mapping[NodeName, SlurmReservation] = field(default_factory=dict)
     """Those of them whose reservation has begun."""
     placed: bool = False
     """Whether `reservations` and `leaves` were read for this view."""
-    hangs: Mapping[JobId, Hang] = field(default_factory=dict)
+    hangs: Mapping[JobId, JobHang] = field(default_factory=dict)
     """The running jobs that stand still for longer than their past explains."""
     worked: Mapping[JobId, datetime] = field(default_factory=dict)
     """When this daemon last saw each running job at work."""
-    still: Mapping[JobId, StalledRun] = field(default_factory=dict)
+    still: Mapping[JobId, StalledJobRun] = field(default_factory=dict)
     """The running jobs of which nothing works, for a person to see."""
     preemption: PreemptionOrder = field(default_factory=PreemptionOrder)
     """What Slurm lets preempt what, as far as it is known."""
@@ -117,7 +117,7 @@ class PlanningView(Struct, frozen=True):
     """The codes of RequeueExit, after which Slurm itself requeues a job, as far as it is known."""
     leaves: Mapping[NodeName, str] = field(default_factory=dict)
     """The leaf switch or block of each node; read where spares are kept, empty without one."""
-    flaws: Mapping[str, InconsistentState] = field(default_factory=dict)
+    flaws: Mapping[str, ItemProcessingFailure] = field(default_factory=dict)
     """By node or job id what could not be read or assessed: nothing is begun about it, nor gone on
     with."""
 
@@ -149,7 +149,7 @@ def group_jobs_by_node(
     return found
 
 
-def is_fresh(as_of: datetime, max_age_s: float, now: datetime) -> bool:
+def is_timestamp_fresh(as_of: datetime, max_age_s: float, now: datetime) -> bool:
     """Return whether a fact is young enough to be acted on.
 
     One from the future is not: the clock was set back, and its age is unknown.
@@ -157,7 +157,7 @@ def is_fresh(as_of: datetime, max_age_s: float, now: datetime) -> bool:
     return abs(now - as_of) <= clamp_duration(max_age_s)
 
 
-def is_provider_taking_node(node: NodeName, view: PlanningView) -> bool:
+def is_provider_reclaiming_instance(node: NodeName, view: PlanningView) -> bool:
     """Return whether the provider is about to take a node's instance, for any reason."""
     held = view.assessments.get(node)
     faulty = held is not None and held.condition is NodeCondition.FAULTY
@@ -165,7 +165,7 @@ def is_provider_taking_node(node: NodeName, view: PlanningView) -> bool:
         faulty
         and held is not None
         and held.fault is not None
-        and is_await_only_ladder(held.fault.ladder)
+        and is_await_only_remedy_ladder(held.fault.ladder)
     )
 
 
@@ -173,19 +173,19 @@ def is_node_recovery_urgent(cause: NodeRecovery, view: PlanningView) -> bool:
     """Return whether the jobs on a node under treatment are lost or at risk, or are to leave it."""
     if cause.is_for_maintenance and cause.was_in_maintenance:
         return False  # What runs on when a window begins is the admin's to end.
-    return cause.urgency is Urgency.NOW or is_provider_taking_node(cause.node, view)
+    return cause.urgency is Urgency.NOW or is_provider_reclaiming_instance(cause.node, view)
 
 
-def find_assessment(node: NodeName, view: PlanningView) -> Assessment | None:
+def find_node_health_assessment(node: NodeName, view: PlanningView) -> NodeAssessment | None:
     """Return the assessment of a node; HEALTHY where it is heard and nothing is held against it."""
     held = view.assessments.get(node)
     health = view.health.get(node)
     if held is not None or health is None:
         return held
-    return Assessment(health.generation, NodeCondition.HEALTHY, health.last_heard)
+    return NodeAssessment(health.generation, NodeCondition.HEALTHY, health.last_heard)
 
 
-def must_requeue_before_down(rec: JobRecovery, view: PlanningView) -> bool:
+def must_requeue_job_before_node_down(rec: JobRecovery, view: PlanningView) -> bool:
     """Return whether a job must be requeued before its bad node is set DOWN, to end its batch
     script.
 
@@ -212,7 +212,9 @@ def has_lost_batch_script(job: SlurmJob, view: PlanningView) -> bool:
     return host not in job.nodes or (node is not None and node.down)
 
 
-def find_last_job_report(job: JobId, restarts: int, view: PlanningView) -> JobReported | None:
+def find_last_supervisor_report_of_job_run(
+    job: JobId, restarts: int, view: PlanningView
+) -> JobReported | None:
     """Return the newest trouble or wish that was reported for this very run of a job."""
     for event in reversed(view.state.reports.get(job, ())):
         report = event.report

@@ -15,7 +15,7 @@ from hpctl.engine.journal.state import RECENT_S, EngineState
 from hpctl.engine.timeline import (
     describe_capacity_change,
     describe_node_removal,
-    format_subject_headline,
+    format_recovery_or_change_headline,
 )
 from hpctl.toolkit.declared_view import (
     AgeCell,
@@ -27,25 +27,25 @@ from hpctl.toolkit.declared_view import (
     make_state_column,
 )
 from hpctl.toolkit.hostlist import fold_hostlist
-from hpctl.toolkit.tables import BAD, DIM, WARN, join_texts, style_text
+from hpctl.toolkit.tables import BAD, DIM, WARN, join_styled_texts, style_text
 from hpctl.toolkit.view_copy import build_view_from_source
 from hpctl.vocabulary.change import (
     ClusterChange,
-    find_removal_kind,
-    find_removal_phase,
+    find_node_removal_kind,
+    find_node_removal_phase,
     is_maintenance_window,
 )
 from hpctl.vocabulary.job_recovery import JobRecovery
 from hpctl.vocabulary.node_recovery import NodeRecovery
 from hpctl.vocabulary.pause import Pause
-from hpctl.vocabulary.recovery import StepRecord, TransitionRecord
+from hpctl.vocabulary.recovery import RecoveryStepRecord, RecoveryTransitionRecord
 from hpctl.vocabulary.trouble import Trouble
 
 if TYPE_CHECKING:
     from rich.text import Text
 
 
-class StepView(Struct, frozen=True):
+class RecoveryStepView(Struct, frozen=True):
     """One attempt at one effect. `outcome` is empty while no answer is on record."""
 
     kind: str
@@ -59,7 +59,7 @@ class StepView(Struct, frozen=True):
     in_doubt: bool
 
 
-class TroubleView(Struct, frozen=True):
+class JobFailureView(Struct, frozen=True):
     """What went wrong with a run. Texts are empty, numbers null, where the value is unknown."""
 
     kind: str
@@ -75,14 +75,14 @@ class TroubleView(Struct, frozen=True):
     progress: int | None
 
 
-class JobReportView(Struct, frozen=True):
+class SupervisorReportView(Struct, frozen=True):
     """What a job's supervisor reported: the trouble, what it did, what it wished."""
 
     job: int
     restarts: int
     at: datetime
     uid: int
-    trouble: TroubleView | None
+    trouble: JobFailureView | None
     action: str
     why: str
     wish: str
@@ -106,7 +106,7 @@ class JobReportView(Struct, frozen=True):
         return (self.trouble.why if self.trouble else "") or self.why or None
 
 
-def _format_steps(row: NodeRecoveryView | JobRecoveryView) -> Text:
+def _format_recovery_steps(row: NodeRecoveryView | JobRecoveryView) -> Text:
     """Return the steps in order; `?` for one in doubt, `!` for one refused."""
     parts = []
     for s in row.steps:
@@ -114,7 +114,7 @@ def _format_steps(row: NodeRecoveryView | JobRecoveryView) -> Text:
         again = f"#{s.attempt}" if s.attempt > 1 else ""
         tail, style = ("?", WARN) if s.in_doubt else (("!", BAD) if refused else ("", ""))
         parts.append(style_text(f"{s.kind}{again}{tail}", style))
-    return join_texts(" ", parts) if parts else style_text("-", DIM)
+    return join_styled_texts(" ", parts) if parts else style_text("-", DIM)
 
 
 class NodeRecoveryView(Struct, frozen=True):
@@ -138,8 +138,8 @@ class NodeRecoveryView(Struct, frozen=True):
     why: str
     by: str
     headline: str
-    steps: tuple[StepView, ...]
-    moves: tuple[TransitionRecord, ...]
+    steps: tuple[RecoveryStepView, ...]
+    moves: tuple[RecoveryTransitionRecord, ...]
     waits: str = ""
 
     columns: ClassVar[Columns] = (
@@ -149,7 +149,7 @@ class NodeRecoveryView(Struct, frozen=True):
         Column("FOR", AgeCell("opened", until="closed_at")),
         Column("RULE", "rule"),
         Column("REMEDY", "remedy", wide=True),
-        Column("STEPS", _format_steps, fold=True),
+        Column("STEPS", _format_recovery_steps, fold=True),
     )
     json_only: ClassVar[JsonOnly] = (
         "instance",
@@ -197,9 +197,9 @@ class JobRecoveryView(Struct, frozen=True):
     bad_nodes: tuple[str, ...]
     why: str
     headline: str
-    steps: tuple[StepView, ...]
-    moves: tuple[TransitionRecord, ...]
-    trouble: TroubleView | None
+    steps: tuple[RecoveryStepView, ...]
+    moves: tuple[RecoveryTransitionRecord, ...]
+    trouble: JobFailureView | None
     action: str
     exclude: tuple[str, ...]
     start_at: datetime | None
@@ -213,7 +213,7 @@ class JobRecoveryView(Struct, frozen=True):
         make_state_column("PHASE", "phase"),
         Column("FOR", AgeCell("opened", until="closed_at")),
         Column("CAUSE", "cause_or_trouble"),
-        Column("STEPS", _format_steps, fold=True),
+        Column("STEPS", _format_recovery_steps, fold=True),
     )
     json_only: ClassVar[JsonOnly] = (
         "job",
@@ -241,7 +241,7 @@ class JobRecoveryView(Struct, frozen=True):
         return self.cause or (self.trouble.kind if self.trouble else None)
 
 
-class HoldView(Struct, frozen=True):
+class GateBlockView(Struct, frozen=True):
     """Something that hpctl wanted to treat and a gate held back. `shown`: the target as people
     write it, such as `12_3` for a task of an array."""
 
@@ -270,7 +270,7 @@ class HoldView(Struct, frozen=True):
 HOLDS = RowTable("holds", title="Held back")
 
 
-class PauseView(Struct, frozen=True):
+class AutomationPauseView(Struct, frozen=True):
     """A pause in force. `what`: the cluster, a partition or nodes. `until` is null where only
     `hpctl unpause` ends it; `lift`: the command that does."""
 
@@ -298,9 +298,9 @@ class PauseView(Struct, frozen=True):
         return f"{self.until:%Y-%m-%d %H:%M:%S} UTC" if self.until is not None else "lifted"
 
 
-def make_pause_view(pause: Pause) -> PauseView:
+def make_automation_pause_view(pause: Pause) -> AutomationPauseView:
     """Show a pause."""
-    return build_view_from_source(PauseView, pause, lift=pause.lift_command)
+    return build_view_from_source(AutomationPauseView, pause, lift=pause.lift_command)
 
 
 LEFT_OUT = TextLine(
@@ -308,7 +308,7 @@ LEFT_OUT = TextLine(
 )
 
 
-class ChangeView(Struct, frozen=True):
+class CapacityChangeView(Struct, frozen=True):
     """A change of capacity. `phase`: the phase it is in or ended in, `why` what was seen last."""
 
     id: str
@@ -330,7 +330,7 @@ class ChangeView(Struct, frozen=True):
     json_only: ClassVar[JsonOnly] = ("kind", "group", "ended")
 
 
-class WindowView(Struct, frozen=True):
+class MaintenanceWindowView(Struct, frozen=True):
     """A maintenance window. `id`: the name of its reservation. `own`: false for a reservation that
     an admin made. `waits`: the nodes that are not verified yet, once it is over."""
 
@@ -374,7 +374,9 @@ def list_maintenance_windows(state: EngineState) -> list[ClusterChange]:
     return [one for one in state.changes.values() if is_maintenance_window(one)]
 
 
-def make_window_view(window: ClusterChange, state: EngineState) -> WindowView:
+def make_maintenance_window_view(
+    window: ClusterChange, state: EngineState
+) -> MaintenanceWindowView:
     """Show a window."""
     about = window.opened
     waits = []
@@ -382,7 +384,7 @@ def make_window_view(window: ClusterChange, state: EngineState) -> WindowView:
         rec = state.node_recovery(name)
         if window.ended and rec is not None and rec.is_for_maintenance:
             waits.append(name)
-    return WindowView(
+    return MaintenanceWindowView(
         id=about.group,
         phase=str(window.phase),
         nodes=fold_hostlist(about.nodes),
@@ -401,28 +403,28 @@ def list_capacity_changes(state: EngineState) -> list[ClusterChange | NodeRecove
     """Return the changes of capacity, oldest first; a removal is a node recovery."""
     removals = [rec for rec in state.nodes.values() if rec.is_for_capacity_change]
     changes = [one for one in state.changes.values() if not is_maintenance_window(one)]
-    return sorted([*changes, *removals], key=lambda one: (find_change_start(one), one.id))
+    return sorted([*changes, *removals], key=lambda one: (find_capacity_change_start(one), one.id))
 
 
-def find_change_start(change: ClusterChange | NodeRecovery) -> datetime:
+def find_capacity_change_start(change: ClusterChange | NodeRecovery) -> datetime:
     """Return when a change of capacity was decided on."""
     return change.opened.at if isinstance(change, ClusterChange) else change.opened
 
 
-def make_change_view(change: ClusterChange | NodeRecovery) -> ChangeView:
+def make_capacity_change_view(change: ClusterChange | NodeRecovery) -> CapacityChangeView:
     """Return a change of capacity as shown."""
     if isinstance(change, NodeRecovery):
-        return ChangeView(
+        return CapacityChangeView(
             id=change.id,
             at=change.opened,
-            kind=str(find_removal_kind(change)),
+            kind=str(find_node_removal_kind(change)),
             group=change.group,
             what=describe_node_removal(change),
-            phase=str(find_removal_phase(change)),
+            phase=str(find_node_removal_phase(change)),
             ended=change.since if change.ended else None,
             why=change.trail[-1].why if change.trail else change.why,
         )
-    return ChangeView(
+    return CapacityChangeView(
         id=change.id,
         at=change.opened.at,
         kind=str(change.opened.kind),
@@ -434,12 +436,12 @@ def make_change_view(change: ClusterChange | NodeRecovery) -> ChangeView:
     )
 
 
-def make_step_view(step: StepRecord) -> StepView:
+def make_recovery_step_view(step: RecoveryStepRecord) -> RecoveryStepView:
     """Return a step as shown."""
     got = step.outcome
     answer = (got.kind.value, got.code, got.detail) if got else ("", "", "")
     return build_view_from_source(
-        StepView, step, outcome=answer[0], code=answer[1], detail=answer[2]
+        RecoveryStepView, step, outcome=answer[0], code=answer[1], detail=answer[2]
     )
 
 
@@ -451,8 +453,8 @@ def make_node_recovery_view(rec: NodeRecovery, waits: str = "") -> NodeRecoveryV
         instance=rec.generation.instance,
         boot=rec.generation.boot,
         logical_id=rec.logical_id or "",
-        headline=format_subject_headline(rec),
-        steps=tuple(map(make_step_view, rec.steps)),
+        headline=format_recovery_or_change_headline(rec),
+        steps=tuple(map(make_recovery_step_view, rec.steps)),
         moves=rec.trail,
         waits=waits,
     )
@@ -468,42 +470,44 @@ def make_job_recovery_view(rec: JobRecovery, state: EngineState) -> JobRecoveryV
         submit=rec.attempt.submit,
         restarts=rec.attempt.restarts,
         cause_rule=cause.rule if cause else "",
-        headline=format_subject_headline(rec),
-        steps=tuple(map(make_step_view, rec.steps)),
+        headline=format_recovery_or_change_headline(rec),
+        steps=tuple(map(make_recovery_step_view, rec.steps)),
         moves=rec.trail,
-        trouble=make_trouble_view(rec.trouble),
+        trouble=make_job_failure_view(rec.trouble),
         action=rec.action if rec.trouble else "",
     )
 
 
-def make_trouble_view(trouble: Trouble | None) -> TroubleView | None:
+def make_job_failure_view(trouble: Trouble | None) -> JobFailureView | None:
     """Return a trouble as shown."""
     return (
-        build_view_from_source(TroubleView, trouble, node=trouble.node or "") if trouble else None
+        build_view_from_source(JobFailureView, trouble, node=trouble.node or "")
+        if trouble
+        else None
     )
 
 
-def make_job_report_view(row: JobReported) -> JobReportView:
+def make_supervisor_report_view(row: JobReported) -> SupervisorReportView:
     """Return a supervisor's report as shown."""
-    trouble = make_trouble_view(row.report.trouble)
+    trouble = make_job_failure_view(row.report.trouble)
     return build_view_from_source(
-        JobReportView, row.report, at=row.at, uid=row.uid, trouble=trouble
+        SupervisorReportView, row.report, at=row.at, uid=row.uid, trouble=trouble
     )
 
 
-def make_hold_view(hold: GateBlocked) -> HoldView:
+def make_gate_block_view(hold: GateBlocked) -> GateBlockView:
     """Return a hold as shown."""
-    return build_view_from_source(HoldView, hold, since=hold.at)
+    return build_view_from_source(GateBlockView, hold, since=hold.at)
 
 
-def needs_retired_entries(now: datetime, *, ended: bool, since: datetime | None) -> bool:
+def needs_archived_recoveries(now: datetime, *, ended: bool, since: datetime | None) -> bool:
     """Return whether the requested entry may be a retired one (`engine.retire`)."""
     if since is None:
         return ended
     return since < now - timedelta(seconds=RECENT_S)
 
 
-def select_recoveries(
+def select_node_and_job_recoveries(
     state: EngineState, *, ended: bool, since: datetime | None
 ) -> tuple[list[NodeRecovery], list[JobRecovery]]:
     """Return the open recoveries; with `ended` the closed ones too; with `since` those that moved

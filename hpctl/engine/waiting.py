@@ -9,12 +9,12 @@ from typing import Final
 from msgspec import Struct
 
 from hpctl.engine.journal.state import EngineState
-from hpctl.faults.hma_marks import find_hma_mark
-from hpctl.toolkit.bounds import add_seconds
+from hpctl.faults.hma_marks import find_hma_reason_mark
+from hpctl.toolkit.bounds import add_seconds_within_bounds
 from hpctl.vocabulary.identity import JobId, NodeName
-from hpctl.vocabulary.job_recovery import JobPhase, JobRecovery
-from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery
-from hpctl.vocabulary.reason import parse_reason_owner
+from hpctl.vocabulary.job_recovery import JobRecovery, JobRecoveryPhase
+from hpctl.vocabulary.node_recovery import NodeRecovery, NodeRecoveryPhase
+from hpctl.vocabulary.reason import parse_recovery_id_from_reason
 from hpctl.vocabulary.slurm_facts import SlurmJob, SlurmNode
 
 GAVE_UP_SHOWN_S: Final = 86400.0
@@ -27,7 +27,7 @@ class JobAwaitingOperator(Struct, frozen=True):
 
     job: JobId
     since: datetime
-    end: JobPhase
+    end: JobRecoveryPhase
 
 
 def find_nodes_awaiting_operator(
@@ -40,10 +40,14 @@ def find_nodes_awaiting_operator(
     found = []
     for rid in state.last_of_node.values():
         rec = state.nodes[rid]
-        if rec.phase is not NodePhase.ESCALATED:
+        if rec.phase is not NodeRecoveryPhase.ESCALATED:
             continue
         node = nodes.get(rec.node) if nodes is not None else None
-        if node is None or find_hma_mark(node) or parse_reason_owner(node.reason) == rec.id:
+        if (
+            node is None
+            or find_hma_reason_mark(node)
+            or parse_recovery_id_from_reason(node.reason) == rec.id
+        ):
             found.append(rec)
     return sorted(found, key=lambda rec: (rec.since, rec.id))
 
@@ -61,13 +65,13 @@ def find_jobs_awaiting_operator(
         job = jobs.get(number)
         if number in state.open_jobs or (job is not None and job.running):
             continue
-        held = rec.phase is JobPhase.HELD and job is not None and _is_job_held(job)
-        expires = add_seconds(rec.since, GAVE_UP_SHOWN_S)
-        if held or (rec.phase is JobPhase.GAVE_UP and now < expires):
+        held = rec.phase is JobRecoveryPhase.HELD and job is not None and _is_job_held(job)
+        expires = add_seconds_within_bounds(rec.since, GAVE_UP_SHOWN_S)
+        if held or (rec.phase is JobRecoveryPhase.GAVE_UP and now < expires):
             found.append(JobAwaitingOperator(number, rec.since, rec.phase))
     return sorted(found, key=lambda one: (one.since, one.job))
 
 
 def _is_job_held(job: SlurmJob) -> bool:
-    held = job.reason.startswith("JobHeld") or job.held_after_run
+    held = job.reason.startswith("JobHeld") or job.is_held_after_requeue
     return job.state == "PENDING" and held

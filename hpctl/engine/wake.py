@@ -27,7 +27,7 @@ users' jobs may end by the thousand. A failed run shows in slurmctld's log, and 
 waits for a job has its own cycles."""
 
 
-class LoopWaker:
+class DaemonLoopWaker:
     """The daemon's end of the FIFO."""
 
     def __init__(self, state_dir: Path) -> None:
@@ -78,7 +78,7 @@ class LoopWaker:
         os.close(self._fd)
 
 
-class WakeLimiter:
+class DaemonWakeRateLimiter:
     """Wakes the loop for those whom anybody may be: at once, and then once a second at most."""
 
     def __init__(self, poke: Callable[[], None], every_s: float = 1.0) -> None:

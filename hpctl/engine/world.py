@@ -17,14 +17,14 @@ from hpctl.engine.journal.state import EngineState
 from hpctl.engine.maintenance import find_maintenance_reservations
 from hpctl.engine.view import PlanningView, RecoveryCandidate
 from hpctl.vocabulary import assessment, cloud_facts, identity, model, slurm_facts
-from hpctl.vocabulary.hang import StalledRun
-from hpctl.vocabulary.instance_join import InstanceJoin
-from hpctl.vocabulary.isolation import InconsistentState
-from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery
+from hpctl.vocabulary.hang import StalledJobRun
+from hpctl.vocabulary.instance_join import InstanceNodeMapping
+from hpctl.vocabulary.isolation import ItemProcessingFailure
+from hpctl.vocabulary.node_recovery import NodeRecovery, NodeRecoveryPhase
 from hpctl.vocabulary.policy import RecoveryPolicy
 
 if TYPE_CHECKING:
-    from hpctl.engine.journal.rows import DaemonInfo, StandbyInfo
+    from hpctl.engine.journal.rows import DaemonLeaseInfo, StandbyInfo
 
 
 class World(Struct, frozen=True):
@@ -39,22 +39,22 @@ class World(Struct, frozen=True):
     cluster: str = ""
     stopped: str = ""
     health: Mapping[identity.NodeName, model.NodeHealth] = field(default_factory=dict)
-    assessments: Mapping[identity.NodeName, assessment.Assessment] = field(default_factory=dict)
-    daemon: DaemonInfo | None = None
+    assessments: Mapping[identity.NodeName, assessment.NodeAssessment] = field(default_factory=dict)
+    daemon: DaemonLeaseInfo | None = None
     slurm: slurm_facts.SchedulerView | None = None
     slurm_error: str = ""
-    cloud: cloud_facts.ProviderView | None = None
+    cloud: cloud_facts.CloudProviderView | None = None
     cloud_error: str = ""
-    joined: InstanceJoin = field(default_factory=InstanceJoin)
+    joined: InstanceNodeMapping = field(default_factory=InstanceNodeMapping)
     """Which of the cloud's instances stands for which node."""
     candidates: tuple[RecoveryCandidate, ...] = ()
     """What the last cycle decided on. Offline: the nodes that the facts call faulty and that no
     recovery treats."""
     holds: tuple[GateBlocked, ...] = ()
     """What the last cycle blocked, and why then; none offline."""
-    flaws: tuple[InconsistentState, ...] = ()
+    flaws: tuple[ItemProcessingFailure, ...] = ()
     """What the last cycle could not handle; none offline."""
-    still: Mapping[identity.JobId, StalledRun] = field(default_factory=dict)
+    still: Mapping[identity.JobId, StalledJobRun] = field(default_factory=dict)
     """The running jobs of which nothing works; none offline."""
     computed: str = ""
     """Why the reader computed all this without the daemon; empty: it is the daemon's."""
@@ -77,7 +77,7 @@ class World(Struct, frozen=True):
         return self.daemon is not None and self.now <= self.daemon.until
 
     @property
-    def maintenance(self) -> Mapping[identity.NodeName, slurm_facts.Reservation]:
+    def maintenance(self) -> Mapping[identity.NodeName, slurm_facts.SlurmReservation]:
         """Return the nodes that an admin's maintenance reservation holds, or is about to hold."""
         if self.slurm is None:
             return {}
@@ -91,7 +91,7 @@ class World(Struct, frozen=True):
             maintenance=self.maintenance,
             begun=find_maintenance_reservations(self.slurm, 0.0, self.now) if self.slurm else {},
             scheduler=self.slurm or slurm_facts.SchedulerView(self.now),
-            provider=self.cloud or cloud_facts.ProviderView(self.now),
+            provider=self.cloud or cloud_facts.CloudProviderView(self.now),
             health=self.health,
             assessments=self.assessments,
             state=self.state,
@@ -102,11 +102,11 @@ class World(Struct, frozen=True):
         )
 
 
-def drop_removed_nodes(
+def exclude_removed_nodes_from_health(
     state: EngineState,
     health: Mapping[identity.NodeName, model.NodeHealth],
     slurm: slurm_facts.SchedulerView | None,
-    joined: InstanceJoin,
+    joined: InstanceNodeMapping,
     recent: datetime,
 ) -> Mapping[identity.NodeName, model.NodeHealth]:
     """Return the health of the nodes without those that slurmctld does not know, nor the cloud
@@ -120,7 +120,7 @@ def drop_removed_nodes(
     return {n: h for n, h in health.items() if n in there or h.last_heard >= recent}
 
 
-def find_gate_hold(w: World, target: str) -> GateBlocked | None:
+def find_gate_block_of_target(w: World, target: str) -> GateBlocked | None:
     """Return the hold of a target: since when from the journal, why from the daemon's last cycle.
 
     The journal has the reason as it was when the gate began to block; its numbers change since.
@@ -133,9 +133,9 @@ def find_gate_hold(w: World, target: str) -> GateBlocked | None:
     return replace(hold, why=last[0]) if last else hold
 
 
-def list_gate_holds(w: World) -> dict[str, GateBlocked]:
-    """Return what `find_gate_hold` finds of every target that a gate blocks, by target, in
-    order."""
+def list_gate_blocks_by_target(w: World) -> dict[str, GateBlocked]:
+    """Return what `find_gate_block_of_target` finds of every target that a gate blocks, by target,
+    in order."""
     last: dict[tuple[str, str, str], str] = {}
     for hold in w.holds:
         last.setdefault((hold.target, hold.gate, hold.rule), hold.why)
@@ -157,7 +157,7 @@ def list_known_nodes(w: World) -> list[identity.NodeName]:
     return sorted(names, key=make_natural_sort_key)
 
 
-_AWAITED = (NodePhase.VACATED, NodePhase.REMEDYING, NodePhase.REJOINING)
+_AWAITED = (NodeRecoveryPhase.VACATED, NodeRecoveryPhase.REMEDYING, NodeRecoveryPhase.REJOINING)
 
 
 def has_recovery_awaiting_cloud(w: World) -> bool:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from hpctl import __version__
 from hpctl.engine import world_wire as wire
 from hpctl.engine.journal.state import EngineState
-from hpctl.engine.world import World, drop_removed_nodes
+from hpctl.engine.world import World, exclude_removed_nodes_from_health
 from hpctl.engine.world_wire import (
     Records,
     WorldAnswerHead,
@@ -26,10 +26,10 @@ from hpctl.engine.world_wire import (
     WorldPartHead,
 )
 from hpctl.toolkit.bounds import clamp_duration
-from hpctl.vocabulary.assessment import Assessment, NodeCondition
+from hpctl.vocabulary.assessment import NodeAssessment, NodeCondition
 from hpctl.vocabulary.identity import NodeName
-from hpctl.vocabulary.instance_join import InstanceJoin
-from hpctl.vocabulary.isolation import InconsistentState
+from hpctl.vocabulary.instance_join import InstanceNodeMapping
+from hpctl.vocabulary.isolation import ItemProcessingFailure
 from hpctl.vocabulary.model import NodeHealth
 from hpctl.vocabulary.slurm_facts import SchedulerView
 
@@ -83,22 +83,22 @@ class WorldClient:
             self._world, now=at, daemon=about.daemon, standbys=about.standbys, shared=self._shared
         )
 
-    def read_slurm(self) -> SchedulerView | None:
+    def read_scheduler_view(self) -> SchedulerView | None:
         """Return what the daemon read of Slurm last, and nothing else; None where it cannot read
         Slurm. Raises WorldUnavailableError."""
         with _convert_read_errors(self._path):
             _, about = self._fetch_world_parts([WorldPart.SLURM])
             if about.slurm_trouble:
                 return None
-            return wire.build_scheduler_view(self._found[WorldPart.SLURM])
+            return wire.build_scheduler_view_from_records(self._found[WorldPart.SLURM])
 
-    def read_state(self, *, history: bool) -> EngineState:
+    def read_journal_state(self, *, history: bool) -> EngineState:
         """Return what the journal amounts to, and nothing else; see `read`. Raises
         WorldUnavailableError."""
         parts = [WorldPart.STATE, *([WorldPart.HISTORY] if history else [])]
         with _convert_read_errors(self._path):
             self._fetch_world_parts(parts)
-            return wire.build_state_from_records(self._collect_records(parts))
+            return wire.build_engine_state_from_records(self._collect_stored_part_records(parts))
 
     def list_reporting_nodes(self) -> list[NodeName]:
         """Return the nodes whose agents the daemon has heard, and nothing else. Raises
@@ -125,11 +125,11 @@ class WorldClient:
             limit = struct.pack("ll", READ_S, 0)
             line.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
             line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
-            with wire.shorten_address(self._path) as name:
+            with wire.shorten_socket_path(self._path) as name:
                 line.connect(name)
             line.sendall(wire.encode_world_request(parts, self._tokens))
-            size = int.from_bytes(_receive_bytes(line, wire.HEAD_BYTES, until), "big")
-            raw = _receive_bytes(line, size, until)
+            size = int.from_bytes(_receive_exact_byte_count(line, wire.HEAD_BYTES, until), "big")
+            raw = _receive_exact_byte_count(line, size, until)
             said = msgspec.msgpack.decode(raw, type=WorldAnswerVersion)
             if (said.protocol, said.version) != (wire.PROTOCOL, __version__):
                 raise WorldUnavailableError(
@@ -137,7 +137,7 @@ class WorldClient:
                 )
             head = msgspec.msgpack.decode(raw, type=WorldAnswerHead)
             size = sum(map(_count_bytes, head.parts))
-            return head, _receive_bytes(line, size, until)
+            return head, _receive_exact_byte_count(line, size, until)
 
     def _check(self, head: WorldAnswerHead) -> WorldAnswerSummary:
         """Return what an answer says in any case. Raises WorldUnavailableError where it has no
@@ -155,11 +155,11 @@ class WorldClient:
             if part.frames is None:
                 continue
             size = _count_bytes(part)
-            self._found[part.part] = wire.decode_frames(part.frames, body[at : at + size])
+            self._found[part.part] = wire.decode_record_frames(part.frames, body[at : at + size])
             self._tokens[part.part] = part.token
             at += size
 
-    def _collect_records(self, parts: list[WorldPart]) -> Records:
+    def _collect_stored_part_records(self, parts: list[WorldPart]) -> Records:
         """Return what is kept of some parts, by kind. Raises KeyError."""
         found: dict[str, list[Any]] = {}
         for part in parts:
@@ -169,12 +169,12 @@ class WorldClient:
     def _build_world(self, head: WorldAnswerHead, parts: list[WorldPart], at: datetime) -> World:
         """Return the world of what is kept. Raises KeyError, IndexError."""
         assert head.about is not None
-        found = self._collect_records(parts)
+        found = self._collect_stored_part_records(parts)
         of = [
             self._tokens.get(part) for part in (WorldPart.STATE, WorldPart.HISTORY) if part in parts
         ]
         if self._state[0] != of:
-            self._state = (of, wire.build_state_from_records(found))
+            self._state = (of, wire.build_engine_state_from_records(found))
         made = unpack_world(head.about, self._state[1], found, at)
         return replace(made, number=head.number)
 
@@ -204,7 +204,7 @@ def _count_bytes(part: WorldPartHead) -> int:
     return sum(length for _, length in part.frames or ())
 
 
-def _receive_bytes(line: socket.socket, size: int, until: float) -> memoryview:
+def _receive_exact_byte_count(line: socket.socket, size: int, until: float) -> memoryview:
     """So many bytes. Raises EOFError, OSError."""
     buffer = memoryview(bytearray(size))
     have = 0
@@ -223,17 +223,21 @@ def unpack_world(
 ) -> World:
     """Return the world that records amount to. Raises KeyError, IndexError."""
     slurm = (
-        wire.build_scheduler_view(found) if "slurm" in found and not about.slurm_trouble else None
+        wire.build_scheduler_view_from_records(found)
+        if "slurm" in found and not about.slurm_trouble
+        else None
     )
-    cloud, joined = None, InstanceJoin()
+    cloud, joined = None, InstanceNodeMapping()
     if "cloud" in found and not about.cloud_trouble:
-        head: wire.CloudViewHead = found["cloud"][0]
+        head: wire.ProviderViewHeader = found["cloud"][0]
         instances = found.get("instance", [])
         cloud = replace(head.provider, instances={i.id: i for i in instances})
-        joined = InstanceJoin({i.node: i for i in instances if i.node is not None}, head.unjoined)
+        joined = InstanceNodeMapping(
+            {i.node: i for i in instances if i.node is not None}, head.unjoined
+        )
     recent = at - clamp_duration(about.policy.ages.silent_s)
     heard = {health.generation.node: health for health in found.get("health", ())}
-    health = drop_removed_nodes(state, heard, slurm, joined, recent)
+    health = exclude_removed_nodes_from_health(state, heard, slurm, joined, recent)
     flaws = tuple(found.get("flaw", ()))
     placed: list[wire.PlacementFacts] = found.get("placement", [])
     assessed = {one.generation.node: one for one in found.get("assessment", ())}
@@ -263,9 +267,9 @@ def unpack_world(
 
 def _restore_assessments(
     health: Mapping[NodeName, NodeHealth],
-    assessed: Mapping[NodeName, Assessment],
-    flaws: tuple[InconsistentState, ...],
-) -> dict[NodeName, Assessment]:
+    assessed: Mapping[NodeName, NodeAssessment],
+    flaws: tuple[ItemProcessingFailure, ...],
+) -> dict[NodeName, NodeAssessment]:
     """Return the assessments, those of plainly healthy nodes too, which are not sent."""
     flawed = {flaw.target for flaw in flaws if flaw.where == "assess"}
     found = {}
@@ -273,5 +277,5 @@ def _restore_assessments(
         if node in assessed:
             found[node] = assessed[node]
         elif node not in flawed:
-            found[node] = Assessment(known.generation, NodeCondition.HEALTHY, known.last_heard)
+            found[node] = NodeAssessment(known.generation, NodeCondition.HEALTHY, known.last_heard)
     return found

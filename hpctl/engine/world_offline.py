@@ -20,17 +20,17 @@ from msgspec.structs import replace
 
 from hpctl.engine.journal.events import Event
 from hpctl.engine.journal.state import EngineState, InconsistentEventError, replay_events
-from hpctl.engine.kill_switch import read_stop_reason
-from hpctl.engine.maintenance import is_in_maintenance
-from hpctl.engine.world import World, drop_removed_nodes
-from hpctl.toolkit.errors import JournalCorrupt, Unavailable
+from hpctl.engine.kill_switch import read_kill_switch_reason
+from hpctl.engine.maintenance import is_node_in_maintenance
+from hpctl.engine.world import World, exclude_removed_nodes_from_health
+from hpctl.toolkit.errors import CorruptJournalError, ServiceUnavailable
 from hpctl.vocabulary import cloud_facts, slurm_facts
-from hpctl.vocabulary.instance_join import InstanceJoin
+from hpctl.vocabulary.instance_join import InstanceNodeMapping
 
 if TYPE_CHECKING:
     from hpctl.engine.config import Config
     from hpctl.engine.journal.reader import JournalReader
-    from hpctl.engine.journal.rows import DaemonInfo
+    from hpctl.engine.journal.rows import DaemonLeaseInfo
     from hpctl.faults.catalogue import FaultRules
     from hpctl.vocabulary.ports import Scheduler
 
@@ -54,8 +54,8 @@ class JournalReplayer:
 
     def news(self, store: JournalReader) -> Iterator[tuple[int, Event]]:
         """Yield what is new, each event with its number and once it is part of `state`. Raises
-        Unavailable, JournalCorrupt."""
-        with _convert_corruption_errors():
+        Unavailable, CorruptJournalError."""
+        with _convert_inconsistent_event_errors():
             for seq, event in store.list_numbered_events(
                 self._seq, past=self._past, since=self._since
             ):
@@ -79,12 +79,20 @@ def read_world_offline(
     Raises what opening the store raises: without the journal there is nothing to show. An
     unreadable Slurm or cloud is part of the answer.
     """
-    from hpctl.engine.adapters import make_cloud_provider, make_scheduler, open_journal_reader
+    from hpctl.engine.adapters import (
+        make_cloud_provider,
+        make_slurm_command_client,
+        open_journal_reader,
+    )
 
     with ThreadPoolExecutor(2) as pool:
-        nodes = pool.submit(read_if_requested, slurm, lambda: _read_slurm(make_scheduler(config)))
+        nodes = pool.submit(
+            read_source_if_requested,
+            slurm,
+            lambda: _read_slurm_with_reservations(make_slurm_command_client(config)),
+        )
         instances = pool.submit(
-            read_if_requested, cloud, lambda: make_cloud_provider(config).view()
+            read_source_if_requested, cloud, lambda: make_cloud_provider(config).view()
         )
         with closing(open_journal_reader(config)) as store:
             deque(journal.news(store), maxlen=0)
@@ -92,10 +100,10 @@ def read_world_offline(
         return add_cluster_assessments(world, config, nodes.result(), instances.result())
 
 
-def _read_slurm(scheduler: Scheduler) -> slurm_facts.SchedulerView:
+def _read_slurm_with_reservations(scheduler: Scheduler) -> slurm_facts.SchedulerView:
     """Slurm now, with its reservations where a node bears their flag. Raises Unavailable."""
     view = scheduler.view()
-    if not any(map(is_in_maintenance, view.nodes.values())):
+    if not any(map(is_node_in_maintenance, view.nodes.values())):
         return view
     return replace(view, reservations=scheduler.reservations())
 
@@ -103,14 +111,14 @@ def _read_slurm(scheduler: Scheduler) -> slurm_facts.SchedulerView:
 def read_stored_world(
     config: Config, store: JournalReader, state: EngineState, at: datetime
 ) -> World:
-    """Return what the store tells beside the journal. Raises Unavailable, JournalCorrupt."""
+    """Return what the store tells beside the journal. Raises Unavailable, CorruptJournalError."""
     shared = config.database_url is not None
     return World(
         now=at,
         policy=config.policy(),
         state=state,
         cluster=config.cluster.name,
-        stopped=read_stop_reason(config.kill_switch),
+        stopped=read_kill_switch_reason(config.kill_switch),
         health=store.health(),
         daemon=read_leader_lease(store, at, wait=shared),
         standbys=tuple(store.standbys()),
@@ -122,28 +130,30 @@ def add_cluster_assessments(
     world: World,
     config: Config,
     slurm: tuple[slurm_facts.SchedulerView | None, str],
-    cloud: tuple[cloud_facts.ProviderView | None, str],
+    cloud: tuple[cloud_facts.CloudProviderView | None, str],
 ) -> World:
     """Return the same with what Slurm and the cloud say, or why they do not, and with
     assessments."""
-    from hpctl.engine.adapters import make_fault_rules
-    from hpctl.engine.instance_resolver import join_instances_once
-    from hpctl.engine.plan import find_node_candidates
+    from hpctl.engine.adapters import build_fault_rules_with_overrides
+    from hpctl.engine.instance_resolver import match_instances_to_nodes_once
+    from hpctl.engine.plan import find_node_recovery_candidates
     from hpctl.faults.assess import assess_health
-    from hpctl.faults.health import drop_dismissed_findings
-    from hpctl.faults.reachability import add_derived_findings
+    from hpctl.faults.health import drop_findings_dismissed_by_operator
+    from hpctl.faults.reachability import add_unreachable_node_findings
 
     (slurm_view, slurm_error), (cloud_view, cloud_error) = slurm, cloud
-    at, state, joined = world.now, world.state, InstanceJoin()
+    at, state, joined = world.now, world.state, InstanceNodeMapping()
     if cloud_view is not None:
-        cloud_view, joined = join_instances_once(cloud_view, slurm_view)
-    rules = _extend_silence_limit(make_fault_rules(config), config)
-    health = drop_removed_nodes(state, world.health, slurm_view, joined, at - rules.silent_after)
+        cloud_view, joined = match_instances_to_nodes_once(cloud_view, slurm_view)
+    rules = _extend_node_silence_limit(build_fault_rules_with_overrides(config), config)
+    health = exclude_removed_nodes_from_health(
+        state, world.health, slurm_view, joined, at - rules.silent_after
+    )
     health = {
-        node: drop_dismissed_findings(known, state.returned.get(node))
+        node: drop_findings_dismissed_by_operator(known, state.returned.get(node))
         for node, known in health.items()
     }
-    health, _ = add_derived_findings(health, slurm_view, joined.instances, rules, at)
+    health, _ = add_unreachable_node_findings(health, slurm_view, joined.instances, rules, at)
     world = replace(
         world,
         health=health,
@@ -154,11 +164,11 @@ def add_cluster_assessments(
         cloud_error=cloud_error,
         joined=joined,
     )
-    found = find_node_candidates(world.view(), rules, at)[0] if slurm_view else ()
+    found = find_node_recovery_candidates(world.view(), rules, at)[0] if slurm_view else ()
     return replace(world, candidates=tuple(found))
 
 
-def read_leader_lease(store: JournalReader, at: datetime, *, wait: bool) -> DaemonInfo | None:
+def read_leader_lease(store: JournalReader, at: datetime, *, wait: bool) -> DaemonLeaseInfo | None:
     """Return the lease's row. With `wait`, one that looks old is watched for as long as the lease
     lasts, once: another host's clock may be late, and a leader that lives renews it."""
     info = store.daemon()
@@ -176,36 +186,36 @@ def read_leader_lease(store: JournalReader, at: datetime, *, wait: bool) -> Daem
     return info
 
 
-def _extend_silence_limit(rules: FaultRules, config: Config) -> FaultRules:
+def _extend_node_silence_limit(rules: FaultRules, config: Config) -> FaultRules:
     """Return the daemon stores plain heartbeats only now and then; silence is what lasts longer."""
     lag = timedelta(seconds=2 * config.flush_interval_s)
     return replace(rules, silent_after=rules.silent_after + lag)
 
 
 def replay_journal_events(events: Iterable[Event]) -> EngineState:
-    """Memory from a journal. Raises JournalCorrupt, which says what to do about it."""
-    with _convert_corruption_errors():
+    """Memory from a journal. Raises CorruptJournalError, which says what to do about it."""
+    with _convert_inconsistent_event_errors():
         return replay_events(events)
 
 
 @contextmanager
-def _convert_corruption_errors() -> Iterator[None]:
+def _convert_inconsistent_event_errors() -> Iterator[None]:
     try:
         yield
     except InconsistentEventError as error:
-        raise JournalCorrupt(
+        raise CorruptJournalError(
             f"the journal's events contradict each other: {error}",
             "stop the daemon, keep a copy of the journal for a bug report, and restore the newest "
             "good backup (docs/operations.md)",
         ) from error
 
 
-def read_if_requested(wanted: bool, ask: Callable[[], T]) -> tuple[T | None, str]:
+def read_source_if_requested(wanted: bool, ask: Callable[[], T]) -> tuple[T | None, str]:
     """Return what Slurm or the cloud answers; None, with why, where it was not asked or cannot
     answer."""
     if not wanted:
         return None, "not asked"
     try:
         return ask(), ""
-    except Unavailable as error:
+    except ServiceUnavailable as error:
         return None, f"{error} {error.hint}".strip()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from hpctl.engine.state_disk import describe_full_disk
+from hpctl.engine.state_disk import describe_full_state_filesystem
 from hpctl.engine.world import World
 from hpctl.engine.world_client import WorldClient, WorldUnavailableError
 from hpctl.engine.world_wire import LATELY
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from hpctl.engine.config import Config
     from hpctl.engine.world_offline import JournalReplayer
-    from hpctl.vocabulary.slurm_facts import Reservation, SchedulerView
+    from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmReservation
 
 
 class WorldReader:
@@ -54,7 +54,7 @@ class WorldReader:
         is part of the answer.
         """
         world = self._read(at, slurm=slurm, cloud=cloud, past=past, placement=placement)
-        full_disk = describe_full_disk(self._config.state_dir)
+        full_disk = describe_full_state_filesystem(self._config.state_dir)
         return replace(world, full_disk=full_disk) if full_disk else world
 
     def _read(
@@ -86,23 +86,23 @@ def read_world_once(
     return WorldReader(config).read(at, slurm=slurm, cloud=cloud, past=past)
 
 
-def read_slurm(config: Config) -> SchedulerView:
+def read_current_scheduler_view(config: Config) -> SchedulerView:
     """Take the daemon's last reading of Slurm; ask Slurm where no daemon answers, or where the
     daemon cannot read it. Raises Unavailable."""
     with suppress(WorldUnavailableError):
-        found = WorldClient(config).read_slurm()
+        found = WorldClient(config).read_scheduler_view()
         if found is not None:
             return found
-    from hpctl.engine.adapters import make_scheduler
+    from hpctl.engine.adapters import make_slurm_command_client
 
-    return make_scheduler(config).view()
+    return make_slurm_command_client(config).view()
 
 
-def read_reservations(config: Config) -> Mapping[str, Reservation]:
+def read_slurm_reservations(config: Config) -> Mapping[str, SlurmReservation]:
     """Read Slurm's reservations now. Raises Unavailable."""
-    from hpctl.engine.adapters import make_scheduler
+    from hpctl.engine.adapters import make_slurm_command_client
 
-    return make_scheduler(config).reservations()
+    return make_slurm_command_client(config).reservations()
 
 
 def read_live_world(config: Config, at: datetime) -> World:

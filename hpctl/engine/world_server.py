@@ -27,14 +27,14 @@ from hpctl.engine.config import Config
 from hpctl.engine.instance_resolver import NEVER
 from hpctl.engine.journal.state import EngineState
 from hpctl.engine.journaled_state import JournaledState
-from hpctl.engine.leadership import Leadership, read_boot_clock
-from hpctl.engine.loop import CycleResult
+from hpctl.engine.leadership import Leadership, read_seconds_since_boot
+from hpctl.engine.loop import RecoveryCycleResult
 from hpctl.engine.view import PlanningView
 from hpctl.engine.world_wire import (
     HEAD_BYTES,
     PROTOCOL,
     REQUEST_BYTES,
-    CycleDecisions,
+    RecoveryCycleDecisions,
     WorldAnswerHead,
     WorldAnswerSummary,
     WorldFrame,
@@ -46,9 +46,9 @@ from hpctl.engine.world_wire import (
     encode_frames,
     find_history_start,
     get_world_socket_path,
-    shorten_address,
+    shorten_socket_path,
 )
-from hpctl.vocabulary.cloud_facts import ProviderView
+from hpctl.vocabulary.cloud_facts import CloudProviderView
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ class _OfferedWorld(Struct):
 
     number: int
     at: float
-    cycle: CycleResult
+    cycle: RecoveryCycleResult
     view: PlanningView
     since: datetime
     states: int
@@ -126,7 +126,7 @@ class WorldServer:
         self._offered: _OfferedWorld | None = None
         self._source: EngineState | None = None
         self._copy = EngineState()
-        self._provider: ProviderView | None = None
+        self._provider: CloudProviderView | None = None
         self._states = self._replays = self._clouds = 0
         self.number = time.time_ns()
         self._failed = 0
@@ -166,18 +166,18 @@ class WorldServer:
             with contextlib.suppress(OSError):  # a state directory that is read-only or gone
                 self._path.unlink(missing_ok=True)
 
-    def offer(self, cycle: CycleResult | None) -> None:
+    def offer(self, cycle: RecoveryCycleResult | None) -> None:
         """Give readers the world of a cycle that has just ended. For the loop; never waits."""
         if cycle is None:
             return
         self.number += 1
-        self._snapshot_journal_state(cycle.view.state)
+        self._copy_journal_state(cycle.view.state)
         if cycle.view.provider is not self._provider:
             self._provider = cycle.view.provider
             self._clouds += 1
         self._offered = _OfferedWorld(
             number=self.number,
-            at=read_boot_clock(),
+            at=read_seconds_since_boot(),
             cycle=cycle,
             view=replace(cycle.view, state=self._copy),
             since=find_history_start(cycle.at),
@@ -188,7 +188,7 @@ class WorldServer:
         if self._waiting:
             os.eventfd_write(self._wake_fd, 1)
 
-    def _snapshot_journal_state(self, state: EngineState) -> None:
+    def _copy_journal_state(self, state: EngineState) -> None:
         """Keep a copy that the loop does not change; its records are frozen already."""
         if state is self._source and state.events == self._copy.events:
             return
@@ -203,16 +203,16 @@ class WorldServer:
         self._path.unlink(missing_ok=True)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
-            with shorten_address(self._path) as name:
+            with shorten_socket_path(self._path) as name:
                 listener.bind(name)
-                self._apply_journal_permissions()
+                self._copy_journal_permissions_to_socket()
                 listener.listen(MOST)
         except OSError:
             listener.close()
             raise
         return listener
 
-    def _apply_journal_permissions(self) -> bool:
+    def _copy_journal_permissions_to_socket(self) -> bool:
         """Give the socket the access of the journal's file. Answers whether it had another."""
         mode, group = 0o600, -1
         if self._journal is not None:
@@ -273,14 +273,14 @@ class WorldServer:
         if client is None or client.connection is not key.fileobj:
             return
         if events & selectors.EVENT_WRITE:
-            self._write_answer(client)
+            self._send_response_to_client(client)
         else:
-            self._read_request(client)
+            self._read_client_request(client)
 
     def _answer_or_drop_connection(self, client: _ReaderConnection, now: float) -> None:
         """Answer a request; one that cannot be answered costs that reader alone."""
         try:
-            self._answer_request(client, now)
+            self._answer_client_request(client, now)
         # The other readers have asked for what may be sound.
         except Exception:
             if self._failed != self.number:
@@ -298,7 +298,7 @@ class WorldServer:
     def _accept_connection(self) -> None:
         listener = self._listener
         assert listener is not None
-        refuse = self._apply_journal_permissions()
+        refuse = self._copy_journal_permissions_to_socket()
         for _ in range(MOST if refuse else ACCEPTS):
             try:
                 connection, _ = listener.accept()
@@ -316,14 +316,14 @@ class WorldServer:
             client = _ReaderConnection(connection, uid, time.monotonic() + REQUEST_S)
             self.clients[connection.fileno()] = client
             self._selector.register(connection, selectors.EVENT_READ)
-            self._read_request(client)
+            self._read_client_request(client)
 
     def _reserve_connection_slot(self, uid: int) -> bool:
         """Return whether one more of a user's has a place, if need be that of one which has not
         asked, or which does not read its answer."""
         others = list(self.clients.values())
         own = [client for client in others if client.uid == uid]
-        if not is_trusted(uid) and len(own) >= MOST_OF_USER:
+        if not is_trusted_user_id(uid) and len(own) >= MOST_OF_USER:
             others = own
         elif len(others) < MOST:
             return True
@@ -335,7 +335,7 @@ class WorldServer:
         self._drop_connection((idle or slow)[0])
         return True
 
-    def _read_request(self, client: _ReaderConnection) -> None:
+    def _read_client_request(self, client: _ReaderConnection) -> None:
         """Take what has come of the request."""
         try:
             some = client.connection.recv(REQUEST_BYTES + HEAD_BYTES + 1)
@@ -361,7 +361,7 @@ class WorldServer:
         # Nothing more is read of it; that it is gone shows when it is written to.
         self._selector.unregister(client.connection)
 
-    def _answer_request(self, client: _ReaderConnection, now: float) -> None:
+    def _answer_client_request(self, client: _ReaderConnection, now: float) -> None:
         """Answer a request, unless it has to wait for a newer world or for its turn."""
         ask, offered = client.ask, self._offered
         assert ask is not None
@@ -392,7 +392,7 @@ class WorldServer:
             head = replace(
                 head,
                 number=offered.number,
-                age_s=read_boot_clock() - offered.at,
+                age_s=read_seconds_since_boot() - offered.at,
                 about=WorldAnswerSummary(
                     daemon=lease,
                     policy=offered.cycle.policy,
@@ -407,17 +407,17 @@ class WorldServer:
         client.ask, client.number = None, head.number
         client.out = [memoryview(encode_answer_head(head)), *(memoryview(data) for _, data in body)]
         self._selector.register(client.connection, selectors.EVENT_WRITE)
-        self._write_answer(client)
+        self._send_response_to_client(client)
 
     def _find_encoded_part(self, offered: _OfferedWorld, part: WorldPart) -> _EncodedPart:
         """Return a part of a world, under the token of before where it is what it was."""
-        known, key = self._parts.get(part), self._make_content_key(offered, part)
+        known, key = self._parts.get(part), self._make_part_content_key(offered, part)
         if known is None or known.key != key:
             self._token += 1
             known = self._parts[part] = _EncodedPart(key, self._token)
         return known
 
-    def _make_content_key(self, offered: _OfferedWorld, part: WorldPart) -> object:
+    def _make_part_content_key(self, offered: _OfferedWorld, part: WorldPart) -> object:
         """What has the same key has the same content."""
         match part:
             case WorldPart.STATE:
@@ -439,7 +439,7 @@ class WorldServer:
         """Encode a part for all who ask for it, and let go of worlds that are old by now."""
         began = time.thread_time()
         cycle = offered.cycle
-        decided = CycleDecisions(cycle.candidates, cycle.holds, cycle.flaws)
+        decided = RecoveryCycleDecisions(cycle.candidates, cycle.holds, cycle.flaws)
         encoded = list(encode_frames(part, offered.view, decided, offered.since))
         spent = time.thread_time() - began
         self._encoding_s += spent
@@ -450,7 +450,7 @@ class WorldServer:
                 self._drop_connection(client)
         return encoded
 
-    def _write_answer(self, client: _ReaderConnection) -> None:
+    def _send_response_to_client(self, client: _ReaderConnection) -> None:
         out = client.out
         assert out is not None
         try:
@@ -486,14 +486,14 @@ def _make_part_head(part: WorldPart, content: _EncodedPart, has: int) -> WorldPa
     return WorldPartHead(part, content.token, frames)
 
 
-def _find_cloud_read_error(cycle: CycleResult) -> str:
+def _find_cloud_read_error(cycle: RecoveryCycleResult) -> str:
     """Return why a cycle knew nothing of the cloud; empty where it did."""
     if cycle.view.provider.as_of == NEVER:
         return cycle.cloud_trouble or "the cloud has not answered yet"
     return cycle.cloud_trouble
 
 
-def is_trusted(uid: int) -> bool:
+def is_trusted_user_id(uid: int) -> bool:
     """Return whether a user may have every connection: root and the daemon's own."""
     return uid in (0, os.geteuid())
 

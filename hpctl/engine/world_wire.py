@@ -21,22 +21,22 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpctl.engine.journal.events import ConfigurationTaken, GateBlocked, JobReported
-from hpctl.engine.journal.rows import DaemonInfo, StandbyInfo
+from hpctl.engine.journal.rows import DaemonLeaseInfo, StandbyInfo
 from hpctl.engine.journal.state import EngineState
 from hpctl.engine.view import PlanningView, RecoveryCandidate
 from hpctl.toolkit.compat import StrEnum
-from hpctl.vocabulary.assessment import Assessment
+from hpctl.vocabulary.assessment import NodeAssessment
 from hpctl.vocabulary.change import ClusterChange
-from hpctl.vocabulary.cloud_facts import Instance, ProviderView
-from hpctl.vocabulary.hang import StalledRun
+from hpctl.vocabulary.cloud_facts import CloudProviderView, Instance
+from hpctl.vocabulary.hang import StalledJobRun
 from hpctl.vocabulary.identity import NodeName, RuleId
-from hpctl.vocabulary.isolation import InconsistentState
+from hpctl.vocabulary.isolation import ItemProcessingFailure
 from hpctl.vocabulary.job_recovery import JobRecovery
 from hpctl.vocabulary.model import NodeHealth
 from hpctl.vocabulary.node_recovery import NodeRecovery
 from hpctl.vocabulary.pause import Pause
 from hpctl.vocabulary.policy import RecoveryPolicy
-from hpctl.vocabulary.slurm_facts import Reservation, SchedulerView, SlurmJob, SlurmNode
+from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob, SlurmNode, SlurmReservation
 
 PROTOCOL: Final = 2
 """Raised whenever a frame or the head changes its meaning."""
@@ -75,7 +75,7 @@ class WorldRequest(Struct, frozen=True):
 class WorldAnswerSummary(Struct, frozen=True):
     """Who answers, and what is small enough to be in every answer."""
 
-    daemon: DaemonInfo
+    daemon: DaemonLeaseInfo
     policy: RecoveryPolicy
     standbys: tuple[StandbyInfo, ...] = ()
     cluster: str = ""
@@ -116,7 +116,7 @@ class WorldAnswerHead(Struct, frozen=True):
     parts: tuple[WorldPartHead, ...] = ()
 
 
-class StateRemainder(Struct, frozen=True):
+class MiscellaneousJournalState(Struct, frozen=True):
     """What of the state is neither a recovery nor a report."""
 
     holds: tuple[GateBlocked, ...]
@@ -130,20 +130,21 @@ class StateRemainder(Struct, frozen=True):
     newest: datetime | None = None
 
 
-class SlurmViewHead(Struct, frozen=True):
+class SchedulerViewHeader(Struct, frozen=True):
     """A view of Slurm without its nodes and jobs."""
 
     as_of: datetime
-    flaws: tuple[InconsistentState, ...]
+    flaws: tuple[ItemProcessingFailure, ...]
     booted: datetime | None
     confirmed: datetime | None = None
-    reservations: tuple[Reservation, ...] | None = None
+    reservations: tuple[SlurmReservation, ...] | None = None
 
 
-class CloudViewHead(Struct, frozen=True):
-    """A view of the cloud without its instances; `unjoined`: see `instance_join.InstanceJoin`."""
+class ProviderViewHeader(Struct, frozen=True):
+    """A view of the cloud without its instances; `unjoined`: see
+    `instance_join.InstanceNodeMapping`."""
 
-    provider: ProviderView
+    provider: CloudProviderView
     unjoined: Mapping[str, str]
 
 
@@ -159,19 +160,19 @@ KINDS: Final[dict[str, Any]] = {
     "job_recovery": JobRecovery,
     "change": ClusterChange,
     "report": JobReported,
-    "rest": StateRemainder,
+    "rest": MiscellaneousJournalState,
     "older_job_recovery": JobRecovery,
     "older_report": JobReported,
     "health": NodeHealth,
-    "assessment": Assessment,
+    "assessment": NodeAssessment,
     "candidate": RecoveryCandidate,
     "hold": GateBlocked,
-    "flaw": InconsistentState,
-    "still": StalledRun,
-    "slurm": SlurmViewHead,
+    "flaw": ItemProcessingFailure,
+    "still": StalledJobRun,
+    "slurm": SchedulerViewHeader,
     "node": SlurmNode,
     "job": SlurmJob,
-    "cloud": CloudViewHead,
+    "cloud": ProviderViewHeader,
     "instance": Instance,
     "placement": PlacementFacts,
 }
@@ -183,7 +184,7 @@ Records = Mapping[str, list[Any]]
 
 
 def encode_frames(
-    part: WorldPart, view: PlanningView, decided: CycleDecisions, since: datetime
+    part: WorldPart, view: PlanningView, decided: RecoveryCycleDecisions, since: datetime
 ) -> Iterator[WorldFrame]:
     """Encode one part, frame by frame. HISTORY is what was over before `since`."""
     for kind, records in _list_part_records(part, view, decided, since):
@@ -192,16 +193,16 @@ def encode_frames(
             yield kind, _encoder.encode(chunk)
 
 
-class CycleDecisions(Struct, frozen=True):
+class RecoveryCycleDecisions(Struct, frozen=True):
     """What a cycle decided."""
 
     candidates: tuple[RecoveryCandidate, ...] = ()
     holds: tuple[GateBlocked, ...] = ()
-    flaws: tuple[InconsistentState, ...] = ()
+    flaws: tuple[ItemProcessingFailure, ...] = ()
 
 
 def _list_part_records(
-    part: WorldPart, view: PlanningView, decided: CycleDecisions, since: datetime
+    part: WorldPart, view: PlanningView, decided: RecoveryCycleDecisions, since: datetime
 ) -> Iterator[tuple[str, Iterable[object]]]:
     state = view.state
     match part:
@@ -212,14 +213,14 @@ def _list_part_records(
                 "job_recovery",
                 (r for r in state.jobs.values() if not _is_historical_recovery(r, since)),
             )
-            yield "report", (r for r in _list_reports(state) if r.at >= since)
-            yield "rest", [_pack_state_remainder(state)]
+            yield "report", (r for r in _list_job_reports(state) if r.at >= since)
+            yield "rest", [_pack_miscellaneous_journal_state(state)]
         case WorldPart.HISTORY:
             yield (
                 "older_job_recovery",
                 (r for r in state.jobs.values() if _is_historical_recovery(r, since)),
             )
-            yield "older_report", (r for r in _list_reports(state) if r.at < since)
+            yield "older_report", (r for r in _list_job_reports(state) if r.at < since)
         case WorldPart.HEALTH:
             yield "health", view.health.values()
             yield "assessment", view.assessments.values()
@@ -231,14 +232,14 @@ def _list_part_records(
             slurm = view.scheduler
             known = slurm.reservations
             reservations = None if known is None else tuple(known.values())
-            head = SlurmViewHead(
+            head = SchedulerViewHeader(
                 slurm.as_of, slurm.flaws, slurm.booted, slurm.confirmed, reservations
             )
             yield "slurm", [head]
             yield "node", slurm.nodes.values()
             yield "job", slurm.jobs.values()
         case WorldPart.CLOUD:
-            yield "cloud", [CloudViewHead(replace(view.provider, instances={}), view.unjoined)]
+            yield "cloud", [ProviderViewHeader(replace(view.provider, instances={}), view.unjoined)]
             yield "instance", view.provider.instances.values()
         case WorldPart.PLACEMENT:
             if view.placed:
@@ -254,19 +255,19 @@ def count_history_records(state: EngineState, since: datetime) -> tuple[int, int
     """Return how many job recoveries and reports are HISTORY; these never change, only their
     number."""
     jobs = sum(_is_historical_recovery(rec, since) for rec in state.jobs.values())
-    return jobs, sum(report.at < since for report in _list_reports(state))
+    return jobs, sum(report.at < since for report in _list_job_reports(state))
 
 
 def _is_historical_recovery(rec: JobRecovery, since: datetime) -> bool:
     return rec.ended and rec.since < since
 
 
-def _list_reports(state: EngineState) -> Iterator[JobReported]:
+def _list_job_reports(state: EngineState) -> Iterator[JobReported]:
     return chain.from_iterable(state.reports.values())
 
 
-def _pack_state_remainder(state: EngineState) -> StateRemainder:
-    return StateRemainder(
+def _pack_miscellaneous_journal_state(state: EngineState) -> MiscellaneousJournalState:
+    return MiscellaneousJournalState(
         holds=tuple(state.holds.values()),
         approvals=state.approvals,
         returned=state.returned,
@@ -296,7 +297,9 @@ def encode_world_request(
     return len(body).to_bytes(HEAD_BYTES, "big") + body
 
 
-def decode_frames(listed: Sequence[tuple[str, int]], body: memoryview) -> dict[str, list[Any]]:
+def decode_record_frames(
+    listed: Sequence[tuple[str, int]], body: memoryview
+) -> dict[str, list[Any]]:
     """Return the records by kind, in order. Raises msgspec.DecodeError; KeyError for a kind that
     this version does not know."""
     found: dict[str, list[Any]] = {}
@@ -311,9 +314,9 @@ def decode_frames(listed: Sequence[tuple[str, int]], body: memoryview) -> dict[s
     return found
 
 
-def build_state_from_records(found: Records) -> EngineState:
+def build_engine_state_from_records(found: Records) -> EngineState:
     """Return the state whose records these are; without HISTORY the part of it that is there."""
-    rest: StateRemainder = found["rest"][0]
+    rest: MiscellaneousJournalState = found["rest"][0]
     jobs: list[JobRecovery] = [*found.get("older_job_recovery", ()), *found.get("job_recovery", ())]
     jobs.sort(key=lambda rec: rec.opened)
     nodes: list[NodeRecovery] = found.get("node_recovery", [])
@@ -343,9 +346,9 @@ def build_state_from_records(found: Records) -> EngineState:
     return state
 
 
-def build_scheduler_view(found: Records) -> SchedulerView:
+def build_scheduler_view_from_records(found: Records) -> SchedulerView:
     """Return the view of Slurm whose records these are."""
-    head: SlurmViewHead = found["slurm"][0]
+    head: SchedulerViewHeader = found["slurm"][0]
     return SchedulerView(
         as_of=head.as_of,
         nodes={node.name: node for node in found.get("node", ())},
@@ -360,7 +363,7 @@ def build_scheduler_view(found: Records) -> SchedulerView:
 
 
 @contextmanager
-def shorten_address(path: Path) -> Iterator[str]:
+def shorten_socket_path(path: Path) -> Iterator[str]:
     """Yield a name for a socket's path that fits into its address of 108 bytes. Raises OSError."""
     folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

@@ -4,7 +4,7 @@ The room promises that a fault is one row of data. The rows are Markdown tables 
 (`gpu.md`, `fabric.md`, `host.md`, `kernel.md`, `outside.md`): code, meaning, remedies, source. The
 agent, the decision, the generated catalogue and the tests read the same rows.
 
-1. `table` reads the rows: one FaultRow per code, one CheckSpec per check.
+1. `table` reads the rows: one FaultRow per code, one HealthCheckSpec per check.
 2. `decode` reads what a line of a driver says beyond its number.
 3. `catalogue` makes rules of the rows and applies the overrides of a site.
 4. `health` folds the reports of an agent into what is known of its node.

@@ -28,16 +28,16 @@ from hpctl.faults.incidents import (
     SXID,
     XID,
     FaultIncident,
-    can_be_same_event,
-    collect_evidence,
+    can_be_same_fault_event,
+    collect_incident_evidence,
     group_findings_by_incident,
-    is_repeated_on_gpu_part,
+    is_incident_repeated_on_gpu_component,
     make_finding_sort_key,
 )
 from hpctl.faults.reachability import CHECKS as REACH
 from hpctl.faults.table import DRIVERS
-from hpctl.toolkit.bounds import add_seconds
-from hpctl.vocabulary.assessment import Assessment, FaultClass, NodeCondition, Remedy, Urgency
+from hpctl.toolkit.bounds import add_seconds_within_bounds
+from hpctl.vocabulary.assessment import FaultClass, NodeAssessment, NodeCondition, Remedy, Urgency
 from hpctl.vocabulary.identity import BootId, InstanceId, NodeGeneration, NodeName, RuleId
 from hpctl.vocabulary.model import DeviceVerdict, Finding, NodeHealth
 
@@ -89,7 +89,7 @@ _LINE_CONFIRMED = RuleId("kernel-driver-unknown-confirmed")
 _JOB_LOST = RuleId("xid-154-drain-and-reset-job-lost")
 
 
-class _FaultCase(Struct, frozen=True):
+class _ClassifiedIncident(Struct, frozen=True):
     """An incident, the row that speaks for it, and when that row may be believed."""
 
     incident: FaultIncident
@@ -103,7 +103,7 @@ class _FaultCase(Struct, frozen=True):
         return self.fault.settle_s == 0 or self.settled_at <= now
 
 
-def assess_health(health: NodeHealth, rules: FaultRules, now: datetime) -> Assessment:
+def assess_health(health: NodeHealth, rules: FaultRules, now: datetime) -> NodeAssessment:
     """Return what the facts about one generation amount to at `now`.
 
     FAULTY only by a rule that touches the node (urgency not NONE) and whose settling time is
@@ -115,11 +115,11 @@ def assess_health(health: NodeHealth, rules: FaultRules, now: datetime) -> Asses
     """
     silent = now - health.last_heard > rules.silent_after
     if not silent and _has_no_fault_findings(health):
-        return Assessment(health.generation, _HEALTHY, health.last_heard)
+        return NodeAssessment(health.generation, _HEALTHY, health.last_heard)
     incidents = group_findings_by_incident(health.findings)
     if not silent and not incidents:
         return _make_healthy_assessment(health, (), ())
-    cases = _list_fault_cases(incidents, rules)
+    cases = _classify_incidents(incidents, rules)
     pending = [c for c in cases if not c.is_settled(now)]
     until = min((c.settled_at for c in pending), default=None)
     proven = [c for c in cases if c.is_settled(now) and c.fault.urgency is not Urgency.NONE]
@@ -129,14 +129,16 @@ def assess_health(health: NodeHealth, rules: FaultRules, now: datetime) -> Asses
     if spoken or (pending and not silent):
         return _make_suspect_assessment(health, spoken or pending, incidents, until)
     if silent:
-        return replace(_make_silent_assessment(health, rules, now, incidents), until=until)
+        return replace(_make_silent_node_assessment(health, rules, now, incidents), until=until)
     watched = [c for c in cases if c.fault.rule in rules.watched]
     if watched:
         return _make_suspect_assessment(health, watched, incidents, None)
     return _make_healthy_assessment(health, cases, incidents)
 
 
-def assess_without_settling(findings: tuple[Finding, ...], rules: FaultRules) -> Assessment:
+def assess_findings_without_settling(
+    findings: tuple[Finding, ...], rules: FaultRules
+) -> NodeAssessment:
     """Assess findings as the daemon does once no rule waits for companion lines any longer.
 
     For code that judges a log as it is, without a cluster.
@@ -146,7 +148,9 @@ def assess_without_settling(findings: tuple[Finding, ...], rules: FaultRules) ->
     return assess_health(NodeHealth(here, now, findings), rules, now)
 
 
-def list_fault_classes(findings: Iterable[Finding], rules: FaultRules) -> tuple[FaultClass, ...]:
+def list_fault_classes_by_severity(
+    findings: Iterable[Finding], rules: FaultRules
+) -> tuple[FaultClass, ...]:
     """Return the rows that speak for these findings, the gravest first; none where they mean
     nothing.
 
@@ -154,9 +158,11 @@ def list_fault_classes(findings: Iterable[Finding], rules: FaultRules) -> tuple[
     """
     faults = {
         c.fault.rule: c.fault
-        for c in _list_fault_cases(group_findings_by_incident(findings), rules)
+        for c in _classify_incidents(group_findings_by_incident(findings), rules)
     }
-    return tuple(sorted(faults.values(), key=lambda f: make_fault_sort_key(f, rules), reverse=True))
+    return tuple(
+        sorted(faults.values(), key=lambda f: make_fault_severity_sort_key(f, rules), reverse=True)
+    )
 
 
 def _has_no_fault_findings(health: NodeHealth) -> bool:
@@ -164,69 +170,83 @@ def _has_no_fault_findings(health: NodeHealth) -> bool:
     return not health.findings or all(f.verdict is _OK for f in health.findings)
 
 
-def _list_fault_cases(incidents: Sequence[FaultIncident], rules: FaultRules) -> list[_FaultCase]:
+def _classify_incidents(
+    incidents: Sequence[FaultIncident], rules: FaultRules
+) -> list[_ClassifiedIncident]:
     """Return the rows that stand after companions and the driver's word have been heard."""
-    drivers = _find_driver_rules(incidents)
+    drivers = _find_xid154_incident_rules(incidents)
     words = {driver.device: n for n, (driver, _) in enumerate(drivers)}
     xids = {(i.code, i.device): i for i in incidents if i.check == XID}
-    cases: list[_FaultCase] = []
+    cases: list[_ClassifiedIncident] = []
     covered: dict[int, list[FaultClass]] = {}
     for incident in incidents:
         if incident.check == DRIVER or (incident.check == XID and incident.code == _DRIVER):
             continue
-        rule = _find_xid_rule(incident, xids, rules)
+        rule = _find_rule_of_xid_incident(incident, xids, rules)
         if rule is None:
             continue
         fault = rules.classes[rule]
         mine = [words[d] for d in {incident.device, ""} if d in words]
         driver = (
-            _find_driver_incident(incident, drivers, mine, rules.fold)
+            _find_matching_xid154_incident(incident, drivers, mine, rules.fold)
             if rule in rules.follows
             else None
         )
         if driver is not None:
             covered.setdefault(driver, []).append(fault)
         else:
-            cases.append(_make_fault_case(incident, fault))
+            cases.append(_make_classified_incident(incident, fault))
     for number, (incident, rule) in enumerate(drivers):
         faults = covered.get(number, [])
         if rule == "xid-154-drain-and-reset" and any(f.urgency is Urgency.NOW for f in faults):
             rule = _JOB_LOST
         cases.append(
-            _make_fault_case(incident, rules.classes[rule], _describe_covered_rules(faults))
+            _make_classified_incident(
+                incident, rules.classes[rule], _describe_superseded_rules(faults)
+            )
         )
     unknown_lines = [incident for incident in incidents if incident.check == DRIVER]
-    signs = [case.incident for case in cases if _is_fault_sign(case, rules)]
+    signs = [case.incident for case in cases if _is_node_fault_incident(case, rules)]
     for incident in unknown_lines:
-        confirmed = any(_is_hardware_confirmation(sign, incident, rules.fold) for sign in signs)
+        confirmed = any(
+            _is_confirming_driver_hardware_fault(sign, incident, rules.fold) for sign in signs
+        )
         rule = _LINE_CONFIRMED if confirmed else _LINE_UNKNOWN
-        cases.append(_make_fault_case(incident, rules.classes[rule]))
+        cases.append(_make_classified_incident(incident, rules.classes[rule]))
     return cases
 
 
-def _is_fault_sign(case: _FaultCase, rules: FaultRules) -> bool:
+def _is_node_fault_incident(case: _ClassifiedIncident, rules: FaultRules) -> bool:
     """Return whether a case makes its node Faulty or Suspect: a program's own Xid does not."""
     return case.fault.urgency is not Urgency.NONE or case.fault.rule in rules.watched
 
 
-def _is_hardware_confirmation(sign: FaultIncident, lines: FaultIncident, fold: timedelta) -> bool:
+def _is_confirming_driver_hardware_fault(
+    sign: FaultIncident, lines: FaultIncident, fold: timedelta
+) -> bool:
     """Return whether a sign is about the hardware of unknown driver lines, within `fold` of
     them."""
-    if not can_be_same_event(sign, lines, fold):
+    if not can_be_same_fault_event(sign, lines, fold):
         return False
     drivers = {finding.detail for finding in lines.findings}
     return any(sign.check.startswith(_CHECKS_OF_DRIVER.get(driver, ())) for driver in drivers)
 
 
-def _make_fault_case(incident: FaultIncident, fault: FaultClass, note: str = "") -> _FaultCase:
-    return _FaultCase(incident, fault, add_seconds(incident.first, fault.settle_s), note)
+def _make_classified_incident(
+    incident: FaultIncident, fault: FaultClass, note: str = ""
+) -> _ClassifiedIncident:
+    return _ClassifiedIncident(
+        incident, fault, add_seconds_within_bounds(incident.first, fault.settle_s), note
+    )
 
 
-def _describe_covered_rules(faults: Sequence[FaultClass]) -> str:
+def _describe_superseded_rules(faults: Sequence[FaultClass]) -> str:
     return f" (decides for {', '.join(sorted({f.rule for f in faults}))})" if faults else ""
 
 
-def _find_driver_rules(incidents: Iterable[FaultIncident]) -> list[tuple[FaultIncident, RuleId]]:
+def _find_xid154_incident_rules(
+    incidents: Iterable[FaultIncident],
+) -> list[tuple[FaultIncident, RuleId]]:
     """Return the newest Xid 154 of each device, cut to the finding that counts, with its rule."""
     found = []
     for incident in incidents:
@@ -237,7 +257,7 @@ def _find_driver_rules(incidents: Iterable[FaultIncident]) -> list[tuple[FaultIn
     return found
 
 
-def _find_driver_incident(
+def _find_matching_xid154_incident(
     incident: FaultIncident,
     drivers: Sequence[tuple[FaultIncident, RuleId]],
     mine: Iterable[int],
@@ -263,12 +283,14 @@ _Xids = Mapping[tuple[str, str], FaultIncident]
 """The incidents of Xids by code and device: a node may tell hundreds, and looks at each in turn."""
 
 
-def _find_xid_rule(incident: FaultIncident, xids: _Xids, rules: FaultRules) -> RuleId | None:
+def _find_rule_of_xid_incident(
+    incident: FaultIncident, xids: _Xids, rules: FaultRules
+) -> RuleId | None:
     """Return the catalogue row for an incident, or None where a companion has absorbed it."""
     if incident.check == SXID:
-        return _find_sxid_rule(incident, rules)
+        return _find_rule_of_sxid_incident(incident, rules)
     if incident.check != XID:
-        return _find_check_rule(incident, rules)
+        return _find_rule_of_nonkernel_check(incident, rules)
     code = incident.code
     if code in ("171", "172") and _is_xid_of_same_event("48", incident, xids, rules):
         return None
@@ -277,14 +299,14 @@ def _find_xid_rule(incident: FaultIncident, xids: _Xids, rules: FaultRules) -> R
     if code == "48" and _is_xid_of_same_event("94", incident, xids, rules):
         return _CONTAINED
     if code in NVLINK5_CODES:
-        return _pick_strongest_rule(
+        return _pick_most_severe_rule(
             {find_nvlink5_rule(code, f.detail or f.evidence) for f in incident.findings}, rules
         )
     if code == "74" and all(is_harmless_xid74(f.detail) for f in incident.findings):
         return RuleId("xid-74-corrected")
     rule = RuleId(f"xid-{code}")
     again = RuleId(f"{rule}-repeat")
-    if again in rules.classes and is_repeated_on_gpu_part(
+    if again in rules.classes and is_incident_repeated_on_gpu_component(
         incident, rules.classes[again].escalate_window_s, rules.apart
     ):
         return again
@@ -299,7 +321,7 @@ def _is_xid_of_same_event(
         found = [xids.get((code, incident.device)), xids.get((code, ""))]
     else:
         found = [other for (its, _), other in xids.items() if its == code]
-    return any(other and can_be_same_event(incident, other, rules.fold) for other in found)
+    return any(other and can_be_same_fault_event(incident, other, rules.fold) for other in found)
 
 
 def _is_power_smoothing_restored(incident: FaultIncident, xids: _Xids) -> bool:
@@ -308,14 +330,14 @@ def _is_power_smoothing_restored(incident: FaultIncident, xids: _Xids) -> bool:
     return again is not None and again.last >= incident.last
 
 
-def _find_sxid_rule(incident: FaultIncident, rules: FaultRules) -> RuleId:
+def _find_rule_of_sxid_incident(incident: FaultIncident, rules: FaultRules) -> RuleId:
     """Return the rule for an SXid, by what the site does about its number."""
     known = rules.classes.get(RuleId(f"sxid-{incident.code}"))
     acts = None if known is None else known.urgency is not Urgency.NONE
     return find_sxid_rule(incident.code, incident.text, acts)
 
 
-def _find_check_rule(incident: FaultIncident, rules: FaultRules) -> RuleId | None:
+def _find_rule_of_nonkernel_check(incident: FaultIncident, rules: FaultRules) -> RuleId | None:
     """Return the rule of a check that is no kernel line: its own row, else watched if it failed."""
     stem = incident.check.replace(".", "-")
     for name in (f"{stem}-{incident.code}", stem):
@@ -326,33 +348,33 @@ def _find_check_rule(incident: FaultIncident, rules: FaultRules) -> RuleId | Non
     return None
 
 
-def make_fault_sort_key(fault: FaultClass, rules: FaultRules) -> tuple[int, int, int]:
+def make_fault_severity_sort_key(fault: FaultClass, rules: FaultRules) -> tuple[int, int, int]:
     """Return what orders faults: urgency, then the strength of the first rung, then the table."""
     return (_URGENCY[fault.urgency], _STRENGTH[fault.ladder[0]], -rules.order[fault.rule])
 
 
-def _pick_strongest_rule(names: Iterable[RuleId], rules: FaultRules) -> RuleId:
-    return max(names, key=lambda name: make_fault_sort_key(rules.classes[name], rules))
+def _pick_most_severe_rule(names: Iterable[RuleId], rules: FaultRules) -> RuleId:
+    return max(names, key=lambda name: make_fault_severity_sort_key(rules.classes[name], rules))
 
 
 def _make_faulty_assessment(
     health: NodeHealth,
-    proven: Sequence[_FaultCase],
+    proven: Sequence[_ClassifiedIncident],
     incidents: Sequence[FaultIncident],
     rules: FaultRules,
     until: datetime | None,
-) -> Assessment:
-    top = max(make_fault_sort_key(c.fault, rules) for c in proven)
-    same = [c for c in proven if make_fault_sort_key(c.fault, rules) == top]
+) -> NodeAssessment:
+    top = max(make_fault_severity_sort_key(c.fault, rules) for c in proven)
+    same = [c for c in proven if make_fault_severity_sort_key(c.fault, rules) == top]
     case = min(same, key=lambda c: (c.incident.first, c.incident.device))
     others = sorted(proven, key=lambda c: c.incident.first, reverse=True)
-    return Assessment(
+    return NodeAssessment(
         health.generation,
         NodeCondition.FAULTY,
         case.incident.first,
         fault=case.fault,
-        findings=collect_evidence([c.incident for c in same], incidents),
-        why=_format_fault_case(case, len(same) - 1),
+        findings=collect_incident_evidence([c.incident for c in same], incidents),
+        why=_format_classified_incident(case, len(same) - 1),
         until=until,
         also={c.fault.rule: c.incident.first for c in others if c.fault.rule != case.fault.rule},
     )
@@ -360,42 +382,42 @@ def _make_faulty_assessment(
 
 def _make_suspect_assessment(
     health: NodeHealth,
-    cases: Sequence[_FaultCase],
+    cases: Sequence[_ClassifiedIncident],
     incidents: Sequence[FaultIncident],
     until: datetime | None,
-) -> Assessment:
+) -> NodeAssessment:
     # Unknown lines are there only because of another sign, which is what a person should read.
     signs = [c for c in cases if c.incident.check != DRIVER] or cases
     case = min(signs, key=lambda c: (c.settled_at, c.incident.first, c.fault.rule))
     doing = "watched" if until is None else "waiting for companion lines"
     if case.incident.check in REACH and until is not None:
         doing = "waiting whether it lasts"
-    return Assessment(
+    return NodeAssessment(
         health.generation,
         NodeCondition.SUSPECT,
         min(c.incident.first for c in signs),
-        findings=collect_evidence([c.incident for c in cases], incidents),
-        why=f"{_format_fault_case(case, len(cases) - 1)}; {doing}",
+        findings=collect_incident_evidence([c.incident for c in cases], incidents),
+        why=f"{_format_classified_incident(case, len(cases) - 1)}; {doing}",
         until=until,
     )
 
 
-def _make_silent_assessment(
+def _make_silent_node_assessment(
     health: NodeHealth, rules: FaultRules, now: datetime, incidents: Sequence[FaultIncident]
-) -> Assessment:
+) -> NodeAssessment:
     seconds = (now - health.last_heard).total_seconds()
-    return Assessment(
+    return NodeAssessment(
         health.generation,
         NodeCondition.UNKNOWN,
         health.last_heard + rules.silent_after,
-        findings=collect_evidence(incidents, ()),
+        findings=collect_incident_evidence(incidents, ()),
         why=f"agent-silent: nothing heard from the agent for {seconds:.0f} s",
     )
 
 
 def _make_healthy_assessment(
-    health: NodeHealth, cases: Sequence[_FaultCase], incidents: Sequence[FaultIncident]
-) -> Assessment:
+    health: NodeHealth, cases: Sequence[_ClassifiedIncident], incidents: Sequence[FaultIncident]
+) -> NodeAssessment:
     unknown = tuple(
         sorted(
             (f for f in health.findings if f.verdict is DeviceVerdict.UNKNOWN),
@@ -405,24 +427,24 @@ def _make_healthy_assessment(
     blind = [finding for finding in unknown if finding.check.startswith(_EYES)]
     if blind:
         more = f" and {len(blind) - 1} more" if len(blind) > 1 else ""
-        return Assessment(
+        return NodeAssessment(
             health.generation,
             NodeCondition.UNKNOWN,
             min(f.first for f in blind),
             findings=unknown,
             why=f"cannot tell: {blind[0].check}{more}: {blind[0].detail}".removesuffix(": "),
         )
-    why = "; ".join(dict.fromkeys(_format_fault_case(c, 0) for c in cases))
-    return Assessment(
+    why = "; ".join(dict.fromkeys(_format_classified_incident(c, 0) for c in cases))
+    return NodeAssessment(
         health.generation,
         _HEALTHY,
         health.last_heard,
-        findings=collect_evidence(incidents, ()) + unknown,
+        findings=collect_incident_evidence(incidents, ()) + unknown,
         why=f"{why}; the node stays in service" if why else "",
     )
 
 
-def _format_fault_case(case: _FaultCase, more: int) -> str:
+def _format_classified_incident(case: _ClassifiedIncident, more: int) -> str:
     incident = case.incident
     where = f" on {incident.device}" if incident.device else ""
     name = {XID: "Xid", SXID: "SXid"}.get(incident.check, incident.check)

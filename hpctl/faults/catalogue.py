@@ -98,7 +98,7 @@ _FOLLOWS = frozenset(
 )
 
 
-def _apply_override(default: FaultClass, change: FaultClassOverride) -> FaultClass:
+def _apply_fault_class_override(default: FaultClass, change: FaultClassOverride) -> FaultClass:
     names = change.__struct_fields__
     mine = replace(default, **{n: v for n in names if (v := getattr(change, n)) is not None})
     if not mine.ladder:
@@ -115,7 +115,9 @@ def _apply_override(default: FaultClass, change: FaultClassOverride) -> FaultCla
     return mine
 
 
-def _find_override_base(rule: RuleId, changes: Mapping[RuleId, FaultClassOverride]) -> FaultClass:
+def _find_fault_class_to_override(
+    rule: RuleId, changes: Mapping[RuleId, FaultClassOverride]
+) -> FaultClass:
     """Return what an override starts from: the shipped row, or a site's own that does nothing
     yet."""
     if rule in SHIPPED:
@@ -142,7 +144,9 @@ def build_fault_rules(
     changes = dict(overrides or {})
     classes = dict(SHIPPED)
     for rule, change in changes.items():
-        classes[rule] = _apply_override(_find_override_base(rule, changes), change)
+        classes[rule] = _apply_fault_class_override(
+            _find_fault_class_to_override(rule, changes), change
+        )
     decided = {r for r, c in changes.items() if c.urgency is not None or c.ladder is not None}
     return FaultRules(
         classes=MappingProxyType(classes),

@@ -47,7 +47,7 @@ _REMAP_RESET = (0x82, 0x04)
 _RXPIPE_RESET = ((0x7FF, 0b10011000010), (0xFF, 0b10000110))
 
 
-class NvLink5Error(Struct, frozen=True):
+class NvLink5ErrorFields(Struct, frozen=True):
     """An Xid 144-150 line. None means that the line does not say.
 
     `reason` is the six-bit link-down reason, `blame` what it points at (empty if it names none).
@@ -62,7 +62,7 @@ class NvLink5Error(Struct, frozen=True):
     blame: str
 
 
-def strip_process_name(text: str) -> str:
+def strip_process_name_from_log_line(text: str) -> str:
     """Return a driver's line without the name of the process that it names."""
     return _NAME.sub(r"\1", text, count=1)
 
@@ -79,7 +79,7 @@ def parse_nvlink_number(text: str) -> int | None:
     return parse_count(found[1]) if found else None
 
 
-def parse_gpu_part(code: str, text: str) -> str:
+def parse_gpu_component(code: str, text: str) -> str:
     """Return the part of the GPU that an Xid names: the link of an Xid 74, nothing for others.
 
     Xid 13 names a GPC and a TPC, but the place says nothing: on a healthy H200 every exception of
@@ -100,7 +100,7 @@ def is_harmless_xid74(detail: str) -> bool:
     return detail.startswith("link=") and detail.endswith((" corrected", " harmless"))
 
 
-def decode_nvlink5(text: str) -> NvLink5Error:
+def decode_nvlink5_error(text: str) -> NvLink5ErrorFields:
     """Take an NVLink5 line apart. Link-down reasons are read for NETIR link events only."""
     unit = _UNIT.search(text)
     name = unit[0] if unit else ""
@@ -110,7 +110,7 @@ def decode_nvlink5(text: str) -> NvLink5Error:
     reason = None
     if intr is not None and name.startswith("NETIR_LINK"):
         reason = (intr >> 20) & 0x3F
-    return NvLink5Error(
+    return NvLink5ErrorFields(
         unit=name,
         fatal=parse_sxid_severity(text),
         link=parse_nvlink_number(text),
@@ -128,7 +128,7 @@ def find_nvlink5_rule(code: str, text: str) -> RuleId:
     `text` is the agent's detail, or the line where that is empty. What says neither fatal nor a
     known unit stays with the undecoded row of its code.
     """
-    line = decode_nvlink5(strip_process_name(text))
+    line = decode_nvlink5_error(strip_process_name_from_log_line(text))
     if code == "149":
         return RuleId(_find_netir_rule(line))
     if code == "145" and not line.fatal:
@@ -138,7 +138,7 @@ def find_nvlink5_rule(code: str, text: str) -> RuleId:
     return RuleId(f"xid-{code}")
 
 
-def _find_netir_rule(line: NvLink5Error) -> str:
+def _find_netir_rule(line: NvLink5ErrorFields) -> str:
     if line.unit.startswith("NETIR_BER"):
         return "xid-149-ber"
     if line.reason in _COMMANDED:
@@ -150,7 +150,7 @@ def _find_netir_rule(line: NvLink5Error) -> str:
     return "xid-149-fatal" if line.fatal else "xid-149"
 
 
-def _find_rlw_rule(line: NvLink5Error) -> str:
+def _find_rlw_rule(line: NvLink5ErrorFields) -> str:
     status, intr = line.error_status or 0, line.intr_info or 0
     if status & _APP_STATUS.get(line.unit, 0):
         return "xid-145-app"
@@ -213,7 +213,7 @@ def find_sxid_rule(code: str, text: str, acts: bool | None) -> RuleId:
     return RuleId("sxid-unknown") if acts is None else rule
 
 
-def find_fault_row(check: str, code: str, detail: str, evidence: str) -> FaultRow:
+def find_driver_line_fault_row(check: str, code: str, detail: str, evidence: str) -> FaultRow:
     """Return the shipped row for one line of NVIDIA's driver, `kernel.xid` or `kernel.sxid`."""
     if check != "kernel.sxid":
         return ROWS[find_xid_rule(code, detail, evidence)]

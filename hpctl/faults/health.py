@@ -41,22 +41,22 @@ def list_faulty_gpus(findings: Iterable[Finding]) -> tuple[str, ...]:
     return tuple(sorted(named)) if len(named) <= MOST_GPUS else ()
 
 
-def find_reset_result(recovery: RecoveryId, findings: Iterable[Finding]) -> Finding | None:
+def find_gpu_reset_result(recovery: RecoveryId, findings: Iterable[Finding]) -> Finding | None:
     """Return what a node's agent says of the reset that a recovery ordered; None: nothing yet."""
     return next((f for f in findings if f.check == RESET_CHECK and f.device == recovery), None)
 
 
-def drop_cleared_findings(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
+def drop_findings_cleared_by_reset(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
     """Return the findings without those that a reset has cleared since: of its GPUs, seen before
     it."""
     resets = [f for f in findings if f.check == RESET_CHECK and f.code == RESET_DONE]
     if not resets:
         return findings
 
-    def is_current(finding: Finding) -> bool:
+    def is_finding_current(finding: Finding) -> bool:
         return not any(_is_cleared_by_reset(finding, reset) for reset in resets)
 
-    return tuple(filter(is_current, findings))
+    return tuple(filter(is_finding_current, findings))
 
 
 def _is_cleared_by_reset(finding: Finding, reset: Finding) -> bool:
@@ -68,7 +68,7 @@ def _is_cleared_by_reset(finding: Finding, reset: Finding) -> bool:
 Key = tuple[str, str, str, str, str]
 
 
-def make_finding_key(finding: Finding) -> Key:
+def make_finding_identity_key(finding: Finding) -> Key:
     """Return what makes two findings the same one, seen again."""
     return (finding.check, finding.device, finding.code, finding.detail, finding.job)
 
@@ -87,77 +87,91 @@ def merge_agent_report(
     but what clears by being gone, of which the agent's list is the whole truth, and a job that
     the agent now tells together with others: a node that runs thousands of jobs in one boot would
     otherwise be remembered by each that had an error; what a reset of its GPU has cleared; and
-    what is too much (`limit_findings`). Counts are the agent's own.
+    what is too much (`limit_finding_count`). Counts are the agent's own.
     """
-    findings = tuple(_limit_finding_time(f, heard) for f in report.findings)
-    reported = {make_finding_key(f) for f in findings}
+    findings = tuple(_clamp_finding_times_to_report(f, heard) for f in report.findings)
+    reported = {make_finding_identity_key(f) for f in findings}
     if known is None or known.generation != report.generation:
-        kept = _list_lasting_findings(known, report)
+        kept = _list_findings_cleared_by_operator_only(known, report)
         fresh = NodeHealth(
-            report.generation, heard, drop_cleared_findings(_merge_findings(kept, findings))
+            report.generation,
+            heard,
+            drop_findings_cleared_by_reset(_merge_findings(kept, findings)),
         )
-        return limit_findings(fresh, reported), True
-    folded = {make_finding_key(f): f for f in known.findings if _should_keep_finding(f, reported)}
+        return limit_finding_count(fresh, reported), True
+    folded = {
+        make_finding_identity_key(f): f for f in known.findings if _should_keep_finding(f, reported)
+    }
     new = any(
-        f.clears is ClearCondition.GONE and make_finding_key(f) not in reported
+        f.clears is ClearCondition.GONE and make_finding_identity_key(f) not in reported
         for f in known.findings
     )
     unknown: set[Key] = set()
     for finding in findings:
-        before = folded.get(make_finding_key(finding))
+        before = folded.get(make_finding_identity_key(finding))
         if before is None:
-            folded[make_finding_key(finding)] = finding
-            unknown.add(make_finding_key(finding))
+            folded[make_finding_identity_key(finding)] = finding
+            unknown.add(make_finding_identity_key(finding))
         elif finding != before:
             new |= finding.verdict is not before.verdict
-            folded[make_finding_key(finding)] = replace(
+            folded[make_finding_identity_key(finding)] = replace(
                 finding,
                 first=min(before.first, finding.first),
                 last=max(before.last, finding.last),
                 count=max(before.count, finding.count),
             )
-    health = NodeHealth(known.generation, heard, drop_cleared_findings(tuple(folded.values())))
-    health = limit_findings(health, reported)
-    return health, new or any(make_finding_key(f) in unknown for f in health.findings)
+    health = NodeHealth(
+        known.generation, heard, drop_findings_cleared_by_reset(tuple(folded.values()))
+    )
+    health = limit_finding_count(health, reported)
+    return health, new or any(make_finding_identity_key(f) in unknown for f in health.findings)
 
 
 _DROPPED: Final[Key] = ("agent.dropped", "", "", f"more than {MOST_FINDINGS} distinct findings", "")
 """The finding that says that a node sent more; `count`: the most that were left out at once."""
 
 
-def limit_findings(health: NodeHealth, reported: Container[Key] = ()) -> NodeHealth:
+def limit_finding_count(health: NodeHealth, reported: Container[Key] = ()) -> NodeHealth:
     """Return the node with MOST_FINDINGS at most, and one that counts those that were dropped.
 
     A node that tells ever new things, by a broken check or by malice, must cost the others neither
     time nor memory. What fails is kept first, of that what the agent still tells, then what only an
     operator clears, then the newest: a flood hides nothing that fails and is still reported.
     """
-    others = [f for f in health.findings if make_finding_key(f) != _DROPPED]
+    others = [f for f in health.findings if make_finding_identity_key(f) != _DROPPED]
     if len(others) <= MOST_FINDINGS:
         return health
 
-    def make_priority_key(f: Finding) -> tuple[bool, bool, bool, datetime, Key]:
+    def make_finding_priority_key(f: Finding) -> tuple[bool, bool, bool, datetime, Key]:
         fails, lasting = f.verdict is DeviceVerdict.FAIL, f.clears is ClearCondition.OPERATOR
-        return (fails, make_finding_key(f) in reported, lasting, f.last, make_finding_key(f))
+        return (
+            fails,
+            make_finding_identity_key(f) in reported,
+            lasting,
+            f.last,
+            make_finding_identity_key(f),
+        )
 
-    others.sort(key=make_priority_key, reverse=True)
+    others.sort(key=make_finding_priority_key, reverse=True)
     dropped, at = len(others) - MOST_FINDINGS, health.last_heard
     check, _, _, detail, _ = _DROPPED
     note = Finding(check, DeviceVerdict.WARN, at, at, detail=detail, count=dropped)
-    for before in (f for f in health.findings if make_finding_key(f) == _DROPPED):
+    for before in (f for f in health.findings if make_finding_identity_key(f) == _DROPPED):
         note = replace(note, first=before.first, count=max(before.count, dropped))
     return replace(health, findings=(*others[:MOST_FINDINGS], note))
 
 
 def _should_keep_finding(finding: Finding, reported: set[Key]) -> bool:
-    name = make_finding_key(finding)
+    name = make_finding_identity_key(finding)
     if name in reported:
         return True
     together = (*name[:-1], "") in reported
     return finding.clears is not ClearCondition.GONE and not (finding.job and together)
 
 
-def drop_dismissed_findings(health: NodeHealth, returned: datetime | None) -> NodeHealth:
+def drop_findings_dismissed_by_operator(
+    health: NodeHealth, returned: datetime | None
+) -> NodeHealth:
     """Return what still counts of a node that an operator gave back with `hpctl undrain` at that
     time.
 
@@ -175,7 +189,9 @@ def _is_finding_dismissed(finding: Finding, returned: datetime) -> bool:
     return finding.clears is ClearCondition.OPERATOR and finding.first <= returned
 
 
-def _list_lasting_findings(known: NodeHealth | None, report: AgentReport) -> tuple[Finding, ...]:
+def _list_findings_cleared_by_operator_only(
+    known: NodeHealth | None, report: AgentReport
+) -> tuple[Finding, ...]:
     if known is None or known.generation.instance != report.instance:
         return ()
     return tuple(f for f in known.findings if f.clears is ClearCondition.OPERATOR)
@@ -184,11 +200,11 @@ def _list_lasting_findings(known: NodeHealth | None, report: AgentReport) -> tup
 def _merge_findings(
     kept: tuple[Finding, ...], reported: tuple[Finding, ...]
 ) -> tuple[Finding, ...]:
-    names = {make_finding_key(f) for f in reported}
-    return (*(f for f in kept if make_finding_key(f) not in names), *reported)
+    names = {make_finding_identity_key(f) for f in reported}
+    return (*(f for f in kept if make_finding_identity_key(f) not in names), *reported)
 
 
-def _limit_finding_time(finding: Finding, heard: datetime) -> Finding:
+def _clamp_finding_times_to_report(finding: Finding, heard: datetime) -> Finding:
     """A finding cannot be younger than its report: a node's clock that runs ahead would
     otherwise lengthen every wait that is counted from it."""
     if finding.last <= heard:

@@ -31,20 +31,20 @@ RULES: Final = REQUESTS | {RuleId(f"{CHECK}-{SPENT}")}
 """The catalogue's rows that rest on Slurm's word, whatever the node's agent says."""
 
 
-def find_hma_mark(node: SlurmNode | None) -> str:
+def find_hma_reason_mark(node: SlurmNode | None) -> str:
     """Return the mark that a closed node bears; "" where it bears none."""
     if node is None or not node.reason or not (node.closed or node.down):
         return ""
-    return parse_reason_mark(node.reason)
+    return parse_hma_mark_from_reason(node.reason)
 
 
-def parse_reason_mark(reason: str) -> str:
+def parse_hma_mark_from_reason(reason: str) -> str:
     """Return the mark that a Reason is, whatever slurmctld appended; "" where it is none."""
     mark = reason.partition(" : ")[0]
     return mark if mark in MARKS else ""
 
 
-def is_mark_fulfilled(node: SlurmNode, instance: Instance | None = None) -> bool:
+def is_hma_mark_fulfilled(node: SlurmNode, instance: Instance | None = None) -> bool:
     """Return whether what a mark asks for was done since: a boot, or where it is known another
     instance.
 
@@ -55,12 +55,12 @@ def is_mark_fulfilled(node: SlurmNode, instance: Instance | None = None) -> bool
     launched = instance.launched if instance is not None else None
     if launched is not None and launched > node.reason_at:
         return True  # FAIL stays when another instance comes, and until that has registered
-    if launched is not None and find_hma_mark(node) == "Action:Replace":
+    if launched is not None and find_hma_reason_mark(node) == "Action:Replace":
         return False
     return node.boot_time is not None and node.reason_at <= node.boot_time
 
 
-def preserve_fulfilled_marks(before: SchedulerView, after: SchedulerView) -> SchedulerView:
+def preserve_fulfilled_hma_marks(before: SchedulerView, after: SchedulerView) -> SchedulerView:
     """Return the newer view in which a mark that was spent still is.
 
     slurmctld computes the boot time of a node from its own clock at each registration, so a clock
@@ -70,9 +70,17 @@ def preserve_fulfilled_marks(before: SchedulerView, after: SchedulerView) -> Sch
     kept: dict[NodeName, SlurmNode] = {}
     for name, node in after.nodes.items():
         known = before.nodes.get(name)
-        if known is None or known is node or known.boot_time is None or not find_hma_mark(node):
+        if (
+            known is None
+            or known is node
+            or known.boot_time is None
+            or not find_hma_reason_mark(node)
+        ):
             continue
-        is_same = (known.reason_at, find_hma_mark(known)) == (node.reason_at, find_hma_mark(node))
+        is_same = (known.reason_at, find_hma_reason_mark(known)) == (
+            node.reason_at,
+            find_hma_reason_mark(node),
+        )
         if is_same and (node.boot_time is None or node.boot_time < known.boot_time):
             kept[name] = replace(node, boot_time=known.boot_time)
     return replace(after, nodes={**after.nodes, **kept}) if kept else after
@@ -93,15 +101,15 @@ def add_hma_mark_findings(
         return found
     seen = slurm.as_of
     for name, node in slurm.nodes.items():
-        mark = find_hma_mark(node)
+        mark = find_hma_reason_mark(node)
         if not mark:
             continue
         known, instance = found.get(name), instances.get(name)
         if known is None:
             who = NodeGeneration(name, instance.id if instance else InstanceId(""), BootId(""))
             known = NodeHealth(who, seen)
-        code = SPENT if is_mark_fulfilled(node, instance) else MARKS[mark]
-        finding = _make_mark_finding(node, mark, code, seen)
+        code = SPENT if is_hma_mark_fulfilled(node, instance) else MARKS[mark]
+        finding = _make_hma_mark_finding(node, mark, code, seen)
         found[name] = replace(known, findings=(*known.findings, finding))
     return found
 
@@ -111,7 +119,7 @@ _WITHIN: Final = timedelta(microseconds=999_999)
 node back takes the old mark off."""
 
 
-def _make_mark_finding(node: SlurmNode, mark: str, code: str, seen: datetime) -> Finding:
+def _make_hma_mark_finding(node: SlurmNode, mark: str, code: str, seen: datetime) -> Finding:
     at = node.reason_at + _WITHIN if node.reason_at else seen
     state = "+".join([node.state, *sorted(node.flags)])
     evidence = f"State={state} Reason={node.reason}"

@@ -7,7 +7,7 @@ from operator import itemgetter
 
 from msgspec import Struct
 
-from hpctl.faults.decode import parse_gpu_part
+from hpctl.faults.decode import parse_gpu_component
 from hpctl.toolkit.bounds import clamp_duration
 from hpctl.vocabulary.model import TEST, DeviceVerdict, Finding
 
@@ -81,7 +81,7 @@ def _make_incident(key: tuple[str, str, str], found: list[Finding]) -> FaultInci
     )
 
 
-def can_be_same_event(a: FaultIncident, b: FaultIncident, fold: timedelta) -> bool:
+def can_be_same_fault_event(a: FaultIncident, b: FaultIncident, fold: timedelta) -> bool:
     """Return whether two incidents can be one event: same device (or one names none), close in
     time."""
     if a.device != b.device and a.device and b.device:
@@ -89,7 +89,9 @@ def can_be_same_event(a: FaultIncident, b: FaultIncident, fold: timedelta) -> bo
     return b.first - a.last <= fold and a.first - b.last <= fold
 
 
-def is_repeated_on_gpu_part(incident: FaultIncident, window_s: float, apart: timedelta) -> bool:
+def is_incident_repeated_on_gpu_component(
+    incident: FaultIncident, window_s: float, apart: timedelta
+) -> bool:
     """Seen twice on the same part within the window, and by more than one job or burst.
 
     Of an error that is mostly the application's (Xid 13, 31), the same job having it again
@@ -99,27 +101,28 @@ def is_repeated_on_gpu_part(incident: FaultIncident, window_s: float, apart: tim
     """
     parts: dict[str, list[Finding]] = {}
     for finding in incident.findings:
-        place = parse_gpu_part(incident.code, f"{finding.detail} {finding.evidence}")
+        place = parse_gpu_component(incident.code, f"{finding.detail} {finding.evidence}")
         parts.setdefault(place, []).append(finding)
     window = clamp_duration(window_s)
     by_job = incident.check == XID and incident.code in _APPLICATIONS
     return any(
-        _has_repeated_part(findings, window, apart, by_job=by_job) for findings in parts.values()
+        _has_repeat_on_gpu_component(findings, window, apart, by_job=by_job)
+        for findings in parts.values()
     )
 
 
-def _has_repeated_part(
+def _has_repeat_on_gpu_component(
     findings: Sequence[Finding], window: timedelta, apart: timedelta, *, by_job: bool
 ) -> bool:
     """Return whether one part of a device was hit again: by another job, or after another time."""
-    if by_job and _has_two_jobs(findings, window):
+    if by_job and _has_findings_from_two_jobs(findings, window):
         return True
     timed = [f for f in findings if not (by_job and f.job)]
     times = sorted({f.first for f in timed} | {f.last for f in timed})
     return any(apart <= later - earlier <= window for earlier, later in pairwise(times))
 
 
-def _has_two_jobs(findings: Sequence[Finding], window: timedelta) -> bool:
+def _has_findings_from_two_jobs(findings: Sequence[Finding], window: timedelta) -> bool:
     named = sorted((f for f in findings if f.job), key=make_finding_sort_key)
     return any(
         one.job != other.job and other.first - one.last <= window
@@ -127,7 +130,7 @@ def _has_two_jobs(findings: Sequence[Finding], window: timedelta) -> bool:
     )
 
 
-def collect_evidence(
+def collect_incident_evidence(
     main: Sequence[FaultIncident], others: Iterable[FaultIncident]
 ) -> tuple[Finding, ...]:
     """Return the findings of the incidents that decided, then those of their devices' others."""

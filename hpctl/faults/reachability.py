@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from hpctl.faults.hma_marks import add_hma_mark_findings, find_hma_mark
-from hpctl.faults.slurm_reasons import find_closed_node_fault_row, find_reason_fault_row
+from hpctl.faults.hma_marks import add_hma_mark_findings, find_hma_reason_mark
+from hpctl.faults.slurm_reasons import find_drained_node_fault_row, find_slurm_reason_fault_row
 from hpctl.vocabulary.cloud_facts import Instance, InstanceStatus
 from hpctl.vocabulary.identity import NodeGeneration, NodeName, RuleId
 from hpctl.vocabulary.model import ClearCondition, DeviceVerdict, Finding, NodeHealth
-from hpctl.vocabulary.reason import parse_reason_owner
+from hpctl.vocabulary.reason import parse_recovery_id_from_reason
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmNode
 
 if TYPE_CHECKING:
@@ -58,16 +58,16 @@ def is_intentionally_unreachable(node: SlurmNode, instance: Instance | None = No
     """Return whether a node is out of reach on purpose, or is being treated already."""
     if _WANTED & node.flags or (instance is not None and instance.status not in _AT_WORK):
         return True
-    theirs = bool(node.reason) and find_reason_fault_row(node) is None
+    theirs = bool(node.reason) and find_slurm_reason_fault_row(node) is None
     return theirs and (node.closed or node.down)
 
 
-def find_unreachable_sign(node: SlurmNode, instance: Instance | None = None) -> str:
+def find_node_unreachable_symptom(node: SlurmNode, instance: Instance | None = None) -> str:
     """Return what Slurm or the cloud holds against a node that should be in service; "":
     nothing."""
     if is_intentionally_unreachable(node, instance):
         return ""
-    closed = find_closed_node_fault_row(node)
+    closed = find_drained_node_fault_row(node)
     if closed:
         return f"slurm.{closed.code}"
     if node.drained:
@@ -86,7 +86,7 @@ def is_reachable(node: SlurmNode | None, instance: Instance | None) -> bool:
     return node is not None and node.responding and not node.down and running
 
 
-def add_derived_findings(  # noqa: PLR0913 -- pure: all that decides is an argument
+def add_unreachable_node_findings(  # noqa: PLR0913 -- pure: all that decides is an argument
     health: Mapping[NodeName, NodeHealth],
     slurm: SchedulerView | None,
     instances: Mapping[NodeName, Instance],
@@ -110,11 +110,15 @@ def add_derived_findings(  # noqa: PLR0913 -- pure: all that decides is an argum
         return found, signs
     for name, known in health.items():
         node, instance = slurm.nodes.get(name), instances.get(name)
-        if node is None or find_hma_mark(node) or parse_reason_owner(node.reason) is not None:
+        if (
+            node is None
+            or find_hma_reason_mark(node)
+            or parse_recovery_id_from_reason(node.reason) is not None
+        ):
             continue
         sign, closed = (
-            find_unreachable_sign(node, instance),
-            find_closed_node_fault_row(node) is not None,
+            find_node_unreachable_symptom(node, instance),
+            find_drained_node_fault_row(node) is not None,
         )
         since = node.reason_at if node.down or closed else None
         if now - known.last_heard > rules.silent_after:

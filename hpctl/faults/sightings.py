@@ -31,7 +31,7 @@ class FaultSighting(Struct, frozen=True):
     url: str = ""
 
     @property
-    def is_recorded(self) -> bool:
+    def is_recorded_by_hpctl(self) -> bool:
         """Whether it is one of hpctl's own recordings."""
         return not self.url
 

@@ -14,7 +14,7 @@ treatments:
 - B   stop the jobs, start them elsewhere, reboot, then replace
 - X   stop the jobs, start them elsewhere, replace the instance
 
-A line of a table is one row by its columns, the names of fields: FaultRow, CheckSpec, Limit,
+A line of a table is one row by its columns, the names of fields: FaultRow, HealthCheckSpec, Limit,
 BenignKernelLine, KernelDriverRow, or a fragment of patterns. The column `options` holds the fields
 that most rows do without. A cell of patterns, heads, words or checks has each in backquotes; a
 vertical bar in a cell has a backslash before it. A heading is a section of the documentation; the
@@ -105,7 +105,7 @@ class FaultRow(Struct, frozen=True, forbid_unknown_fields=True):
     def codes(self) -> tuple[str, ...]:
         """Return its codes one by one."""
         return (
-            tuple(expand_number_ranges(self.code))
+            tuple(expand_fault_code_ranges(self.code))
             if _NUMBERS.fullmatch(self.code)
             else (self.code,)
         )
@@ -159,7 +159,7 @@ class KernelDriverRow(Struct, frozen=True, forbid_unknown_fields=True):
     checks: tuple[str, ...] = ()
 
 
-class CheckLimit(Struct, frozen=True, forbid_unknown_fields=True):
+class HealthCheckThreshold(Struct, frozen=True, forbid_unknown_fields=True):
     """One number that a check compares with, its unit, and where it comes from."""
 
     value: float
@@ -167,7 +167,7 @@ class CheckLimit(Struct, frozen=True, forbid_unknown_fields=True):
     why: str
 
 
-class CheckSpec(Struct, frozen=True, forbid_unknown_fields=True):
+class HealthCheckSpec(Struct, frozen=True, forbid_unknown_fields=True):
     """One check of the agent: what it looks at, how often, and when it is believed.
 
     It runs each `every_s` seconds; 0 is for kernel lines, which are judged when they are read. A
@@ -187,7 +187,7 @@ class CheckSpec(Struct, frozen=True, forbid_unknown_fields=True):
     gone_s: float = 60.0
     grace_s: float = 0.0
     shed: int = 0
-    limits: Mapping[str, CheckLimit] = field(default_factory=dict)
+    limits: Mapping[str, HealthCheckThreshold] = field(default_factory=dict)
     heads: tuple[str, ...] = ()
     words: tuple[str, ...] = ()
 
@@ -202,7 +202,7 @@ def make_rule_id(check: str, code: str) -> RuleId:
     return RuleId(f"{make_rule_prefix(check)}-{code}")
 
 
-def expand_number_ranges(numbers: str) -> Iterator[str]:
+def expand_fault_code_ranges(numbers: str) -> Iterator[str]:
     """Yield the numbers in `11 25 39-41`."""
     for low, high in _RANGE.findall(numbers):
         yield from map(str, range(int(low), int(high or low) + 1))
@@ -217,7 +217,7 @@ _QUOTED_COLUMNS = ("line", "heads", "words", "checks", "reason")
 _FILES = ("gpu", "fabric", "host", "kernel", "outside")
 
 
-def _read_rows(name: str) -> Iterator[tuple[str, dict[str, str]]]:
+def _read_markdown_table_rows(name: str) -> Iterator[tuple[str, dict[str, str]]]:
     """Yield each row of a file's tables: the heading that it is under, and its cells by
     column."""
     title, columns = "", list[str]()
@@ -232,19 +232,19 @@ def _read_rows(name: str) -> Iterator[tuple[str, dict[str, str]]]:
             yield title, dict(zip(columns, cells, strict=True))
 
 
-def _parse_cell_options(text: str) -> Iterator[tuple[str, str | bool | list[str]]]:
+def _parse_table_cell_options(text: str) -> Iterator[tuple[str, str | bool | list[str]]]:
     """`own` is a flag, `seen=2/3` two numbers."""
     for option in text.split(", ") if text else ():
         name, given, value = option.partition("=")
         yield name, (value.split("/") if name == "seen" else value) if given else True
 
 
-def expand_pattern_fragments(pattern: str) -> str:
+def expand_regex_fragments(pattern: str) -> str:
     """Return a pattern with its fragments in their places. Raises KeyError for an unknown one."""
-    return _FRAGMENT.sub(lambda found: expand_pattern_fragments(FRAGMENTS[found[1]]), pattern)
+    return _FRAGMENT.sub(lambda found: expand_regex_fragments(FRAGMENTS[found[1]]), pattern)
 
 
-def _split_list_cells(cells: Mapping[str, str]) -> dict[str, str | list[str]]:
+def _parse_quoted_list_cells(cells: Mapping[str, str]) -> dict[str, str | list[str]]:
     """Return the cells, those of `_QUOTED_COLUMNS` as lists and the example without its quotes."""
     found: dict[str, str | list[str]] = {}
     for column, cell in cells.items():
@@ -259,7 +259,7 @@ class _FaultTables(Struct):
     """All rows: the faults and the checks by section, the drivers, and the lines of no trouble."""
 
     faults: dict[str, list[FaultRow]] = field(default_factory=dict)
-    checks: dict[str, list[CheckSpec]] = field(default_factory=dict)
+    checks: dict[str, list[HealthCheckSpec]] = field(default_factory=dict)
     drivers: list[KernelDriverRow] = field(default_factory=list)
     benign: list[BenignKernelLine] = field(default_factory=list)
 
@@ -267,14 +267,14 @@ class _FaultTables(Struct):
 def _read_tables() -> _FaultTables:
     """Read the files. What is misspelled or incomplete raises."""
     tables = _FaultTables()
-    limits: dict[str, dict[str, CheckLimit]] = {}
-    for title, cells in chain.from_iterable(map(_read_rows, _FILES)):
+    limits: dict[str, dict[str, HealthCheckThreshold]] = {}
+    for title, cells in chain.from_iterable(map(_read_markdown_table_rows, _FILES)):
         if "limit" in cells:
             check, name = cells.pop("check"), cells.pop("limit")
-            limits[check][name] = convert(cells, CheckLimit, strict=False)
+            limits[check][name] = convert(cells, HealthCheckThreshold, strict=False)
             continue
         if "driver" in cells:
-            tables.drivers.append(convert(_split_list_cells(cells), KernelDriverRow))
+            tables.drivers.append(convert(_parse_quoted_list_cells(cells), KernelDriverRow))
             continue
         if "begins" in cells:
             tables.benign.append(convert(cells, BenignKernelLine))
@@ -282,16 +282,16 @@ def _read_tables() -> _FaultTables:
         if "fragment" in cells:
             FRAGMENTS[cells["fragment"]] = cells["stands for"].strip("`")
             continue
-        options = dict(_parse_cell_options(cells.pop("options")))
-        row = {**options, **_split_list_cells(cells)}
+        options = dict(_parse_table_cell_options(cells.pop("options")))
+        row = {**options, **_parse_quoted_list_cells(cells)}
         if "treatment" in row:
             fault = convert(row, FaultRow, strict=False)
             parse_sightings(fault.seen)
             tables.faults.setdefault(title, []).append(fault)
         else:
-            spec = convert(row, CheckSpec, strict=False)
+            spec = convert(row, HealthCheckSpec, strict=False)
             tables.checks.setdefault(title, []).append(spec)
-            limits[spec.name] = cast(dict[str, CheckLimit], spec.limits)
+            limits[spec.name] = cast(dict[str, HealthCheckThreshold], spec.limits)
     return tables
 
 
@@ -300,14 +300,14 @@ SECTIONS: tuple[tuple[str, tuple[FaultRow, ...]], ...] = tuple(
     (title, tuple(rows)) for title, rows in _TABLES.faults.items()
 )
 """A title and its rows, as the documentation shows them."""
-TIMED: tuple[tuple[str, tuple[CheckSpec, ...]], ...] = tuple(
+TIMED: tuple[tuple[str, tuple[HealthCheckSpec, ...]], ...] = tuple(
     (title, tuple(specs))
     for title, specs in _TABLES.checks.items()
     if not specs[0].name.startswith("kernel.")
 )
 """The checks that run at intervals, by the same titles."""
-CHECKS: tuple[CheckSpec, ...] = tuple(chain.from_iterable(specs for _, specs in TIMED))
-KERNEL_CHECKS: tuple[CheckSpec, ...] = tuple(
+CHECKS: tuple[HealthCheckSpec, ...] = tuple(chain.from_iterable(specs for _, specs in TIMED))
+KERNEL_CHECKS: tuple[HealthCheckSpec, ...] = tuple(
     spec for spec in chain.from_iterable(_TABLES.checks.values()) if spec.name.startswith("kernel.")
 )
 """The checks of the kernel's lines, which are judged when they are read."""

@@ -23,7 +23,7 @@ Three places run this code:
 function from a trouble, a policy and the history to an action. The supervisor, the daemon and
 `hpctl policy test` all call it. `advance`, `plan`, `plan_hits`, `restart`, `run_cases` and
 `run_gates` are pure as well. The record and its transition table are in
-`hpctl.vocabulary.job_recovery`, run policies in `hpctl.vocabulary.run_policy`.
+`hpctl.vocabulary.get_open_job_recovery`, run policies in `hpctl.vocabulary.run_policy`.
 
 Begin with `decide.py`, then `advance.py` for the daemon and `run/supervise.py` for the job. The
 order of steps that Slurm survives is in `hpctl/slurm/rules.py`. Daemon-side code here sends no

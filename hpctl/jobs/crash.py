@@ -18,14 +18,19 @@ import yaml
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpctl.jobs.launchers import find_first_process_end, is_launcher_log
-from hpctl.jobs.log_end import LABEL, SURVIVED_LINES, is_normal_output_line, strip_task_label
-from hpctl.jobs.logs.patterns import LinePattern
-from hpctl.jobs.torch_checks import find_mismatched_collective, find_missing_ranks
+from hpctl.jobs.launchers import find_first_launched_process_end, is_log_of_launcher_started_run
+from hpctl.jobs.log_end import (
+    LABEL,
+    SURVIVED_LINES,
+    is_normal_program_output_line,
+    strip_srun_task_label,
+)
+from hpctl.jobs.logs.patterns import LogLinePattern
+from hpctl.jobs.torch_checks import find_mismatched_collective, find_ranks_missing_from_barrier
 from hpctl.jobs.tracebacks import (
     ParsedException,
-    find_tracebacks,
-    mask_variable_parts,
+    find_traceback_exceptions,
+    mask_addresses_and_numbers,
     split_launcher_prefix,
 )
 from hpctl.vocabulary.identity import NodeName
@@ -35,7 +40,7 @@ from hpctl.vocabulary.trouble import (
     UNSTARTED,
     Trouble,
     TroubleKind,
-    classify_start_failure,
+    classify_program_start_failure,
 )
 
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
@@ -123,7 +128,7 @@ _DEVICE: Final = re.compile(
 )
 
 
-class CrashPatternTier(IntEnum):
+class CrashPatternPriority(IntEnum):
     """How much a line explains. The lowest tier wins, and within it the first line."""
 
     ORDER = 0
@@ -145,12 +150,12 @@ class CrashPattern(Struct, frozen=True):
     says: str
     sample: str
     source: str
-    tier: CrashPatternTier = CrashPatternTier.CAUSE
+    tier: CrashPatternPriority = CrashPatternPriority.CAUSE
     named: bool = False
     names_node: bool = True
 
 
-class _FailureLineSource(IntEnum):
+class _ErrorLineOrigin(IntEnum):
     """What a line that explains something is."""
 
     TEXT = 0
@@ -168,7 +173,7 @@ class _MatchedErrorLine(Struct, frozen=True):
     """A line that explains something."""
 
     line: int
-    tier: CrashPatternTier
+    tier: CrashPatternPriority
     kind: TroubleKind
     why: str
     signature: str
@@ -180,10 +185,10 @@ class _MatchedErrorLine(Struct, frozen=True):
     rank: int | None = None
     """The rank that failed, where another one prints its traceback, or where a launcher's prefix
     names it."""
-    source: _FailureLineSource = _FailureLineSource.TEXT
+    source: _ErrorLineOrigin = _ErrorLineOrigin.TEXT
 
 
-class _FirstFailure(Struct, frozen=True):
+class _FirstTorchrunFailure(Struct, frozen=True):
     """What torchrun calls the first observed failure."""
 
     host: str = ""
@@ -208,64 +213,70 @@ def classify_crash(  # noqa: PLR0913 -- pure: all that decides is an argument, b
     ended, used where the log names none. `again`: another run or rank of this job was able to start
     its command. Never raises for odd text.
     """
-    lines = _select_last_lines(tail)
-    launched = is_launcher_log(lines)
-    root = _find_launcher_root_cause(lines)
+    lines = _select_last_log_lines(tail)
+    launched = is_log_of_launcher_started_run(lines)
+    root = _find_first_failure_in_launcher_log(lines)
     code = _convert_to_shell_exit_code(exit_code)
     # The first task to end is a launcher then, and its number is not that of a rank.
     rank = None if launched else rank
     trouble = Trouble(TroubleKind.CRASH, at, "", exit_code=code, node=node, rank=rank)
-    first = _FirstFailure(node or "", rank, code) if root.code is None else root
-    hit = _find_best_error_line(lines, killed=_get_signal_name(first.code or 0) == "SIGKILL")
-    contract = _match_policy_exit_codes(policy, [code, root.code, *_list_srun_exit_codes(lines)])
+    first = _FirstTorchrunFailure(node or "", rank, code) if root.code is None else root
+    hit = _find_most_explanatory_error_line(
+        lines, killed=_get_signal_name(first.code or 0) == "SIGKILL"
+    )
+    contract = _classify_exit_codes_by_policy(
+        policy, [code, root.code, *_list_srun_exit_codes(lines)]
+    )
     if contract:
         kind, why, code = contract
         return replace(trouble, kind=kind, why=why, signature=why, exit_code=code)
-    if code == 0 and not (hit and hit.tier is CrashPatternTier.ORDER):
+    if code == 0 and not (hit and hit.tier is CrashPatternPriority.ORDER):
         why = "it ended with exit code 0 before its end"
         return replace(trouble, kind=TroubleKind.NO_PROGRESS, why=why, signature="exit 0")
-    if hit is None or hit.tier > CrashPatternTier.CAUSE:
-        why = _explain_start_failure([code, root.code], lines)
+    if hit is None or hit.tier > CrashPatternPriority.CAUSE:
+        why = _describe_command_start_failure([code, root.code], lines)
         if why:
-            kind, reason = classify_start_failure(why, again)
+            kind, reason = classify_program_start_failure(why, again)
             return replace(trouble, kind=kind, why=reason, signature=why)
     if (
         hit is not None
-        and hit.tier is CrashPatternTier.ECHO
-        and _has_ended_without_peer_loss(first, lines)
+        and hit.tier is CrashPatternPriority.ECHO
+        and _is_first_failure_without_peer_loss(first, lines)
     ):
         consequence = hit.why
-        hit = _explain_exit_code(first.code or 0)
+        hit = _classify_exit_code(first.code or 0)
         trouble = replace(trouble, rank=first.rank, node=node if first.rank == rank else None)
         hit = replace(hit, why=f"{hit.why}; the other ranks report: {consequence}")
         code = first.code or code
-    elif hit is None or hit.tier is CrashPatternTier.WRAPPER:
+    elif hit is None or hit.tier is CrashPatternPriority.WRAPPER:
         code = root.code if root.code is not None else code
         # A launcher's exit code adds nothing to its own text; a signal does.
-        hit = _explain_exit_code(code) if hit is None or _get_signal_name(code) else hit
-    return _add_failure_location(trouble, hit, lines, root, code)
+        hit = _classify_exit_code(code) if hit is None or _get_signal_name(code) else hit
+    return _add_failure_node_and_evidence(trouble, hit, lines, root, code)
 
 
-def find_uncaught_exception(trouble: Trouble, tail: Sequence[str]) -> Trouble | None:
+def classify_uncaught_exception(trouble: Trouble, tail: Sequence[str]) -> Trouble | None:
     """Return a trouble as the exception that ended a rank or one of its threads by the log; None
     where there is none, or where the run has got over it.
 
     A process whose main thread has raised lives on while another thread, or a child, does. `tail`
     is as for `classify_crash`.
     """
-    lines = _select_last_lines(tail)
-    hit = _find_best_error_line(lines, killed=False)
+    lines = _select_last_log_lines(tail)
+    hit = _find_most_explanatory_error_line(lines, killed=False)
     if (
         hit is None
-        or hit.tier is not CrashPatternTier.CAUSE
-        or hit.source is not _FailureLineSource.RAISED
+        or hit.tier is not CrashPatternPriority.CAUSE
+        or hit.source is not _ErrorLineOrigin.RAISED
     ):
         return None
     bare = replace(trouble, rank=None, node=None)
-    return _add_failure_location(bare, hit, lines, _FirstFailure(), trouble.exit_code or 0)
+    return _add_failure_node_and_evidence(
+        bare, hit, lines, _FirstTorchrunFailure(), trouble.exit_code or 0
+    )
 
 
-def _has_ended_without_peer_loss(first: _FirstFailure, lines: Sequence[str]) -> bool:
+def _is_first_failure_without_peer_loss(first: _FirstTorchrunFailure, lines: Sequence[str]) -> bool:
     """Return whether the rank that ended first ended without having lost a peer.
 
     A rank that loses a peer raises, which is exit code 1, or aborts itself; it is not killed, does
@@ -274,18 +285,22 @@ def _has_ended_without_peer_loss(first: _FirstFailure, lines: Sequence[str]) -> 
     """
     if first.code is None or not _is_root_cause_exit_code(first.code):
         return False
-    launched = is_launcher_log(lines)
+    launched = is_log_of_launcher_started_run(lines)
     if first.rank is None:
         return launched
-    rows = _match_patterns_by_line(lines)
-    echoes = [number for number, row in rows.items() if row.tier is CrashPatternTier.ECHO]
+    rows = _map_lines_to_crash_patterns(lines)
+    echoes = [number for number, row in rows.items() if row.tier is CrashPatternPriority.ECHO]
     return first.rank not in {
         parse_rank_label(lines[number], launched=launched) for number in echoes
     }
 
 
-def _add_failure_location(
-    trouble: Trouble, hit: _MatchedErrorLine, lines: Sequence[str], root: _FirstFailure, code: int
+def _add_failure_node_and_evidence(
+    trouble: Trouble,
+    hit: _MatchedErrorLine,
+    lines: Sequence[str],
+    root: _FirstTorchrunFailure,
+    code: int,
 ) -> Trouble:
     """Return the trouble with place and evidence."""
     line = lines[hit.line] if 0 <= hit.line < len(lines) else ""
@@ -295,25 +310,27 @@ def _add_failure_location(
     )
     if not hit.names_node:
         # Who complains of the others is not who is broken, except where one is behind them all.
-        return _add_lagging_rank(replace(located, why=hit.why, node=None, rank=None), lines)
+        return _add_lagging_rank_to_failure(
+            replace(located, why=hit.why, node=None, rank=None), lines
+        )
     rank = hit.rank
     if rank is None:
-        rank = parse_rank_label(line, launched=is_launcher_log(lines))
+        rank = parse_rank_label(line, launched=is_log_of_launcher_started_run(lines))
     if rank is None:
         rank = root.rank if root.rank is not None else trouble.rank
     same_place = trouble.rank in (None, rank)
-    named = _find_first_match(_NODE, [line]) or (root.host if rank == root.rank else "")
+    named = _find_first_pattern_capture(_NODE, [line]) or (root.host if rank == root.rank else "")
     if not named and not trouble.node:
-        named = _find_first_match(_SRUN_NODE, lines)
+        named = _find_first_pattern_capture(_SRUN_NODE, lines)
     node = _shorten_host_name(named) or (trouble.node if same_place else None)
-    why = hit.why + _find_error_details(hit, lines)
+    why = hit.why + _describe_error_line_details(hit, lines)
     why = why if rank is None else f"rank {rank}: {why}"
     return replace(
-        located, why=why, node=node, rank=rank, device=_find_first_match(_DEVICE, [line])
+        located, why=why, node=node, rank=rank, device=_find_first_pattern_capture(_DEVICE, [line])
     )
 
 
-def _add_lagging_rank(trouble: Trouble, lines: Sequence[str]) -> Trouble:
+def _add_lagging_rank_to_failure(trouble: Trouble, lines: Sequence[str]) -> Trouble:
     """Return a trouble of all ranks with the rank behind it, where the lines show one.
 
     torch's watchdog reports how far each rank is in each group. A rank that has issued fewer
@@ -324,7 +341,9 @@ def _add_lagging_rank(trouble: Trouble, lines: Sequence[str]) -> Trouble:
         return replace(trouble, why=why, rank=rank)
     if trouble.kind not in (TroubleKind.NETWORK, TroubleKind.HANG):
         return trouble
-    missing = find_missing_ranks(lines) or _describe_absent_ranks(lines)
+    missing = find_ranks_missing_from_barrier(lines) or _describe_ranks_absent_from_collective(
+        lines
+    )
     if missing is not None:
         why, rank = missing
         return replace(trouble, kind=TroubleKind.HANG, why=why, rank=rank, signature=NOT_COME)
@@ -342,7 +361,7 @@ def _add_lagging_rank(trouble: Trouble, lines: Sequence[str]) -> Trouble:
     return replace(trouble, why=f"{trouble.why}: rank {last} is behind the others", rank=last)
 
 
-def _describe_absent_ranks(lines: Sequence[str]) -> tuple[str, int | None] | None:
+def _describe_ranks_absent_from_collective(lines: Sequence[str]) -> tuple[str, int | None] | None:
     """Return who did not come to a collective, as a sentence, and the rank where it is one.
 
     Point-to-point operations of a group are counted apart on each rank, so no rank is named where
@@ -399,7 +418,7 @@ _LAST_ERROR: Final = re.compile(r"Last error:\s*\n(.{1,200})")
 _ASKED_DEVICE: Final = re.compile(r"\b(cuda:\d{1,4})\b")
 
 
-def _find_error_details(hit: _MatchedErrorLine, lines: Sequence[str]) -> str:
+def _describe_error_line_details(hit: _MatchedErrorLine, lines: Sequence[str]) -> str:
     """Return what else the lines of an error say that its reader needs, for the end of a
     sentence."""
     block = lines[max(hit.begin, 0) : hit.line + 1]
@@ -410,10 +429,12 @@ def _find_error_details(hit: _MatchedErrorLine, lines: Sequence[str]) -> str:
                 free = f", {found[2]} free" if found[2] else ""
                 return f": it asked for {found[1]}{free}"
     elif hit.signature == MISUSED:
-        last = _find_first_match(_LAST_ERROR, [f"{one}\n{two}" for one, two in pairwise(lines)])
+        last = _find_first_pattern_capture(
+            _LAST_ERROR, [f"{one}\n{two}" for one, two in pairwise(lines)]
+        )
         return f": {last[:120]}" if last else ""
     elif INVALID_DEVICE in hit.signature:
-        asked = _find_first_match(_ASKED_DEVICE, block)
+        asked = _find_first_pattern_capture(_ASKED_DEVICE, block)
         return f" (it asks for {asked})" if asked else ""
     elif "device-side assert" in hit.signature or "CUBLAS_STATUS" in hit.signature:
         for line in lines:
@@ -456,7 +477,7 @@ class JobGpuAllocation(Struct, frozen=True):
         return not in_range and first not in self.listed
 
 
-def explain_missing_gpu(trouble: Trouble, grant: JobGpuAllocation) -> Trouble:
+def explain_missing_gpu_failure(trouble: Trouble, grant: JobGpuAllocation) -> Trouble:
     """Return a trouble of a program without a GPU, or without the GPU that it asks for, with the
     cause.
 
@@ -496,7 +517,7 @@ def _describe_available_gpus(grant: JobGpuAllocation) -> str:
     return f"{given}{visible}"
 
 
-def _select_last_lines(tail: Sequence[str]) -> list[str]:
+def _select_last_log_lines(tail: Sequence[str]) -> list[str]:
     """Return the last lines that count, one line each, without colors."""
     kept: list[str] = []
     left = TAIL_BYTES
@@ -509,21 +530,24 @@ def _select_last_lines(tail: Sequence[str]) -> list[str]:
     return kept[::-1]
 
 
-def _find_best_error_line(lines: Sequence[str], *, killed: bool) -> _MatchedErrorLine | None:
+def _find_most_explanatory_error_line(
+    lines: Sequence[str], *, killed: bool
+) -> _MatchedErrorLine | None:
     """Return the hit of the lowest tier, and of those the first, among what the run did not
     survive. `killed`: SIGKILL ended the process that ended first, which no exception does."""
-    hits = [*_match_error_lines(lines)]
+    hits = [*_find_matched_error_lines(lines)]
     explained = set(chain.from_iterable(range(hit.begin, hit.line + 1) for hit in hits))
-    lived_to = _find_last_recovered_error(lines, explained, SURVIVED_LINES)
-    fatal = [hit for hit in hits if hit.tier is CrashPatternTier.ORDER or hit.line >= lived_to]
+    lived_to = _find_last_survived_error_line(lines, explained, SURVIVED_LINES)
+    fatal = [hit for hit in hits if hit.tier is CrashPatternPriority.ORDER or hit.line >= lived_to]
     if killed:
         fatal = [hit for hit in fatal if not _is_survivable_error(hit)]
     elif any(
-        hit.source is _FailureLineSource.RAISED and not _is_secondary_error(hit) for hit in fatal
+        hit.source is _ErrorLineOrigin.RAISED and not _is_consequence_of_other_error(hit)
+        for hit in fatal
     ):
         # One exception did end a rank, so fewer lines show that it had got over the others.
-        lived_to = _find_last_recovered_error(lines, explained, _SURVIVED_BEFORE)
-        last = max(hit.line for hit in fatal if hit.source is _FailureLineSource.RAISED)
+        lived_to = _find_last_survived_error_line(lines, explained, _SURVIVED_BEFORE)
+        last = max(hit.line for hit in fatal if hit.source is _ErrorLineOrigin.RAISED)
         fatal = [
             hit for hit in fatal if hit.line >= min(lived_to, last) or not _is_survivable_error(hit)
         ]
@@ -535,31 +559,31 @@ def _find_best_error_line(lines: Sequence[str], *, killed: bool) -> _MatchedErro
             lines, best.line
         )
         known = (hit for hit in fatal if hit.known and hit.line in later)
-        best = next((hit for hit in known if hit.tier is CrashPatternTier.CAUSE), best)
+        best = next((hit for hit in known if hit.tier is CrashPatternPriority.CAUSE), best)
     if best is not None and best.signature == WORKER_DIED:
         # slurmstepd reports the kernel's kill when the step ends: after the worker's parent.
         return next((hit for hit in fatal if hit.kind is TroubleKind.HOST_MEMORY), best)
     return best
 
 
-def _is_secondary_error(hit: _MatchedErrorLine) -> bool:
-    return hit.tier > CrashPatternTier.CAUSE
+def _is_consequence_of_other_error(hit: _MatchedErrorLine) -> bool:
+    return hit.tier > CrashPatternPriority.CAUSE
 
 
 def _is_survivable_error(hit: _MatchedErrorLine) -> bool:
     """Return whether a process can go on after what a hit says."""
-    return hit.tier is CrashPatternTier.CAUSE and hit.source < _FailureLineSource.RAISED
+    return hit.tier is CrashPatternPriority.CAUSE and hit.source < _ErrorLineOrigin.RAISED
 
 
 def _make_error_sort_key(hit: _MatchedErrorLine) -> tuple[int, bool, int]:
     """Return what the best hit is least in: of echoes, one with a known meaning goes first."""
-    return hit.tier, _is_secondary_error(hit) and not hit.known, hit.line
+    return hit.tier, _is_consequence_of_other_error(hit) and not hit.known, hit.line
 
 
 def _list_chained_exception_lines(lines: Sequence[str], first: int) -> set[int]:
     """Return the lines of the exceptions that were raised while that of a line was handled."""
     found = {first}
-    for one in find_tracebacks(lines):
+    for one in find_traceback_exceptions(lines):
         if one.after in found:
             found.add(one.line)
     return found - {first}
@@ -578,32 +602,32 @@ def _list_exception_message_lines(lines: Sequence[str], first: int) -> set[int]:
     return found
 
 
-def _match_error_lines(lines: Sequence[str]) -> Iterator[_MatchedErrorLine]:
-    rows = _match_patterns_by_line(lines)
-    raised = {one.line: one for one in find_tracebacks(lines)}
+def _find_matched_error_lines(lines: Sequence[str]) -> Iterator[_MatchedErrorLine]:
+    rows = _map_lines_to_crash_patterns(lines)
+    raised = {one.line: one for one in find_traceback_exceptions(lines)}
     for number in sorted(rows.keys() | raised.keys()):
         row, error = rows.get(number), raised.get(number)
         begin = error.begin if error else number
         if row is not None and not (row.named and error):
-            text = mask_variable_parts(lines[number])
+            text = mask_addresses_and_numbers(lines[number])
             why = f"{row.says}: {lines[number].strip()[:120]}" if row.named else row.says
             if row.kind is TroubleKind.DISK_FULL and (place := _FILE.search(lines[number])):
                 why = f"{row.says}: {place[1]}"
-            if error is not None and error.own and row.tier is CrashPatternTier.CAUSE:
+            if error is not None and error.own and row.tier is CrashPatternPriority.CAUSE:
                 why = f"{why}, in {error.where}"
             signature = f"{row.says}: {text}" if row.named else row.says
             hit = _MatchedErrorLine(
                 number, row.tier, row.kind, why, signature, row.names_node, begin
             )
-            source = _find_error_line_source(lines[number], row, error)
+            source = _classify_error_line_origin(lines[number], row, error)
             yield replace(hit, rank=_find_exception_rank(error), source=source)
         elif error is not None and not error.echoes:
-            yield _explain_exception(error)
+            yield _classify_exception_by_type(error)
 
 
-def _explain_exception(error: ParsedException) -> _MatchedErrorLine:
+def _classify_exception_by_type(error: ParsedException) -> _MatchedErrorLine:
     """Return what an exception says by its class, where no pattern knows its text."""
-    tier = CrashPatternTier.ECHO if error.has_lost_peer else CrashPatternTier.CAUSE
+    tier = CrashPatternPriority.ECHO if error.has_lost_peer else CrashPatternPriority.CAUSE
     hit = _MatchedErrorLine(
         error.line,
         tier,
@@ -614,7 +638,7 @@ def _explain_exception(error: ParsedException) -> _MatchedErrorLine:
         error.begin,
         known=False,
         rank=_find_exception_rank(error),
-        source=_find_error_line_source("", None, error),
+        source=_classify_error_line_origin("", None, error),
     )
     known = _CLASSES.get(error.short_name)
     if known is None:
@@ -631,18 +655,18 @@ def _find_exception_rank(error: ParsedException | None) -> int | None:
     return error.writer if error.rank is None else error.rank
 
 
-def _find_error_line_source(
+def _classify_error_line_origin(
     line: str, row: CrashPattern | None, error: ParsedException | None
-) -> _FailureLineSource:
+) -> _ErrorLineOrigin:
     """Return what a line is that a pattern or the end of a traceback explains."""
     if error is not None:
         uncaught = error.hooked or error.ended_thread or error.rank is not None
         # An error of the device stays: each later call of that process raises it as well.
         uncaught = uncaught or (row is not None and row.kind is TroubleKind.CUDA)
-        return _FailureLineSource.RAISED if uncaught else _FailureLineSource.CAUGHT
+        return _ErrorLineOrigin.RAISED if uncaught else _ErrorLineOrigin.CAUGHT
     if row is None or row.kind not in _SURVIVED_KINDS or _OF_SYSTEM.search(line):
-        return _FailureLineSource.SYSTEM
-    return _FailureLineSource.TEXT
+        return _ErrorLineOrigin.SYSTEM
+    return _ErrorLineOrigin.TEXT
 
 
 def load_crash_patterns() -> tuple[CrashPattern, ...]:
@@ -651,20 +675,20 @@ def load_crash_patterns() -> tuple[CrashPattern, ...]:
     rows: list[dict[str, Any]] = yaml.safe_load(text)
     return tuple(
         CrashPattern(
-            TroubleKind(row.pop("kind")), tier=CrashPatternTier[row.pop("tier", "CAUSE")], **row
+            TroubleKind(row.pop("kind")), tier=CrashPatternPriority[row.pop("tier", "CAUSE")], **row
         )
         for row in rows
     )
 
 
 @cache
-def _compile_crash_patterns() -> tuple[tuple[CrashPattern, LinePattern], ...]:
+def _compile_crash_patterns() -> tuple[tuple[CrashPattern, LogLinePattern], ...]:
     # Named rows say least of a line: any other row that matches it goes before.
     order = sorted(load_crash_patterns(), key=lambda row: (row.named, row.tier))
-    return tuple((row, LinePattern(row.pattern)) for row in order)
+    return tuple((row, LogLinePattern(row.pattern)) for row in order)
 
 
-def _match_patterns_by_line(lines: Sequence[str]) -> dict[int, CrashPattern]:
+def _map_lines_to_crash_patterns(lines: Sequence[str]) -> dict[int, CrashPattern]:
     """Return for each line that a row matches the row that says most of it."""
     block, starts = bytearray(), []
     for line in lines:
@@ -678,34 +702,34 @@ def _match_patterns_by_line(lines: Sequence[str]) -> dict[int, CrashPattern]:
     return found
 
 
-def _find_last_recovered_error(lines: Sequence[str], trouble: set[int], least: int) -> int:
+def _find_last_survived_error_line(lines: Sequence[str], trouble: set[int], least: int) -> int:
     """Return the line up to which the run got over its errors: the last one of them after which so
     many ordinary lines came, or 0."""
     ordinary, before, lived_to = 0, -1, 0
     for number, line in enumerate(lines):
         if number in trouble:
             ordinary, before = 0, number
-        elif is_normal_output_line(line):
+        elif is_normal_program_output_line(line):
             ordinary += 1
         if ordinary >= least and before >= lived_to:
             lived_to = before + 1
     return lived_to
 
 
-def _find_launcher_root_cause(lines: Sequence[str]) -> _FirstFailure:
+def _find_first_failure_in_launcher_log(lines: Sequence[str]) -> _FirstTorchrunFailure:
     """Return what the run's launchers call the first failure; empty where none names one."""
-    root = _find_torchrun_root_cause(lines)
+    root = _find_first_failure_in_torchrun_log(lines)
     if root.rank is not None or root.code is not None:
         return root
-    end = find_first_process_end(lines)
+    end = find_first_launched_process_end(lines)
     if end is None:
-        return _FirstFailure()
-    return _FirstFailure(
+        return _FirstTorchrunFailure()
+    return _FirstTorchrunFailure(
         end.host, end.rank, None if end.code is None else _convert_to_shell_exit_code(end.code)
     )
 
 
-def _find_torchrun_root_cause(lines: Sequence[str]) -> _FirstFailure:
+def _find_first_failure_in_torchrun_log(lines: Sequence[str]) -> _FirstTorchrunFailure:
     """Return what torchrun calls the first observed failure.
 
     The agent of each node prints a block `Root Cause (first observed failure):` of its ranks
@@ -713,18 +737,18 @@ def _find_torchrun_root_cause(lines: Sequence[str]) -> _FirstFailure:
     that cannot have ended for a lost peer counts, else the earliest. A node that has two has run
     twice: its last one counts.
     """
-    roots: dict[str, tuple[str, _FirstFailure]] = {}
+    roots: dict[str, tuple[str, _FirstTorchrunFailure]] = {}
     for values in _parse_torchrun_failures(lines):
         rank, code = (re.match(r"-?\d+", values.get(key, "")) for key in ("rank", "exitcode"))
         host = values.get("host", "")
-        root = _FirstFailure(
+        root = _FirstTorchrunFailure(
             "" if host.startswith(("localhost", "127.")) else host,
             int(rank[0]) if rank else None,
             _convert_to_shell_exit_code(int(code[0])) if code else None,
         )
         roots[host] = (values.get("time", ""), root)
     if not roots:
-        return _FirstFailure()
+        return _FirstTorchrunFailure()
     _, first = min(
         roots.values(), key=lambda one: (not _is_root_cause_exit_code(one[1].code), one[0])
     )
@@ -734,7 +758,7 @@ def _find_torchrun_root_cause(lines: Sequence[str]) -> _FirstFailure:
 def _parse_torchrun_failures(lines: Sequence[str]) -> Iterator[dict[str, str]]:
     """Yield the fields of each block of torchrun's."""
     values: dict[str, str] | None = None
-    for line in map(strip_task_label, lines):
+    for line in map(strip_srun_task_label, lines):
         if "Root Cause (first observed failure):" in line:
             if values is not None:
                 yield values
@@ -758,7 +782,7 @@ def _is_root_cause_exit_code(status: int | None) -> bool:
     return name in _NO_ECHO or (not name and 1 < code < 128)
 
 
-def _match_policy_exit_codes(
+def _classify_exit_codes_by_policy(
     policy: RunPolicy, codes: Sequence[int | None]
 ) -> tuple[TroubleKind, str, int] | None:
     """Return what one of the exit codes that mean something asks for."""
@@ -775,16 +799,16 @@ def _match_policy_exit_codes(
     return None
 
 
-def _explain_start_failure(codes: Sequence[int | None], lines: Sequence[str]) -> str:
+def _describe_command_start_failure(codes: Sequence[int | None], lines: Sequence[str]) -> str:
     """Return why the command could not be started; empty where it could."""
     for code in codes:
         if code is not None and code in UNSTARTED:
             return f"{UNSTARTED[code]} (exit code {code})"
-    error = _find_first_match(_NOT_STARTED, lines)
+    error = _find_first_pattern_capture(_NOT_STARTED, lines)
     return f"its command cannot be started: {error[:120]}" if error else ""
 
 
-def _explain_exit_code(code: int) -> _MatchedErrorLine:
+def _classify_exit_code(code: int) -> _MatchedErrorLine:
     name, kind = _get_signal_name(code), TroubleKind.CRASH
     if not name:
         why, signature = f"it ended with exit code {code}", f"exit {code}"
@@ -796,7 +820,7 @@ def _explain_exit_code(code: int) -> _MatchedErrorLine:
     else:
         extra = ": no handler saved on it" if name in _SAVES else ""
         why, signature, kind = f"it was killed by {name}{extra}", name, TroubleKind.KILLED
-    return _MatchedErrorLine(-1, CrashPatternTier.WRAPPER, kind, why, signature)
+    return _MatchedErrorLine(-1, CrashPatternPriority.WRAPPER, kind, why, signature)
 
 
 def _get_signal_name(code: int) -> str:
@@ -819,7 +843,7 @@ def _list_srun_exit_codes(lines: Sequence[str]) -> Iterator[int]:
             yield int(found[2])
 
 
-def _find_first_match(pattern: re.Pattern[str], lines: Sequence[str]) -> str:
+def _find_first_pattern_capture(pattern: re.Pattern[str], lines: Sequence[str]) -> str:
     """Return what the first line that matches captures."""
     for line in lines:
         found = pattern.search(line)

@@ -21,14 +21,14 @@ from hpctl.vocabulary.run_policy import (
     UNPLANNED,
     WHY_CHARS,
     RunAction,
-    RunDecision,
+    RunActionDecision,
     RunPolicy,
     TroubleTreatment,
 )
 from hpctl.vocabulary.trouble import Trouble, TroubleKind
 
 
-class PastTrouble(Struct, frozen=True):
+class PastJobFailure(Struct, frozen=True):
     """One trouble of the same job that was treated before, oldest first in a history."""
 
     trouble: Trouble
@@ -59,13 +59,13 @@ class RestartResources(Struct, frozen=True):
     alive: bool | None = None
 
 
-def decide_trouble_action(
+def decide_job_failure_action(
     policy: RunPolicy,
-    past: Sequence[PastTrouble],
+    past: Sequence[PastJobFailure],
     trouble: Trouble,
     means: RestartResources,
     now: datetime,
-) -> RunDecision:
+) -> RunActionDecision:
     """Return the answer to one trouble, given what was done before. Total; time and history are
     values.
 
@@ -73,51 +73,62 @@ def decide_trouble_action(
     again.
     """
     treatment = policy.treatment(trouble.kind)
-    fruitless = list_troubles_since_progress(policy, past, trouble)
-    rungs = _list_remaining_ladder_actions(treatment, fruitless, trouble)
+    fruitless = list_failures_since_last_progress(policy, past, trouble)
+    rungs = _list_remaining_escalation_actions(treatment, fruitless, trouble)
     if rungs[0] in (RunAction.NONE, RunAction.NOTIFY):
-        return RunDecision(rungs[0], _format_single_line(trouble.why))
+        return RunActionDecision(rungs[0], _format_text_as_single_line(trouble.why))
     lives = means.alive if means.alive is not None else trouble.kind in LEAVES_ALIVE
     save_s = policy.save_grace_s if treatment.save_first and lives else 0.0
     tried = len(_list_past_restarts(fruitless))
     stops_at_once = rungs[0] in STOPS and not tried
-    over = "" if stops_at_once else _find_exceeded_budget(policy, past, fruitless, trouble, now)
+    over = (
+        ""
+        if stops_at_once
+        else _describe_exceeded_restart_budget(policy, past, fruitless, trouble, now)
+    )
     if over or rungs[0] in STOPS:
         times = f"{trouble.kind} {tried + 1} times without progress"
         reason = "" if stops_at_once else over or times
         action = policy.find_last_resort_action(trouble.kind) if over else rungs[0]
-        return _make_stop_decision(action, reason, trouble, save_s)
+        return _make_job_stop_decision(action, reason, trouble, save_s)
     for leave in _list_node_exclusions(policy, past, trouble, means, now):
         for action in rungs:
             if not _is_restart_possible(action, policy, trouble, means, leave):
                 continue
             if action in (RunAction.NONE, RunAction.NOTIFY):
-                return RunDecision(action, _format_single_line(trouble.why))
-            return RunDecision(
+                return RunActionDecision(action, _format_text_as_single_line(trouble.why))
+            return RunActionDecision(
                 action,
-                _format_single_line(
-                    f"{trouble.why} ({_describe_budget_use(policy, past, fruitless, trouble, now)})"
+                _format_text_as_single_line(
+                    f"{trouble.why}"
+                    f" ({_describe_restart_budget_usage(policy, past, fruitless, trouble, now)})"
                 ),
                 after_s=_compute_restart_delay(policy, treatment, fruitless, trouble),
                 exclude=leave.nodes,
-                size=_choose_node_count(policy, means, leave) if action is RunAction.STEP else 0,
+                size=_choose_restart_node_count(policy, means, leave)
+                if action is RunAction.STEP
+                else 0,
                 save_first_s=save_s,
             )
     short = RunAction.STEP in rungs and means.step
     why = "too few healthy nodes, and no requeue" if short else "no further restart is possible"
-    return _make_stop_decision(policy.find_last_resort_action(trouble.kind), why, trouble, save_s)
+    return _make_job_stop_decision(
+        policy.find_last_resort_action(trouble.kind), why, trouble, save_s
+    )
 
 
-def _make_stop_decision(
+def _make_job_stop_decision(
     action: RunAction, reason: str, trouble: Trouble, save_s: float
-) -> RunDecision:
+) -> RunActionDecision:
     """Return the answer that restarts nothing. Only a HOLD's reason goes into the job's Comment."""
     prefix = "hpctl: " if action is RunAction.HOLD else ""
     text = f"{reason}: {trouble.why}" if reason else trouble.why or str(trouble.kind)
-    return RunDecision(action, _format_single_line(f"{prefix}{text}"), save_first_s=save_s)
+    return RunActionDecision(
+        action, _format_text_as_single_line(f"{prefix}{text}"), save_first_s=save_s
+    )
 
 
-def is_step_growth_worthwhile(
+def is_restart_on_more_nodes_worthwhile(
     policy: RunPolicy, have: int, could: int, remaining_s: float, restart_cost_s: float
 ) -> bool:
     """Return whether a smaller run should start again on more nodes, at its next checkpoint.
@@ -135,9 +146,9 @@ def is_step_growth_worthwhile(
     return saved_s > 0 and saved_s >= policy.grow_gain * restart_cost_s
 
 
-def list_troubles_since_progress(
-    policy: RunPolicy, past: Sequence[PastTrouble], trouble: Trouble
-) -> tuple[PastTrouble, ...]:
+def list_failures_since_last_progress(
+    policy: RunPolicy, past: Sequence[PastJobFailure], trouble: Trouble
+) -> tuple[PastJobFailure, ...]:
     """Return what was done since the run last made progress, or since a person had it run again.
 
     A newer checkpoint is progress; where no checkpoint is known, a later training step; where
@@ -165,12 +176,12 @@ def list_troubles_since_progress(
     return tuple(past[since:])
 
 
-def is_repeated_trouble(before: Trouble, trouble: Trouble) -> bool:
+def is_repeated_job_failure(before: Trouble, trouble: Trouble) -> bool:
     """Return whether a trouble has the kind and the signature of one before."""
     return (before.kind, before.signature) == (trouble.kind, trouble.signature)
 
 
-def is_same_rank_and_step(before: Trouble, trouble: Trouble) -> bool:
+def has_same_failed_rank_and_step(before: Trouble, trouble: Trouble) -> bool:
     """Return whether a trouble of the same kind hit the same rank at the same training step."""
     known = trouble.step is not None and trouble.rank is not None
     return (
@@ -184,7 +195,11 @@ def has_rank_failed_across_nodes(before: Trouble, trouble: Trouble) -> bool:
     """Return whether the same rank failed at the same step on another node: no node explains
     that."""
     moved = None not in (before.node, trouble.node) and before.node != trouble.node
-    return moved and is_same_rank_and_step(before, trouble) and trouble.kind is not TroubleKind.NODE
+    return (
+        moved
+        and has_same_failed_rank_and_step(before, trouble)
+        and trouble.kind is not TroubleKind.NODE
+    )
 
 
 class _NodesToExclude(Struct, frozen=True):
@@ -198,12 +213,12 @@ class _NodesToExclude(Struct, frozen=True):
         return tuple(sorted((*self.certain, *self.suspected)))
 
 
-def _list_past_restarts(past: Sequence[PastTrouble]) -> list[PastTrouble]:
+def _list_past_restarts(past: Sequence[PastJobFailure]) -> list[PastJobFailure]:
     return [p for p in past if p.action in RESTARTS]
 
 
-def _list_remaining_ladder_actions(
-    treatment: TroubleTreatment, fruitless: Sequence[PastTrouble], trouble: Trouble
+def _list_remaining_escalation_actions(
+    treatment: TroubleTreatment, fruitless: Sequence[PastJobFailure], trouble: Trouble
 ) -> tuple[RunAction, ...]:
     """Return what is left of the ladder, at least its last rung; then, where it never stops the
     job, what was tried."""
@@ -223,10 +238,10 @@ def _list_remaining_ladder_actions(
     return ladder[at:] if ladder[-1] in STOPS else (*ladder[at:], *reversed(ladder[:at]))
 
 
-def _find_exceeded_budget(
+def _describe_exceeded_restart_budget(
     policy: RunPolicy,
-    past: Sequence[PastTrouble],
-    fruitless: Sequence[PastTrouble],
+    past: Sequence[PastJobFailure],
+    fruitless: Sequence[PastJobFailure],
     trouble: Trouble,
     now: datetime,
 ) -> str:
@@ -236,7 +251,7 @@ def _find_exceeded_budget(
         return f"{lately} restarts in {_format_duration(policy.window_s)}"
     again = _list_past_restarts(fruitless)
     if policy.treatment(trouble.kind).hold_same:
-        same = 1 + sum(is_repeated_trouble(p.trouble, trouble) for p in again)
+        same = 1 + sum(is_repeated_job_failure(p.trouble, trouble) for p in again)
         if same >= policy.same_signature:
             return f"the same {trouble.kind} {same} times without progress"
     moved = 1 + sum(has_rank_failed_across_nodes(p.trouble, trouble) for p in again)
@@ -252,7 +267,7 @@ def _find_exceeded_budget(
     return ""
 
 
-def list_unreachable_ladder_actions(policy: RunPolicy) -> list[str]:
+def list_unreachable_escalation_actions(policy: RunPolicy) -> list[str]:
     """Return what the treatments promise and the budgets never let happen, one line each."""
     found = []
     for kind, treatment in sorted(policy.treatments.items()):
@@ -272,7 +287,7 @@ def list_unreachable_ladder_actions(policy: RunPolicy) -> list[str]:
     return found
 
 
-def _count_recent_restarts(policy: RunPolicy, past: Sequence[PastTrouble], now: datetime) -> int:
+def _count_recent_restarts(policy: RunPolicy, past: Sequence[PastJobFailure], now: datetime) -> int:
     """Return the restarts in the window since the job was last stopped, planned ones not
     counted."""
     count = 0
@@ -286,7 +301,7 @@ def _count_recent_restarts(policy: RunPolicy, past: Sequence[PastTrouble], now: 
 
 def _list_node_exclusions(
     policy: RunPolicy,
-    past: Sequence[PastTrouble],
+    past: Sequence[PastJobFailure],
     trouble: Trouble,
     means: RestartResources,
     now: datetime,
@@ -328,11 +343,13 @@ def _is_restart_possible(
         case RunAction.STEP:
             return means.step and _count_remaining_healthy_nodes(
                 means, leave
-            ) >= _count_needed_nodes(policy, means)
+            ) >= _count_nodes_required_for_restart(policy, means)
         case RunAction.REQUEUE:
             left = means.pool - len(leave.nodes)
             enough = (
-                not means.pool or not leave.suspected or left >= _count_needed_nodes(policy, means)
+                not means.pool
+                or not leave.suspected
+                or left >= _count_nodes_required_for_restart(policy, means)
             )
             return means.requeue and enough
         case RunAction.END | RunAction.HOLD:
@@ -347,12 +364,14 @@ def _count_remaining_healthy_nodes(means: RestartResources, leave: _NodesToExclu
     return means.nodes - len(leave.nodes)
 
 
-def _count_needed_nodes(policy: RunPolicy, means: RestartResources) -> int:
+def _count_nodes_required_for_restart(policy: RunPolicy, means: RestartResources) -> int:
     least = means.wanted if policy.nodes is None else min(means.wanted, policy.nodes[0])
     return max(1, least)
 
 
-def _choose_node_count(policy: RunPolicy, means: RestartResources, leave: _NodesToExclude) -> int:
+def _choose_restart_node_count(
+    policy: RunPolicy, means: RestartResources, leave: _NodesToExclude
+) -> int:
     room = _count_remaining_healthy_nodes(means, leave)
     most = means.wanted or room
     return min(room, most if policy.nodes is None else min(most, policy.nodes[1]))
@@ -361,7 +380,7 @@ def _choose_node_count(policy: RunPolicy, means: RestartResources, leave: _Nodes
 def _compute_restart_delay(
     policy: RunPolicy,
     treatment: TroubleTreatment,
-    fruitless: Sequence[PastTrouble],
+    fruitless: Sequence[PastJobFailure],
     trouble: Trouble,
 ) -> float:
     """Return seconds before the restart. The jitter comes from the values, so replays agree."""
@@ -378,10 +397,10 @@ def _compute_restart_delay(
     return min(policy.backoff.cap_s, wait * (1 + JITTER * share))
 
 
-def _describe_budget_use(
+def _describe_restart_budget_usage(
     policy: RunPolicy,
-    past: Sequence[PastTrouble],
-    fruitless: Sequence[PastTrouble],
+    past: Sequence[PastJobFailure],
+    fruitless: Sequence[PastJobFailure],
     trouble: Trouble,
     now: datetime,
 ) -> str:
@@ -402,7 +421,7 @@ def _format_duration(seconds: float) -> str:
     return f"{seconds:g} s"
 
 
-def _format_single_line(text: str) -> str:
+def _format_text_as_single_line(text: str) -> str:
     """Return one line that squeue can show."""
     flat = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     return flat if len(flat) <= WHY_CHARS else flat[: WHY_CHARS - 3] + "..."

@@ -7,7 +7,7 @@ from hpctl.engine.plan import NODE_LOST
 from hpctl.engine.preemption import RELEASED
 from hpctl.engine.view import PlanningView
 from hpctl.faults.reachability import CHECKS
-from hpctl.toolkit.bounds import add_seconds
+from hpctl.toolkit.bounds import add_seconds_within_bounds
 from hpctl.vocabulary.node_recovery import NodeRecovery
 from hpctl.vocabulary.slurm_facts import SlurmJob
 
@@ -23,7 +23,7 @@ def has_recorded_preemption(job: SlurmJob, view: PlanningView) -> bool:
     )
 
 
-def has_job_left_before_fault(
+def has_job_left_node_before_fault(
     job: SlurmJob, cause: NodeRecovery, view: PlanningView, slack_s: float
 ) -> bool:
     """Return whether a job that waits had left a node before its fault: it was preempted, or a
@@ -32,28 +32,28 @@ def has_job_left_before_fault(
     `slack_s`: seconds that a fault may come after what it does to a job, as for a job that ended.
     A script that requeues its own job after a GPU error may do so before hpctl finds the fault.
     """
-    fault = find_first_fault_time(cause)
+    fault = find_node_fault_start_time(cause)
     if has_recorded_preemption(job, view):
         return True
-    if fault < add_seconds(job.submit, 1):
+    if fault < add_seconds_within_bounds(job.submit, 1):
         return False
-    late = fault > add_seconds(job.submit, slack_s)
-    if late and not job.launch_failed and not _may_have_lost_node(job, cause, view):
+    late = fault > add_seconds_within_bounds(job.submit, slack_s)
+    if late and not job.has_launch_failed and not _can_job_have_lost_node(job, cause, view):
         return True
-    since = add_seconds(job.submit, -RELEASED.total_seconds())
+    since = add_seconds_within_bounds(job.submit, -RELEASED.total_seconds())
     return any(
-        _has_run_started_between(other, since, fault)
+        _has_other_job_started_between(other, since, fault)
         for other in view.scheduler.jobs.values()
         if other.id != job.id and cause.node in other.nodes
     )
 
 
-def find_first_fault_time(cause: NodeRecovery) -> datetime:
+def find_node_fault_start_time(cause: NodeRecovery) -> datetime:
     """Return when the fault of a node was first seen."""
     return min((finding.first for finding in cause.findings), default=cause.opened)
 
 
-def _may_have_lost_node(job: SlurmJob, cause: NodeRecovery, view: PlanningView) -> bool:
+def _can_job_have_lost_node(job: SlurmJob, cause: NodeRecovery, view: PlanningView) -> bool:
     """Return whether Slurm may have taken the job off the node itself, which it does long before
     hpctl calls a dead node lost, and where a node has booted under a job."""
     lost = cause.rule == NODE_LOST or any(finding.check in CHECKS for finding in cause.findings)
@@ -69,11 +69,13 @@ def _may_have_lost_node(job: SlurmJob, cause: NodeRecovery, view: PlanningView) 
     if job.ran_from is not None and node.slurmd_start <= job.ran_from:
         return False
     return (
-        add_seconds(job.submit, -_REGISTERS_S) <= node.slurmd_start <= find_first_fault_time(cause)
+        add_seconds_within_bounds(job.submit, -_REGISTERS_S)
+        <= node.slurmd_start
+        <= find_node_fault_start_time(cause)
     )
 
 
-def _has_run_started_between(job: SlurmJob, since: datetime, until: datetime) -> bool:
+def _has_other_job_started_between(job: SlurmJob, since: datetime, until: datetime) -> bool:
     """Return whether the last run of a job began in a span of time, also where it was requeued
     since."""
     start = job.ran_from or job.start

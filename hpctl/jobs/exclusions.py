@@ -11,13 +11,13 @@ from typing import Final
 
 from hpctl.engine.journal.events import GateBlocked, JobRecoveryOpened
 from hpctl.engine.view import PlanningView
-from hpctl.jobs.run_gates import RUN_GATES, GatedFailedRun
-from hpctl.toolkit.bounds import add_seconds
+from hpctl.jobs.run_gates import RUN_GATES, FailedRunDecision
+from hpctl.toolkit.bounds import add_seconds_within_bounds
 from hpctl.vocabulary.identity import JobId, NodeName, RecoveryId, RuleId
-from hpctl.vocabulary.isolation import InconsistentState, isolate_each_call
+from hpctl.vocabulary.isolation import ItemProcessingFailure, process_items_capturing_failures
 from hpctl.vocabulary.policy import RecoveryPolicy
 from hpctl.vocabulary.recovery import make_recovery_id
-from hpctl.vocabulary.run_policy import RunAction, RunDecision
+from hpctl.vocabulary.run_policy import RunAction, RunActionDecision
 from hpctl.vocabulary.slurm_facts import SlurmJob
 from hpctl.vocabulary.trouble import TroubleKind
 
@@ -26,42 +26,46 @@ LIFT_AGAIN_S: Final = 600.0
 _LIFTED: Final = RuleId("run-lift")
 
 
-def plan_node_exclusion_lifts(
+def plan_node_exclusion_removals(
     view: PlanningView, policy: RecoveryPolicy, taken: Collection[JobId], now: datetime
-) -> tuple[list[JobRecoveryOpened | GateBlocked], list[InconsistentState]]:
+) -> tuple[list[JobRecoveryOpened | GateBlocked], list[ItemProcessingFailure]]:
     """Return what opens for each pending job that hpctl keeps off a node for a cause that no longer
     holds. `taken`: the jobs that something is decided on already."""
 
-    def decide_exclusion_lift(job: SlurmJob) -> JobRecoveryOpened | GateBlocked | None:
+    def decide_node_exclusion_removal(job: SlurmJob) -> JobRecoveryOpened | GateBlocked | None:
         if job.id in taken or job.id in view.state.open_jobs or view.is_quarantined(job.id):
             return None
-        return _open_exclusion_lift_recovery(job, view, policy, now)
+        return _open_exclusion_removal_recovery(job, view, policy, now)
 
-    waiting = [job for job in view.scheduler.jobs.values() if _can_lift_node_exclusion(job)]
-    found, flaws = isolate_each_call("plan", waiting, lambda job: job.id, decide_exclusion_lift)
+    waiting = [job for job in view.scheduler.jobs.values() if _can_remove_node_exclusion(job)]
+    found, flaws = process_items_capturing_failures(
+        "plan", waiting, lambda job: job.id, decide_node_exclusion_removal
+    )
     return [decision for decision in found if decision is not None], flaws
 
 
-def _can_lift_node_exclusion(job: SlurmJob) -> bool:
+def _can_remove_node_exclusion(job: SlurmJob) -> bool:
     return job.state == "PENDING" and bool(job.admin_comment) and not job.completing
 
 
-def _open_exclusion_lift_recovery(
+def _open_exclusion_removal_recovery(
     job: SlurmJob, view: PlanningView, policy: RecoveryPolicy, now: datetime
 ) -> JobRecoveryOpened | GateBlocked | None:
     keep_out = (
-        list_data_corrupting_nodes
-        if is_job_blocked_by_exclusions(job)
-        else list_policy_excluded_nodes
+        list_nodes_excluded_for_data_corruption
+        if is_job_blocked_by_node_exclusions(job)
+        else list_nodes_excluded_by_policy
     )
     kept = keep_out(job.id, view, policy)
-    nodes = [n for n in job.excluded_by_hpctl if n not in kept and is_node_in_service(n, view)]
-    if not nodes or _has_recent_exclusion_lift(job.id, view, now):
+    nodes = [
+        n for n in job.nodes_excluded_by_hpctl if n not in kept and is_node_in_service(n, view)
+    ]
+    if not nodes or _has_recent_exclusion_removal(job.id, view, now):
         return None
     why = f"it waits without {','.join(sorted(nodes))}, in service and not under treatment"
-    answer = RunDecision(RunAction.NOTIFY, why)
+    answer = RunActionDecision(RunAction.NOTIFY, why)
     for gate in RUN_GATES:
-        shut = gate.gate(GatedFailedRun(job, answer), view, policy, now)
+        shut = gate.gate(FailedRunDecision(job, answer), view, policy, now)
         if shut is not None:
             text = f"{why}; {shut}"
             return GateBlocked(now, str(job.id), gate.name, text, _LIFTED, known_as=job.shown)
@@ -82,24 +86,26 @@ def _open_exclusion_lift_recovery(
     )
 
 
-def _has_recent_exclusion_lift(job: JobId, view: PlanningView, now: datetime) -> bool:
+def _has_recent_exclusion_removal(job: JobId, view: PlanningView, now: datetime) -> bool:
     return any(
-        rec.lift and rec.attempt.job == job and now < add_seconds(rec.since, LIFT_AGAIN_S)
+        rec.lift
+        and rec.attempt.job == job
+        and now < add_seconds_within_bounds(rec.since, LIFT_AGAIN_S)
         for rec in view.state.jobs.values()
     )
 
 
-def list_policy_excluded_nodes(
+def list_nodes_excluded_by_policy(
     job: JobId, view: PlanningView, policy: RecoveryPolicy
 ) -> set[NodeName]:
     """Return the nodes that a job's run policy keeps it off although they are not under treatment.
 
     For as long as its budgets look back; not those that were treated, or have booted, since.
     """
-    return _list_exclusions_by_trouble_kind(job, view, policy)
+    return _list_node_exclusions_by_failure_kind(job, view, policy)
 
 
-def _list_exclusions_by_trouble_kind(
+def _list_node_exclusions_by_failure_kind(
     job: JobId, view: PlanningView, policy: RecoveryPolicy, kind: TroubleKind | None = None
 ) -> set[NodeName]:
     window, now = policy.job.restart_window_s, view.scheduler.valid_at
@@ -107,7 +113,7 @@ def _list_exclusions_by_trouble_kind(
     kept: set[NodeName] = set()
     for rec in mine:
         wanted = kind is None or (rec.trouble is not None and rec.trouble.kind is kind)
-        if wanted and now < add_seconds(rec.opened, window):
+        if wanted and now < add_seconds_within_bounds(rec.opened, window):
             kept.update(
                 n for n in rec.exclude if not _has_node_recovered_since(n, rec.opened, view)
             )
@@ -122,7 +128,7 @@ def is_node_in_service(node: NodeName, view: PlanningView) -> bool:
     return slurm.in_service and slurm.responding
 
 
-def is_job_blocked_by_exclusions(job: SlurmJob) -> bool:
+def is_job_blocked_by_node_exclusions(job: SlurmJob) -> bool:
     """Return whether Slurm holds a job that it could not start, and hpctl excluded nodes of it.
 
     A job that never starts is worse off than one that meets a doubtful node again.
@@ -130,18 +136,18 @@ def is_job_blocked_by_exclusions(job: SlurmJob) -> bool:
     `scontrol update NumNodes`: it is requeued as large as it was submitted, and no field shows that
     before it starts.
     """
-    return job.cannot_start and bool(job.excluded_by_hpctl)
+    return job.is_held_as_unable_to_start and bool(job.nodes_excluded_by_hpctl)
 
 
-def list_data_corrupting_nodes(
+def list_nodes_excluded_for_data_corruption(
     job: JobId, view: PlanningView, policy: RecoveryPolicy
 ) -> set[NodeName]:
     """Return the nodes that a job's run policy keeps it off because they may corrupt its data: to
     wait for a person is better than to meet one again."""
-    return _list_exclusions_by_trouble_kind(job, view, policy, TroubleKind.CORRUPTION)
+    return _list_node_exclusions_by_failure_kind(job, view, policy, TroubleKind.CORRUPTION)
 
 
-def list_usable_nodes(job: SlurmJob, view: PlanningView) -> frozenset[NodeName]:
+def list_nodes_usable_by_job(job: SlurmJob, view: PlanningView) -> frozenset[NodeName]:
     """Return the nodes of its partitions that Slurm gives away now, to this job or another."""
     wanted = set(job.partition.split(","))
     return frozenset(
@@ -160,7 +166,7 @@ def can_job_start_without_nodes(
     Where it could not, slurmctld would give it Reason BadConstraints and priority 0, and only a
     change of its ExcNodeList would take those back. A node under treatment is drained anyway.
     """
-    fit = list_usable_nodes(job, view).difference(exclude, job.excluded)
+    fit = list_nodes_usable_by_job(job, view).difference(exclude, job.excluded)
     if job.asks is not None:
         if job.asks.named:
             return False

@@ -1,29 +1,29 @@
 """What the view says of one job under treatment: the facts that its recovery advances on."""
 
-from hpctl.engine.restart_time import CLOCK_MARGIN_S, find_restart_time
+from hpctl.engine.restart_time import CLOCK_MARGIN_S, find_earliest_job_restart_time
 from hpctl.engine.view import (
     PlanningView,
-    find_last_job_report,
+    find_last_supervisor_report_of_job_run,
     group_jobs_by_node,
     has_lost_batch_script,
     is_node_recovery_urgent,
-    must_requeue_before_down,
+    must_requeue_job_before_node_down,
 )
-from hpctl.faults.hma_marks import find_hma_mark
-from hpctl.jobs.advance import JobFacts
+from hpctl.faults.hma_marks import find_hma_reason_mark
+from hpctl.jobs.advance import JobRecoveryFacts
 from hpctl.jobs.exclusions import (
     can_job_start_without_nodes,
-    is_job_blocked_by_exclusions,
+    is_job_blocked_by_node_exclusions,
     is_node_in_service,
-    list_data_corrupting_nodes,
-    list_policy_excluded_nodes,
+    list_nodes_excluded_by_policy,
+    list_nodes_excluded_for_data_corruption,
 )
 from hpctl.toolkit.bounds import EARLIEST
 from hpctl.vocabulary.identity import NodeName
-from hpctl.vocabulary.job_recovery import JobPhase, JobRecovery, JobReport, RequestedAction
-from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery
+from hpctl.vocabulary.job_recovery import JobRecovery, JobRecoveryPhase, JobReport, RequestedAction
+from hpctl.vocabulary.node_recovery import NodeRecovery, NodeRecoveryPhase
 from hpctl.vocabulary.policy import RecoveryPolicy, UnrecoverableJobAction
-from hpctl.vocabulary.reason import parse_reason_owner
+from hpctl.vocabulary.reason import parse_recovery_id_from_reason
 from hpctl.vocabulary.slurm_facts import SlurmJob
 
 SCHEDULES_ON_THE_SECOND_SINCE = "23.11"
@@ -35,12 +35,16 @@ PASS_S = 0.5
 """Seconds after a second began at which that turn has come."""
 
 
-def collect_job_facts(rec: JobRecovery, view: PlanningView, policy: RecoveryPolicy) -> JobFacts:
+def collect_job_recovery_facts(
+    rec: JobRecovery, view: PlanningView, policy: RecoveryPolicy
+) -> JobRecoveryFacts:
     """Return what is known now of the job that a recovery treats."""
     cause = view.state.nodes.get(rec.cause)
     bad = [view.scheduler.nodes.get(n) for n in rec.bad_nodes]
     kept = any(
-        n is not None and n.closed and (parse_reason_owner(n.reason) or find_hma_mark(n))
+        n is not None
+        and n.closed
+        and (parse_recovery_id_from_reason(n.reason) or find_hma_reason_mark(n))
         for n in bad
     )
     job = view.scheduler.jobs.get(rec.attempt.job)
@@ -53,29 +57,31 @@ def collect_job_facts(rec: JobRecovery, view: PlanningView, policy: RecoveryPoli
         n is None or n.closed or n.name in view.maintenance for n in bad
     )
     stops = cause is not None and not cause.ended and _should_set_node_down(cause, view, policy)
-    stops = stops and not must_requeue_before_down(rec, view)
-    return JobFacts(
+    stops = stops and not must_requeue_job_before_node_down(rec, view)
+    return JobRecoveryFacts(
         job=job,
         cordoned=cordoned or cause is None or cause.ended,
         node_stops_it=stops,
         called_off=cause is not None and cause.ended and not kept,
-        remedied=cause is not None and cause.phase is NodePhase.RETURNED and cause.remedied,
+        remedied=cause is not None and cause.phase is NodeRecoveryPhase.RETURNED and cause.remedied,
         exclude=_list_nodes_to_exclude(rec, job, view),
-        forgive=_list_exclusions_to_lift(rec, view, policy),
+        forgive=_list_node_exclusions_to_remove(rec, view, policy),
         gone=job is not None and not set(rec.bad_nodes).intersection(job.nodes),
         headless=job is not None
         and (job.batch_host in rec.bad_nodes or has_lost_batch_script(job, view)),
         report=_find_supervisor_report(rec, view),
-        asks=_describe_requested_action(rec, job, view),
+        asks=_describe_supervisor_requested_action(rec, job, view),
         node_failed_since=_has_node_failed_since(rec, view),
         hardware=any(view.state.is_node_in_recovery(n) for n in rec.ran_on),
         elastic=_is_elastic_job(rec, view),
         able_since=view.able_since,
         hangs=rec.attempt.job in view.hangs,
         works=view.worked.get(rec.attempt.job, EARLIEST) > rec.opened,
-        ready=find_restart_time(rec, view) if rec.phase is JobPhase.RELEASED else EARLIEST,
+        ready=find_earliest_job_restart_time(rec, view)
+        if rec.phase is JobRecoveryPhase.RELEASED
+        else EARLIEST,
         pass_s=PASS_S
-        if view.scheduler.oldest_slurmd >= SCHEDULES_ON_THE_SECOND_SINCE
+        if view.scheduler.oldest_slurmd_version >= SCHEDULES_ON_THE_SECOND_SINCE
         else CLOCK_MARGIN_S,
     )
 
@@ -104,11 +110,13 @@ def _find_supervisor_report(rec: JobRecovery, view: PlanningView) -> JobReport |
     return None
 
 
-def _describe_requested_action(rec: JobRecovery, job: SlurmJob | None, view: PlanningView) -> str:
+def _describe_supervisor_requested_action(
+    rec: JobRecovery, job: SlurmJob | None, view: PlanningView
+) -> str:
     """Return what the supervisor of the run that follows the treated one wishes; "": nothing."""
     if job is None or job.restarts <= rec.attempt.restarts:
         return ""
-    event = find_last_job_report(job.id, job.restarts, view)
+    event = find_last_supervisor_report_of_job_run(job.id, job.restarts, view)
     if event is None or event.report.wish is RequestedAction.NONE:
         return ""
     report = event.report
@@ -120,8 +128,8 @@ def _should_set_node_down(cause: NodeRecovery, view: PlanningView, policy: Recov
     """Return whether the cause's node will be set DOWN: not while a job there cannot be
     requeued."""
     if not is_node_recovery_urgent(cause, view) or cause.phase not in (
-        NodePhase.OPEN,
-        NodePhase.CORDONED,
+        NodeRecoveryPhase.OPEN,
+        NodeRecoveryPhase.CORDONED,
     ):
         return False
     if cause.is_for_maintenance or cause.node in view.maintenance:
@@ -147,7 +155,7 @@ def _list_nodes_to_exclude(
     treated = {n for n in rec.bad_nodes if view.state.is_node_in_recovery(n)}
     under_treatment = {n for n in treated if not _is_dynamic_node(n, view)}
     exclude = under_treatment.union(rec.exclude)
-    if job is None or is_job_blocked_by_exclusions(job):
+    if job is None or is_job_blocked_by_node_exclusions(job):
         return ()
     if not can_job_start_without_nodes(
         job, exclude, _compute_minimum_node_count(rec, job, view), view
@@ -167,7 +175,7 @@ def _compute_minimum_node_count(rec: JobRecovery, job: SlurmJob, view: PlanningV
 
     Until such a job starts, 22.05.8 shows as NumNodes how many it had last (seen live). After
     --no-kill the requested TRES has what it needs, once a scheduling pass has looked at the job.
-    After `scontrol update NumNodes` nothing has: see `is_job_blocked_by_exclusions`.
+    After `scontrol update NumNodes` nothing has: see `is_job_blocked_by_node_exclusions`.
     """
     ruled = view.ruled.get(rec.attempt.job)
     if ruled is not None and ruled.policy.nodes is not None:
@@ -176,7 +184,7 @@ def _compute_minimum_node_count(rec: JobRecovery, job: SlurmJob, view: PlanningV
     return max(rec.nodes or len(rec.ran_on), job.wants, requested)
 
 
-def _list_exclusions_to_lift(
+def _list_node_exclusions_to_remove(
     rec: JobRecovery, view: PlanningView, policy: RecoveryPolicy
 ) -> tuple[NodeName, ...]:
     """Return the nodes that we excluded for this job earlier and that are back in service.
@@ -192,8 +200,12 @@ def _list_exclusions_to_lift(
     data: the drain of a node under treatment keeps the job off.
     """
     job = view.scheduler.jobs.get(rec.attempt.job)
-    ours = job.excluded_by_hpctl if job is not None else ()
-    if job is not None and is_job_blocked_by_exclusions(job):
-        return tuple(sorted(set(ours) - list_data_corrupting_nodes(rec.attempt.job, view, policy)))
-    kept = list_policy_excluded_nodes(rec.attempt.job, view, policy)
+    ours = job.nodes_excluded_by_hpctl if job is not None else ()
+    if job is not None and is_job_blocked_by_node_exclusions(job):
+        return tuple(
+            sorted(
+                set(ours) - list_nodes_excluded_for_data_corruption(rec.attempt.job, view, policy)
+            )
+        )
+    kept = list_nodes_excluded_by_policy(rec.attempt.job, view, policy)
     return tuple(sorted(n for n in ours if n not in kept and is_node_in_service(n, view)))

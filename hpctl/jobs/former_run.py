@@ -2,7 +2,7 @@
 
 from hpctl.engine.journal.state import EngineState
 from hpctl.vocabulary.identity import JobId
-from hpctl.vocabulary.job_recovery import JobPhase, JobRecovery
+from hpctl.vocabulary.job_recovery import JobRecovery, JobRecoveryPhase
 
 
 def describe_previous_run_end(state: EngineState, job: JobId, restarts: int) -> str:
@@ -11,7 +11,9 @@ def describe_previous_run_end(state: EngineState, job: JobId, restarts: int) -> 
     May be called from another thread than the loop, which changes `state` meanwhile.
     """
     former = restarts - 1
-    of_run = [rec for rec in tuple(state.jobs.values()) if _is_recovery_of_run(rec, job, former)]
+    of_run = [
+        rec for rec in tuple(state.jobs.values()) if _is_recovery_for_job_run(rec, job, former)
+    ]
     if of_run:
         return _describe_run_end_cause(state, max(of_run, key=lambda rec: rec.opened))
     for event in reversed(state.reports.get(job, ())):
@@ -20,11 +22,11 @@ def describe_previous_run_end(state: EngineState, job: JobId, restarts: int) -> 
     return ""
 
 
-def _is_recovery_of_run(rec: JobRecovery, job: JobId, restarts: int) -> bool:
+def _is_recovery_for_job_run(rec: JobRecovery, job: JobId, restarts: int) -> bool:
     """Return whether a recovery treats the end of that run."""
     if (rec.attempt.job, rec.attempt.restarts) != (job, restarts):
         return False
-    return not rec.lift and (bool(rec.note) or rec.phase is not JobPhase.CANCELLED)
+    return not rec.lift and (bool(rec.note) or rec.phase is not JobRecoveryPhase.CANCELLED)
 
 
 def _describe_run_end_cause(state: EngineState, rec: JobRecovery) -> str:

@@ -30,17 +30,17 @@ class JobProcess(Struct, frozen=True):
     command: tuple[str, ...] = ()
 
     @property
-    def is_hpctl(self) -> bool:
+    def is_hpctl_command(self) -> bool:
         """Return whether it is a command of hpctl, as the supervisor of a run is."""
         words = list(self.command[1:])
         while words and words[0].startswith("-") and words[0] not in ("-m", "-c"):
             del words[0]
         if tuple(words[: len(SAFE_PATH)]) == SAFE_PATH:
             return words[len(SAFE_PATH) :][:1] == ["hpctl"]
-        return words[:2] == ["-m", "hpctl"] or _is_hpctl_program(words)
+        return words[:2] == ["-m", "hpctl"] or _has_hpctl_as_program_name(words)
 
 
-def _is_hpctl_program(words: list[str]) -> bool:
+def _has_hpctl_as_program_name(words: list[str]) -> bool:
     return bool(words) and words[0].rpartition("/")[2] == "hpctl"
 
 
@@ -65,12 +65,12 @@ def read_job_process(pid: int, uid: int | None, job: str) -> JobProcess | None:
         return None
     if env.get("SLURM_JOB_ID") != job:
         return None
-    started = _compute_start_time(int(stat[_START_TICKS]))
+    started = _compute_process_start_time(int(stat[_START_TICKS]))
     shown = tuple(command[:_COMMAND_WORDS])
     return JobProcess(pid, owner, int(stat[1]), stat[0], env, python, started, shown)
 
 
-def _compute_start_time(ticks: int) -> float:
+def _compute_process_start_time(ticks: int) -> float:
     """Return the POSIX time of a process's start, which the kernel counts from the boot."""
     age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
     return time.time() - age_s
@@ -81,7 +81,7 @@ def list_process_ids() -> list[int]:
     return sorted(int(name) for name in os.listdir(PROC) if name.isdecimal())
 
 
-def _read_cluster_name(env: Mapping[str, str]) -> str:
+def _read_process_cluster_name(env: Mapping[str, str]) -> str:
     """Return Slurm's name of the cluster: in a batch script's environment and, with its port, in
     that of a step."""
     return env.get("SLURM_CLUSTER_NAME") or env.get("SLURM_WORKING_CLUSTER", "").partition(":")[0]
@@ -95,7 +95,7 @@ def is_same_cluster_process(env: Mapping[str, str]) -> bool:
     which each step's environment has, distinguishes the clusters there. An agent is of no cluster,
     and its own SLURM_CONF need not be slurmd's.
     """
-    here, there = _read_cluster_name(os.environ), _read_cluster_name(env)
+    here, there = _read_process_cluster_name(os.environ), _read_process_cluster_name(env)
     if not here and "SLURM_STEP_ID" in os.environ:
         name = "SLURM_CONF"
         here, there = os.environ.get(name, ""), env.get(name, "")

@@ -2,8 +2,8 @@
 
 srun's tasks are the ranks only where srun starts them. A launcher is one task that starts several
 ranks, so that a task's number is not the number of a rank, and a task's exit code is the
-launcher's. `is_launcher_log` says whether a log is of such a run, and `find_first_process_end` what
-the launcher says of its process that ended first:
+launcher's. `is_log_of_launcher_started_run` says whether a log is of such a run, and
+`find_first_launched_process_end` what the launcher says of its process that ended first:
 
 | launcher | what it prints | what that names |
 |---|---|---|
@@ -72,12 +72,12 @@ class LaunchedProcessEnd(Struct, frozen=True):
     code: int | None = None
 
 
-def is_launcher_log(lines: Sequence[str]) -> bool:
+def is_log_of_launcher_started_run(lines: Sequence[str]) -> bool:
     """Return whether the log is of a run whose ranks a launcher started."""
     return any(_LAUNCHED.search(line) for line in lines)
 
 
-def find_first_process_end(lines: Sequence[str]) -> LaunchedProcessEnd | None:
+def find_first_launched_process_end(lines: Sequence[str]) -> LaunchedProcessEnd | None:
     """Return how the process ended that a launcher names first; None where none does.
 
     Where launchers on several nodes name one each, one that a signal ended goes first: a process
@@ -86,16 +86,16 @@ def find_first_process_end(lines: Sequence[str]) -> LaunchedProcessEnd | None:
     found = [
         end
         for number in range(len(lines))
-        if (end := _parse_process_end(lines, number)) is not None
+        if (end := _parse_launched_process_end(lines, number)) is not None
     ]
-    return min(found, key=lambda end: not _is_killed_by_signal(end), default=None)
+    return min(found, key=lambda end: not _is_process_killed_by_signal(end), default=None)
 
 
-def _is_killed_by_signal(end: LaunchedProcessEnd) -> bool:
+def _is_process_killed_by_signal(end: LaunchedProcessEnd) -> bool:
     return end.code is not None and end.code < 0 and end.code != -signal.SIGTERM
 
 
-def _parse_process_end(lines: Sequence[str], number: int) -> LaunchedProcessEnd | None:
+def _parse_launched_process_end(lines: Sequence[str], number: int) -> LaunchedProcessEnd | None:
     """Return what a launcher says in a line, and in the lines after it that belong to it."""
     line = lines[number]
     if match := _SPAWNED.search(line):

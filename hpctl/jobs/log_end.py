@@ -46,7 +46,7 @@ class LogTailBuffer:
         self._last: deque[str] = deque(maxlen=last)
         self._begin = self._count = self._ordinary = 0
 
-    def add_block(self, block: bytes, longest: int) -> None:
+    def add_log_block(self, block: bytes, longest: int) -> None:
         """Take in whole lines of a log, each shortened to `longest` characters."""
         lines = block.split(b"\n")[:-1]
         if not self._first and not _BEGINS_BYTES.search(block):
@@ -55,7 +55,7 @@ class LogTailBuffer:
             self._count += skipped
             lines = lines[skipped:]
         for line in lines:
-            self._add_line(line.decode("utf-8", "replace")[:longest])
+            self._add_log_line(line.decode("utf-8", "replace")[:longest])
 
     def clear(self) -> None:
         """Drop all lines."""
@@ -70,7 +70,7 @@ class LogTailBuffer:
             return list(self._last)
         return [*self._first, *islice(self._last, max(0, end - last), None)]
 
-    def _add_line(self, line: str) -> None:
+    def _add_log_line(self, line: str) -> None:
         begins = _BEGINS.search(line) is not None
         if begins and not self._first:
             before = list(self._last)[-_CONTEXT_LINES:]
@@ -79,26 +79,26 @@ class LogTailBuffer:
         self._count += 1
         self._last.append(line)
         if self._first or begins:
-            self._track_failure_line(line, begins)
+            self._record_line_after_failure(line, begins)
 
-    def _track_failure_line(self, line: str, begins: bool) -> None:
+    def _record_line_after_failure(self, line: str, begins: bool) -> None:
         """Keep a line after the failure began; drop what is kept where the run has survived it."""
         if len(self._first) < self._most_first:
             self._first.append(line)
-        if begins or _ERROR.match(strip_task_label(line)):
+        if begins or _ERROR.match(strip_srun_task_label(line)):
             self._ordinary = 0
-        elif is_normal_output_line(line):
+        elif is_normal_program_output_line(line):
             self._ordinary += 1
         if self._ordinary >= SURVIVED_LINES:
             self._first, self._ordinary = [], 0
 
 
-def is_normal_output_line(line: str) -> bool:
+def is_normal_program_output_line(line: str) -> bool:
     """Return whether a line is output of a program that runs, and not part of an error's report."""
-    return _NOISE.match(strip_task_label(line)) is None
+    return _NOISE.match(strip_srun_task_label(line)) is None
 
 
-def strip_task_label(line: str) -> str:
+def strip_srun_task_label(line: str) -> str:
     """Return a line without the task that `srun --label` puts before it."""
     label = LABEL.match(line)
     return line[label.end() :] if label else line

@@ -27,31 +27,35 @@ from msgspec.structs import replace
 from hpctl.engine.journal.events import GateBlocked, JobRecoveryOpened
 from hpctl.engine.journal.state import EngineState
 from hpctl.engine.view import PlanningView
-from hpctl.jobs.decide import PastTrouble, RestartResources, decide_trouble_action
-from hpctl.jobs.exclusions import can_job_start_without_nodes, list_usable_nodes
-from hpctl.jobs.maintenance_hits import MAINTENANCE_SIGNATURE, find_run_hit_in_maintenance
+from hpctl.jobs.decide import PastJobFailure, RestartResources, decide_job_failure_action
+from hpctl.jobs.exclusions import can_job_start_without_nodes, list_nodes_usable_by_job
+from hpctl.jobs.maintenance_hits import MAINTENANCE_SIGNATURE, find_run_failed_during_maintenance
 from hpctl.jobs.restart import choose_restart_method
 from hpctl.jobs.run_cases import (
     BOOTED_SIGNATURE,
     NODE_KINDS,
-    FailedRunCase,
-    find_failed_run_case,
-    find_recovery_action,
-    find_recovery_trouble,
+    FailedJobRun,
+    find_failed_job_run,
+    find_failure_treated_by_recovery,
+    find_job_recovery_action,
 )
-from hpctl.jobs.run_failure import explain_failure_by_node_findings, remove_kill_explanation
-from hpctl.jobs.run_gates import RUN_GATES, GatedFailedRun
-from hpctl.jobs.verdict import judge_run_failure
-from hpctl.toolkit.bounds import add_seconds, parse_count
+from hpctl.jobs.run_failure import add_node_findings_to_failure, remove_findings_from_kill_failure
+from hpctl.jobs.run_gates import RUN_GATES, FailedRunDecision
+from hpctl.jobs.verdict import build_run_failure_verdict
+from hpctl.toolkit.bounds import add_seconds_within_bounds, parse_count
 from hpctl.vocabulary.failure import FailureVerdict
-from hpctl.vocabulary.hang import ENDED_GATE, HANG_GATE, OTHERS_GATE, Hang
+from hpctl.vocabulary.hang import ENDED_GATE, HANG_GATE, OTHERS_GATE, JobHang
 from hpctl.vocabulary.identity import JobId, NodeName, RecoveryId, RuleId
-from hpctl.vocabulary.isolation import InconsistentState, isolate_each_call
-from hpctl.vocabulary.job_recovery import JobPhase, JobRecovery, RequestedAction
+from hpctl.vocabulary.isolation import ItemProcessingFailure, process_items_capturing_failures
+from hpctl.vocabulary.job_recovery import JobRecovery, JobRecoveryPhase, RequestedAction
 from hpctl.vocabulary.policy import RecoveryPolicy
 from hpctl.vocabulary.recovery import make_recovery_id
-from hpctl.vocabulary.registration import EffectivePolicy, Registration, parse_registration_comment
-from hpctl.vocabulary.run_policy import STOPS, RunAction, RunDecision, RunPolicy
+from hpctl.vocabulary.registration import (
+    EffectiveJobPolicy,
+    JobRegistration,
+    parse_registration_comment,
+)
+from hpctl.vocabulary.run_policy import STOPS, RunAction, RunActionDecision, RunPolicy
 from hpctl.vocabulary.slurm_facts import ENDED_BADLY, SlurmJob
 from hpctl.vocabulary.trouble import Trouble, TroubleKind
 
@@ -59,9 +63,9 @@ _OF_NODES: Final = (BOOTED_SIGNATURE, MAINTENANCE_SIGNATURE)
 """What is treated of jobs that did not register, too."""
 
 
-def list_past_troubles(
+def list_past_job_failures(
     state: EngineState, job: JobId, *, before: datetime | None = None, now: Trouble | None = None
-) -> tuple[PastTrouble, ...]:
+) -> tuple[PastJobFailure, ...]:
     """Return the troubles of a job that were treated, oldest first; of the reported ones, those
     before `before`. A wish counts once, as the recovery that granted it, and what was reported
     twice, because the answer was lost, counts once. `now`: the trouble that is decided on, which is
@@ -69,34 +73,43 @@ def list_past_troubles(
     recoveries = [
         r
         for r in state.jobs.values()
-        if r.attempt.job == job and not r.has_left_run_running and r.phase is not JobPhase.CANCELLED
+        if r.attempt.job == job
+        and not r.has_ended_without_stopping_run
+        and r.phase is not JobRecoveryPhase.CANCELLED
     ]
-    counted = {_remove_daemon_additions(r.trouble) for r in recoveries} | {
-        _remove_daemon_additions(now)
+    counted = {_remove_failure_details_added_by_daemon(r.trouble) for r in recoveries} | {
+        _remove_failure_details_added_by_daemon(now)
     }
     runs = {r.attempt.restarts for r in recoveries}
-    found = [PastTrouble(find_recovery_trouble(r), find_recovery_action(r)) for r in recoveries]
+    found = [
+        PastJobFailure(find_failure_treated_by_recovery(r), find_job_recovery_action(r))
+        for r in recoveries
+    ]
     for event in state.reports.get(job, ()):
         trouble = event.report.trouble
         if event.report.is_cause_only_report and event.report.restarts in runs:
             continue  # the recovery of that run has it, or knows better
-        known = _remove_daemon_additions(trouble)
+        known = _remove_failure_details_added_by_daemon(trouble)
         if trouble is None or known in counted or (before is not None and event.at >= before):
             continue
         counted.add(known)
-        found.append(PastTrouble(trouble, event.report.action))
+        found.append(PastJobFailure(trouble, event.report.action))
     return tuple(sorted(found, key=lambda p: p.trouble.at))
 
 
-def _remove_daemon_additions(trouble: Trouble | None) -> Trouble | None:
+def _remove_failure_details_added_by_daemon(trouble: Trouble | None) -> Trouble | None:
     """Return a trouble without what the daemon adds to one that was reported: the progress, and
     what the findings of its node show of a kill."""
-    return None if trouble is None else replace(remove_kill_explanation(trouble), progress=None)
+    return (
+        None
+        if trouble is None
+        else replace(remove_findings_from_kill_failure(trouble), progress=None)
+    )
 
 
-def plan_failed_runs(
+def plan_failed_run_recoveries(
     view: PlanningView, policy: RecoveryPolicy, taken: Collection[JobId], now: datetime
-) -> tuple[list[JobRecoveryOpened | GateBlocked], list[InconsistentState]]:
+) -> tuple[list[JobRecoveryOpened | GateBlocked], list[ItemProcessingFailure]]:
     """Return what becomes of every run that went wrong. `taken`: jobs that a node's fault
     explains."""
 
@@ -104,34 +117,38 @@ def plan_failed_runs(
         if job.id in taken or job.id in view.state.open_jobs or view.is_quarantined(job.id):
             return None
         registered = parse_registration_comment(job.comment)
-        case = find_run_hit_in_maintenance(job, view, policy) or find_failed_run_case(
+        case = find_run_failed_during_maintenance(job, view, policy) or find_failed_job_run(
             job, view, now
         )
         hang = view.hangs.get(job.id)
         if case is None and hang is not None:
-            return _decide_hung_job(job, hang, view, policy, now)
-        if case is None or _is_attempt_already_handled(case, view):
+            return _decide_hung_job_recovery(job, hang, view, policy, now)
+        if case is None or _is_job_attempt_already_handled(case, view):
             return None
         if registered is None and (case.reported or case.trouble.signature not in _OF_NODES):
             return None
-        trouble = explain_failure_by_node_findings(case.trouble, job.nodes, view.health, job.id)
+        trouble = add_node_findings_to_failure(case.trouble, job.nodes, view.health, job.id)
         case = replace(case, trouble=trouble)
-        return _decide_failed_run(_make_failed_run(job, registered, case, view), view, policy, now)
+        return _decide_failed_run_recovery(
+            _make_failed_run(job, registered, case, view), view, policy, now
+        )
 
-    found, flaws = isolate_each_call(
+    found, flaws = process_items_capturing_failures(
         "plan", view.scheduler.jobs.values(), lambda job: job.id, decide_job_recovery
     )
-    return sorted((one for one in found if one is not None), key=find_decision_job), flaws
+    return sorted(
+        (one for one in found if one is not None), key=get_job_of_recovery_decision
+    ), flaws
 
 
-def find_decision_job(decision: JobRecoveryOpened | GateBlocked) -> JobId:
+def get_job_of_recovery_decision(decision: JobRecoveryOpened | GateBlocked) -> JobId:
     """Return the job that a decision about a run is about."""
     if isinstance(decision, GateBlocked):
         return JobId(parse_count(decision.target))
     return decision.attempt.job
 
 
-def _is_attempt_already_handled(case: FailedRunCase, view: PlanningView) -> bool:
+def _is_job_attempt_already_handled(case: FailedJobRun, view: PlanningView) -> bool:
     """Return whether this attempt, or a later one of the same submission, was treated before.
 
     Slurm sets a new submit time at a requeue, so the restart count tells them apart; ids are
@@ -140,44 +157,48 @@ def _is_attempt_already_handled(case: FailedRunCase, view: PlanningView) -> bool
     submit time was set: a node may have kept the requeued job COMPLETING for days.
     """
     attempt = case.attempt
-    reused_before = add_seconds(attempt.submit, -86400)
+    reused_before = add_seconds_within_bounds(attempt.submit, -86400)
     for rec in view.state.jobs.values():
         if rec.attempt.job != attempt.job or rec.attempt.restarts < attempt.restarts:
             continue
         if rec.since <= reused_before and rec.trouble != case.trouble:
             continue
-        if not rec.has_left_run_running and not _is_canceled_at_time_limit(rec, case):
+        if not rec.has_ended_without_stopping_run and not _is_recovery_canceled_at_time_limit(
+            rec, case
+        ):
             return True
     return False
 
 
-def _is_canceled_at_time_limit(rec: JobRecovery, case: FailedRunCase) -> bool:
+def _is_recovery_canceled_at_time_limit(rec: JobRecovery, case: FailedJobRun) -> bool:
     """Return whether a recovery was canceled because the run reached its time limit meanwhile."""
-    at_limit = case.trouble.kind is TroubleKind.TIME_LIMIT and rec.phase is JobPhase.CANCELLED
+    at_limit = (
+        case.trouble.kind is TroubleKind.TIME_LIMIT and rec.phase is JobRecoveryPhase.CANCELLED
+    )
     return at_limit and (rec.trouble is None or rec.trouble.kind is not TroubleKind.TIME_LIMIT)
 
 
-class _FailedJobRun(Struct, frozen=True):
+class _JobWithFailedRun(Struct, frozen=True):
     """A job whose run went wrong, and how. `notes`: what of its registration is not used."""
 
     job: SlurmJob
-    case: FailedRunCase
+    case: FailedJobRun
     notes: str = ""
 
 
 def _make_failed_run(
-    job: SlurmJob, registered: Registration | None, case: FailedRunCase, view: PlanningView
-) -> _FailedJobRun:
+    job: SlurmJob, registered: JobRegistration | None, case: FailedJobRun, view: PlanningView
+) -> _JobWithFailedRun:
     flaw = registered.flaw if registered is not None else ""
-    note = view.ruled.get(job.id, EffectivePolicy()).note
-    return _FailedJobRun(job, case, "; ".join(filter(None, (flaw, note))))
+    note = view.ruled.get(job.id, EffectiveJobPolicy()).note
+    return _JobWithFailedRun(job, case, "; ".join(filter(None, (flaw, note))))
 
 
-def _decide_failed_run(
-    run: _FailedJobRun, view: PlanningView, policy: RecoveryPolicy, now: datetime
+def _decide_failed_run_recovery(
+    run: _JobWithFailedRun, view: PlanningView, policy: RecoveryPolicy, now: datetime
 ) -> JobRecoveryOpened | GateBlocked:
     job, case, notes = run.job, run.case, run.notes
-    ruled = view.ruled.get(job.id, EffectivePolicy())
+    ruled = view.ruled.get(job.id, EffectiveJobPolicy())
     rule = RuleId(f"run-{case.trouble.kind}")
 
     def make_gate_blocked(gate: str, why: str) -> GateBlocked:
@@ -191,38 +212,46 @@ def _decide_failed_run(
         cannot = f"Slurm cannot start it again ({job.unrecoverable_reason})"
         reason = f"{case.trouble.why}; {cannot}; {job.unrecoverable_advice}"
         return make_gate_blocked("not_recoverable", reason)
-    answer = _delay_restart(
-        _choose_trouble_action(job, case, ruled.policy, view, now), case, policy, now
+    answer = _delay_restart_until_fault_report(
+        _choose_job_failure_action(job, case, ruled.policy, view, now), case, policy, now
     )
     if answer.action is RunAction.END and job.state in ENDED_BADLY:
-        cause = _explain_stopped_run(run, answer, ruled.policy, view, now).text
+        cause = _make_stopped_run_verdict(run, answer, ruled.policy, view, now).text
         said = f"it is not restarted and stays {job.state}: {answer.why} ({cause})"
         return make_gate_blocked(ENDED_GATE, said)
     if answer.action not in (RunAction.REQUEUE, *STOPS):
         return make_gate_blocked("run_policy", f"{case.trouble.why}: {answer.why or answer.action}")
     for gate in RUN_GATES:
-        why = gate.gate(GatedFailedRun(job, answer), view, policy, now)
+        why = gate.gate(FailedRunDecision(job, answer), view, policy, now)
         if why is not None:
             return make_gate_blocked(gate.name, why)
     cause = ""
     if answer.action is RunAction.HOLD:
-        cause = _explain_stopped_run(run, answer, ruled.policy, view, now).text
+        cause = _make_stopped_run_verdict(run, answer, ruled.policy, view, now).text
     return _open_job_recovery(run, answer, view, now, cause)
 
 
-def _explain_stopped_run(
-    run: _FailedJobRun, answer: RunDecision, policy: RunPolicy, view: PlanningView, now: datetime
+def _make_stopped_run_verdict(
+    run: _JobWithFailedRun,
+    answer: RunActionDecision,
+    policy: RunPolicy,
+    view: PlanningView,
+    now: datetime,
 ) -> FailureVerdict:
     """Return the verdict on a run that is not started again, for its owner."""
     job, trouble = run.job, run.case.trouble
-    past = list_past_troubles(view.state, job.id, now=trouble)
+    past = list_past_job_failures(view.state, job.id, now=trouble)
     nodes = {name: view.assessments[name] for name in job.nodes if name in view.assessments}
     before = [one for one in past if one.trouble.at < trouble.at]
-    return judge_run_failure(trouble, before, nodes, policy, now, answer.action)
+    return build_run_failure_verdict(trouble, before, nodes, policy, now, answer.action)
 
 
 def _open_job_recovery(
-    run: _FailedJobRun, answer: RunDecision, view: PlanningView, now: datetime, verdict: str = ""
+    run: _JobWithFailedRun,
+    answer: RunActionDecision,
+    view: PlanningView,
+    now: datetime,
+    verdict: str = "",
 ) -> JobRecoveryOpened:
     job, case, notes = run.job, run.case, run.notes
     # The policy's answer says what went wrong as well; a supervisor's own may not.
@@ -240,58 +269,58 @@ def _open_job_recovery(
         name=job.name,
         user=job.user,
         partition=job.partition,
-        over_budget=_format_owner_comment(job, answer, verdict)
+        over_budget=_format_comment_for_job_owner(job, answer, verdict)
         if answer.action is RunAction.HOLD
         else "",
         trouble=case.trouble,
         action=answer.action,
         exclude=_limit_node_exclusions(job, answer.exclude, view),
-        start_at=add_seconds(now, answer.after_s) if answer.after_s > 0 else None,
+        start_at=add_seconds_within_bounds(now, answer.after_s) if answer.after_s > 0 else None,
         ran_on=job.nodes,
         nodes=len(job.nodes),
         known_as=job.shown,
     )
 
 
-def _delay_restart(
-    answer: RunDecision, case: FailedRunCase, policy: RecoveryPolicy, now: datetime
-) -> RunDecision:
+def _delay_restart_until_fault_report(
+    answer: RunActionDecision, case: FailedJobRun, policy: RecoveryPolicy, now: datetime
+) -> RunActionDecision:
     """Delay the restart so that a faulty node is not met again before its fault could be
     reported."""
     of_program = case.trouble.kind not in (*NODE_KINDS, TroubleKind.TIME_LIMIT)
     if case.reported is not None or case.queued or not of_program:
         return answer
-    settle = (add_seconds(case.trouble.at, policy.job.settle_s) - now).total_seconds()
+    settle = (add_seconds_within_bounds(case.trouble.at, policy.job.settle_s) - now).total_seconds()
     return replace(answer, after_s=max(answer.after_s, settle))
 
 
 HUNG: Final = RuleId("run-hang")
 
 
-def is_run_known_hanging(job: SlurmJob, state: EngineState) -> bool:
+def is_run_known_to_hang(job: SlurmJob, state: EngineState) -> bool:
     """Return whether this run hung when a daemon last looked: it is treated for that, or held."""
-    rec, held = state.job_recovery(job.id), state.holds.get(str(job.id))
+    rec, held = state.get_open_job_recovery(job.id), state.holds.get(str(job.id))
     if rec is not None and rec.hang and rec.attempt == job.attempt:
         return True
     return held is not None and held.rule == HUNG and job.start is not None and job.start < held.at
 
 
-def _decide_hung_job(
-    job: SlurmJob, hang: Hang, view: PlanningView, policy: RecoveryPolicy, now: datetime
+def _decide_hung_job_recovery(
+    job: SlurmJob, hang: JobHang, view: PlanningView, policy: RecoveryPolicy, now: datetime
 ) -> JobRecoveryOpened | GateBlocked | None:
     """Decide on a run that makes no progress: by one recovery at a time, then by what `hangs` says
     of its partition."""
 
-    def make_hold(gate: str, why: str) -> GateBlocked:
+    def make_hung_job_hold(gate: str, why: str) -> GateBlocked:
         said = f"it hangs: {hang.why}; {why}"
         return GateBlocked(now, str(job.id), gate, said, HUNG, known_as=job.shown)
 
     registered, hangs = parse_registration_comment(job.comment), policy.hangs
-    way = choose_restart_method(registered or Registration())
+    way = choose_restart_method(registered or JobRegistration())
     own = "its own supervisor (hpctl run)" if way.has_supervisor else ""
     other = own or hang.other
     if other:
-        return make_hold(OTHERS_GATE, f"left to {other}")
+        return make_hung_job_hold(OTHERS_GATE, f"left to {other}")
     action = hangs.partitions.get(job.partition, hangs.action)
     mine = [
         r
@@ -300,52 +329,54 @@ def _decide_hung_job(
     ]
     if action == "notify" or mine:
         did = f"`hangs: {mine[-1].hang}` was tried ({mine[-1].id})" if mine else "`hangs: notify`"
-        return make_hold(HANG_GATE, f"{did}: it is left as it is")
+        return make_hung_job_hold(HANG_GATE, f"{did}: it is left as it is")
     trouble = Trouble(TroubleKind.HANG, hang.since, hang.why, "makes no progress", node=hang.node)
-    case = FailedRunCase(job.attempt, trouble)
+    case = FailedJobRun(job.attempt, trouble)
     if action == "requeue":
-        decided = _decide_failed_run(
+        decided = _decide_failed_run_recovery(
             _make_failed_run(job, registered, case, view), view, policy, now
         )
         if isinstance(decided, GateBlocked):
             return decided
         # A run that makes no progress does not end without help.
         return replace(decided, hang="cancel" if decided.action is RunAction.END else action)
-    answer = RunDecision(RunAction.NOTIFY, f"`hangs: {action}`: {hang.why}")
+    answer = RunActionDecision(RunAction.NOTIFY, f"`hangs: {action}`: {hang.why}")
     for gate in RUN_GATES:
-        why = gate.gate(GatedFailedRun(job, answer), view, policy, now)
+        why = gate.gate(FailedRunDecision(job, answer), view, policy, now)
         if why:
-            return make_hold(gate.name, why)
-    return replace(_open_job_recovery(_FailedJobRun(job, case), answer, view, now), hang=action)
+            return make_hung_job_hold(gate.name, why)
+    return replace(_open_job_recovery(_JobWithFailedRun(job, case), answer, view, now), hang=action)
 
 
 def _has_executed_hang_action(rec: JobRecovery) -> bool:
     """Return whether it did what `hangs` says: one that was called off did nothing, but a dump ends
     so."""
     return bool(rec.hang) and (
-        not rec.has_left_run_running or (rec.hang == "dump" and bool(rec.steps))
+        not rec.has_ended_without_stopping_run or (rec.hang == "dump" and bool(rec.steps))
     )
 
 
-def _format_owner_comment(job: SlurmJob, answer: RunDecision, verdict: str) -> str:
+def _format_comment_for_job_owner(job: SlurmJob, answer: RunActionDecision, verdict: str) -> str:
     """Return what the owner of a held job reads in its Comment (`squeue -o %k`)."""
     said = "; ".join(filter(None, (answer.why.removeprefix("hpctl: "), verdict)))
     return f"hpctl: {said}; held for you to look (scontrol release {job.shown} lets it go on)"
 
 
-def _choose_trouble_action(
-    job: SlurmJob, case: FailedRunCase, policy: RunPolicy, view: PlanningView, now: datetime
-) -> RunDecision:
+def _choose_job_failure_action(
+    job: SlurmJob, case: FailedJobRun, policy: RunPolicy, view: PlanningView, now: datetime
+) -> RunActionDecision:
     """Return the supervisor's own answer, less the time that has passed; else the policy's.
 
     The budgets hold for both: a supervisor has forgotten what came before its own start.
     """
-    past = list_past_troubles(
+    past = list_past_job_failures(
         view.state, job.id, before=case.reported.at if case.reported else None, now=case.trouble
     )
     if case.reported is not None and case.reported.report.action is RunAction.END:
-        return RunDecision(RunAction.END, case.reported.report.why or "its supervisor gave it up")
-    answer = decide_trouble_action(
+        return RunActionDecision(
+            RunAction.END, case.reported.report.why or "its supervisor gave it up"
+        )
+    answer = decide_job_failure_action(
         policy, past, case.trouble, _find_requeue_resources(job, past, view), now
     )
     if case.queued and case.reported is None and case.trouble.kind in NODE_KINDS:
@@ -354,30 +385,34 @@ def _choose_trouble_action(
         return answer
     report = case.reported.report
     if report.wish is RequestedAction.HOLD or report.action is RunAction.HOLD:
-        return RunDecision(RunAction.HOLD, report.why or "its supervisor asked for a hold")
-    left = (add_seconds(case.reported.at, report.after_s) - now).total_seconds()
+        return RunActionDecision(RunAction.HOLD, report.why or "its supervisor asked for a hold")
+    left = (add_seconds_within_bounds(case.reported.at, report.after_s) - now).total_seconds()
     why = report.why or "its supervisor asked for a requeue"
-    return RunDecision(RunAction.REQUEUE, why, max(left, 0.0), report.exclude)
+    return RunActionDecision(RunAction.REQUEUE, why, max(left, 0.0), report.exclude)
 
 
 def _find_requeue_resources(
-    job: SlurmJob, past: Sequence[PastTrouble], view: PlanningView
+    job: SlurmJob, past: Sequence[PastJobFailure], view: PlanningView
 ) -> RestartResources:
     """Return what a requeue could get. A node that was lost, or treated, and serves again has
     healed."""
-    usable = list_usable_nodes(job, view)
+    usable = list_nodes_usable_by_job(job, view)
     healed: set[NodeName] = set()
     for trouble in (one.trouble for one in past):
         node = trouble.node
         if node is None or node not in usable:
             continue
-        if trouble.kind in NODE_KINDS or _has_node_returned(node, trouble.at, view):
+        if trouble.kind in NODE_KINDS or _has_node_returned_to_service_since(
+            node, trouble.at, view
+        ):
             healed.add(node)
     wanted = max(len(job.nodes), job.wants)
     return RestartResources(wanted=wanted, pool=len(usable), healed=tuple(sorted(healed)))
 
 
-def _has_node_returned(node: NodeName, since: datetime, view: PlanningView) -> bool:
+def _has_node_returned_to_service_since(
+    node: NodeName, since: datetime, view: PlanningView
+) -> bool:
     rid = view.state.last_of_node.get(node)
     return rid is not None and view.state.nodes[rid].ended and view.state.nodes[rid].opened > since
 

@@ -11,23 +11,23 @@ from msgspec.structs import asdict
 
 from hpctl.engine import config_loading
 from hpctl.toolkit import output
-from hpctl.toolkit.arguments import convert_to_usage_errors
+from hpctl.toolkit.arguments import convert_errors_to_usage_errors
 from hpctl.toolkit.declared_view import (
     Column,
     Columns,
-    ItemLines,
+    ItemTextLines,
     JsonOnly,
     Layout,
-    RepeatedParts,
+    RepeatedLayoutParts,
     RowTable,
     TextLine,
 )
-from hpctl.toolkit.lazy_commands import LazyGroup
+from hpctl.toolkit.lazy_commands import LazyCommandGroup
 from hpctl.toolkit.output import ExitCode
 
 if TYPE_CHECKING:
     from hpctl.jobs.rehearsal import SimulatedEvent
-    from hpctl.vocabulary.policy_file import PolicyFile
+    from hpctl.vocabulary.policy_file import RunPolicyFile
 
 
 def _format_scenario_event(entry: SimulatedEvent) -> str:
@@ -110,12 +110,12 @@ class PolicyCheckView(Struct, frozen=True):
     files: tuple[CheckedFile, ...]
 
     layout: ClassVar[Layout] = (
-        RepeatedParts(
+        RepeatedLayoutParts(
             "files",
             (
                 TextLine("{path}: {verdict}"),
-                ItemLines("problems", "  {}", unbroken=True),
-                ItemLines("notes", "  {}", unbroken=True),
+                ItemTextLines("problems", "  {}", unbroken=True),
+                ItemTextLines("notes", "  {}", unbroken=True),
             ),
         ),
     )
@@ -146,7 +146,7 @@ class PolicyShowView(Struct, frozen=True):
 
 
 @click.group(
-    cls=LazyGroup,
+    cls=LazyCommandGroup,
     table={
         "test-logs": (
             "hpctl.jobs.logs.command:test_logs",
@@ -181,22 +181,22 @@ def test(policies: tuple[str, ...], scenario: str, as_json: bool) -> None:
     wrong.
     """
     from hpctl.jobs import rehearsal
-    from hpctl.vocabulary.policy_file import merge_policy_files, read_policy_file
+    from hpctl.vocabulary.policy_file import merge_run_policy_files, read_run_policy_file
     from hpctl.vocabulary.run_policy import STOPS, RunAction
 
-    with convert_to_usage_errors():
+    with convert_errors_to_usage_errors():
         files, story = (
-            [read_policy_file(path) for path in policies],
+            [read_run_policy_file(path) for path in policies],
             rehearsal.read_policy_scenario(scenario),
         )
-    entries = rehearsal.simulate_scenario(merge_policy_files(files), story)
+    entries = rehearsal.simulate_policy_scenario(merge_run_policy_files(files), story)
     stop = next((p for p in reversed(entries) if p.action in STOPS), None)
     stop = stop if entries[-1].nodes == 0 else None
     view = PolicyTestView(
         policies,
         scenario,
         entries,
-        rehearsal.count_restarts(entries),
+        rehearsal.count_simulated_restarts(entries),
         held=stop.why if stop is not None and stop.action == RunAction.HOLD else "",
         ended=stop.why if stop is not None and stop.action == RunAction.END else "",
     )
@@ -211,20 +211,26 @@ def test(policies: tuple[str, ...], scenario: str, as_json: bool) -> None:
 @output.json_option
 def check(files: tuple[str, ...], as_json: bool) -> None:
     """Validate policy files: every problem at once, with its place. Exit code 1 where one is."""
-    from hpctl.jobs.decide import list_unreachable_ladder_actions
-    from hpctl.vocabulary.policy_file import PolicyError, merge_policy_files, read_policy_file
+    from hpctl.jobs.decide import list_unreachable_escalation_actions
+    from hpctl.vocabulary.policy_file import (
+        PolicyFileError,
+        merge_run_policy_files,
+        read_run_policy_file,
+    )
     from hpctl.vocabulary.run_policy import RunPolicy
 
-    usual = list_unreachable_ladder_actions(RunPolicy())
+    usual = list_unreachable_escalation_actions(RunPolicy())
 
-    def check_file(path: str) -> CheckedFile:
+    def check_policy_file(path: str) -> CheckedFile:
         try:
-            found = list_unreachable_ladder_actions(merge_policy_files([read_policy_file(path)]))
-        except PolicyError as error:
+            found = list_unreachable_escalation_actions(
+                merge_run_policy_files([read_run_policy_file(path)])
+            )
+        except PolicyFileError as error:
             return CheckedFile(path, error.problems)
         return CheckedFile(path, (), tuple(note for note in found if note not in usual))
 
-    view = PolicyCheckView(tuple(map(check_file, files)))
+    view = PolicyCheckView(tuple(map(check_policy_file, files)))
     output.show_view("policy-check", view, as_json)
     output.exit_with_code(
         ExitCode.PROBLEM if any(file.problems for file in view.files) else ExitCode.FINE
@@ -234,7 +240,7 @@ def check(files: tuple[str, ...], as_json: bool) -> None:
 @policy.command(short_help="Print a policy with every key, and the reasons.")
 def example() -> None:
     """Print a policy with every key at its default, and the reasons for them."""
-    from hpctl.vocabulary.policy_file import format_example_policy as text
+    from hpctl.vocabulary.policy_file import format_example_policy_file as text
 
     output.echo(text(), nl=False)
 
@@ -251,17 +257,17 @@ def show(files: tuple[str, ...], partition: str, config: str, as_json: bool) -> 
     from FILE; the later wins. On a machine without that configuration, such as a login node, it
     says so and shows what FILE makes of the defaults. Exit code 2: a FILE is wrong.
     """
-    from hpctl.vocabulary.policy_file import read_policy_file
+    from hpctl.vocabulary.policy_file import read_run_policy_file
 
-    with convert_to_usage_errors():
-        own = [read_policy_file(path) for path in files]
+    with convert_errors_to_usage_errors():
+        own = [read_run_policy_file(path) for path in files]
     layers = [*_load_cluster_policy_layers(config, partition), *own]
     names = ["cluster", f"partition {partition}"][: len(layers) - len(files)]
     view = PolicyShowView(partition, _list_policy_keys(layers, [*names, *files]))
     output.show_view("policy-show", view, as_json)
 
 
-def _load_cluster_policy_layers(config: str, partition: str) -> tuple[PolicyFile, ...]:
+def _load_cluster_policy_layers(config: str, partition: str) -> tuple[RunPolicyFile, ...]:
     """Return the cluster's layers; none where this machine has no configuration and none was
     named."""
     if config == output.DEFAULT_CONFIG and not os.path.lexists(config):
@@ -271,22 +277,22 @@ def _load_cluster_policy_layers(config: str, partition: str) -> tuple[PolicyFile
             err=True,
         )
         return ()
-    return config_loading.load_config(config).run_policy_layers(partition)
+    return config_loading.load_config(config).list_run_policy_layers(partition)
 
 
-def _list_policy_keys(layers: list[PolicyFile], names: list[str]) -> tuple[PolicyKey, ...]:
+def _list_policy_keys(layers: list[RunPolicyFile], names: list[str]) -> tuple[PolicyKey, ...]:
     """Return every key with its value; a section's keys by their dotted names."""
     from hpctl.vocabulary.policy_file import (
-        BackoffSection,
-        PolicyFile,
-        TreatmentSection,
-        merge_policy_files,
+        RestartBackoffSection,
+        RunPolicyFile,
+        TroubleTreatmentSection,
+        merge_run_policy_files,
     )
     from hpctl.vocabulary.trouble import TroubleKind
 
-    whole = merge_policy_files(layers)
+    whole = merge_run_policy_files(layers)
 
-    def find_source(*path: str) -> str:
+    def find_policy_key_source(*path: str) -> str:
         for layer, name in zip(reversed(layers), reversed(names), strict=True):
             value: object = layer.compact()
             for part in path:
@@ -295,18 +301,18 @@ def _list_policy_keys(layers: list[PolicyFile], names: list[str]) -> tuple[Polic
                 return name
         return "default"
 
-    plain = [name for name in PolicyFile.__struct_fields__ if name not in ("backoff", "on")]
+    plain = [name for name in RunPolicyFile.__struct_fields__ if name not in ("backoff", "on")]
     keys = [
-        PolicyKey(name, _format_policy_value(getattr(whole, name)), find_source(name))
+        PolicyKey(name, _format_policy_value(getattr(whole, name)), find_policy_key_source(name))
         for name in plain
     ]
-    for name in BackoffSection.__struct_fields__:
+    for name in RestartBackoffSection.__struct_fields__:
         value = _format_policy_value(getattr(whole.backoff, name))
-        keys.append(PolicyKey(f"backoff.{name}", value, find_source("backoff", name)))
+        keys.append(PolicyKey(f"backoff.{name}", value, find_policy_key_source("backoff", name)))
     for kind in TroubleKind:
         treatment = asdict(whole.treatment(kind))
-        for name in TreatmentSection.__struct_fields__:
-            where = find_source("on", kind, name)
+        for name in TroubleTreatmentSection.__struct_fields__:
+            where = find_policy_key_source("on", kind, name)
             if name == "ladder" or treatment[name] or where != "default":
                 keys.append(
                     PolicyKey(f"on.{kind}.{name}", _format_policy_value(treatment[name]), where)

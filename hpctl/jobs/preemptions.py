@@ -11,42 +11,42 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from hpctl.engine.journal.events import JobRecoveryOpened
-from hpctl.engine.preemption import describe_preemption, find_preemption
+from hpctl.engine.preemption import describe_preemption, find_preemption_of_job
 from hpctl.engine.view import PlanningView
-from hpctl.jobs.run_gates import RUN_GATES, GatedFailedRun
-from hpctl.toolkit.bounds import add_seconds
+from hpctl.jobs.run_gates import RUN_GATES, FailedRunDecision
+from hpctl.toolkit.bounds import add_seconds_within_bounds
 from hpctl.vocabulary.identity import JobAttempt, JobId, RecoveryId
-from hpctl.vocabulary.isolation import InconsistentState, isolate_each_call
+from hpctl.vocabulary.isolation import ItemProcessingFailure, process_items_capturing_failures
 from hpctl.vocabulary.policy import RecoveryPolicy
 from hpctl.vocabulary.recovery import make_recovery_id
-from hpctl.vocabulary.run_policy import RunAction, RunDecision
+from hpctl.vocabulary.run_policy import RunAction, RunActionDecision
 from hpctl.vocabulary.slurm_facts import SlurmJob
 
 RECENT: Final = timedelta(minutes=10)
 """An older preemption is not noted: the daemon did not run then, or was not installed yet."""
 
 
-def plan_preempted_jobs(
+def plan_preempted_job_recoveries(
     view: PlanningView, policy: RecoveryPolicy, taken: Collection[JobId], now: datetime
-) -> tuple[list[JobRecoveryOpened], list[InconsistentState]]:
+) -> tuple[list[JobRecoveryOpened], list[ItemProcessingFailure]]:
     """Return what opens for each registered job that was preempted, once it is known by which.
 
     `taken`: the jobs that something is decided on already.
     """
 
-    def decide_preempted_job(job: SlurmJob) -> JobRecoveryOpened | None:
+    def decide_preempted_job_recovery(job: SlurmJob) -> JobRecoveryOpened | None:
         if job.id in taken or job.id in view.state.open_jobs or view.is_quarantined(job.id):
             return None
-        return _plan_preempted_job(job, view, policy, now)
+        return _plan_preempted_job_recovery(job, view, policy, now)
 
     jobs = (view.scheduler.jobs.get(job) for job in view.ruled)
-    found, flaws = isolate_each_call(
-        "plan", filter(None, jobs), lambda job: job.id, decide_preempted_job
+    found, flaws = process_items_capturing_failures(
+        "plan", filter(None, jobs), lambda job: job.id, decide_preempted_job_recovery
     )
     return [decision for decision in found if decision is not None], flaws
 
 
-def _plan_preempted_job(
+def _plan_preempted_job_recovery(
     job: SlurmJob, view: PlanningView, policy: RecoveryPolicy, now: datetime
 ) -> JobRecoveryOpened | None:
     if job.state != "PENDING" or job.restarts == 0 or job.completing:
@@ -54,13 +54,14 @@ def _plan_preempted_job(
     attempt = JobAttempt(job.id, job.submit, job.restarts - 1)
     if _is_preemption_already_handled(attempt, view):
         return None
-    found = find_preemption(job, view.scheduler.jobs.values(), view.preemption)
+    found = find_preemption_of_job(job, view.scheduler.jobs.values(), view.preemption)
     if found is None or not found.certain or found.by is None or abs(now - found.at) > RECENT:
         return None
     why = describe_preemption(found)
-    answer = RunDecision(RunAction.NOTIFY, why)
+    answer = RunActionDecision(RunAction.NOTIFY, why)
     if any(
-        gate.gate(GatedFailedRun(job, answer), view, policy, now) is not None for gate in RUN_GATES
+        gate.gate(FailedRunDecision(job, answer), view, policy, now) is not None
+        for gate in RUN_GATES
     ):
         return None
     opened = len(view.state.jobs)
@@ -87,6 +88,6 @@ def _is_preemption_already_handled(attempt: JobAttempt, view: PlanningView) -> b
     return any(
         rec.attempt.job == attempt.job
         and rec.attempt.restarts == attempt.restarts
-        and rec.since > add_seconds(attempt.submit, -86400)
+        and rec.since > add_seconds_within_bounds(attempt.submit, -86400)
         for rec in view.state.jobs.values()
     )

@@ -8,10 +8,10 @@ from typing import Annotated
 from msgspec import Meta, Struct, field
 
 from hpctl.jobs.decide import (
-    PastTrouble,
+    PastJobFailure,
     RestartResources,
-    decide_trouble_action,
-    is_step_growth_worthwhile,
+    decide_job_failure_action,
+    is_restart_on_more_nodes_worthwhile,
 )
 from hpctl.toolkit import yaml_files
 from hpctl.toolkit.compat import UTC
@@ -23,13 +23,13 @@ from hpctl.vocabulary.run_policy import RESTARTS, STOPS, RunAction, RunPolicy
 from hpctl.vocabulary.trouble import Trouble, TroubleKind
 
 
-class ScenarioError(InvalidFileError):
+class InvalidPolicyScenarioError(InvalidFileError):
     """A scenario with problems: all of them, each with its place."""
 
     hint_text = "see docs/policies.md"
 
 
-class ScenarioEvent(Struct, frozen=True):
+class PolicyScenarioEvent(Struct, frozen=True):
     """A trouble (`kind`), nodes that are back in service, or a hold that is released."""
 
     at: SecondsOrNone
@@ -52,12 +52,12 @@ class ScenarioEvent(Struct, frozen=True):
             raise ValueError("is one of: kind, returned, released")
 
 
-class Scenario(Struct, frozen=True):
+class PolicyTestScenario(Struct, frozen=True):
     """A job on a cluster, and what happens to it. `pool`: nodes other than the job's and its
     spares."""
 
     nodes: Annotated[int, Meta(ge=1, le=10_000)]
-    events: Annotated[tuple[ScenarioEvent, ...], Meta(min_length=1, max_length=1000)]
+    events: Annotated[tuple[PolicyScenarioEvent, ...], Meta(min_length=1, max_length=1000)]
     spares: Count = 0
     pool: Count | None = None
     names: tuple[str, ...] = ()
@@ -76,7 +76,7 @@ class Scenario(Struct, frozen=True):
             named = (*event.returned, *filter(None, [event.node]))
             for name in named:
                 if name not in known:
-                    guess = yaml_files.suggest_word(name, list(known))
+                    guess = yaml_files.suggest_similar_word(name, list(known))
                     problems.append(f"event {number}: there is no node {name!r}{guess}")
         if problems:
             raise ValueError("; ".join(problems))
@@ -90,14 +90,16 @@ class Scenario(Struct, frozen=True):
         return tuple(map(NodeName, self.names or (f"n{i}" for i in range(1, count + 1))))
 
 
-def read_policy_scenario(path: str | Path) -> Scenario:
-    """Read and validate a file. Raises ScenarioError with every problem it has."""
-    return parse_scenario(yaml_files.read_limited_text(path, ScenarioError), str(path))
+def read_policy_scenario(path: str | Path) -> PolicyTestScenario:
+    """Read and validate a file. Raises InvalidPolicyScenarioError with every problem it has."""
+    return parse_policy_scenario(
+        yaml_files.read_size_limited_text(path, InvalidPolicyScenarioError), str(path)
+    )
 
 
-def parse_scenario(text: str, place: str = "<text>") -> Scenario:
-    """Validate YAML text. Raises ScenarioError with every problem it has."""
-    return yaml_files.parse_yaml_struct(Scenario, text, place, ScenarioError)
+def parse_policy_scenario(text: str, place: str = "<text>") -> PolicyTestScenario:
+    """Validate YAML text. Raises InvalidPolicyScenarioError with every problem it has."""
+    return yaml_files.parse_yaml_struct(PolicyTestScenario, text, place, InvalidPolicyScenarioError)
 
 
 class SimulatedEvent(Struct, frozen=True):
@@ -116,23 +118,25 @@ class SimulatedEvent(Struct, frozen=True):
     signature: str = ""
 
 
-class _SimulatedRun(Struct):
+class _SimulatedJobRun(Struct):
     """The job between two events."""
 
     policy: RunPolicy
-    scenario: Scenario
+    scenario: PolicyTestScenario
     allocation: list[NodeName]
     running: list[NodeName]
-    past: list[PastTrouble] = field(default_factory=list)
+    past: list[PastJobFailure] = field(default_factory=list)
     down: set[NodeName] = field(default_factory=set)
     returned: set[NodeName] = field(default_factory=set)
     over: str = ""
 
 
-def simulate_scenario(policy: RunPolicy, scenario: Scenario) -> tuple[SimulatedEvent, ...]:
+def simulate_policy_scenario(
+    policy: RunPolicy, scenario: PolicyTestScenario
+) -> tuple[SimulatedEvent, ...]:
     """Return the scenario's events in the order of their times, each with its answer. Pure."""
     size = scenario.nodes
-    run = _SimulatedRun(
+    run = _SimulatedJobRun(
         policy,
         scenario,
         list(scenario.cluster[: size + scenario.spares]),
@@ -143,27 +147,30 @@ def simulate_scenario(policy: RunPolicy, scenario: Scenario) -> tuple[SimulatedE
         for again in range(event.repeat):
             times.append((event.at + event.every_s * again, number, event))
     return tuple(
-        _simulate_event(run, at, event) for at, _, event in sorted(times, key=lambda t: t[:2])
+        _simulate_scenario_event(run, at, event)
+        for at, _, event in sorted(times, key=lambda t: t[:2])
     )
 
 
-def _simulate_event(run: _SimulatedRun, at_s: float, event: ScenarioEvent) -> SimulatedEvent:
+def _simulate_scenario_event(
+    run: _SimulatedJobRun, at_s: float, event: PolicyScenarioEvent
+) -> SimulatedEvent:
     if event.returned:
-        return _handle_returned_nodes(run, at_s, event)
+        return _simulate_returned_nodes(run, at_s, event)
     if event.released:
         why = "nothing is held or has ended"
         if run.past and run.past[-1].action in STOPS:
             why, run.over = f"let go again: {run.over}", ""
-            _make_new_allocation(run, ())
+            _simulate_new_allocation(run, ())
         return SimulatedEvent(at_s, "released", nodes=len(run.running), why=why)
     if run.over or event.kind is None:
         why = f"nothing runs: {run.over}"
         return SimulatedEvent(at_s, str(event.kind), event.node or "", event.rank, why=why)
-    return _simulate_trouble(run, at_s, event, event.kind)
+    return _simulate_job_failure(run, at_s, event, event.kind)
 
 
-def _simulate_trouble(
-    run: _SimulatedRun, at_s: float, event: ScenarioEvent, kind: TroubleKind
+def _simulate_job_failure(
+    run: _SimulatedJobRun, at_s: float, event: PolicyScenarioEvent, kind: TroubleKind
 ) -> SimulatedEvent:
     now = run.scenario.start + timedelta(seconds=at_s)
     node = None if event.node is None else NodeName(event.node)
@@ -183,14 +190,14 @@ def _simulate_trouble(
     means = _find_restart_resources(run, event.alive)
     if node is not None:
         run.returned.discard(node)
-    answer = decide_trouble_action(run.policy, run.past, trouble, means, now)
-    run.past.append(PastTrouble(trouble, answer.action))
+    answer = decide_job_failure_action(run.policy, run.past, trouble, means, now)
+    run.past.append(PastJobFailure(trouble, answer.action))
     if answer.action is RunAction.STEP:
         fit = [n for n in run.allocation if n not in run.down and n not in answer.exclude]
         stay = [n for n in fit if n in run.running]
         run.running = [*stay, *(n for n in fit if n not in stay)][: answer.size]
     elif answer.action is RunAction.REQUEUE or kind is TroubleKind.PREEMPTED:
-        _make_new_allocation(run, answer.exclude)
+        _simulate_new_allocation(run, answer.exclude)
     elif answer.action in STOPS:
         run.over, run.running = answer.why, []
     elif kind is TroubleKind.FINAL:
@@ -211,7 +218,7 @@ def _simulate_trouble(
     )
 
 
-def _find_restart_resources(run: _SimulatedRun, alive: bool | None) -> RestartResources:
+def _find_restart_resources(run: _SimulatedJobRun, alive: bool | None) -> RestartResources:
     healthy = tuple(n for n in run.allocation if n not in run.down)
     return RestartResources(
         process=run.scenario.process and not run.down & set(run.running),
@@ -226,7 +233,7 @@ def _find_restart_resources(run: _SimulatedRun, alive: bool | None) -> RestartRe
     )
 
 
-def _make_new_allocation(run: _SimulatedRun, exclude: Sequence[NodeName]) -> None:
+def _simulate_new_allocation(run: _SimulatedJobRun, exclude: Sequence[NodeName]) -> None:
     """Make a new allocation, as Slurm would give it: all nodes and spares, or at least enough."""
     fit = [n for n in run.scenario.cluster if n not in run.down and n not in exclude]
     size = run.scenario.nodes
@@ -235,37 +242,39 @@ def _make_new_allocation(run: _SimulatedRun, exclude: Sequence[NodeName]) -> Non
     run.running = run.allocation[:size]
 
 
-def _handle_returned_nodes(run: _SimulatedRun, at_s: float, event: ScenarioEvent) -> SimulatedEvent:
+def _simulate_returned_nodes(
+    run: _SimulatedJobRun, at_s: float, event: PolicyScenarioEvent
+) -> SimulatedEvent:
     names = set(map(NodeName, event.returned))
     run.down -= names
     run.returned |= names
-    action, why = _plan_returned_nodes(run)
+    action, why = _decide_use_of_returned_nodes(run)
     node = event.node or ",".join(event.returned)
     return SimulatedEvent(
         at_s, "returned", node, event.rank, action, nodes=len(run.running), why=why
     )
 
 
-def _plan_returned_nodes(run: _SimulatedRun) -> tuple[str, str]:
+def _decide_use_of_returned_nodes(run: _SimulatedJobRun) -> tuple[str, str]:
     """Return what the run does with the nodes that are back, and why."""
     if not run.running and not run.over:
-        _make_new_allocation(run, ())
+        _simulate_new_allocation(run, ())
         return "none", "the job that waited for nodes starts"
     have, size = len(run.running), run.scenario.nodes
     inside = min(size, len(_find_restart_resources(run, None).names))
     could = min(size, sum(n not in run.down for n in run.scenario.cluster))
     cost, left = run.scenario.restart_cost_s, run.scenario.remaining_s
-    if not have or not is_step_growth_worthwhile(run.policy, have, could, left, cost):
+    if not have or not is_restart_on_more_nodes_worthwhile(run.policy, have, could, left, cost):
         return "none", "nothing to do"
     how = "at its next checkpoint"
     if inside < could:
         # Slurm gives a running job no further node: it has to come back.
-        _make_new_allocation(run, ())
+        _simulate_new_allocation(run, ())
         how += ", by a requeue"
     run.running = [n for n in run.allocation if n not in run.down][:could]
     return "grow", f"grows from {have} to {could} nodes {how}: the gain is worth the restart"
 
 
-def count_restarts(entries: Sequence[SimulatedEvent]) -> int:
+def count_simulated_restarts(entries: Sequence[SimulatedEvent]) -> int:
     """Return how many of the answers ran the program again."""
     return sum(one.action in RESTARTS for one in entries)

@@ -38,23 +38,27 @@ from hpctl.engine.journal.events import JobReported
 from hpctl.engine.journal.port import Journal
 from hpctl.engine.state_disk import LOW as LOW_DISK
 from hpctl.jobs.former_run import describe_previous_run_end
-from hpctl.jobs.run_gates import explain_gate_block
-from hpctl.toolkit.errors import Unavailable
+from hpctl.jobs.run_gates import explain_job_gate_block
+from hpctl.toolkit.errors import ServiceUnavailable
 from hpctl.toolkit.rate_limiter import RateLimiter
 from hpctl.vocabulary.identity import JobId
 from hpctl.vocabulary.job_recovery import JobReport, RequestedAction
-from hpctl.vocabulary.pause import find_covering_pause
+from hpctl.vocabulary.pause import find_active_pause_covering_targets
 from hpctl.vocabulary.ports import Clock
 from hpctl.vocabulary.run_policy import RunAction
 from hpctl.vocabulary.slurm_facts import SlurmJob
 from hpctl.wire import job_reports as job_wire
 from hpctl.wire import munge
-from hpctl.wire.authentication import IntakeSettings, RequestRefusal, decode_request_body
-from hpctl.wire.proved_route import RefusalCounter, make_authenticated_route
+from hpctl.wire.authentication import (
+    IntakeAuthenticationSettings,
+    RequestRefusal,
+    decode_request_body,
+)
+from hpctl.wire.proved_route import RequestRefusalCounter, make_authenticated_post_route
 
 if TYPE_CHECKING:  # the intake's process has neither
     from hpctl.engine.live_config import LiveConfig
-    from hpctl.engine.loop_port import LoopPort
+    from hpctl.engine.loop_port import RecoveryLoopAccess
 
 PATIENCE_S: Final = 1.2
 """How long a report of a job that is not known yet waits for Slurm to be read again: its sender
@@ -71,12 +75,12 @@ Take = Callable[[JobReport, int, datetime], job_wire.JobReportAck]
 
 
 def make_job_report_route(
-    take: Take, settings: IntakeSettings, clock: Clock, registry: CollectorRegistry
+    take: Take, settings: IntakeAuthenticationSettings, clock: Clock, registry: CollectorRegistry
 ) -> Route:
     """Return the route for the intake's application."""
     jobs = _JobReportEndpoint(take, clock, registry)
-    refused = RefusalCounter("hpctl_job_reports_refused", "Job reports refused.", registry)
-    return make_authenticated_route(
+    refused = RequestRefusalCounter("hpctl_job_reports_refused", "Job reports refused.", registry)
+    return make_authenticated_post_route(
         path=job_wire.PATH,
         most=job_wire.MAX_BODY,
         settings=settings,
@@ -97,13 +101,15 @@ class _JobReportEndpoint:
 
     async def event(self, body: bytes, credential: munge.Credential) -> bytes:
         """Return the answer to one report. Raises Refusal."""
-        taken = await self._handle_report(
+        taken = await self._handle_job_report(
             decode_request_body(job_wire.decode_job_report, body), len(body), credential.uid
         )
         self._taken.inc()
         return job_wire.encode_job_report_ack(taken)
 
-    async def _handle_report(self, report: JobReport, size: int, uid: int) -> job_wire.JobReportAck:
+    async def _handle_job_report(
+        self, report: JobReport, size: int, uid: int
+    ) -> job_wire.JobReportAck:
         """Handle a report. A job that has just begun is waited for, until Slurm was read again."""
         if not self._reports.take(uid) or not self._bytes.take(uid, size):
             hint = "The supervisor handles its job itself."
@@ -146,7 +152,7 @@ class JobReportHandler:
     """
 
     def __init__(
-        self, journal: Journal, loop: LoopPort, live: LiveConfig, disk: Path | None = None
+        self, journal: Journal, loop: RecoveryLoopAccess, live: LiveConfig, disk: Path | None = None
     ) -> None:
         """`disk`: where the journal is, if it is on a disk of this host. `loop` is woken once for
         each report that is news: its `poke` limits the rate."""
@@ -158,7 +164,7 @@ class JobReportHandler:
 
     def take(self, report: JobReport, uid: int, asked: datetime) -> job_wire.JobReportAck:
         """Take in one report of an authenticated user, which came at `asked`. Raises Refusal."""
-        job = self._find_reported_job(report, asked)
+        job = self._find_job_of_report(report, asked)
         if uid not in (0, job.uid):
             raise RequestRefusal(
                 403,
@@ -167,13 +173,13 @@ class JobReportHandler:
                 "only the job's owner and root may speak for it",
             )
         with self._lock:
-            self._store_new_event(JobReported(self._loop.clock.now(), report, uid))
+            self._store_report_event_if_new(JobReported(self._loop.clock.now(), report, uid))
         pauses, now = self._loop.memory.state.pauses, self._loop.clock.now()
-        pause = find_covering_pause(pauses, now, job.nodes, job.partition.split(","))
-        why = explain_gate_block(
-            job, self._live.policy, self._loop.observer.find_stop_reason(), pause
+        pause = find_active_pause_covering_targets(pauses, now, job.nodes, job.partition.split(","))
+        why = explain_job_gate_block(
+            job, self._live.policy, self._loop.observer.find_kill_switch_reason(), pause
         )
-        layers = [f.compact() for f in self._live.config.run_policy_layers(job.partition)]
+        layers = [f.compact() for f in self._live.config.list_run_policy_layers(job.partition)]
         state = self._loop.memory.state
         former = (
             describe_previous_run_end(state, job.id, report.restarts) if report.restarts else ""
@@ -187,7 +193,7 @@ class JobReportHandler:
             "" if self._has_disk_space() else "the disk is nearly full: reports of jobs are refused"
         )
 
-    def _store_new_event(self, event: JobReported) -> None:
+    def _store_report_event_if_new(self, event: JobReported) -> None:
         """Keep an event in the journal where it is news, else in memory; a repeated report,
         nowhere."""
         now, job = time.monotonic(), event.report.job
@@ -198,7 +204,7 @@ class JobReportHandler:
                 or not _is_heartbeat_report(event.report, last.report)
                 or now - stored > LIFE_S
             ):
-                self._store_event(event)
+                self._append_report_event_to_journal(event)
                 stored = now
             self._news.put(event)
             self._loop.poke()
@@ -206,13 +212,13 @@ class JobReportHandler:
             del self._last[next(iter(self._last))]
         self._last[job] = (event, stored)
 
-    def _store_event(self, event: JobReported) -> None:
+    def _append_report_event_to_journal(self, event: JobReported) -> None:
         if not self._has_disk_space():
             hint = "Make room where state_dir is; the supervisor sees to its job itself."
             raise RequestRefusal(503, "low_disk", "the head node's disk is nearly full", hint)
         try:
             self._journal.append([event])
-        except (OSError, Unavailable) as error:
+        except (OSError, ServiceUnavailable) as error:
             raise RequestRefusal(503, "journal_unavailable", f"not stored: {error}", "") from error
 
     def _has_disk_space(self) -> bool:
@@ -234,10 +240,10 @@ class JobReportHandler:
             found.append(self._news.get())
         return found
 
-    def _find_reported_job(self, report: JobReport, asked: datetime) -> SlurmJob:
+    def _find_job_of_report(self, report: JobReport, asked: datetime) -> SlurmJob:
         try:
-            view = self._loop.observer.latest_slurm()
-        except Unavailable as error:
+            view = self._loop.observer.get_latest_slurm_view()
+        except ServiceUnavailable as error:
             raise RequestRefusal(503, "slurm_unavailable", str(error), error.hint) from error
         job = view.jobs.get(report.job)
         if view.as_of < asked and (job is None or report.restarts > job.restarts + 1):

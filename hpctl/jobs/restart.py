@@ -15,7 +15,7 @@ from enum import Enum
 
 from msgspec import Struct
 
-from hpctl.vocabulary.registration import Registration
+from hpctl.vocabulary.registration import JobRegistration
 
 
 class JobRestartSetup(Struct, frozen=True):
@@ -50,7 +50,7 @@ class RestartMethod(Enum):
         return self in (RestartMethod.PROCESS, RestartMethod.IN_PROCESS)
 
 
-def choose_restart_method(registered: Registration) -> RestartMethod:
+def choose_restart_method(registered: JobRegistration) -> RestartMethod:
     """Return the way of a registered job. Only its supervisor knows which launcher is in it."""
     return choose_first_restart_method(JobRestartSetup(registered.supervised))
 

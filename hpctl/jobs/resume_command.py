@@ -23,17 +23,17 @@ from msgspec.structs import replace
 from hpctl.engine import config_loading
 from hpctl.engine.completion import complete_job
 from hpctl.engine.config import Config
-from hpctl.engine.named_jobs import matches_job_id
+from hpctl.engine.named_jobs import is_job_matching_id
 from hpctl.engine.request_client import find_invoking_user
 from hpctl.engine.restart_time import CLOCK_MARGIN_S
 from hpctl.nodes.orders_command import lift_all_pauses
 from hpctl.toolkit import output
-from hpctl.toolkit.declared_view import ItemLines, JsonOnly, Layout
-from hpctl.toolkit.errors import HpctlError, Unavailable
+from hpctl.toolkit.declared_view import ItemTextLines, JsonOnly, Layout
+from hpctl.toolkit.errors import HpctlError, ServiceUnavailable
 from hpctl.toolkit.job_ids import parse_job_id
 from hpctl.toolkit.output import ExitCode
 from hpctl.vocabulary.outcome import Outcome, OutcomeKind
-from hpctl.vocabulary.registration import Registration, parse_registration_comment
+from hpctl.vocabulary.registration import JobRegistration, parse_registration_comment
 
 if TYPE_CHECKING:
     from hpctl.checkpoints.marks import CheckpointMark
@@ -66,7 +66,7 @@ class ResumeView(Struct, frozen=True):
     done: str = ""
     ok: bool = True
 
-    layout: ClassVar[Layout] = (ItemLines("lines", "{}"),)
+    layout: ClassVar[Layout] = (ItemTextLines("lines", "{}"),)
     json_only: ClassVar[JsonOnly] = (
         "job", "user", "from_step", "step", "checkpoint", "later", "skip", "by", "at", "why",
         "action", "mark", "done", "ok",
@@ -149,7 +149,7 @@ def resume(
             "pause: hpctl unpause.)"
         )
     scheduler, found = _read_single_job(config, job)
-    registered = _read_resumable_registration(found, job)
+    registered = _read_resumable_job_registration(found, job)
     directory = _expand_checkpoint_directory(found, registered)
     skip = "" if skip_batches is None else f"{from_step}:{from_step + skip_batches}"
     with act_as_user(found.uid):
@@ -163,9 +163,9 @@ def resume(
         later=later,
         skip=skip,
         by=find_invoking_user(),
-        at=output.now(),
+        at=output.get_current_utc_time(),
         why=why,
-        action=_choose_slurm_action(found),
+        action=_choose_requeue_or_release_action(found),
     )
     if dry_run:
         output.show_view("resume", view, as_json)
@@ -177,12 +177,12 @@ def resume(
             output.echo(line, err=True)
         state = found.state.lower()
         output.confirm(f"requeue job {found.shown}, which is {state}?", abort=True)
-    view = _write_mark_and_restart_job(view, scheduler, found, directory)
+    view = _write_resume_mark_and_restart_job(view, scheduler, found, directory)
     output.show_view("resume", view, as_json)
     output.exit_with_code(ExitCode.FINE if view.ok else ExitCode.PROBLEM)
 
 
-def _write_mark_and_restart_job(
+def _write_resume_mark_and_restart_job(
     view: ResumeView, scheduler: CliScheduler, job: SlurmJob, directory: Path
 ) -> ResumeView:
     """Write the mark, then requeue or release the job."""
@@ -217,7 +217,7 @@ def _make_resume_mark(view: ResumeView) -> CheckpointMark:
 
 def _read_single_job(config: str, text: str) -> tuple[CliScheduler, SlurmJob]:
     """Return the one job that an id names. Raises HpctlError, UsageError, Unavailable."""
-    from hpctl.engine.adapters import make_scheduler
+    from hpctl.engine.adapters import make_slurm_command_client
 
     asked = parse_job_id(text)
     if asked is None:
@@ -226,8 +226,8 @@ def _read_single_job(config: str, text: str) -> tuple[CliScheduler, SlurmJob]:
         )
     # On a login node there is no configuration; the commands are on PATH there.
     loaded = config_loading.load_config(config) if Path(config).exists() else Config()
-    scheduler = make_scheduler(loaded)
-    jobs = [job for job in scheduler.view().jobs.values() if matches_job_id(asked, job)]
+    scheduler = make_slurm_command_client(loaded)
+    jobs = [job for job in scheduler.view().jobs.values() if is_job_matching_id(asked, job)]
     if not jobs:
         raise HpctlError(
             f"Slurm does not know job {text}: it does not exist, or ended too long ago",
@@ -241,7 +241,7 @@ def _read_single_job(config: str, text: str) -> tuple[CliScheduler, SlurmJob]:
     return scheduler, jobs[0]
 
 
-def _read_resumable_registration(job: SlurmJob, text: str) -> Registration:
+def _read_resumable_job_registration(job: SlurmJob, text: str) -> JobRegistration:
     """Return how the job is registered. Raises HpctlError for a job that cannot go back, or may
     not."""
     if os.geteuid() not in (0, job.uid):
@@ -260,7 +260,7 @@ def _read_resumable_registration(job: SlurmJob, text: str) -> Registration:
             f"job {text} was submitted without --checkpoint-dir: each run starts at step 0",
             "Submit the job again with `hpctl sbatch --checkpoint-dir DIR`.",
         )
-    if not (job.requeue and job.batch) and _choose_slurm_action(job) == "requeue":
+    if not (job.requeue and job.batch) and _choose_requeue_or_release_action(job) == "requeue":
         raise HpctlError(
             f"Slurm cannot run job {text} again: it was submitted with --no-requeue",
             "Mark the bad checkpoint (`hpctl checkpoint mark DIR STEP`) and submit the job again.",
@@ -268,17 +268,17 @@ def _read_resumable_registration(job: SlurmJob, text: str) -> Registration:
     return registered
 
 
-def _choose_slurm_action(job: SlurmJob) -> str:
-    from hpctl.slurm.records import JobRecord
+def _choose_requeue_or_release_action(job: SlurmJob) -> str:
+    from hpctl.slurm.records import SlurmJobRecord
     from hpctl.slurm.rules import is_job_held
 
     if job.state != "PENDING":
         return "requeue"
-    by_slurm = job.held_after_run or job.held_at_launch or job.launch_failed
-    return "release" if by_slurm or is_job_held(JobRecord(job)) else "none"
+    by_slurm = job.is_held_after_requeue or job.is_held_at_launch or job.has_launch_failed
+    return "release" if by_slurm or is_job_held(SlurmJobRecord(job)) else "none"
 
 
-def _expand_checkpoint_directory(job: SlurmJob, registered: Registration) -> Path:
+def _expand_checkpoint_directory(job: SlurmJob, registered: JobRegistration) -> Path:
     values = {"{job_id}": str(job.array_job or job.id), "{array_task_id}": job.array_task or "0"}
     directory = registered.ckpt
     for name, value in values.items():
@@ -287,18 +287,18 @@ def _expand_checkpoint_directory(job: SlurmJob, registered: Registration) -> Pat
 
 
 def _find_resume_checkpoint(
-    directory: Path, registered: Registration, step: int
+    directory: Path, registered: JobRegistration, step: int
 ) -> tuple[CompleteCheckpoint, tuple[str, ...]]:
     """Return the checkpoint to resume from, and those after it. Raises HpctlError."""
     from hpctl.checkpoints import search
     from hpctl.checkpoints.mark_command import describe_available_steps
-    from hpctl.checkpoints.patterns import parse_patterns
-    from hpctl.checkpoints.remote import open_checkpoint_location
+    from hpctl.checkpoints.patterns import parse_checkpoint_file_patterns
+    from hpctl.checkpoints.remote import open_local_or_s3_checkpoint_path
 
-    declared = parse_patterns(registered.files)
+    declared = parse_checkpoint_file_patterns(registered.files)
     named = [str(directory), *(t for t in registered.tiers if not t.startswith("local:"))]
-    tiers, unseen = search.parse_tiers(named, open_checkpoint_location)
-    found = search.find_last_complete_checkpoint(tiers, declared=declared, most=step)
+    tiers, unseen = search.parse_checkpoint_storage_tiers(named, open_local_or_s3_checkpoint_path)
+    found = search.find_newest_complete_checkpoint_in_tiers(tiers, declared=declared, most=step)
     for away in (*unseen, *found.unseen):
         output.echo(f"hpctl: cannot read {away.place}: {away.why}", err=True)
     for flaw in found.marks.flaws:
@@ -306,7 +306,7 @@ def _find_resume_checkpoint(
     try:
         rows = search.list_checkpoints(directory, declared=declared)
     except OSError as error:
-        raise Unavailable(
+        raise ServiceUnavailable(
             f"cannot read the checkpoint directory {directory}: {error.strerror or error}",
             "Run the command on a machine that mounts the checkpoint directory.",
         ) from error
@@ -347,7 +347,7 @@ def _restart_job(action: str, scheduler: CliScheduler, job: SlurmJob) -> tuple[O
     _wait_for_next_second()
     started = scheduler.start_pending_job(job.id, ())
     while started.code in ("completing", "not_pending") and time.monotonic() < until:
-        if _has_run_started_again(scheduler, job):
+        if _has_job_started_again(scheduler, job):
             break
         time.sleep(LOOK_S)
         started = scheduler.start_pending_job(job.id, ())
@@ -366,7 +366,7 @@ def _is_job_completing(scheduler: CliScheduler, job: SlurmJob) -> bool:
     return record is not None and record.job.completing
 
 
-def _has_run_started_again(scheduler: CliScheduler, job: SlurmJob) -> bool:
+def _has_job_started_again(scheduler: CliScheduler, job: SlurmJob) -> bool:
     record = scheduler.job(job.id)
     return record is None or (record.job.restarts > job.restarts and record.job.running)
 

@@ -1,21 +1,22 @@
-"""Join what is known of a failed run: `explain_failure` finds the rank, the node and the kind.
+"""Join what is known of a failed run: `diagnose_run_failure` finds the rank, the node and the kind.
 
-`classify_crash` and `judge_step_end` say what ended a run by its log and exit codes, and a
+`classify_crash` and `diagnose_step_end` say what ended a run by its log and exit codes, and a
 supervisor sees that a run makes no progress. This module adds what other evidence shows of that
 trouble:
 
 | evidence | what it adds |
 |---|---|
-| flight recorder, NCCL's RAS, stacks | the rank that others await (`add_absent_rank_to_trouble`) |
+| flight recorder, NCCL's RAS, stacks | the rank that others await (`add_absent_rank_to_failure`) |
 | the ends that srun reports | the rank that left while the others waited |
 | the flight recorder | the rank whose tensor has another size |
 | the places of the ranks | the node |
 | the findings of that node | that the kernel killed the process for its memory |
 
 `hpctl run`, the end of a script, the daemon and the corpus of recorded failures call this function,
-and `hpctl.jobs.verdict.judge_run_failure` on what it returns. What one of them cannot know is empty
-in its RunFacts, or no witnesses. An explained trouble stays as it is when it is explained again, so
-the daemon explains what a supervisor has explained, with the findings that only the daemon has.
+and `hpctl.jobs.verdict.build_run_failure_verdict` on what it returns. What one of them cannot know
+is empty in its FailedRunContext, or no witnesses. An explained trouble stays as it is when it is
+explained again, so the daemon explains what a supervisor has explained, with the findings that only
+the daemon has.
 """
 
 from __future__ import annotations
@@ -34,15 +35,15 @@ from hpctl.jobs.crash import (
     PEER_LOST,
     SIZES_DIFFER,
     WORKER_DIED,
-    find_uncaught_exception,
+    classify_uncaught_exception,
     parse_rank_label,
 )
-from hpctl.jobs.hangs.flight_recorder import FlightRecorderCause
-from hpctl.jobs.hangs.ras_judge import JobRankNames
-from hpctl.jobs.launchers import find_first_process_end, is_launcher_log
-from hpctl.jobs.run.ending import add_node_to_trouble_text
+from hpctl.jobs.hangs.flight_recorder import FlightRecorderHangCause
+from hpctl.jobs.hangs.ras_judge import JobRankResolver
+from hpctl.jobs.launchers import find_first_launched_process_end, is_log_of_launcher_started_run
+from hpctl.jobs.run.ending import add_node_name_to_failure_text
 from hpctl.jobs.run.srun import SrunTaskEnd, find_failed_rank_node
-from hpctl.jobs.run.timeouts import TimeoutEvidence, add_absent_rank_to_trouble
+from hpctl.jobs.run.timeouts import CollectiveTimeoutEvidence, add_absent_rank_to_failure
 from hpctl.jobs.verdict import NEAR
 from hpctl.vocabulary.identity import JobId, NodeName
 from hpctl.vocabulary.model import Finding, NodeHealth
@@ -63,11 +64,11 @@ _LEAST_SIGNAL: Final = 128
 """Exit codes from here on are a shell's for signals."""
 _CLOSED: Final = "Connection closed by peer"
 
-AskWitnesses = Callable[[], tuple[TimeoutEvidence, JobRankNames]]
+AskWitnesses = Callable[[], tuple[CollectiveTimeoutEvidence, JobRankResolver]]
 """Returns what the witnesses say of the ranks that wait. It may take seconds: it reads dumps."""
 
 
-class RunFacts(Struct, frozen=True, kw_only=True):
+class FailedRunContext(Struct, frozen=True, kw_only=True):
     """What is known of a failed run besides its trouble; empty where it is not known.
 
     `tail` are the last lines of the job's log, of all ranks. `ends` are the ranks' ends that srun
@@ -87,13 +88,13 @@ class RunFacts(Struct, frozen=True, kw_only=True):
     job: str = ""
 
 
-LocateRank = Callable[[Trouble, RunFacts], Trouble]
+LocateRank = Callable[[Trouble, FailedRunContext], Trouble]
 """Returns a trouble with the node on which its rank ran."""
 
 
-def explain_failure(
+def diagnose_run_failure(
     trouble: Trouble,
-    facts: RunFacts,
+    facts: FailedRunContext,
     ask: AskWitnesses | None = None,
     locate: LocateRank | None = None,
 ) -> Trouble:
@@ -103,34 +104,38 @@ def explain_failure(
     `ask` is called where ranks waited for others; None: there are no witnesses. `locate` adds the
     node, where a caller has to read it in the log; None: by the places in `facts`.
     """
-    trouble = (locate or _add_rank_node)(_add_responsible_rank(trouble, facts, ask), facts)
+    trouble = (locate or _add_node_of_failed_rank)(
+        _add_responsible_rank_to_failure(trouble, facts, ask), facts
+    )
     if facts.tail or facts.ends:
         # Where neither is known, the trouble was reported and keeps the words of its report.
-        trouble = add_node_to_trouble_text(trouble)
-    return _explain_oom_kill(trouble, facts)
+        trouble = add_node_name_to_failure_text(trouble)
+    return _mark_kill_as_out_of_memory(trouble, facts)
 
 
-def explain_hang(hang: Trouble, facts: RunFacts, ask: AskWitnesses, policy: RunPolicy) -> Trouble:
+def diagnose_run_hang(
+    hang: Trouble, facts: FailedRunContext, ask: AskWitnesses, policy: RunPolicy
+) -> Trouble:
     """Return the trouble of a run that makes no progress, with the rank that the others wait for.
 
     The words of `hang`, which say for how long nothing moved, stay at the end of the sentence. A
     job whose policy restarts no hang is not restarted for what causes one either: it stays a HANG.
     """
     said, names = ask()
-    named = _add_uncaught_exception(add_absent_rank_to_trouble(hang, said, names), facts)
+    named = _add_uncaught_exception_to_hang(add_absent_rank_to_failure(hang, said, names), facts)
     if said.flight.world != len(facts.task_nodes):
         facts = replace(facts, task_nodes={})
     if hang.why not in named.why:
         named = replace(named, why=f"{named.why}; {hang.why}")
     if RESTARTS.isdisjoint(policy.treatment(TroubleKind.HANG).ladder):
         named = replace(named, kind=TroubleKind.HANG)
-    return add_node_to_trouble_text(_add_rank_node(named, facts))
+    return add_node_name_to_failure_text(_add_node_of_failed_rank(named, facts))
 
 
-def _add_uncaught_exception(hang: Trouble, facts: RunFacts) -> Trouble:
+def _add_uncaught_exception_to_hang(hang: Trouble, facts: FailedRunContext) -> Trouble:
     """Return a hang with the exception that ended the rank, or a thread of it, while its process
     lives on: that is why it does not come."""
-    raised = find_uncaught_exception(hang, facts.tail)
+    raised = classify_uncaught_exception(hang, facts.tail)
     if raised is None or hang.hang_place is HangPlace.STOPPED:
         return hang
     rank = hang.rank if raised.rank is None else raised.rank
@@ -144,46 +149,56 @@ def _add_uncaught_exception(hang: Trouble, facts: RunFacts) -> Trouble:
     )
 
 
-def explain_failure_by_node_findings(
+def add_node_findings_to_failure(
     trouble: Trouble, nodes: Sequence[NodeName], health: Mapping[NodeName, NodeHealth], job: JobId
 ) -> Trouble:
     """Return the trouble of a job's run with what the findings of its nodes show of it."""
     places = {*nodes, *filter(None, (trouble.node,))}
     findings = {name: health[name].findings for name in places if name in health}
-    return explain_failure(trouble, RunFacts(nodes=nodes, findings=findings, job=str(job)))
+    return diagnose_run_failure(
+        trouble, FailedRunContext(nodes=nodes, findings=findings, job=str(job))
+    )
 
 
 _ENDED_FROM_OUTSIDE: Final = (TroubleKind.TIME_LIMIT, TroubleKind.PREEMPTED, TroubleKind.FINAL)
 """Ends of a run that Slurm or its owner asked for: launchers then print a signal of some rank."""
 
 
-def _add_responsible_rank(trouble: Trouble, facts: RunFacts, ask: AskWitnesses | None) -> Trouble:
+def _add_responsible_rank_to_failure(
+    trouble: Trouble, facts: FailedRunContext, ask: AskWitnesses | None
+) -> Trouble:
     """Return the trouble with the rank behind it, where it is known only from the other ranks, or
     from its number on its node."""
     if trouble.kind in _ENDED_FROM_OUTSIDE:
         return trouble
     if trouble.signature == SIZES_DIFFER:
         sent = _find_oversized_message_sender(trouble, facts)
-        return sent or (trouble if ask is None else _add_rank_by_tensor_size(trouble, ask))
+        return sent or (
+            trouble if ask is None else _add_rank_with_mismatched_tensor_size(trouble, ask)
+        )
     if trouble.signature == CALLS_DIFFER:
         return (
             trouble
             if ask is None or trouble.rank is not None
-            else _add_rank_by_collective_mismatch(trouble, ask)
+            else _add_rank_with_mismatched_collective(trouble, ask)
         )
     if trouble.kind not in (TroubleKind.NETWORK, TroubleKind.HANG):
-        return _add_killed_rank(_add_rank_from_local_rank(trouble, facts), facts, ask)
-    left = _add_first_failed_rank(trouble, facts) or _add_first_exited_rank(trouble, facts)
+        return _add_rank_of_killed_process(
+            _add_global_rank_from_local_rank(trouble, facts), facts, ask
+        )
+    left = _add_first_failed_rank_to_failure(trouble, facts) or _add_first_exited_rank_to_failure(
+        trouble, facts
+    )
     if left is not None:
         return left
     # A network port that failed names its own node: nothing is left to ask.
     if ask is None or trouble.node is not None:
         return trouble
     said, names = ask()
-    return _add_rank_without_dump(add_absent_rank_to_trouble(trouble, said, names), said)
+    return _add_rank_that_wrote_no_dump(add_absent_rank_to_failure(trouble, said, names), said)
 
 
-def _add_rank_without_dump(trouble: Trouble, said: TimeoutEvidence) -> Trouble:
+def _add_rank_that_wrote_no_dump(trouble: Trouble, said: CollectiveTimeoutEvidence) -> Trouble:
     """Return the trouble of ranks that lost a peer with the one rank that wrote no dump, where
     nothing else names a rank: a process that a signal ends writes none."""
     gone = said.flight.only_silent
@@ -202,12 +217,12 @@ def _add_rank_without_dump(trouble: Trouble, said: TimeoutEvidence) -> Trouble:
     )
 
 
-def _add_rank_from_local_rank(trouble: Trouble, facts: RunFacts) -> Trouble:
+def _add_global_rank_from_local_rank(trouble: Trouble, facts: FailedRunContext) -> Trouble:
     """Return the trouble with the rank that a launcher names by its number on its node, where the
     ranks of that node are known."""
     if trouble.rank is not None:
         return trouble
-    end = find_first_process_end(facts.tail)
+    end = find_first_launched_process_end(facts.tail)
     if end is None or end.local is None:
         return trouble
     places = {*facts.rank_nodes.values(), *facts.task_nodes.values(), *facts.nodes}
@@ -221,13 +236,15 @@ def _add_rank_from_local_rank(trouble: Trouble, facts: RunFacts) -> Trouble:
     return replace(trouble, why=f"rank {rank}: {trouble.why}", rank=rank, node=node)
 
 
-def _add_killed_rank(trouble: Trouble, facts: RunFacts, ask: AskWitnesses | None) -> Trouble:
+def _add_rank_of_killed_process(
+    trouble: Trouble, facts: FailedRunContext, ask: AskWitnesses | None
+) -> Trouble:
     """Return the trouble of a killed process with its rank, where a launcher does not name it and
     the dumps show one rank that wrote none: a killed rank writes none."""
     if trouble.kind is not TroubleKind.KILLED or trouble.rank is not None or ask is None:
         return trouble
     flight = ask()[0].flight
-    if flight.cause is not FlightRecorderCause.SILENT or len(flight.ranks) != 1:
+    if flight.cause is not FlightRecorderHangCause.SILENT or len(flight.ranks) != 1:
         return trouble
     (rank,) = flight.ranks
     place = facts.rank_nodes.get(rank)
@@ -236,14 +253,14 @@ def _add_killed_rank(trouble: Trouble, facts: RunFacts, ask: AskWitnesses | None
     return replace(trouble, why=f"rank {rank}: {trouble.why}", rank=rank)
 
 
-def _find_oversized_message_sender(trouble: Trouble, facts: RunFacts) -> Trouble | None:
+def _find_oversized_message_sender(trouble: Trouble, facts: FailedRunContext) -> Trouble | None:
     """Return the trouble with the rank whose message was too long for all others; None where that
     is open.
 
     A rank that gets a longer message than it waits for aborts. Where all ranks but one did, they
     got it from that one. A rank that waits for too little aborts, and is the only one to do so.
     """
-    if _uses_rank_launcher(facts):
+    if _has_rank_launchers_as_srun_tasks(facts):
         return None
     aborted = [end for end in facts.ends if end.code == _ABORT_CODE]
     others = [rank for rank in range(facts.world) if not _has_rank_ended(rank, aborted)]
@@ -254,29 +271,31 @@ def _find_oversized_message_sender(trouble: Trouble, facts: RunFacts) -> Trouble
     return replace(trouble, why=why, rank=rank, node=None)
 
 
-def _add_rank_by_collective_mismatch(trouble: Trouble, ask: AskWitnesses) -> Trouble:
+def _add_rank_with_mismatched_collective(trouble: Trouble, ask: AskWitnesses) -> Trouble:
     """Return the trouble of ranks that call different collectives with the rank that differs from
     most others, where the dumps show it."""
     said, names = ask()
-    if said.flight.cause is not FlightRecorderCause.DIFFERENT:
+    if said.flight.cause is not FlightRecorderHangCause.DIFFERENT:
         return trouble
-    return add_absent_rank_to_trouble(trouble, TimeoutEvidence(said.flight), names)
+    return add_absent_rank_to_failure(trouble, CollectiveTimeoutEvidence(said.flight), names)
 
 
-def _add_rank_by_tensor_size(trouble: Trouble, ask: AskWitnesses) -> Trouble:
+def _add_rank_with_mismatched_tensor_size(trouble: Trouble, ask: AskWitnesses) -> Trouble:
     """Return the trouble with the rank whose tensor has another size than the others', where the
     dumps show it: the rank that reports it may be the one that is right."""
     said, names = ask()
-    if said.flight.cause is FlightRecorderCause.DIFFERENT:
-        return add_absent_rank_to_trouble(trouble, TimeoutEvidence(said.flight), names)
-    odd = _find_tensor_size_outlier(trouble.rank, dict(said.flight.last_sizes))
+    if said.flight.cause is FlightRecorderHangCause.DIFFERENT:
+        return add_absent_rank_to_failure(trouble, CollectiveTimeoutEvidence(said.flight), names)
+    odd = _find_rank_with_outlier_tensor_size(trouble.rank, dict(said.flight.last_sizes))
     if odd in (None, trouble.rank):
         return trouble
     why = f"rank {odd}: {SIZES_DIFFER}: that of rank {trouble.rank} and most others is shorter"
     return replace(trouble, why=why, rank=odd, node=None)
 
 
-def _find_tensor_size_outlier(reporter: int | None, sizes: Mapping[int, int]) -> int | None:
+def _find_rank_with_outlier_tensor_size(
+    reporter: int | None, sizes: Mapping[int, int]
+) -> int | None:
     """Return the rank whose tensor has another size than those of most others; None where that is
     open.
 
@@ -292,13 +311,13 @@ def _find_tensor_size_outlier(reporter: int | None, sizes: Mapping[int, int]) ->
     return next(rank for rank, size in known.items() if size == counts[1][0])
 
 
-def _add_first_failed_rank(trouble: Trouble, facts: RunFacts) -> Trouble | None:
+def _add_first_failed_rank_to_failure(trouble: Trouble, facts: FailedRunContext) -> Trouble | None:
     """Return the trouble of the rank that ended first, by an exit code and without an error of
     Python's, where the other ranks report that it closed its connections; None where there is none.
 
     torch begins each line of an exception with the rank (c10d's hook for exceptions).
     """
-    if trouble.signature != PEER_LOST or _uses_rank_launcher(facts) or not facts.ends:
+    if trouble.signature != PEER_LOST or _has_rank_launchers_as_srun_tasks(facts) or not facts.ends:
         return None
     first = facts.ends[0]
     closed = {parse_rank_label(line) for line in facts.tail if _CLOSED in line} - {None}
@@ -318,7 +337,7 @@ def _add_first_failed_rank(trouble: Trouble, facts: RunFacts) -> Trouble | None:
     )
 
 
-def _add_first_exited_rank(trouble: Trouble, facts: RunFacts) -> Trouble | None:
+def _add_first_exited_rank_to_failure(trouble: Trouble, facts: FailedRunContext) -> Trouble | None:
     """Return the trouble with the rank that ended without an error while the others waited; None
     where there is no such rank.
 
@@ -327,7 +346,7 @@ def _add_first_exited_rank(trouble: Trouble, facts: RunFacts) -> Trouble | None:
     remaining one has left: its program came to its end before the others'.
     """
     closed = any(_CLOSED in line for line in facts.tail)
-    if trouble.signature != PEER_LOST or not closed or _uses_rank_launcher(facts):
+    if trouble.signature != PEER_LOST or not closed or _has_rank_launchers_as_srun_tasks(facts):
         return None
     absent = [rank for rank in range(facts.world) if not _has_rank_ended(rank, facts.ends)]
     if len(absent) != 1 or not facts.ends or any(end.code != 1 for end in facts.ends):
@@ -344,46 +363,48 @@ def _has_rank_ended(rank: int, ends: Sequence[SrunTaskEnd]) -> bool:
     return any(first <= rank <= last for first, last in spans)
 
 
-def _add_rank_node(trouble: Trouble, facts: RunFacts) -> Trouble:
+def _add_node_of_failed_rank(trouble: Trouble, facts: FailedRunContext) -> Trouble:
     """Return the trouble with the node on which its rank ran, where it names none."""
     if trouble.node is not None or trouble.rank is None:
         return trouble
     node = facts.rank_nodes.get(trouble.rank)
-    if node is None and not _uses_rank_launcher(facts):
-        node = find_task_node(trouble, facts)
+    if node is None and not _has_rank_launchers_as_srun_tasks(facts):
+        node = find_node_of_failed_task(trouble, facts)
     return replace(trouble, node=node)
 
 
-def find_task_node(trouble: Trouble, facts: RunFacts) -> NodeName | None:
+def find_node_of_failed_task(trouble: Trouble, facts: FailedRunContext) -> NodeName | None:
     """Return the node of the task with the number of a trouble's rank; None where that may not be
     the rank's own."""
     if trouble.rank is None:
         return None
     # A task of srun's may start several ranks, unseen: the rank that an error in the log names is
     # the task of that number only where that task was the first to end.
-    is_task = _is_rank_inferred_from_peers(trouble) or _has_rank_ended(trouble.rank, facts.ends[:1])
+    is_task = _is_failed_rank_inferred_from_peers(trouble) or _has_rank_ended(
+        trouble.rank, facts.ends[:1]
+    )
     if not is_task:
         return None
     return find_failed_rank_node(trouble.rank, facts.ends) or facts.task_nodes.get(trouble.rank)
 
 
-def _is_rank_inferred_from_peers(trouble: Trouble) -> bool:
+def _is_failed_rank_inferred_from_peers(trouble: Trouble) -> bool:
     """Return whether a trouble's rank is known from what the other ranks wait for."""
     compared = trouble.signature in (SIZES_DIFFER, CALLS_DIFFER)
     return compared or trouble.kind in (TroubleKind.HANG, TroubleKind.NETWORK)
 
 
-def _uses_rank_launcher(facts: RunFacts) -> bool:
+def _has_rank_launchers_as_srun_tasks(facts: FailedRunContext) -> bool:
     """Return whether srun's tasks are launchers, whose numbers are not the ranks'.
 
     A launcher that has said nothing shows by the number of ranks that have reported themselves.
     """
     tasks = len(facts.task_nodes)
     more = max(facts.rank_nodes, default=-1) >= tasks > 0
-    return more or is_launcher_log(facts.tail)
+    return more or is_log_of_launcher_started_run(facts.tail)
 
 
-def _explain_oom_kill(trouble: Trouble, facts: RunFacts) -> Trouble:
+def _mark_kill_as_out_of_memory(trouble: Trouble, facts: FailedRunContext) -> Trouble:
     """Return the trouble of a killed process as one of memory, where the kernel of its node killed
     a process for its memory near the run's end (mm/oom_kill.c sends SIGKILL)."""
     if not _is_possible_oom_kill(trouble):
@@ -415,9 +436,9 @@ def _is_possible_oom_kill(trouble: Trouble) -> bool:
     )
 
 
-def remove_kill_explanation(trouble: Trouble) -> Trouble:
-    """Return a trouble without what `explain_failure` adds to a kill by findings of the moment, to
-    tell whether two troubles are the same one."""
+def remove_findings_from_kill_failure(trouble: Trouble) -> Trouble:
+    """Return a trouble without what `diagnose_run_failure` adds to a kill by findings of the
+    moment, to tell whether two troubles are the same one."""
     if trouble.signature == WORKER_DIED:
         return replace(trouble, kind=TroubleKind.CRASH, why="")
     killed = trouble.kind in (TroubleKind.KILLED, TroubleKind.HOST_MEMORY)

@@ -6,56 +6,58 @@ from typing import Final
 
 from msgspec import Struct
 
-from hpctl.engine.view import PlanningView, is_fresh
-from hpctl.vocabulary.pause import Pause, find_covering_pause
+from hpctl.engine.view import PlanningView, is_timestamp_fresh
+from hpctl.vocabulary.pause import Pause, find_active_pause_covering_targets
 from hpctl.vocabulary.policy import OperatingMode, RecoveryPolicy
-from hpctl.vocabulary.run_policy import RunAction, RunDecision
+from hpctl.vocabulary.run_policy import RunAction, RunActionDecision
 from hpctl.vocabulary.slurm_facts import SlurmJob
 
 
-class GatedFailedRun(Struct, frozen=True):
+class FailedRunDecision(Struct, frozen=True):
     """A run that went wrong, and what is to be done about it."""
 
     job: SlurmJob
-    answer: RunDecision
+    answer: RunActionDecision
 
 
-RunGate = Callable[[GatedFailedRun, PlanningView, RecoveryPolicy, datetime], str | None]
+RunGate = Callable[[FailedRunDecision, PlanningView, RecoveryPolicy, datetime], str | None]
 
 
-def check_kill_switch(
-    run: GatedFailedRun, view: PlanningView, policy: RecoveryPolicy, now: datetime
+def explain_run_block_by_kill_switch(
+    run: FailedRunDecision, view: PlanningView, policy: RecoveryPolicy, now: datetime
 ) -> str | None:
     """The kill-switch file exists."""
     return view.stopped or None
 
 
-def check_pause(
-    run: GatedFailedRun, view: PlanningView, policy: RecoveryPolicy, now: datetime
+def explain_run_block_by_pause(
+    run: FailedRunDecision, view: PlanningView, policy: RecoveryPolicy, now: datetime
 ) -> str | None:
     """An operator has paused hpctl, for the cluster, the job's partition or a node of it."""
-    pause = find_covering_pause(view.state.pauses, now, run.job.nodes, run.job.partition.split(","))
+    pause = find_active_pause_covering_targets(
+        view.state.pauses, now, run.job.nodes, run.job.partition.split(",")
+    )
     return None if pause is None else pause.text
 
 
-def check_stale_facts(
-    run: GatedFailedRun, view: PlanningView, policy: RecoveryPolicy, now: datetime
+def explain_run_block_by_stale_readings(
+    run: FailedRunDecision, view: PlanningView, policy: RecoveryPolicy, now: datetime
 ) -> str | None:
     """Slurm, the cloud or the node's agent has not been read lately."""
-    if view.current and is_fresh(view.scheduler.valid_at, policy.ages.scheduler_s, now):
+    if view.current and is_timestamp_fresh(view.scheduler.valid_at, policy.ages.scheduler_s, now):
         return None
     return f"Slurm was last read at {view.scheduler.valid_at:%H:%M:%S}"
 
 
-def check_allowed_partitions(
-    run: GatedFailedRun, view: PlanningView, policy: RecoveryPolicy, now: datetime
+def explain_run_block_by_partition(
+    run: FailedRunDecision, view: PlanningView, policy: RecoveryPolicy, now: datetime
 ) -> str | None:
     """The job is in none of the partitions where hpctl may act."""
     return _explain_disallowed_partition(run.job, policy) or None
 
 
-def check_observe_mode(
-    run: GatedFailedRun, view: PlanningView, policy: RecoveryPolicy, now: datetime
+def explain_run_block_by_observe_mode(
+    run: FailedRunDecision, view: PlanningView, policy: RecoveryPolicy, now: datetime
 ) -> str | None:
     """Mode observe only journals. Last: what passes the others shows here."""
     if policy.mode is not OperatingMode.OBSERVE:
@@ -68,7 +70,7 @@ def check_observe_mode(
     return f"mode observe: would {would} job {run.job.shown}{after}{without}: {answer.why}"
 
 
-class RunGateRow(Struct, frozen=True):
+class NamedRunGate(Struct, frozen=True):
     """A gate and its name."""
 
     name: str
@@ -76,15 +78,15 @@ class RunGateRow(Struct, frozen=True):
 
 
 RUN_GATES: Final = (
-    RunGateRow("kill_switch", check_kill_switch),
-    RunGateRow("paused", check_pause),
-    RunGateRow("stale_facts", check_stale_facts),
-    RunGateRow("not_allowed", check_allowed_partitions),
-    RunGateRow("observing", check_observe_mode),
+    NamedRunGate("kill_switch", explain_run_block_by_kill_switch),
+    NamedRunGate("paused", explain_run_block_by_pause),
+    NamedRunGate("stale_facts", explain_run_block_by_stale_readings),
+    NamedRunGate("not_allowed", explain_run_block_by_partition),
+    NamedRunGate("observing", explain_run_block_by_observe_mode),
 )
 
 
-def explain_gate_block(
+def explain_job_gate_block(
     job: SlurmJob, policy: RecoveryPolicy, stopped: str, pause: Pause | None
 ) -> str:
     """Return why hpctl would not act on this job now, in the words sent to its supervisor; empty

@@ -12,7 +12,11 @@ import sys
 from pathlib import Path
 
 from hpctl.jobs.sbatch import context
-from hpctl.jobs.sbatch.options import HpctlOptions, OptionValue, parse_sbatch_command_line
+from hpctl.jobs.sbatch.options import (
+    HpctlOptionValue,
+    ParsedHpctlOptions,
+    parse_sbatch_command_line,
+)
 from hpctl.toolkit.bounds import make_printable
 from hpctl.toolkit.compat import SAFE_PATH
 from hpctl.toolkit.errors import HpctlError
@@ -24,10 +28,10 @@ def main(arguments: list[str]) -> int:
     """Answer one question. Exit code 0 where the answer is there."""
     try:
         kind, directory, policy, *text = arguments
-        answer = {"sbatch": _rewrite_sbatch_options, "srun": _rewrite_srun_step}[kind](
-            Path(directory), policy, text
-        )
-        _write_answer_file(Path(directory), answer)
+        answer = {"sbatch": _rewrite_sbatch_options, "srun": _rewrite_srun_command_with_supervisor}[
+            kind
+        ](Path(directory), policy, text)
+        _write_rewritten_arguments_file(Path(directory), answer)
     except HpctlError as error:
         print(
             make_printable(f"hpctl: {error}\n  {error.hint}".rstrip(), lines=True), file=sys.stderr
@@ -40,7 +44,7 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _write_answer_file(directory: Path, answer: list[str]) -> None:
+def _write_rewritten_arguments_file(directory: Path, answer: list[str]) -> None:
     """Write the command, whole or not at all. Raises OSError."""
     part = directory / f"{ANSWER}.part"
     part.write_bytes(b"".join(os.fsencode(word) + b"\0" for word in answer))
@@ -52,14 +56,16 @@ def _rewrite_sbatch_options(directory: Path, policy: str, args: list[str]) -> li
     from hpctl.jobs.sbatch import command
 
     line = parse_sbatch_command_line([*([f"--policy={policy}"] if policy else []), *args])
-    _, submission = command.plan_sbatch_submission(line)
+    _, submission = command.plan_submission_from_command_line(line)
     command.print_submission_warnings(submission, quiet="quiet" in line.given)
     for base in submission.bases:
         command.create_checkpoint_directory(base)
     return ["sbatch", *command.build_sbatch_arguments(line, submission, directory)]
 
 
-def _rewrite_srun_step(_directory: Path, policy: str, args: list[str]) -> list[str]:
+def _rewrite_srun_command_with_supervisor(
+    _directory: Path, policy: str, args: list[str]
+) -> list[str]:
     """Return the step under a supervisor. What would only come out when that starts comes out
     now."""
     for name in ("hpctl.jobs.run.command", "hpctl.jobs.run.supervise", "hpctl.jobs.crash"):
@@ -70,10 +76,10 @@ def _rewrite_srun_step(_directory: Path, policy: str, args: list[str]) -> list[s
     read_run_settings(parse_srun_command(args), os.environ)
     options: list[str] = []
     if policy:
-        asked = HpctlOptions(policy=OptionValue(policy, f"--resilient={policy}"))
+        asked = ParsedHpctlOptions(policy=HpctlOptionValue(policy, f"--resilient={policy}"))
         cwd = context.read_working_directory()
-        context.load_job_policy(asked, os.environ, cwd)
-        options = ["--policy", str(context.find_policy_file(policy, os.environ, cwd))]
+        context.load_job_recovery_policy(asked, os.environ, cwd)
+        options = ["--policy", str(context.find_job_policy_file(policy, os.environ, cwd))]
     return [sys.executable, *SAFE_PATH, "hpctl", "run", *options, "--", *args]
 
 

@@ -24,7 +24,7 @@ parenthesis that begins its tensors' devices: those differ by rank."""
 _FIELD: Final = re.compile(r"(OpType|TensorShape|SequenceNumber)=([^=]{1,400}?)(?:, (?=[A-Z])|$)")
 
 
-def find_missing_ranks(lines: Iterable[str]) -> tuple[str, int | None] | None:
+def find_ranks_missing_from_barrier(lines: Iterable[str]) -> tuple[str, int | None] | None:
     """Return who did not come to a monitored barrier, as a sentence, and the rank where it is one;
     None where no line names a rank."""
     found = next(filter(None, map(_BARRIER.search, lines)), None)

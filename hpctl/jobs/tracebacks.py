@@ -132,10 +132,12 @@ class ParsedException(Struct, frozen=True):
     @property
     def signature(self) -> str:
         """Return a text that is the same for the same error in another run."""
-        return f"{self.name} in {self.where}: {mask_variable_parts(self.message)}"[:SIGNATURE_CHARS]
+        return f"{self.name} in {self.where}: {mask_addresses_and_numbers(self.message)}"[
+            :SIGNATURE_CHARS
+        ]
 
 
-class _OpenTraceback(Struct):
+class _UnfinishedTraceback(Struct):
     """A traceback whose end has not come."""
 
     line: int
@@ -147,7 +149,7 @@ class _OpenTraceback(Struct):
 class _TracebackReader(Struct):
     """The tracebacks that have begun and the last that ended, by the prefix of their lines."""
 
-    begun: dict[str, _OpenTraceback] = field(default_factory=dict)
+    begun: dict[str, _UnfinishedTraceback] = field(default_factory=dict)
     unparsed: dict[str, tuple[int, str, str]] = field(default_factory=dict)
     ended: dict[str, int] = field(default_factory=dict)
     after: dict[str, int | None] = field(default_factory=dict)
@@ -183,7 +185,7 @@ def parse_mpi_rank(prefix: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def find_tracebacks(lines: Sequence[str]) -> Iterator[ParsedException]:
+def find_traceback_exceptions(lines: Sequence[str]) -> Iterator[ParsedException]:
     """Yield every traceback that ends in an exception, each rank's lines read apart by their
     prefix."""
     reader = _TracebackReader()
@@ -191,10 +193,12 @@ def find_tracebacks(lines: Sequence[str]) -> Iterator[ParsedException]:
     for number, line in enumerate(bare):
         if _SLURM.match(line):
             continue  # of srun or slurmstepd, which write between the lines of the ranks
-        stream, text = _detect_stream_prefix(reader, bare, number)
+        stream, text = _split_detected_stream_prefix(reader, bare, number)
         if _is_traceback_header(text):
             announced = reader.announced.pop(stream, None)
-            reader.begun[stream] = _OpenTraceback(number, ended_thread=announced == number - 1)
+            reader.begun[stream] = _UnfinishedTraceback(
+                number, ended_thread=announced == number - 1
+            )
         elif _UNCAUGHT.match(text):
             reader.announced[stream] = number
         elif text.startswith(_CHAINED):
@@ -202,10 +206,10 @@ def find_tracebacks(lines: Sequence[str]) -> Iterator[ParsedException]:
         elif stream not in reader.begun:
             yield from _find_syntax_error(reader, stream, number, text)
         else:
-            yield from _read_traceback_line(reader, stream, number, text, lines)
+            yield from _parse_traceback_line(reader, stream, number, text, lines)
 
 
-def _read_traceback_line(
+def _parse_traceback_line(
     reader: _TracebackReader, stream: str, number: int, text: str, lines: Sequence[str]
 ) -> Iterator[ParsedException]:
     """Yield the exception that a line of a traceback ends with."""
@@ -251,7 +255,7 @@ def _is_traceback_header(text: str) -> bool:
     return text.startswith((_HEADER, "╭")) and _HEADER in text
 
 
-def _detect_stream_prefix(
+def _split_detected_stream_prefix(
     reader: _TracebackReader, lines: Sequence[str], number: int
 ) -> tuple[str, str]:
     """Return the prefix of a line and the text after it. Where a traceback begins after a text of
@@ -296,7 +300,7 @@ def _find_innermost_frame(frames: Sequence[tuple[str, str]]) -> tuple[str, bool]
     return "unknown place", False
 
 
-def mask_variable_parts(text: str) -> str:
+def mask_addresses_and_numbers(text: str) -> str:
     """Return a text without addresses, numbers, temporary paths and host addresses."""
     for pattern, instead in _VARIES:
         text = pattern.sub(instead, text)

@@ -1,8 +1,8 @@
-"""Why a run failed, with a confidence, from what is known of it: `judge_run_failure`, a pure
-function.
+"""Why a run failed, with a confidence, from what is known of it: `build_run_failure_verdict`, a
+pure function.
 
-The cause of a run's end is a Trouble, which `classify_crash`, `judge_step_end` and
-`add_absent_rank_to_trouble` find. This module adds what they cannot see and names the component:
+The cause of a run's end is a Trouble, which `classify_crash`, `diagnose_step_end` and
+`add_absent_rank_to_failure` find. This module adds what they cannot see and names the component:
 the nodes' assessments, the runs before, and the policy's answer. It reads no log and no dump.
 
 | what is known | cause | confidence |
@@ -26,14 +26,14 @@ from msgspec import Struct
 
 from hpctl.jobs.crash import CALLS_DIFFER, NO_GPU, NOT_COME, SIZES_DIFFER, WORKER_DIED
 from hpctl.jobs.decide import (
-    PastTrouble,
+    PastJobFailure,
     RestartResources,
-    decide_trouble_action,
-    is_repeated_trouble,
-    is_same_rank_and_step,
+    decide_job_failure_action,
+    has_same_failed_rank_and_step,
+    is_repeated_job_failure,
 )
-from hpctl.vocabulary.assessment import Assessment, NodeCondition
-from hpctl.vocabulary.failure import Confidence, FailureCause, FailureVerdict
+from hpctl.vocabulary.assessment import NodeAssessment, NodeCondition
+from hpctl.vocabulary.failure import FailureCause, FailureVerdict, VerdictConfidence
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.run_policy import RESTARTS, RunAction, RunPolicy
 from hpctl.vocabulary.trouble import HangPlace, Trouble, TroubleKind
@@ -45,26 +45,26 @@ MOST_REASONS: Final = 8
 _ALL_MEANS: Final = RestartResources(step=True, nodes=1, requeue=True)
 REASON_CHARS: Final = 400
 
-_BY_KIND: Final[Mapping[TroubleKind, tuple[FailureCause, Confidence]]] = {
-    TroubleKind.NODE: (FailureCause.NODE, Confidence.HIGH),
-    TroubleKind.CRASH: (FailureCause.PROGRAM, Confidence.MEDIUM),
-    TroubleKind.GPU_MEMORY: (FailureCause.MEMORY, Confidence.HIGH),
-    TroubleKind.HOST_MEMORY: (FailureCause.MEMORY, Confidence.HIGH),
-    TroubleKind.CUDA: (FailureCause.NODE, Confidence.MEDIUM),
-    TroubleKind.NETWORK: (FailureCause.LINK, Confidence.LOW),
-    TroubleKind.HANG: (FailureCause.UNKNOWN, Confidence.LOW),
-    TroubleKind.NAN: (FailureCause.PROGRAM, Confidence.LOW),
-    TroubleKind.SPIKE: (FailureCause.PROGRAM, Confidence.LOW),
-    TroubleKind.SLOW: (FailureCause.UNKNOWN, Confidence.LOW),
-    TroubleKind.UPLOAD: (FailureCause.STORAGE, Confidence.MEDIUM),
-    TroubleKind.STORAGE: (FailureCause.STORAGE, Confidence.HIGH),
-    TroubleKind.DISK_FULL: (FailureCause.STORAGE, Confidence.HIGH),
-    TroubleKind.CORRUPTION: (FailureCause.NODE, Confidence.MEDIUM),
-    TroubleKind.NO_PROGRESS: (FailureCause.PROGRAM, Confidence.LOW),
-    TroubleKind.PREEMPTED: (FailureCause.PREEMPTION, Confidence.HIGH),
-    TroubleKind.TIME_LIMIT: (FailureCause.PREEMPTION, Confidence.HIGH),
-    TroubleKind.KILLED: (FailureCause.UNKNOWN, Confidence.LOW),
-    TroubleKind.FINAL: (FailureCause.PROGRAM, Confidence.HIGH),
+_BY_KIND: Final[Mapping[TroubleKind, tuple[FailureCause, VerdictConfidence]]] = {
+    TroubleKind.NODE: (FailureCause.NODE, VerdictConfidence.HIGH),
+    TroubleKind.CRASH: (FailureCause.PROGRAM, VerdictConfidence.MEDIUM),
+    TroubleKind.GPU_MEMORY: (FailureCause.MEMORY, VerdictConfidence.HIGH),
+    TroubleKind.HOST_MEMORY: (FailureCause.MEMORY, VerdictConfidence.HIGH),
+    TroubleKind.CUDA: (FailureCause.NODE, VerdictConfidence.MEDIUM),
+    TroubleKind.NETWORK: (FailureCause.LINK, VerdictConfidence.LOW),
+    TroubleKind.HANG: (FailureCause.UNKNOWN, VerdictConfidence.LOW),
+    TroubleKind.NAN: (FailureCause.PROGRAM, VerdictConfidence.LOW),
+    TroubleKind.SPIKE: (FailureCause.PROGRAM, VerdictConfidence.LOW),
+    TroubleKind.SLOW: (FailureCause.UNKNOWN, VerdictConfidence.LOW),
+    TroubleKind.UPLOAD: (FailureCause.STORAGE, VerdictConfidence.MEDIUM),
+    TroubleKind.STORAGE: (FailureCause.STORAGE, VerdictConfidence.HIGH),
+    TroubleKind.DISK_FULL: (FailureCause.STORAGE, VerdictConfidence.HIGH),
+    TroubleKind.CORRUPTION: (FailureCause.NODE, VerdictConfidence.MEDIUM),
+    TroubleKind.NO_PROGRESS: (FailureCause.PROGRAM, VerdictConfidence.LOW),
+    TroubleKind.PREEMPTED: (FailureCause.PREEMPTION, VerdictConfidence.HIGH),
+    TroubleKind.TIME_LIMIT: (FailureCause.PREEMPTION, VerdictConfidence.HIGH),
+    TroubleKind.KILLED: (FailureCause.UNKNOWN, VerdictConfidence.LOW),
+    TroubleKind.FINAL: (FailureCause.PROGRAM, VerdictConfidence.HIGH),
 }
 """What each kind is where nothing else is known."""
 
@@ -111,19 +111,19 @@ _EVIDENCE: Final = re.compile(r"(?:flight recorder \(|NCCL's RAS: |stacks: )")
 """How the lines of a trouble's evidence begin that `hpctl.jobs.run.timeouts` puts there."""
 
 
-class _ProbableCause(Struct, frozen=True):
+class _ProbableFailureCause(Struct, frozen=True):
     """A cause, how sure it is, and why where the trouble does not say it."""
 
     cause: FailureCause
-    confidence: Confidence
+    confidence: VerdictConfidence
     why: str = ""
     node: NodeName | None = None
 
 
-def judge_run_failure(  # noqa: PLR0913 -- pure: all that decides is an argument
+def build_run_failure_verdict(  # noqa: PLR0913 -- pure: all that decides is an argument
     trouble: Trouble,
-    past: Sequence[PastTrouble],
-    nodes: Mapping[NodeName, Assessment],
+    past: Sequence[PastJobFailure],
+    nodes: Mapping[NodeName, NodeAssessment],
     policy: RunPolicy,
     now: datetime,
     answer: RunAction | None = None,
@@ -134,11 +134,11 @@ def judge_run_failure(  # noqa: PLR0913 -- pure: all that decides is an argument
     nodes that the run had. `answer`: what was decided, None for what `decide` answers by `policy`,
     were every kind of restart possible. `may_retry` of the verdict follows from it.
     """
-    faulty = _list_node_faults(trouble, nodes)
+    faulty = _list_faulty_node_assessments(trouble, nodes)
     same = [one.trouble for one in past if _is_same_failure(one.trouble, trouble)]
     found = _find_probable_cause(trouble, faulty, same)
     if answer is None:
-        answer = decide_trouble_action(policy, past, trouble, _ALL_MEANS, now).action
+        answer = decide_job_failure_action(policy, past, trouble, _ALL_MEANS, now).action
     reasons = (
         found.why,
         trouble.why or str(trouble.kind),
@@ -158,24 +158,26 @@ def judge_run_failure(  # noqa: PLR0913 -- pure: all that decides is an argument
 
 
 def _find_probable_cause(
-    trouble: Trouble, faulty: Sequence[Assessment], same: Sequence[Trouble]
-) -> _ProbableCause:
-    own = _find_cause_of_trouble(trouble)
-    if faulty and _may_be_node_fault(trouble, own):
-        return _make_node_cause(trouble, faulty)
+    trouble: Trouble, faulty: Sequence[NodeAssessment], same: Sequence[Trouble]
+) -> _ProbableFailureCause:
+    own = _find_cause_from_failure_alone(trouble)
+    if faulty and _is_failure_possibly_node_fault(trouble, own):
+        return _make_node_fault_cause(trouble, faulty)
     if not same:
         return own
     places = {one.node for one in (*same, trouble)} - {None}
     if own.cause in (FailureCause.NODE, FailureCause.UNKNOWN, FailureCause.LINK):
         if len(places) > 1 and trouble.kind is not TroubleKind.NODE:
-            return _ProbableCause(FailureCause.PROGRAM, Confidence.HIGH, "it follows the program")
+            return _ProbableFailureCause(
+                FailureCause.PROGRAM, VerdictConfidence.HIGH, "it follows the program"
+            )
         return own
     if own.cause not in (FailureCause.PROGRAM, FailureCause.DATA):
         return own
     # Twice on one node may be that node, unless the program's own code says what is wrong.
-    sure = len(places) != 1 or own.confidence is not Confidence.LOW
-    confidence = Confidence.HIGH if sure else Confidence.MEDIUM
-    return _ProbableCause(own.cause, confidence, own.why, own.node)
+    sure = len(places) != 1 or own.confidence is not VerdictConfidence.LOW
+    confidence = VerdictConfidence.HIGH if sure else VerdictConfidence.MEDIUM
+    return _ProbableFailureCause(own.cause, confidence, own.why, own.node)
 
 
 def _is_same_failure(before: Trouble, trouble: Trouble) -> bool:
@@ -185,41 +187,41 @@ def _is_same_failure(before: Trouble, trouble: Trouble) -> bool:
     step have to agree as well.
     """
     vague = trouble.kind not in _TELLING or bool(_ONLY_CODE.match(trouble.signature))
-    return is_same_rank_and_step(before, trouble) or (
-        not vague and is_repeated_trouble(before, trouble)
+    return has_same_failed_rank_and_step(before, trouble) or (
+        not vague and is_repeated_job_failure(before, trouble)
     )
 
 
-def _may_be_node_fault(trouble: Trouble, own: _ProbableCause) -> bool:
+def _is_failure_possibly_node_fault(trouble: Trouble, own: _ProbableFailureCause) -> bool:
     """Return whether a node's fault may be behind a trouble."""
     if trouble.kind in _CERTAIN_WITHOUT_NODE:
         return False
     explained = own.cause in (FailureCause.PROGRAM, FailureCause.DATA, FailureCause.MEMORY)
     # What the log says of the program's own code stands, as long as that is all that is known.
-    return not explained or own.confidence is Confidence.LOW
+    return not explained or own.confidence is VerdictConfidence.LOW
 
 
-def _find_cause_of_trouble(trouble: Trouble) -> _ProbableCause:
+def _find_cause_from_failure_alone(trouble: Trouble) -> _ProbableFailureCause:
     """Return what the trouble itself amounts to, without nodes and runs before."""
     cause, confidence = _BY_KIND[trouble.kind]
     match trouble.kind:
         case TroubleKind.CRASH:
-            return _judge_crash_cause(trouble)
+            return _find_crash_cause(trouble)
         case TroubleKind.CUDA:
-            return _judge_device_cause(trouble)
+            return _find_device_error_cause(trouble)
         case TroubleKind.HANG:
-            return _judge_hang_cause(trouble)
+            return _find_hang_cause(trouble)
         case TroubleKind.NODE if _LINK_RULES.match(trouble.signature.removeprefix("node ")):
-            return _ProbableCause(FailureCause.LINK, Confidence.HIGH)
+            return _ProbableFailureCause(FailureCause.LINK, VerdictConfidence.HIGH)
         case TroubleKind.NETWORK if _is_link_failure_text(trouble.why):
-            return _ProbableCause(FailureCause.LINK, Confidence.MEDIUM)
+            return _ProbableFailureCause(FailureCause.LINK, VerdictConfidence.MEDIUM)
         case TroubleKind.FINAL if _CANCELED.search(trouble.signature):
-            return _ProbableCause(FailureCause.PREEMPTION, Confidence.HIGH)
+            return _ProbableFailureCause(FailureCause.PREEMPTION, VerdictConfidence.HIGH)
         case TroubleKind.KILLED if trouble.signature == "SIGTERM":
-            return _ProbableCause(FailureCause.PREEMPTION, Confidence.LOW)
+            return _ProbableFailureCause(FailureCause.PREEMPTION, VerdictConfidence.LOW)
         case _:
             pass
-    return _ProbableCause(cause, confidence)
+    return _ProbableFailureCause(cause, confidence)
 
 
 def _is_link_failure_text(why: str) -> bool:
@@ -227,24 +229,24 @@ def _is_link_failure_text(why: str) -> bool:
     return bool(_LINK_ERRORS.search(why)) or " came to collective " in why
 
 
-def _judge_crash_cause(trouble: Trouble) -> _ProbableCause:
+def _find_crash_cause(trouble: Trouble) -> _ProbableFailureCause:
     text = f"{trouble.why}\n{trouble.signature}"
     if trouble.signature == _PORT:
-        return _ProbableCause(
-            FailureCause.UNKNOWN, Confidence.LOW, "a process on the node still uses the port"
+        return _ProbableFailureCause(
+            FailureCause.UNKNOWN, VerdictConfidence.LOW, "a process on the node still uses the port"
         )
     if trouble.signature in (CALLS_DIFFER, SIZES_DIFFER):
         # The names of the program's functions and files say nothing of the data.
-        return _ProbableCause(FailureCause.PROGRAM, Confidence.MEDIUM)
+        return _ProbableFailureCause(FailureCause.PROGRAM, VerdictConfidence.MEDIUM)
     if trouble.signature == WORKER_DIED or _DATA.search(text):
-        return _ProbableCause(FailureCause.DATA, Confidence.MEDIUM)
+        return _ProbableFailureCause(FailureCause.DATA, VerdictConfidence.MEDIUM)
     if _ONLY_CODE.match(trouble.signature):
-        return _ProbableCause(
-            FailureCause.PROGRAM, Confidence.LOW, "the log does not explain the end"
+        return _ProbableFailureCause(
+            FailureCause.PROGRAM, VerdictConfidence.LOW, "the log does not explain the end"
         )
     if _has_data_loader_traceback(trouble.evidence):
-        return _ProbableCause(FailureCause.DATA, Confidence.MEDIUM)
-    return _ProbableCause(FailureCause.PROGRAM, Confidence.MEDIUM)
+        return _ProbableFailureCause(FailureCause.DATA, VerdictConfidence.MEDIUM)
+    return _ProbableFailureCause(FailureCause.PROGRAM, VerdictConfidence.MEDIUM)
 
 
 def _has_data_loader_traceback(evidence: str) -> bool:
@@ -253,40 +255,44 @@ def _has_data_loader_traceback(evidence: str) -> bool:
     return "in DataLoader worker process" in evidence or "torch/utils/data/" in evidence
 
 
-def _judge_device_cause(trouble: Trouble) -> _ProbableCause:
+def _find_device_error_cause(trouble: Trouble) -> _ProbableFailureCause:
     if _LINK_ERRORS.search(trouble.why):
-        return _ProbableCause(FailureCause.LINK, Confidence.HIGH)
+        return _ProbableFailureCause(FailureCause.LINK, VerdictConfidence.HIGH)
     if _BAD_ACCESS.search(trouble.signature):
         why = "a wrong index in a kernel is the usual cause of this error"
-        return _ProbableCause(FailureCause.PROGRAM, Confidence.LOW, why)
+        return _ProbableFailureCause(FailureCause.PROGRAM, VerdictConfidence.LOW, why)
     certain = "ECC" in trouble.signature or "Xid" in trouble.signature
     if trouble.signature == NO_GPU and trouble.node is None:
-        return _ProbableCause(FailureCause.PROGRAM, Confidence.LOW)
-    return _ProbableCause(FailureCause.NODE, Confidence.HIGH if certain else Confidence.MEDIUM)
+        return _ProbableFailureCause(FailureCause.PROGRAM, VerdictConfidence.LOW)
+    return _ProbableFailureCause(
+        FailureCause.NODE, VerdictConfidence.HIGH if certain else VerdictConfidence.MEDIUM
+    )
 
 
-def _judge_hang_cause(trouble: Trouble) -> _ProbableCause:
+def _find_hang_cause(trouble: Trouble) -> _ProbableFailureCause:
     """Return where a rank is that the others wait for: by its stack, where that was read."""
     match trouble.hang_place:
         case HangPlace.STOPPED:
             # SIGSTOP and SIGTSTP stop a process, and do not say who sent them.
             why = "a signal has stopped the rank"
-            return _ProbableCause(FailureCause.UNKNOWN, Confidence.LOW, why)
+            return _ProbableFailureCause(FailureCause.UNKNOWN, VerdictConfidence.LOW, why)
         case HangPlace.GONE | HangPlace.SILENT:
             why = "the rank had ended, or ran no Python code"
-            return _ProbableCause(FailureCause.UNKNOWN, Confidence.LOW, why)
+            return _ProbableFailureCause(FailureCause.UNKNOWN, VerdictConfidence.LOW, why)
         case HangPlace.FILES:
-            return _ProbableCause(FailureCause.STORAGE, Confidence.MEDIUM)
+            return _ProbableFailureCause(FailureCause.STORAGE, VerdictConfidence.MEDIUM)
         case HangPlace.LOADER:
-            return _ProbableCause(FailureCause.DATA, Confidence.MEDIUM)
+            return _ProbableFailureCause(FailureCause.DATA, VerdictConfidence.MEDIUM)
         case _:
             pass
     if trouble.rank is not None and trouble.signature == NOT_COME:
-        return _ProbableCause(FailureCause.PROGRAM, Confidence.LOW)
-    return _ProbableCause(*_BY_KIND[TroubleKind.HANG])
+        return _ProbableFailureCause(FailureCause.PROGRAM, VerdictConfidence.LOW)
+    return _ProbableFailureCause(*_BY_KIND[TroubleKind.HANG])
 
 
-def _list_node_faults(trouble: Trouble, nodes: Mapping[NodeName, Assessment]) -> list[Assessment]:
+def _list_faulty_node_assessments(
+    trouble: Trouble, nodes: Mapping[NodeName, NodeAssessment]
+) -> list[NodeAssessment]:
     """Return the assessments that call a node of the run faulty at its end: of the trouble's own
     node first."""
     found = [
@@ -298,18 +304,20 @@ def _list_node_faults(trouble: Trouble, nodes: Mapping[NodeName, Assessment]) ->
     return [one for _, one in found]
 
 
-def _make_node_cause(trouble: Trouble, faulty: Sequence[Assessment]) -> _ProbableCause:
+def _make_node_fault_cause(
+    trouble: Trouble, faulty: Sequence[NodeAssessment]
+) -> _ProbableFailureCause:
     worst = faulty[0]
     rule = str(worst.fault.rule) if worst.fault is not None else ""
     cause = FailureCause.LINK if _LINK_RULES.match(rule) else FailureCause.NODE
     node = worst.generation.node
     # A fault on a node that the run's own error does not name may have nothing to do with it.
     sure = trouble.node in (None, node)
-    confidence = Confidence.HIGH if sure else Confidence.MEDIUM
-    return _ProbableCause(cause, confidence, _describe_node_fault(worst), node)
+    confidence = VerdictConfidence.HIGH if sure else VerdictConfidence.MEDIUM
+    return _ProbableFailureCause(cause, confidence, _describe_node_fault(worst), node)
 
 
-def _describe_node_fault(one: Assessment) -> str:
+def _describe_node_fault(one: NodeAssessment) -> str:
     rule = one.fault.rule if one.fault is not None else "no rule"
     why = one.why or (one.fault.meaning if one.fault is not None else "")
     return f"node {one.generation.node} is faulty ({rule}): {why}"

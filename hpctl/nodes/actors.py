@@ -11,39 +11,51 @@ from msgspec import Struct
 from hpctl.engine.node_history import (
     RESTORED,
     UNSAVED,
-    find_last_cloud_order,
+    find_last_instance_order,
     has_health_agent_mark,
-    has_passed_test,
-    has_unexpectedly_left_drain,
-    is_returning,
+    has_node_unexpectedly_left_drain,
+    has_passed_latest_node_test,
+    is_node_being_returned,
     list_steps_since_drain,
     may_have_begun_remedy,
 )
-from hpctl.faults.hma_marks import CHECK, MARKS, find_hma_mark, is_mark_fulfilled, parse_reason_mark
+from hpctl.faults.hma_marks import (
+    CHECK,
+    MARKS,
+    find_hma_reason_mark,
+    is_hma_mark_fulfilled,
+    parse_hma_mark_from_reason,
+)
 from hpctl.faults.reachability import RULES as REACH_RULES
 from hpctl.faults.reachability import is_reachable
-from hpctl.faults.slurm_reasons import is_closed_by_slurm
-from hpctl.toolkit.bounds import add_seconds
-from hpctl.vocabulary.assessment import Assessment, NodeCondition, Remedy
+from hpctl.faults.slurm_reasons import is_node_drained_by_slurm
+from hpctl.toolkit.bounds import add_seconds_within_bounds
+from hpctl.vocabulary.assessment import NodeAssessment, NodeCondition, Remedy
 from hpctl.vocabulary.cloud_facts import Instance
 from hpctl.vocabulary.identity import NodeGeneration
 from hpctl.vocabulary.model import Finding
-from hpctl.vocabulary.node_recovery import IN_TEST, SCALE_DOWN, NodePhase, NodeRecovery, NodeSignal
+from hpctl.vocabulary.node_recovery import (
+    IN_TEST,
+    SCALE_DOWN,
+    NodeRecovery,
+    NodeRecoveryPhase,
+    NodeRecoverySignal,
+)
 from hpctl.vocabulary.outcome import Outcome
 from hpctl.vocabulary.policy import OperatingMode, RecoveryPolicy
-from hpctl.vocabulary.reason import parse_reason_owner
+from hpctl.vocabulary.reason import parse_recovery_id_from_reason
 from hpctl.vocabulary.recovery import (
     Next,
-    PhaseMove,
     RecheckInterval,
-    RecoveryCase,
-    RepeatRule,
-    StartStep,
+    RecoveryDecisionContext,
+    RecoveryPhaseMove,
     StepKind,
-    WaitUntil,
-    describe_takeover,
-    find_last_step,
-    format_outcome,
+    StepRetryRule,
+    StepStartDecision,
+    WaitDecision,
+    describe_node_takeover,
+    find_last_step_attempt,
+    format_call_outcome,
 )
 from hpctl.vocabulary.slurm_facts import SlurmJob, SlurmNode
 
@@ -80,7 +92,7 @@ class NodeFacts(Struct, frozen=True):
     listed: Instance | None = None
     provider_fresh: bool = False
     provider_present: bool = False
-    assessment: Assessment | None = None
+    assessment: NodeAssessment | None = None
     heard: NodeGeneration | None = None
     running: tuple[SlurmJob, ...] = ()
     completing: tuple[SlurmJob, ...] = ()
@@ -108,23 +120,24 @@ class NodeFacts(Struct, frozen=True):
     @property
     def mark(self) -> str:
         """Return the Reason with which HyperPod's health agent asks for a remedy."""
-        return find_hma_mark(self.slurm)
+        return find_hma_reason_mark(self.slurm)
 
 
-NodeCase = RecoveryCase[NodeRecovery, NodeFacts]
+NodeCase = RecoveryDecisionContext[NodeRecovery, NodeFacts]
 
 
-def end_interrupted_removal(c: NodeCase) -> PhaseMove | None:
+def end_interrupted_removal(c: NodeCase) -> RecoveryPhaseMove | None:
     """End a removal whose node another actor closes before its deletion was ordered."""
     rec, node = c.rec, c.facts.slurm
     if rec.rule != SCALE_DOWN or node is None or may_have_begun_remedy(rec):
         return None
     if c.facts.mark:
         why = f"HyperPod's health agent marked it: {c.facts.mark}"
-        return PhaseMove(NodeSignal.OPERATOR_TOOK_OVER, why)
-    if node.drained and parse_reason_owner(node.reason) != rec.id:
-        return PhaseMove(
-            NodeSignal.OPERATOR_TOOK_OVER, f"drained by another operator or tool: {node.reason!r}"
+        return RecoveryPhaseMove(NodeRecoverySignal.OPERATOR_TOOK_OVER, why)
+    if node.drained and parse_recovery_id_from_reason(node.reason) != rec.id:
+        return RecoveryPhaseMove(
+            NodeRecoverySignal.OPERATOR_TOOK_OVER,
+            f"drained by another operator or tool: {node.reason!r}",
         )
     return None
 
@@ -137,48 +150,64 @@ def record_health_agent_mark(c: NodeCase) -> Next | None:
     name again; in mode assist the service reads that Reason, so it stays.
     """
     rec, node, mark = c.rec, c.facts.slurm, c.facts.mark
-    lost = node is not None and "FAIL" in node.flags and parse_reason_owner(node.reason) == rec.id
+    lost = (
+        node is not None
+        and "FAIL" in node.flags
+        and parse_recovery_id_from_reason(node.reason) == rec.id
+    )
     if node is None or not (mark or lost):
         return None
     if rec.rule == SCALE_DOWN:
         return None
-    fresh = bool(mark) and not is_mark_fulfilled(node, c.facts.instance)
-    if fresh and rec.phase in (NodePhase.VERIFYING, NodePhase.ACCEPTING):
-        return PhaseMove(NodeSignal.FAULT_AGAIN, f"HyperPod's health agent marked it: {mark}")
-    if fresh and rec.phase is NodePhase.UNRESERVING and has_passed_test(rec, c.policy):
+    fresh = bool(mark) and not is_hma_mark_fulfilled(node, c.facts.instance)
+    if fresh and rec.phase in (NodeRecoveryPhase.VERIFYING, NodeRecoveryPhase.ACCEPTING):
+        return RecoveryPhaseMove(
+            NodeRecoverySignal.FAULT_AGAIN, f"HyperPod's health agent marked it: {mark}"
+        )
+    if (
+        fresh
+        and rec.phase is NodeRecoveryPhase.UNRESERVING
+        and has_passed_latest_node_test(rec, c.policy)
+    ):
         # In its reservation it has failed after all; out of it, it serves, and is treated again.
-        signal = NodeSignal.FAULT_AGAIN if c.facts.held else NodeSignal.RETURN_SEEN
-        return PhaseMove(signal, f"HyperPod's health agent marked it after its test: {mark}")
+        signal = NodeRecoverySignal.FAULT_AGAIN if c.facts.held else NodeRecoverySignal.RETURN_SEEN
+        return RecoveryPhaseMove(
+            signal, f"HyperPod's health agent marked it after its test: {mark}"
+        )
     drain = c.last(StepKind.DRAIN)
-    if mark and not _is_mark_recorded(rec):
-        return PhaseMove(
-            _choose_mark_signal(rec, mark),
+    if mark and not _is_health_agent_mark_recorded(rec):
+        return RecoveryPhaseMove(
+            _choose_signal_for_health_agent_mark(rec, mark),
             f"{node.state}+{'+'.join(sorted(node.flags))}: {node.reason}",
         )
     if c.policy.mode is not OperatingMode.OWN or drain is None:
         return None
     if drain.attempt >= _compute_max_drain_repeats(c):
-        return PhaseMove(NodeSignal.NEEDS_HUMAN, f"it is marked {mark} again and again")
+        return RecoveryPhaseMove(
+            NodeRecoverySignal.NEEDS_HUMAN, f"it is marked {mark} again and again"
+        )
     if drain.accepted:
-        return StartStep(StepKind.DRAIN, rec.node, drain.attempt + 1, rec.meaning)
+        return StepStartDecision(StepKind.DRAIN, rec.node, drain.attempt + 1, rec.meaning)
     return resolve_step_answer(c.attempt(StepKind.DRAIN, rec.node, rec.meaning), "drain the node")
 
 
 def resolve_step_answer(
-    answer: StartStep | WaitUntil | Outcome, to_do: str, not_ours: str = ""
+    answer: StepStartDecision | WaitDecision | Outcome, to_do: str, not_ours: str = ""
 ) -> Next:
     """Return a step's answer, or a move where trying again is not for us to decide. `not_ours`:
     what it means that the node belongs to another operator or tool by now."""
     if not isinstance(answer, Outcome):
         return answer
     if not_ours and answer.code in ("foreign_drain", "not_ours"):
-        return PhaseMove(NodeSignal.OPERATOR_TOOK_OVER, f"{not_ours}: {answer.detail}")
-    return PhaseMove(
-        NodeSignal.NEEDS_HUMAN, f"slurmctld will not {to_do}: {format_outcome(answer)}"
+        return RecoveryPhaseMove(
+            NodeRecoverySignal.OPERATOR_TOOK_OVER, f"{not_ours}: {answer.detail}"
+        )
+    return RecoveryPhaseMove(
+        NodeRecoverySignal.NEEDS_HUMAN, f"slurmctld will not {to_do}: {format_call_outcome(answer)}"
     )
 
 
-def _is_mark_recorded(rec: NodeRecovery) -> bool:
+def _is_health_agent_mark_recorded(rec: NodeRecovery) -> bool:
     """Return whether the mark that the node bears is written down: none came since we closed it.
 
     By count and not by time: clocks are set back.
@@ -187,15 +216,16 @@ def _is_mark_recorded(rec: NodeRecovery) -> bool:
     return opened_for_it or rec.marked_at == rec.drains
 
 
-def _choose_mark_signal(rec: NodeRecovery, mark: str) -> NodeSignal:
+def _choose_signal_for_health_agent_mark(rec: NodeRecovery, mark: str) -> NodeRecoverySignal:
     """Return a replacement where the reboot that we are about to order would not be enough."""
     early = (
-        rec.phase in (NodePhase.OPEN, NodePhase.CORDONED, NodePhase.VACATED) and not rec.remedied
+        rec.phase in (NodeRecoveryPhase.OPEN, NodeRecoveryPhase.CORDONED, NodeRecoveryPhase.VACATED)
+        and not rec.remedied
     )
     return (
-        NodeSignal.REPLACE_ASKED
+        NodeRecoverySignal.REPLACE_ASKED
         if early and _needs_stronger_remedy(rec, mark)
-        else NodeSignal.MARKED
+        else NodeRecoverySignal.MARKED
     )
 
 
@@ -205,7 +235,7 @@ def _needs_stronger_remedy(rec: NodeRecovery, mark: str) -> bool:
     return MARKS.get(mark) == Remedy.REPLACE and gentler and stronger
 
 
-def is_replacement_requested(rec: NodeRecovery, policy: RecoveryPolicy) -> bool:
+def is_replacement_still_requested(rec: NodeRecovery, policy: RecoveryPolicy) -> bool:
     """Return whether a mark that came during the reboot still asks for a replacement.
 
     Our drain has removed that mark since, so the node itself does not show it. In mode assist the
@@ -213,8 +243,8 @@ def is_replacement_requested(rec: NodeRecovery, policy: RecoveryPolicy) -> bool:
     """
     if policy.mode is not OperatingMode.OWN or rec.generation.instance != rec.opened_for.instance:
         return False
-    noted = (t.why.partition(": ")[2] for t in rec.trail if t.signal == NodeSignal.MARKED)
-    return any(_needs_stronger_remedy(rec, parse_reason_mark(reason)) for reason in noted)
+    noted = (t.why.partition(": ")[2] for t in rec.trail if t.signal == NodeRecoverySignal.MARKED)
+    return any(_needs_stronger_remedy(rec, parse_hma_mark_from_reason(reason)) for reason in noted)
 
 
 def restore_lost_drain(c: NodeCase) -> Next | None:
@@ -228,10 +258,10 @@ def restore_lost_drain(c: NodeCase) -> Next | None:
     before = facts.booted - drain.resolved > -timedelta(seconds=1)
     recent = facts.booted - drain.resolved < UNSAVED and c.now - facts.booted < RESTORED
     if not (
-        before and recent and has_unexpectedly_left_drain(c.rec, facts.slurm)
+        before and recent and has_node_unexpectedly_left_drain(c.rec, facts.slurm)
     ) or drain.attempt >= _compute_max_drain_repeats(c):
         return None
-    return StartStep(StepKind.DRAIN, c.rec.node, drain.attempt + 1, c.rec.meaning)
+    return StepStartDecision(StepKind.DRAIN, c.rec.node, drain.attempt + 1, c.rec.meaning)
 
 
 def restore_drain_reason(c: NodeCase) -> Next | None:
@@ -247,14 +277,14 @@ def restore_drain_reason(c: NodeCase) -> Next | None:
     node, drain = c.facts.slurm, c.last(StepKind.DRAIN)
     if node is None or drain is None or not drain.accepted or c.rec.phase in IN_TEST:
         return None
-    replaced = "INVALID_REG" in node.flags and is_closed_by_slurm(node)
+    replaced = "INVALID_REG" in node.flags and is_node_drained_by_slurm(node)
     removed = node.drained and not node.reason and not c.facts.running
     if not (replaced or removed):
         return None
     if drain.attempt >= _compute_max_drain_repeats(c):
         why = f"slurmctld takes its Reason away again and again: {node.reason}"
-        return PhaseMove(NodeSignal.NEEDS_HUMAN, why)
-    return StartStep(StepKind.DRAIN, c.rec.node, drain.attempt + 1, c.rec.meaning)
+        return RecoveryPhaseMove(NodeRecoverySignal.NEEDS_HUMAN, why)
+    return StepStartDecision(StepKind.DRAIN, c.rec.node, drain.attempt + 1, c.rec.meaning)
 
 
 def handle_unlisted_node(c: NodeCase) -> Next | None:
@@ -267,45 +297,57 @@ def handle_unlisted_node(c: NodeCase) -> Next | None:
     if since is None or rec.is_for_capacity_change or c.policy.attended:
         return None
     why = f"slurmctld has not listed the node since {since:%H:%M:%S} UTC"
-    limit = add_seconds(since, c.policy.node.doubt_window_s)
+    limit = add_seconds_within_bounds(since, c.policy.node.doubt_window_s)
     if may_have_begun_remedy(rec):
-        return None if c.now < max(limit, c.deadline) else PhaseMove(NodeSignal.NODE_GONE, why)
+        return (
+            None
+            if c.now < max(limit, c.deadline)
+            else RecoveryPhaseMove(NodeRecoverySignal.NODE_GONE, why)
+        )
     return (
-        WaitUntil(limit, why, RecheckInterval.SLOWLY)
+        WaitDecision(limit, why, RecheckInterval.SLOWLY)
         if c.now < limit
-        else PhaseMove(NodeSignal.NODE_GONE, why)
+        else RecoveryPhaseMove(NodeRecoverySignal.NODE_GONE, why)
     )
 
 
-def detect_operator_takeover(c: NodeCase) -> PhaseMove | None:
+def detect_operator_takeover(c: NodeCase) -> RecoveryPhaseMove | None:
     """Detect an operator who resumes our node or changes its Reason: they win at any time after our
     drain.
 
     Before it, that is the operator who removes a mark: the mark had closed the node.
     """
-    ours_to_close = c.rec.phase is NodePhase.OPEN and not has_health_agent_mark(c.rec)
-    if ours_to_close or c.rec.phase in IN_TEST or is_returning(c.rec) or c.facts.mark:
+    ours_to_close = c.rec.phase is NodeRecoveryPhase.OPEN and not has_health_agent_mark(c.rec)
+    if ours_to_close or c.rec.phase in IN_TEST or is_node_being_returned(c.rec) or c.facts.mark:
         return None
     if c.policy.attended and _is_remedy_ordered(c.rec):
         # The operator who waits wants to know when the node is back, no matter who has it by then.
         return None
     if c.rec.remedy is Remedy.DELETE and may_have_begun_remedy(c.rec):
         return None  # A deletion cannot be undone.
-    how = describe_takeover(c.facts.slurm, c.rec.id)
-    if how and c.policy.mode is OperatingMode.ASSIST and _has_service_returned_node(c.rec, c.facts):
+    how = describe_node_takeover(c.facts.slurm, c.rec.id)
+    if (
+        how
+        and c.policy.mode is OperatingMode.ASSIST
+        and _is_new_generation_in_service(c.rec, c.facts)
+    ):
         return None
-    return PhaseMove(NodeSignal.OPERATOR_TOOK_OVER, how) if how else None
+    return RecoveryPhaseMove(NodeRecoverySignal.OPERATOR_TOOK_OVER, how) if how else None
 
 
 def _is_remedy_ordered(rec: NodeRecovery) -> bool:
-    order = find_last_cloud_order(rec)
+    order = find_last_instance_order(rec)
     return rec.phase in _UNDER_REMEDY or (order is not None and order.accepted)
 
 
-_UNDER_REMEDY = (NodePhase.REMEDYING, NodePhase.REJOINING, NodePhase.VERIFYING)
+_UNDER_REMEDY = (
+    NodeRecoveryPhase.REMEDYING,
+    NodeRecoveryPhase.REJOINING,
+    NodeRecoveryPhase.VERIFYING,
+)
 
 
-def _has_service_returned_node(rec: NodeRecovery, facts: NodeFacts) -> bool:
+def _is_new_generation_in_service(rec: NodeRecovery, facts: NodeFacts) -> bool:
     """Return whether the node serves again as another boot or instance than the one that was
     treated."""
     node, instance = facts.slurm, facts.instance
@@ -315,7 +357,7 @@ def _has_service_returned_node(rec: NodeRecovery, facts: NodeFacts) -> bool:
     return another or (node.boot_time is not None and node.boot_time > rec.opened)
 
 
-def explain_recovered_node(rec: NodeRecovery, facts: NodeFacts) -> str:
+def explain_unneeded_remedy(rec: NodeRecovery, facts: NodeFacts) -> str:
     """Return why nothing is left to remedy: the node can be reached again."""
     judged = facts.assessment
     again = judged is not None and judged.condition is NodeCondition.HEALTHY
@@ -326,9 +368,9 @@ def explain_recovered_node(rec: NodeRecovery, facts: NodeFacts) -> str:
     return "it answers again, and its checks pass"
 
 
-def attempt_step(
+def attempt_node_step(
     c: NodeCase, kind: StepKind, why: str = "", mark: str = ""
-) -> StartStep | WaitUntil | Outcome:
+) -> StepStartDecision | WaitDecision | Outcome:
     """Attempt a step on the node; once more where it was closed again since the last one.
 
     Or where the last one was refused because the node had just been marked.
@@ -338,8 +380,10 @@ def attempt_step(
     outrun = (
         bool(mark) and refused and last is not None and last.attempt < _compute_max_drain_repeats(c)
     )
-    if last is not None and (outrun or find_last_step(list_steps_since_drain(c.rec), kind) is None):
-        return StartStep(kind, c.rec.node, last.attempt + 1, why)
+    if last is not None and (
+        outrun or find_last_step_attempt(list_steps_since_drain(c.rec), kind) is None
+    ):
+        return StepStartDecision(kind, c.rec.node, last.attempt + 1, why)
     return c.attempt(kind, c.rec.node, why)
 
 
@@ -348,7 +392,7 @@ def _compute_max_drain_repeats(c: NodeCase) -> int:
     return 2 * c.repeat.attempts
 
 
-def make_step_repeat_rule(policy: RecoveryPolicy) -> RepeatRule:
+def make_node_step_repeat_rule(policy: RecoveryPolicy) -> StepRetryRule:
     """Return how a step of a node recovery is repeated."""
     node = policy.node
-    return RepeatRule(node.step_retry_s, node.step_attempts, node.doubt_window_s)
+    return StepRetryRule(node.step_retry_s, node.step_attempts, node.doubt_window_s)

@@ -8,7 +8,7 @@ from hpctl.detection.settings import AgentSettings
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.identity import NodeGeneration
 from hpctl.wire import munge
-from hpctl.wire.heads import list_trusted_uids
+from hpctl.wire.heads import list_trusted_head_node_uids
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ class AgentOrderHandler:
         mine = NodeGeneration(settings.node, settings.instance, settings.boot)
         try:
             order = munge.decode_order_credential(
-                credential, mine, list_trusted_uids(), settings.munge_socket
+                credential, mine, list_trusted_head_node_uids(), settings.munge_socket
             )
         except munge.MungeUnavailable:
             return  # it comes again with the next answer

@@ -12,7 +12,7 @@ from hpctl.vocabulary.policy import RecoveryPolicy
 from hpctl.vocabulary.recovery import Next
 
 
-def allow_no_recoveries(
+def find_no_recoveries_before_remedy(
     view: PlanningView,  # noqa: ARG001
     held: Collection[RecoveryId],  # noqa: ARG001
     policy: RecoveryPolicy,  # noqa: ARG001
@@ -27,7 +27,7 @@ def require_no_step_before_remedy(c: NodeCase) -> Next | None:  # noqa: ARG001
     return None
 
 
-class BeforeRemedySteps(Struct, frozen=True, kw_only=True):
+class PreRemedySteps(Struct, frozen=True, kw_only=True):
     """What comes before the remedy of an empty node.
 
     `find_turns` returns the recoveries that may begin it now; `held` are those whose remedy a gate
@@ -36,8 +36,8 @@ class BeforeRemedySteps(Struct, frozen=True, kw_only=True):
 
     find_turns: Callable[
         [PlanningView, Collection[RecoveryId], RecoveryPolicy, datetime], frozenset[RecoveryId]
-    ] = allow_no_recoveries
+    ] = find_no_recoveries_before_remedy
     come_before_remedy: Callable[[NodeCase], Next | None] = require_no_step_before_remedy
 
 
-NOTHING_BEFORE = BeforeRemedySteps()
+NOTHING_BEFORE = PreRemedySteps()

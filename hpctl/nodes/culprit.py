@@ -32,14 +32,14 @@ Group = tuple[NodeName, ...]
 Beliefs = Mapping[NodeName, float]
 
 
-class GroupResult(Struct, frozen=True):
+class GroupTestResult(Struct, frozen=True):
     """One group test: `failed` where it hung, ended badly or was slow."""
 
     nodes: Group
     failed: bool
 
 
-Round = tuple[GroupResult, ...]
+Round = tuple[GroupTestResult, ...]
 
 
 class NextTestRound(Struct, frozen=True):
@@ -68,12 +68,14 @@ def search_culprits(
     nodes = tuple(dict.fromkeys((*suspects, *healthy)))
     if len(nodes) < 2:
         raise ValueError("a search needs two nodes or more: name partners that are healthy")
-    most = compute_max_rounds(len(nodes))
+    most = compute_max_test_rounds(len(nodes))
     prior = {n: 1e-4 if n not in set(suspects) else 1 / (len(suspects) + 1) for n in nodes}
-    pairs = [r for r in done if _has_only_pairs(r)]
+    pairs = [r for r in done if _has_only_node_pairs(r)]
     halves = [r for r in done if r not in pairs]
     believed = compute_fault_probabilities(prior, list(chain.from_iterable(halves or pairs)))
-    named = tuple(n for n in nodes if believed[n] >= SURE and _count_node_failures(n, done) >= 2)
+    named = tuple(
+        n for n in nodes if believed[n] >= SURE and _count_failed_groups_of_node(n, done) >= 2
+    )
     open_ = [n for n in nodes if CLEARED < believed[n] < SURE]
     wide = len(nodes) // 2 > PAIRED
     cleared = not wide and not open_ and len(done) >= 2
@@ -81,21 +83,21 @@ def search_culprits(
         return CulpritSearchResult(named, believed, len(done))
     if halves or (wide and pairs and not named and not open_):
         known = believed if halves else prior
-        return NextTestRound(len(done) + 1, _split_nodes_in_halves(nodes, known), known)
-    return NextTestRound(len(done) + 1, _pair_nodes(nodes, believed, pairs), believed)
+        return NextTestRound(len(done) + 1, _split_suspects_into_halves(nodes, known), known)
+    return NextTestRound(len(done) + 1, _pair_suspect_nodes(nodes, believed, pairs), believed)
 
 
-def _has_only_pairs(one: Round) -> bool:
+def _has_only_node_pairs(one: Round) -> bool:
     """Return whether no group of a round is larger than a pair and an odd node."""
     return all(len(result.nodes) <= PAIRED for result in one)
 
 
-def compute_max_rounds(nodes: int) -> int:
+def compute_max_test_rounds(nodes: int) -> int:
     """Return how many rounds a search among so many nodes takes at most."""
     return ceil(log2(nodes)) + 2
 
 
-def make_group_results(figures: Mapping[Group, float | None]) -> Round:
+def make_group_test_results(figures: Mapping[Group, float | None]) -> Round:
     """Return the results of a round from its groups' figures (more is better); None: it gave none.
 
     A group is slow by the others of its size: by their upper median, of two groups by the better.
@@ -103,12 +105,12 @@ def make_group_results(figures: Mapping[Group, float | None]) -> Round:
     measured = sorted(value for value in figures.values() if value is not None)
     least = SLOW * measured[len(measured) // 2] if measured else 0.0
     return tuple(
-        GroupResult(group, value is None or value < least) for group, value in figures.items()
+        GroupTestResult(group, value is None or value < least) for group, value in figures.items()
     )
 
 
 def compute_fault_probabilities(
-    prior: Beliefs, tests: Sequence[GroupResult]
+    prior: Beliefs, tests: Sequence[GroupTestResult]
 ) -> dict[NodeName, float]:
     """Return how likely each node is bad, by all tests: messages between tests and nodes, in log
     odds."""
@@ -144,13 +146,13 @@ def _convert_odds_to_probability(odds: float) -> float:
     return 1 / (1 + exp(-max(-500.0, min(odds, 500.0))))
 
 
-def _count_node_failures(node: NodeName, done: Sequence[Round]) -> int:
+def _count_failed_groups_of_node(node: NodeName, done: Sequence[Round]) -> int:
     """Return with how many different groups of partners a node failed."""
     results = chain.from_iterable(done)
     return len({result.nodes for result in results if node in result.nodes and result.failed})
 
 
-def _pair_nodes(
+def _pair_suspect_nodes(
     nodes: Sequence[NodeName], believed: Beliefs, done: Sequence[Round]
 ) -> tuple[Group, ...]:
     """Return the most suspect with the least, no two that have met; an odd node joins the last
@@ -172,7 +174,7 @@ def _pair_nodes(
     return tuple(tuple(group) for group in groups)
 
 
-def _split_nodes_in_halves(nodes: Sequence[NodeName], believed: Beliefs) -> tuple[Group, ...]:
+def _split_suspects_into_halves(nodes: Sequence[NodeName], believed: Beliefs) -> tuple[Group, ...]:
     """Return two groups of one size, each with half of what is suspected."""
     sides: tuple[list[NodeName], list[NodeName]] = ([], [])
     mass = [0.0, 0.0]

@@ -22,9 +22,15 @@ from hpctl.engine.request_client import expand_hostlists
 from hpctl.engine.timeline import format_remedy_ladder
 from hpctl.engine.view import group_jobs_by_node
 from hpctl.engine.world_reader import read_world_once
-from hpctl.nodes.orders_command import confirm_options, request_options, send_request
+from hpctl.nodes.orders_command import confirm_options, request_options, send_daemon_requests
 from hpctl.toolkit import output
-from hpctl.toolkit.declared_view import ItemLines, JsonOnly, Layout, RepeatedParts, TextLine
+from hpctl.toolkit.declared_view import (
+    ItemTextLines,
+    JsonOnly,
+    Layout,
+    RepeatedLayoutParts,
+    TextLine,
+)
 from hpctl.toolkit.output import ExitCode
 from hpctl.vocabulary.assessment import Urgency
 from hpctl.vocabulary.identity import NodeName, RecoveryId
@@ -65,21 +71,21 @@ class DecisionsView(Struct, frozen=True):
     unknown: str = ""
 
     layout: ClassVar[Layout] = (
-        RepeatedParts(
-            "decisions", (TextLine("{target}: {will}"), ItemLines("jobs", "{}", indent=2))
+        RepeatedLayoutParts(
+            "decisions", (TextLine("{target}: {will}"), ItemTextLines("jobs", "{}", indent=2))
         ),
         TextLine("The jobs on the nodes are not known: {unknown}", when="unknown"),
     )
     json_only: ClassVar[JsonOnly] = ("verb",)
 
 
-def preview_approvals(w: World, holds: Iterable[GateBlocked]) -> DecisionsView:
+def preview_gate_approvals(w: World, holds: Iterable[GateBlocked]) -> DecisionsView:
     """Say what the approval of each hold lets happen, and to which jobs."""
-    shown = tuple(_preview_approval(w, hold) for hold in holds)
+    shown = tuple(_preview_gate_approval(w, hold) for hold in holds)
     return DecisionsView(w.now, "approve", shown, w.slurm_error)
 
 
-def _preview_approval(w: World, hold: GateBlocked) -> DecisionView:
+def _preview_gate_approval(w: World, hold: GateBlocked) -> DecisionView:
     node = NodeName(hold.target)
     rec = w.state.node_recovery(node)
     if rec is not None:
@@ -96,11 +102,11 @@ def _preview_approval(w: World, hold: GateBlocked) -> DecisionView:
     will += f"; the gate {hold.gate} lets it pass"
     if w.policy.mode is OperatingMode.OBSERVE:
         will += ". In mode observe nothing of this is done"
-    fates = [_describe_eviction(job, urgency, w.policy) for job in _find_jobs_on_node(w, node)]
+    fates = [_describe_job_eviction(job, urgency, w.policy) for job in _find_jobs_on_node(w, node)]
     return DecisionView(hold.shown, rec.id if rec is not None else "", will, tuple(fates))
 
 
-def preview_cancellations(w: World, ids: Iterable[str]) -> DecisionsView:
+def preview_recovery_cancellations(w: World, ids: Iterable[str]) -> DecisionsView:
     """Say what the end of each open recovery leaves behind."""
     shown = []
     for rid in map(RecoveryId, ids):
@@ -145,7 +151,7 @@ def _describe_job(job: SlurmJob) -> str:
     return f"job {job.shown} ({job.name}, {job.user}), {job.state} on {len(job.nodes)} node(s)"
 
 
-def _describe_eviction(job: SlurmJob, urgency: Urgency, policy: RecoveryPolicy) -> str:
+def _describe_job_eviction(job: SlurmJob, urgency: Urgency, policy: RecoveryPolicy) -> str:
     waits = urgency is not Urgency.NOW
     if not job.recoverable and policy.node.unrecoverable_jobs is UnrecoverableJobAction.WAIT:
         waits = True
@@ -161,10 +167,10 @@ def _needs_confirmation(yes: bool) -> bool:
     return not yes and sys.stdin.isatty()
 
 
-def _read_world(config: str, *, jobs: bool) -> World:
+def _read_daemon_state_and_jobs(config: str, *, jobs: bool) -> World:
     """Return the daemon's world, with Slurm's jobs where they are shown."""
     loaded: Config = config_loading.load_config(config)
-    return read_world_once(loaded, output.now(), slurm=jobs)
+    return read_world_once(loaded, output.get_current_utc_time(), slurm=jobs)
 
 
 def _confirm_decisions(view: DecisionsView, *, dry_run: bool, yes: bool, as_json: bool) -> bool:
@@ -175,7 +181,7 @@ def _confirm_decisions(view: DecisionsView, *, dry_run: bool, yes: bool, as_json
             output.echo(output.DRY_RUN)
         return False
     if _needs_confirmation(yes):
-        output.draw_on_stderr(output.draw_declared_view, view)
+        output.draw_value_on_stderr(output.draw_declared_view, view)
         names = ", ".join(decision.target for decision in view.decisions)
         output.confirm(f"{view.verb} {names}?", abort=True)
     return True
@@ -201,7 +207,7 @@ def approve(
     correlated-failure gate, the repeat-offender gate and the launch breaker give way to an
     approval. On a terminal, what happens to which node and job is shown and confirmed first.
     """
-    world = _read_world(config, jobs=dry_run or _needs_confirmation(yes))
+    world = _read_daemon_state_and_jobs(config, jobs=dry_run or _needs_confirmation(yes))
     wanted = expand_hostlists(targets)
     if rule is not None:
         of_rule = [h.target for h in world.state.holds.values() if h.rule == rule and h.approvable]
@@ -222,9 +228,9 @@ def approve(
         if not hold.approvable:
             output.echo(f"hpctl: no approval lifts the gate {hold.gate}: {hold.why}", err=True)
             output.exit_with_code(ExitCode.PROBLEM)
-    view = preview_approvals(world, [world.state.holds[target] for target in wanted])
+    view = preview_gate_approvals(world, [world.state.holds[target] for target in wanted])
     if _confirm_decisions(view, dry_run=dry_run, yes=yes, as_json=as_json):
-        send_request(config, "approve", wanted, no_wait, as_json)
+        send_daemon_requests(config, "approve", wanted, no_wait, as_json)
 
 
 @click.command()
@@ -240,11 +246,11 @@ def cancel(
     back with `hpctl undrain` or `scontrol update`. On a terminal, what is left of which node and
     job is shown and confirmed first.
     """
-    world = _read_world(config, jobs=dry_run or _needs_confirmation(yes))
+    world = _read_daemon_state_and_jobs(config, jobs=dry_run or _needs_confirmation(yes))
     found = list(dict.fromkeys(find_open_recovery_id(world, name) for name in ids))
-    view = preview_cancellations(world, found)
+    view = preview_recovery_cancellations(world, found)
     if _confirm_decisions(view, dry_run=dry_run, yes=yes, as_json=as_json):
-        send_request(config, "cancel", found, no_wait, as_json)
+        send_daemon_requests(config, "cancel", found, no_wait, as_json)
 
 
 def find_open_recovery_id(w: World, name: str) -> str:

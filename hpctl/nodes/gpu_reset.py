@@ -25,7 +25,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from hpctl.detection.check import DeviceAbsentError, UnknownResultError
+from hpctl.detection.check import CheckResultUnknownError, DeviceAbsentError
 from hpctl.detection.driver_files import SMI, find_nvidia_smi
 from hpctl.detection.kernel.xid import normalize_pci_address
 from hpctl.detection.probe import ProbeResult, ProbeRunner
@@ -34,7 +34,7 @@ from hpctl.detection.slurm_jobs import ProcessJobFinder
 from hpctl.faults.health import RESET_CHECK, RESET_DONE, RESET_FAILED, RESET_REFUSED
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.model import DeviceVerdict, Finding
-from hpctl.vocabulary.reset_order import ResetOrder
+from hpctl.vocabulary.reset_order import GpuResetOrder
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class ResettableGpu(Struct, frozen=True):
     mig: bool
 
 
-class ResetRefusedError(Exception):
+class GpuResetRefusedError(Exception):
     """Nothing was reset; the text says why. `code` is the finding's."""
 
     def __init__(self, code: str, why: str) -> None:
@@ -88,11 +88,11 @@ class GpuReset:
 
     def carry_out(self, devices: Sequence[str]) -> tuple[ResettableGpu, ...]:
         """Reset the GPUs at these PCI addresses, all where none is named; return those that were
-        reset. Raises ResetRefusedError."""
+        reset. Raises GpuResetRefusedError."""
         found = self.list_gpus()
         missing = set(devices) - {gpu.pci for gpu in found}
         if missing or not found:
-            raise ResetRefusedError(
+            raise GpuResetRefusedError(
                 RESET_FAILED, f"nvidia-smi lists no GPU at {', '.join(sorted(missing))}"
             )
         chosen = tuple(gpu for gpu in found if not devices or gpu.pci in devices)
@@ -105,7 +105,7 @@ class GpuReset:
             done = self._reset(chosen, found)
         lost = {gpu.uuid for gpu in done} - {gpu.uuid for gpu in self.list_gpus()}
         if lost:
-            raise ResetRefusedError(
+            raise GpuResetRefusedError(
                 RESET_FAILED, f"gone after the reset: {', '.join(sorted(lost))}"
             )
         return done
@@ -113,25 +113,25 @@ class GpuReset:
     def _check_reset_allowed(self, chosen: Sequence[ResettableGpu]) -> None:
         mig = [gpu.pci for gpu in chosen if gpu.mig]
         if mig:
-            raise ResetRefusedError(RESET_REFUSED, f"MIG is enabled on {', '.join(mig)}")
+            raise GpuResetRefusedError(RESET_REFUSED, f"MIG is enabled on {', '.join(mig)}")
         switched = any(self._root.glob("dev/nvidia-nvswitch[0-9]*"))
         for gpu in chosen if switched else ():
             if gpu.capability < _AMPERE:
-                raise ResetRefusedError(
+                raise GpuResetRefusedError(
                     RESET_REFUSED, f"{gpu.pci} is older than Ampere, on an NVSwitch system"
                 )
-            if gpu.capability < _HOPPER and not self._list_active_units([FABRIC_MANAGER]):
-                raise ResetRefusedError(
+            if gpu.capability < _HOPPER and not self._list_active_systemd_units([FABRIC_MANAGER]):
+                raise GpuResetRefusedError(
                     RESET_REFUSED, f"an NVSwitch system, and {FABRIC_MANAGER} does not run"
                 )
         for pid, name, job in self._find_gpu_processes():
             if job:
-                raise ResetRefusedError(
+                raise GpuResetRefusedError(
                     RESET_REFUSED, f"job {job} runs on the node's GPUs: {name}[{pid}]"
                 )
 
     def _stop_gpu_services(self, again: ExitStack) -> None:
-        for unit in self._list_active_units(UNITS):
+        for unit in self._list_active_systemd_units(UNITS):
             again.callback(self._try_command, (SYSTEMCTL, "start", unit))
             self._try_command((SYSTEMCTL, "stop", unit))
 
@@ -141,7 +141,7 @@ class GpuReset:
             self._try_nvidia_smi(_make_persistence_arguments(uuid, "0"))
 
     def _end_gpu_processes(self) -> None:
-        """End the processes that hold a GPU. Raises ResetRefusedError where one does not end."""
+        """End the processes that hold a GPU. Raises GpuResetRefusedError where one does not end."""
         for number, within_s in zip((signal.SIGTERM, signal.SIGKILL), _END_S, strict=True):
             for pid, name, _ in self._find_gpu_processes():
                 log.warning("%s[%d] holds a GPU that is to be reset: %s", name, pid, number.name)
@@ -152,7 +152,7 @@ class GpuReset:
                 time.sleep(0.05)
             if not left:
                 return
-        raise ResetRefusedError(
+        raise GpuResetRefusedError(
             RESET_FAILED, f"{left[0][1]}[{left[0][0]}] holds a GPU and does not end"
         )
 
@@ -167,14 +167,14 @@ class GpuReset:
             chosen += peers
             answer = self._reset_all_gpus(chosen)
         if answer.exit_code:
-            raise ResetRefusedError(RESET_FAILED, _extract_driver_message(answer))
+            raise GpuResetRefusedError(RESET_FAILED, _extract_driver_message(answer))
         return chosen
 
     def list_gpus(self) -> tuple[ResettableGpu, ...]:
-        """Return the GPUs that nvidia-smi lists. Raises ResetRefusedError."""
+        """Return the GPUs that nvidia-smi lists. Raises GpuResetRefusedError."""
         answer = self._run_nvidia_smi(LIST)
         if answer.exit_code:
-            raise ResetRefusedError(RESET_FAILED, _extract_driver_message(answer))
+            raise GpuResetRefusedError(RESET_FAILED, _extract_driver_message(answer))
         found = []
         for line in answer.out.splitlines():
             try:
@@ -188,7 +188,9 @@ class GpuReset:
                 )
                 found.append(gpu)
             except ValueError as error:
-                raise ResetRefusedError(RESET_FAILED, f"nvidia-smi lists {line[:80]!r}") from error
+                raise GpuResetRefusedError(
+                    RESET_FAILED, f"nvidia-smi lists {line[:80]!r}"
+                ) from error
         return tuple(found)
 
     def _find_gpu_processes(self) -> Iterator[tuple[int, str, str]]:
@@ -208,7 +210,7 @@ class GpuReset:
                     pid = int(process.name)
                     yield pid, comm, _find_process_job(jobs, pid)
 
-    def _list_active_units(self, units: Sequence[str]) -> list[str]:
+    def _list_active_systemd_units(self, units: Sequence[str]) -> list[str]:
         answer = self._try_command((*ACTIVE, *units))
         states = answer.out.splitlines() if answer else []
         return [unit for unit, state in zip(units, states, strict=False) if state == "active"]
@@ -220,7 +222,7 @@ class GpuReset:
     def _run_nvidia_smi(self, arguments: Sequence[str], within_s: float = LIMIT_S) -> ProbeResult:
         answer = self._try_nvidia_smi(arguments, within_s)
         if answer is None:
-            raise ResetRefusedError(RESET_FAILED, f"{SMI} {arguments[0]} does not answer")
+            raise GpuResetRefusedError(RESET_FAILED, f"{SMI} {arguments[0]} does not answer")
         return answer
 
     def _try_nvidia_smi(
@@ -244,7 +246,7 @@ class GpuReset:
         try:
             probes = ProbeRunner(within_s, environment=environment)
             answer = probes.ask({program: command}, within_s)[program]
-        except (DeviceAbsentError, UnknownResultError) as error:
+        except (DeviceAbsentError, CheckResultUnknownError) as error:
             log.warning("%s", error)
             return None
         log.info("ran %s: %s", " ".join(command), answer)
@@ -287,22 +289,22 @@ class GpuResetRunner:
         self._taken = {f.device for f in earlier if f.check == RESET_CHECK}
         self._one = threading.Lock()
 
-    def begin(self, order: ResetOrder) -> None:
+    def begin(self, order: GpuResetOrder) -> None:
         """Begin a reset on a thread; nothing for a recovery whose order was taken before."""
         if order.recovery not in self._taken:
             self._taken.add(order.recovery)
             threading.Thread(
-                target=self._run_order, args=(order,), name="reset", daemon=True
+                target=self._run_gpu_reset_order, args=(order,), name="reset", daemon=True
             ).start()
 
-    def _run_order(self, order: ResetOrder) -> None:
+    def _run_gpu_reset_order(self, order: GpuResetOrder) -> None:
         code, verdict, evidence = RESET_DONE, DeviceVerdict.OK, ""
         with self._one:
             try:
                 gpus = self._reset.carry_out(order.devices)
                 evidence = " ".join(gpu.pci for gpu in gpus)
                 detail = f"reset {evidence}"[:256]
-            except ResetRefusedError as error:
+            except GpuResetRefusedError as error:
                 code, verdict, detail = error.code, DeviceVerdict.WARN, str(error)[:256]
         log.warning("GPU reset for %s: %s, %s", order.recovery, code, detail)
         now = datetime.now(UTC)

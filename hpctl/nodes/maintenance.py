@@ -8,25 +8,25 @@ from typing import Final
 
 from hpctl.engine.maintenance import LOOK_S
 from hpctl.nodes.actors import NodeCase
-from hpctl.toolkit.bounds import add_seconds
-from hpctl.vocabulary.node_recovery import TEST_ASKS, NodeSignal
+from hpctl.toolkit.bounds import add_seconds_within_bounds
+from hpctl.vocabulary.node_recovery import TEST_ASKS, NodeRecoverySignal
 from hpctl.vocabulary.recovery import (
     Next,
-    PhaseMove,
     RecheckInterval,
-    StartStep,
+    RecoveryPhaseMove,
     StepKind,
-    WaitUntil,
+    StepStartDecision,
+    WaitDecision,
 )
 
 _PUT_OFF: Final = frozenset(
     {
-        NodeSignal.NEEDS_HUMAN,
-        NodeSignal.FAULT_AGAIN,
-        NodeSignal.RESET_IN_VAIN,
-        NodeSignal.REBOOT_IN_VAIN,
-        NodeSignal.TEST_FAILED,
-        NodeSignal.UNTESTED,
+        NodeRecoverySignal.NEEDS_HUMAN,
+        NodeRecoverySignal.FAULT_AGAIN,
+        NodeRecoverySignal.RESET_IN_VAIN,
+        NodeRecoverySignal.REBOOT_IN_VAIN,
+        NodeRecoverySignal.TEST_FAILED,
+        NodeRecoverySignal.UNTESTED,
         *TEST_ASKS,
     }
 )
@@ -37,40 +37,46 @@ _OUR_OWN: Final = (StepKind.END_TEST, StepKind.UNRESERVE)
 
 
 _BEFORE_THE_END: Final = (
-    NodeSignal.CORDON_SEEN,
-    NodeSignal.NODE_GONE,
-    NodeSignal.MARKED,
-    NodeSignal.OPERATOR_TOOK_OVER,
+    NodeRecoverySignal.CORDON_SEEN,
+    NodeRecoverySignal.NODE_GONE,
+    NodeRecoverySignal.MARKED,
+    NodeRecoverySignal.OPERATOR_TOOK_OVER,
 )
 
 
-def _should_act_during_maintenance(answer: Next) -> bool:
+def _should_apply_answer_during_maintenance(answer: Next) -> bool:
     """Return whether it closes the node before the maintenance ends, or says who has the node."""
-    if isinstance(answer, PhaseMove):
+    if isinstance(answer, RecoveryPhaseMove):
         return answer.signal in _BEFORE_THE_END
-    return isinstance(answer, StartStep) and answer.kind is StepKind.DRAIN
+    return isinstance(answer, StepStartDecision) and answer.kind is StepKind.DRAIN
 
 
-def find_maintenance_move(c: NodeCase) -> PhaseMove | None:
+def find_maintenance_move(c: NodeCase) -> RecoveryPhaseMove | None:
     """Return the beginning or the end of the maintenance, once for each."""
     held = bool(c.facts.maintenance)
-    if held == c.rec.in_maintenance:
+    if held == c.rec.is_in_maintenance:
         return None
     if held:
-        return PhaseMove(NodeSignal.MAINTENANCE_BEGAN, c.facts.maintenance)
-    return PhaseMove(NodeSignal.MAINTENANCE_ENDED, "no maintenance reservation holds the node")
+        return RecoveryPhaseMove(NodeRecoverySignal.MAINTENANCE_BEGAN, c.facts.maintenance)
+    return RecoveryPhaseMove(
+        NodeRecoverySignal.MAINTENANCE_ENDED, "no maintenance reservation holds the node"
+    )
 
 
-def wait_for_maintenance_end(c: NodeCase, answer: Next) -> Next | None:
+def limit_answer_during_maintenance(c: NodeCase, answer: Next) -> Next | None:
     """Return what is left of an answer while the maintenance lasts; None where there is none."""
     if not c.facts.maintenance:
         return None
-    if c.rec.is_for_maintenance and not _should_act_during_maintenance(answer):
-        return WaitUntil(add_seconds(c.now, LOOK_S), c.facts.maintenance, RecheckInterval.SLOWLY)
+    if c.rec.is_for_maintenance and not _should_apply_answer_during_maintenance(answer):
+        return WaitDecision(
+            add_seconds_within_bounds(c.now, LOOK_S), c.facts.maintenance, RecheckInterval.SLOWLY
+        )
     if c.rec.is_for_maintenance:
         return answer
-    seen = isinstance(answer, PhaseMove) and answer.signal not in _PUT_OFF
-    own = isinstance(answer, StartStep) and answer.kind in _OUR_OWN
+    seen = isinstance(answer, RecoveryPhaseMove) and answer.signal not in _PUT_OFF
+    own = isinstance(answer, StepStartDecision) and answer.kind in _OUR_OWN
     if seen or own:
         return answer
-    return WaitUntil(add_seconds(c.now, LOOK_S), c.facts.maintenance, RecheckInterval.SLOWLY)
+    return WaitDecision(
+        add_seconds_within_bounds(c.now, LOOK_S), c.facts.maintenance, RecheckInterval.SLOWLY
+    )

@@ -26,20 +26,20 @@ from hpctl.engine.request_client import (
     ANSWER_S,
     JobOnNode,
     RequestsView,
-    ask_daemon,
-    describe_job_fate,
+    describe_job_outcome_on_node_removal,
     expand_hostlists,
     find_invoking_user,
-    print_answers_and_exit,
     print_request_answers,
+    print_request_answers_and_exit,
+    send_operator_requests,
 )
 from hpctl.engine.requests import NOW, process_operator_request
-from hpctl.engine.timeline import format_subject_headline
+from hpctl.engine.timeline import format_recovery_or_change_headline
 from hpctl.engine.view import PlanningView, Request, group_jobs_by_node
 from hpctl.engine.views import make_node_recovery_view
 from hpctl.engine.world import World, list_known_nodes
 from hpctl.engine.world_reader import WorldReader, read_live_world
-from hpctl.nodes.order_watch import OrderWatch, OrderWatchDependencies
+from hpctl.nodes.order_watch import NodeOrderWatch, NodeOrderWatchDependencies
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import now_option
 from hpctl.toolkit.hostlist import fold_hostlist
@@ -47,7 +47,7 @@ from hpctl.toolkit.lazy_commands import INTERRUPTED
 from hpctl.toolkit.output import ExitCode
 from hpctl.toolkit.view_copy import build_view_from_source
 from hpctl.vocabulary.identity import NodeName
-from hpctl.vocabulary.node_recovery import NodePhase
+from hpctl.vocabulary.node_recovery import NodeRecoveryPhase
 from hpctl.vocabulary.pause import Pause, PauseRequest
 from hpctl.vocabulary.slurm_facts import SlurmJob
 
@@ -112,12 +112,12 @@ def _preview_node_order(
     )
 
 
-def format_preview_lines(view: NodeOrderPreviewsView) -> list[str]:
+def format_node_order_preview_lines(view: NodeOrderPreviewsView) -> list[str]:
     """Return the preview for people: one paragraph a node."""
     lines = []
     for p in view.previews:
         lines.append(f"{p.node}: {p.verb} instance {p.instance or '(unknown)'}")
-        lines += [f"  {describe_job_fate(job, now=p.now)}" for job in p.jobs]
+        lines += [f"  {describe_job_outcome_on_node_removal(job, now=p.now)}" for job in p.jobs]
         if not p.jobs:
             lines.append("  no job is on it")
         if not p.would_open:
@@ -125,7 +125,7 @@ def format_preview_lines(view: NodeOrderPreviewsView) -> list[str]:
     return lines
 
 
-request_options = output.combine_options(
+request_options = output.combine_click_options(
     click.option(
         "--no-wait", is_flag=True, help="Do not wait for the daemon's answer: queue it and leave."
     ),
@@ -135,14 +135,14 @@ request_options = output.combine_options(
 """What every request takes."""
 
 
-confirm_options = output.combine_options(
+confirm_options = output.combine_click_options(
     click.option("--dry-run", is_flag=True, help="Print what would happen; ask for nothing."),
     click.option("--yes", is_flag=True, help="Do not ask for confirmation."),
 )
 """What requests take that are confirmed."""
 
 
-destroys = output.combine_options(
+destroys = output.combine_click_options(
     click.argument(
         "names", metavar="NODE...", nargs=-1, required=True, shell_complete=complete_node
     ),
@@ -158,18 +158,18 @@ destroys = output.combine_options(
 """What requests that destroy something take."""
 
 
-def send_request(
+def send_daemon_requests(
     config: str, verb: str, targets: list[str], no_wait: bool, as_json: bool, detail: str = ""
 ) -> None:
     """Ask the daemon for one thing for each target; print its answers and leave."""
     wait_s = 0.0 if no_wait else ANSWER_S
-    view = ask_daemon(
+    view = send_operator_requests(
         config_loading.load_config(config), verb, targets, wait_s=wait_s, detail=detail
     )
-    print_answers_and_exit(view, as_json, waited=not no_wait)
+    print_request_answers_and_exit(view, as_json, waited=not no_wait)
 
 
-scoped = output.combine_options(
+scoped = output.combine_click_options(
     click.argument("names", metavar="[NODES]...", nargs=-1, shell_complete=complete_node),
     click.option("--partition", metavar="P", default="", help="A partition, in place of nodes."),
 )
@@ -194,7 +194,7 @@ def pause(
     For the whole cluster, for NODES (hostlists are allowed), or for --partition. The
     pause ends at --until, or when `hpctl unpause` lifts it.
     """
-    asked = PauseRequest(_fold_scope_nodes(names, partition), partition, why, until)
+    asked = PauseRequest(_fold_pause_scope_nodes(names, partition), partition, why, until)
     _send_pause_request(asked, "pause", no_wait=no_wait, config=config, as_json=as_json)
 
 
@@ -208,11 +208,11 @@ def unpause(
 
     Without NODES and --partition, every pause. NODES leave each pause of nodes that has them.
     """
-    asked = PauseRequest(_fold_scope_nodes(names, partition), partition)
+    asked = PauseRequest(_fold_pause_scope_nodes(names, partition), partition)
     _send_pause_request(asked, "unpause", no_wait=no_wait, config=config, as_json=as_json)
 
 
-def _fold_scope_nodes(names: tuple[str, ...], partition: str) -> str:
+def _fold_pause_scope_nodes(names: tuple[str, ...], partition: str) -> str:
     """Return the nodes as one hostlist. Raises UsageError."""
     if names and partition:
         raise click.UsageError(
@@ -225,13 +225,13 @@ def _send_pause_request(
     asked: PauseRequest, verb: str, *, no_wait: bool, config: str, as_json: bool
 ) -> None:
     detail = msgspec.json.encode(asked).decode() if asked != PauseRequest() else ""
-    target = Pause(asked.scope, "", output.now()).what if asked.scope else ""
-    send_request(config, verb, [target[:TARGET_CHARS]], no_wait, as_json, detail)
+    target = Pause(asked.scope, "", output.get_current_utc_time()).what if asked.scope else ""
+    send_daemon_requests(config, verb, [target[:TARGET_CHARS]], no_wait, as_json, detail)
 
 
 def lift_all_pauses(config: str, *, no_wait: bool, as_json: bool) -> None:
     """Ask the daemon to lift every pause, and leave with the exit code of its answer."""
-    send_request(config, "unpause", [""], no_wait, as_json)
+    send_daemon_requests(config, "unpause", [""], no_wait, as_json)
 
 
 def _run_destructive_order(
@@ -248,11 +248,11 @@ def _run_destructive_order(
         follow = sys.stderr.isatty() and not as_json and not no_wait
     verb = order + NOW if now else order
     loaded = config_loading.load_config(config)
-    view = _read_previews(loaded, verb, names)
+    view = _read_node_order_previews(loaded, verb, names)
     if dry_run and as_json:
-        output.echo(output.to_json("preview", view))
+        output.echo(output.format_view_json("preview", view))
     else:
-        for line in format_preview_lines(view):
+        for line in format_node_order_preview_lines(view):
             output.echo(line, err=not dry_run)
     if dry_run:
         if not as_json:
@@ -262,20 +262,22 @@ def _run_destructive_order(
         return
     if not yes:
         output.confirm(f"{order} {len(view.previews)} node(s)?", abort=True)
-    answers = ask_daemon(
+    answers = send_operator_requests(
         loaded, verb, [p.node for p in view.previews], wait_s=0.0 if no_wait else ANSWER_S
     )
     if follow and any(row.ok for row in answers.requests):
         _follow_orders(loaded, answers, as_json=as_json)
     else:
-        print_answers_and_exit(answers, as_json, waited=not no_wait)
+        print_request_answers_and_exit(answers, as_json, waited=not no_wait)
 
 
-def _read_previews(config: Config, verb: str, names: tuple[str, ...]) -> NodeOrderPreviewsView:
+def _read_node_order_previews(
+    config: Config, verb: str, names: tuple[str, ...]
+) -> NodeOrderPreviewsView:
     """Look at each node; leave with exit code 3 where Slurm cannot be read. Raises HpctlError for
     a name that nothing has."""
     # What would be destroyed is read now: a job may have begun since the daemon's last cycle.
-    world = read_live_world(config, output.now())
+    world = read_live_world(config, output.get_current_utc_time())
     if world.slurm is None:
         output.echo(f"hpctl: cannot see which jobs run on the nodes: {world.slurm_error}", err=True)
         raise click.exceptions.Exit(ExitCode.CANNOT_TELL)
@@ -293,19 +295,21 @@ def _follow_orders(config: Config, answers: RequestsView, *, as_json: bool) -> N
         print_request_answers(answers, waited=True)
     nodes = [NodeName(row.target) for row in answers.requests if row.ok]
     reader = WorldReader(config, recent=True)
-    ports = OrderWatchDependencies(lambda: reader.read(output.now()), _print_status)
+    ports = NodeOrderWatchDependencies(
+        lambda: reader.read(output.get_current_utc_time()), _print_status_line
+    )
     try:
-        ended = OrderWatch(nodes, ports).follow()
+        ended = NodeOrderWatch(nodes, ports).follow()
     except KeyboardInterrupt:
         output.echo("hpctl: interrupted; the daemon continues: hpctl explain NODE", err=True)
         raise click.exceptions.Exit(INTERRUPTED) from None
     view = replaced(answers, recoveries=tuple(map(make_node_recovery_view, ended)))
     if as_json:
-        output.echo(output.to_json("requests", view))
+        output.echo(output.format_view_json("requests", view))
     else:
         for rec in ended:
-            output.echo(format_subject_headline(rec))
-    if any(rec.phase is not NodePhase.RETURNED for rec in ended):
+            output.echo(format_recovery_or_change_headline(rec))
+    if any(rec.phase is not NodeRecoveryPhase.RETURNED for rec in ended):
         output.exit_with_code(ExitCode.PROBLEM)
     if any(row.answered and not row.ok for row in answers.requests):
         output.exit_with_code(ExitCode.PROBLEM)
@@ -313,7 +317,7 @@ def _follow_orders(config: Config, answers: RequestsView, *, as_json: bool) -> N
         output.exit_with_code(ExitCode.CANNOT_TELL)
 
 
-def _print_status(line: str) -> None:
+def _print_status_line(line: str) -> None:
     output.echo(line, err=True)
 
 
@@ -353,4 +357,4 @@ def undrain(names: tuple[str, ...], no_wait: bool, config: str, as_json: bool) -
     Only nodes whose Reason begins with hpctl:. Other drains are not changed. Of a node that is in
     service with a known fault, the fault is accepted.
     """
-    send_request(config, "return", list(dict.fromkeys(names)), no_wait, as_json)
+    send_daemon_requests(config, "return", list(dict.fromkeys(names)), no_wait, as_json)

@@ -10,11 +10,11 @@ from typing import Final
 
 from hpctl.engine.completing import (
     describe_completing_job,
-    find_completing_jobs,
-    is_freed_by_node_down,
-    is_waiting_to_restart,
+    find_stuck_completing_jobs,
+    is_job_freed_by_node_down,
+    is_restart_waiting_for_completion,
 )
-from hpctl.engine.requests import find_ordered_generation
+from hpctl.engine.requests import find_node_generation_for_order
 from hpctl.engine.view import PlanningView, RecoveryCandidate
 from hpctl.vocabulary.assessment import FaultClass, Remedy, Urgency
 from hpctl.vocabulary.identity import NodeName, RuleId
@@ -30,15 +30,15 @@ STUCK: Final = FaultClass(
 )
 
 
-def find_stuck_nodes(
+def find_stuck_node_candidates(
     view: PlanningView, policy: RecoveryPolicy, treated: Collection[NodeName], now: datetime
 ) -> list[RecoveryCandidate]:
     """Return the nodes that must be set DOWN so that a job can restart."""
     found: dict[NodeName, RecoveryCandidate] = {}
-    for job in find_completing_jobs(
+    for job in find_stuck_completing_jobs(
         view.scheduler.jobs.values(), policy.job.completing_deadline_s, now
     ):
-        if not is_waiting_to_restart(job, view.state) or not is_freed_by_node_down(
+        if not is_restart_waiting_for_completion(job, view.state) or not is_job_freed_by_node_down(
             job, view.scheduler
         ):
             continue
@@ -49,7 +49,7 @@ def find_stuck_nodes(
             if node.down or not node.responding or _has_ended_recovery_for_job(name, job, view):
                 continue
             since, why = job.completing_since or now, describe_completing_job(job, now)
-            generation = find_ordered_generation("reboot", name, view)
+            generation = find_node_generation_for_order("reboot", name, view)
             found[name] = RecoveryCandidate(generation, node, STUCK, since, why)
     return list(found.values())
 

@@ -5,34 +5,36 @@ from datetime import datetime
 
 from msgspec import Struct
 
-from hpctl.engine.kinds import OperatorOrder, find_no_candidates
-from hpctl.engine.test_results import ReadResults, return_no_test_results
+from hpctl.engine.kinds import OperatorOrder, return_no_candidates
+from hpctl.engine.test_results import ReadResults, return_empty_acceptance_test_results
 from hpctl.engine.view import PlanningView, RecoveryCandidate
 from hpctl.nodes.actors import NodeCase
 from hpctl.vocabulary.identity import NodeName
-from hpctl.vocabulary.node_recovery import NodeSignal
+from hpctl.vocabulary.node_recovery import NodeRecoverySignal
 from hpctl.vocabulary.policy import RecoveryPolicy
-from hpctl.vocabulary.recovery import Next, PhaseMove
+from hpctl.vocabulary.recovery import Next, RecoveryPhaseMove
 
 _UNKNOWN = "this hpctl tests no nodes"
 
 
-def require_no_test(c: NodeCase) -> Next | None:  # noqa: ARG001
+def require_no_node_test(c: NodeCase) -> Next | None:  # noqa: ARG001
     """Return None: a healthy node needs nothing before it serves."""
     return None
 
 
 def end_unsupported_test(c: NodeCase) -> Next:  # noqa: ARG001
     """End a test that an hpctl with tests has begun."""
-    return PhaseMove(NodeSignal.UNTESTED, _UNKNOWN)
+    return RecoveryPhaseMove(NodeRecoverySignal.UNTESTED, _UNKNOWN)
 
 
 def escalate_leftover_reservation(c: NodeCase) -> Next:  # noqa: ARG001
     """Call a person to delete the reservation that an hpctl with tests has made."""
-    return PhaseMove(NodeSignal.NEEDS_HUMAN, f"{_UNKNOWN}: delete the reservation of its test")
+    return RecoveryPhaseMove(
+        NodeRecoverySignal.NEEDS_HUMAN, f"{_UNKNOWN}: delete the reservation of its test"
+    )
 
 
-def find_no_burn_in_failures(
+def find_no_failed_burn_in_candidates(
     view: PlanningView,  # noqa: ARG001
     treated: Collection[NodeName],  # noqa: ARG001
 ) -> list[RecoveryCandidate]:
@@ -40,7 +42,7 @@ def find_no_burn_in_failures(
     return []
 
 
-class NodeSuspicion(Struct, frozen=True):
+class SuspectedNode(Struct, frozen=True):
     """A node that the verdicts on several jobs name. `since`: when the newest of them failed."""
 
     node: NodeName
@@ -48,7 +50,7 @@ class NodeSuspicion(Struct, frozen=True):
     why: str
 
 
-FindSuspicions = Callable[[PlanningView, datetime], Iterable[NodeSuspicion]]
+FindSuspicions = Callable[[PlanningView, datetime], Iterable[SuspectedNode]]
 """Returns the nodes that the verdicts on several jobs name."""
 
 FindSuspected = Callable[
@@ -57,12 +59,12 @@ FindSuspected = Callable[
 ]
 
 
-def find_no_suspicions(view: PlanningView, now: datetime) -> Iterable[NodeSuspicion]:  # noqa: ARG001
+def find_no_node_suspicions(view: PlanningView, now: datetime) -> Iterable[SuspectedNode]:  # noqa: ARG001
     """Return no nodes: for an engine without recoveries of jobs."""
     return ()
 
 
-def find_no_suspected_nodes(
+def find_no_suspected_node_candidates(
     view: PlanningView,  # noqa: ARG001
     policy: RecoveryPolicy,  # noqa: ARG001
     treated: Collection[NodeName],  # noqa: ARG001
@@ -83,17 +85,17 @@ class NodeTestFunctions(Struct, frozen=True, kw_only=True):
     point to; `orders` are what operators may ask for.
     """
 
-    come_before_service: Callable[[NodeCase], Next | None] = require_no_test
+    come_before_service: Callable[[NodeCase], Next | None] = require_no_node_test
     accept: Callable[[NodeCase], Next] = end_unsupported_test
     unreserve: Callable[[NodeCase], Next] = escalate_leftover_reservation
-    read_results: ReadResults = return_no_test_results
+    read_results: ReadResults = return_empty_acceptance_test_results
     find_burned: Callable[[PlanningView, Collection[NodeName]], list[RecoveryCandidate]] = (
-        find_no_burn_in_failures
+        find_no_failed_burn_in_candidates
     )
     find_untested: Callable[
         [PlanningView, RecoveryPolicy, Collection[NodeName], datetime], list[RecoveryCandidate]
-    ] = find_no_candidates
-    find_suspected: FindSuspected = find_no_suspected_nodes
+    ] = return_no_candidates
+    find_suspected: FindSuspected = find_no_suspected_node_candidates
     orders: Mapping[str, OperatorOrder] = {}
 
 

@@ -34,19 +34,19 @@ from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random
 
 from hpctl.sagemaker.classify import (
     UNREADABLE,
-    find_call_hint,
+    find_user_hint_for_aws_error,
     format_aws_error,
-    is_not_found_error,
-    is_refusal_error,
-    is_unaccepted_call_error,
-    read_error_code,
+    is_aws_not_found_error,
+    is_aws_request_not_accepted,
+    is_permanent_aws_refusal,
+    read_aws_error_code,
 )
 from hpctl.toolkit.errors import (
-    CallRefused,
     HpctlError,
     OrderOutcomeUnknown,
     ResourceNotFound,
-    Unavailable,
+    ServiceCallRefused,
+    ServiceUnavailable,
 )
 
 
@@ -65,7 +65,7 @@ def _make_boto3_session(region: str | None, profile: str | None) -> boto3.sessio
     core = get_session()
     if profile is not None:
         core.set_config_variable("profile", profile)
-    models = make_model_loader(core.get_config_variable("data_path"))
+    models = make_botocore_model_loader(core.get_config_variable("data_path"))
     core.register_component("data_loader", models)
     parsers = core.get_component("response_parser_factory")
     parsers.set_parser_defaults(timestamp_parser=_parse_timestamp)
@@ -85,7 +85,7 @@ def _parse_timestamp(value: Any) -> datetime:
 
 
 @cache
-def make_model_loader(data_path: str | None) -> Loader:
+def make_botocore_model_loader(data_path: str | None) -> Loader:
     """Return what reads botocore's models, and those of the user's data_path before them."""
     return create_loader(data_path)
 
@@ -188,7 +188,7 @@ class AwsAccount:
                 f"cannot create a client for the AWS service {name}: {error}",
                 "check --region and --endpoint-url",
             ) from error
-        client.meta.events.register("before-parse", _refuse_html_pages)
+        client.meta.events.register("before-parse", _reject_html_response)
         return client
 
 
@@ -206,7 +206,7 @@ class AwsService:
         self._again = Retrying(
             stop=stop_after_delay(ORDER_FOR_S),
             wait=wait_random_exponential(multiplier=0.5, max=15.0),
-            retry=retry_if_exception(is_unaccepted_call_error),
+            retry=retry_if_exception(is_aws_request_not_accepted),
             sleep=sleep,
             reraise=True,
         )
@@ -215,9 +215,9 @@ class AwsService:
         """See ports.Service."""
         call = getattr(self._reads, operation)
         try:
-            answer = self._check_answer_types(operation, call(**request))
+            answer = self._check_response_field_types(operation, call(**request))
         except _FAILED as error:
-            raise self._make_call_error(error, operation, Unavailable) from error
+            raise self._make_call_error(error, operation, ServiceUnavailable) from error
         return answer
 
     def pages(self, operation: str, key: str, **request: Any) -> Iterator[Any]:
@@ -228,11 +228,11 @@ class AwsService:
         pages = iter(self._reads.get_paginator(operation).paginate(**request))
         try:
             for page in islice(pages, MAX_PAGES):
-                yield from self._check_answer_types(operation, page).get(key, ())
+                yield from self._check_response_field_types(operation, page).get(key, ())
             if next(pages, None) is not None:
                 raise ValueError(f"no end after {MAX_PAGES} pages")
         except _FAILED as error:
-            raise self._make_call_error(error, operation, Unavailable) from error
+            raise self._make_call_error(error, operation, ServiceUnavailable) from error
 
     def order(self, operation: str, **request: Any) -> Mapping[str, Any]:
         """See ports.Service."""
@@ -240,21 +240,25 @@ class AwsService:
             self._orders = self._orders or self._make_orders()
         call = getattr(self._orders, operation)
         try:
-            answer = self._check_answer_types(operation, self._again.copy()(call, **request))
+            answer = self._check_response_field_types(
+                operation, self._again.copy()(call, **request)
+            )
         except _FAILED as error:
             # Throttled to the end, or never connected: nothing was taken, and no look is needed.
-            unknown = CallRefused if is_unaccepted_call_error(error) else OrderOutcomeUnknown
+            unknown = (
+                ServiceCallRefused if is_aws_request_not_accepted(error) else OrderOutcomeUnknown
+            )
             raise self._make_call_error(error, operation, unknown) from error
         return answer
 
-    def _check_answer_types(self, operation: str, answer: Any) -> Mapping[str, Any]:
+    def _check_response_field_types(self, operation: str, answer: Any) -> Mapping[str, Any]:
         """Return an answer that is of the model's types. Raises ValueError with the place that is
         not."""
         meta = self._reads.meta
         model = meta.service_model.operation_model(meta.method_to_api_mapping[operation])
         # XML is texts, of which botocore itself makes the types.
         wanted = model.output_shape if _is_json_protocol(model) else None
-        if wanted is not None and (flaw := _find_type_error(answer, wanted, "$")):
+        if wanted is not None and (flaw := _find_response_type_error(answer, wanted, "$")):
             raise ValueError(flaw)
         return cast(Mapping[str, Any], answer)
 
@@ -262,20 +266,23 @@ class AwsService:
         self, error: Exception, operation: str, unknown: type[HpctlError]
     ) -> HpctlError:
         action = f"{self._name}:{self._reads.meta.method_to_api_mapping[operation]}"
-        message, hint = f"{action}: {format_aws_error(error)}", find_call_hint(error, action)
+        message, hint = (
+            f"{action}: {format_aws_error(error)}",
+            find_user_hint_for_aws_error(error, action),
+        )
         if not isinstance(error, BotoCoreError | ClientError):
             message = f"cannot read the answer of AWS to {action}: {format_aws_error(error)}"
             hint = _NOT_THE_SERVICE
-        if is_not_found_error(error):
-            return ResourceNotFound(message, hint, code=read_error_code(error))
-        if is_refusal_error(error):
-            return CallRefused(message, hint, code=read_error_code(error))
-        if issubclass(unknown, CallRefused):
-            return unknown(message, hint, code=read_error_code(error))
+        if is_aws_not_found_error(error):
+            return ResourceNotFound(message, hint, code=read_aws_error_code(error))
+        if is_permanent_aws_refusal(error):
+            return ServiceCallRefused(message, hint, code=read_aws_error_code(error))
+        if issubclass(unknown, ServiceCallRefused):
+            return unknown(message, hint, code=read_aws_error_code(error))
         return unknown(message, hint)
 
 
-def _refuse_html_pages(operation_model: Any, response_dict: Mapping[str, Any], **_: Any) -> None:
+def _reject_html_response(operation_model: Any, response_dict: Mapping[str, Any], **_: Any) -> None:
     """Raises ValueError for a page in HTML, or half an answer, which botocore reads as `{}`."""
     body, fine = response_dict["body"], response_dict["status_code"] < 300
     if fine and body and isinstance(body, bytes) and _is_json_protocol(operation_model):
@@ -286,7 +293,7 @@ def _is_json_protocol(operation_model: Any) -> bool:
     return "json" in operation_model.service_model.metadata["protocol"]
 
 
-def _find_type_error(value: Any, shape: Any, place: str) -> str:
+def _find_response_type_error(value: Any, shape: Any, place: str) -> str:
     """Return the first place of an answer that is not of its type in the model; empty: there is
     none."""
     kind = shape.type_name
@@ -305,7 +312,7 @@ def _find_type_error(value: Any, shape: Any, place: str) -> str:
         parts = ((one, shape.member, f"{place}[{n}]") for n, one in enumerate(value))
     elif kind == "map":
         parts = ((one, shape.value, f"{place}.{name[:64]}") for name, one in value.items())
-    return next(filter(None, (_find_type_error(*part) for part in parts)), "")
+    return next(filter(None, (_find_response_type_error(*part) for part in parts)), "")
 
 
 Place = tuple[str | int, ...]
@@ -323,47 +330,49 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
 _WORDS = {"integer": "a whole number", "long": "a whole number", "string": "text"}
 
 
-class SageMakerModel:
+class SageMakerApiModel:
     """What the API takes, without asking it."""
 
     def instance_types(self) -> frozenset[str]:
         """Return every instance type that it knows for clusters."""
-        return frozenset(_load_model().shape_for("ClusterInstanceType").metadata["enum"])
+        return frozenset(
+            _load_sagemaker_api_model().shape_for("ClusterInstanceType").metadata["enum"]
+        )
 
     def problems(self, request: Mapping[str, Any]) -> Sequence[tuple[Place, str]]:
         """Return where a CreateCluster request departs from the model."""
-        shape = _load_model().operation_model("CreateCluster").input_shape
+        shape = _load_sagemaker_api_model().operation_model("CreateCluster").input_shape
         assert shape is not None
-        return tuple(_check_value(request, shape, ()))
+        return tuple(_check_request_value(request, shape, ()))
 
 
 @cache
-def _load_model() -> ServiceModel:
-    models = make_model_loader(get_session().get_config_variable("data_path"))
+def _load_sagemaker_api_model() -> ServiceModel:
+    models = make_botocore_model_loader(get_session().get_config_variable("data_path"))
     return ServiceModel(models.load_service_model("sagemaker", "service-2"), "sagemaker")
 
 
-def _check_value(value: Any, shape: Shape, place: Place) -> Iterator[tuple[Place, str]]:
+def _check_request_value(value: Any, shape: Shape, place: Place) -> Iterator[tuple[Place, str]]:
     if isinstance(shape, StructureShape):
-        yield from _check_structure(value, shape, place)
+        yield from _check_request_structure(value, shape, place)
     elif isinstance(shape, ListShape):
         if not isinstance(value, list | tuple):
             yield place, f"must be a list, not {_name_json_type(value)}"
             return
-        yield from _check_length(value, shape, place, "entries")
+        yield from _check_request_value_length(value, shape, place, "entries")
         for at, item in enumerate(value):
-            yield from _check_value(item, shape.member, (*place, at))
+            yield from _check_request_value(item, shape.member, (*place, at))
     elif isinstance(shape, MapShape):
         if not isinstance(value, Mapping):
             yield place, f"must be a map, not {_name_json_type(value)}"
             return
         for key, item in value.items():
-            yield from _check_value(item, shape.value, (*place, str(key)))
+            yield from _check_request_value(item, shape.value, (*place, str(key)))
     else:
-        yield from _check_scalar(value, shape, place)
+        yield from _check_scalar_request_value(value, shape, place)
 
 
-def _check_structure(
+def _check_request_structure(
     value: Any, shape: StructureShape, place: Place
 ) -> Iterator[tuple[Place, str]]:
     if not isinstance(value, Mapping):
@@ -374,13 +383,15 @@ def _check_structure(
             yield place, f"{name} is needed"
     for name, item in value.items():
         if name in shape.members:
-            yield from _check_value(item, shape.members[name], (*place, name))
+            yield from _check_request_value(item, shape.members[name], (*place, name))
         else:
             known = ", ".join(shape.members)
             yield (*place, name), f"the service's model has no {name} here; it has {known}"
 
 
-def _check_scalar(value: Any, shape: Shape, place: Place) -> Iterator[tuple[Place, str]]:
+def _check_scalar_request_value(
+    value: Any, shape: Shape, place: Place
+) -> Iterator[tuple[Place, str]]:
     wanted = _KINDS.get(shape.type_name)
     if wanted is None:
         return
@@ -391,7 +402,7 @@ def _check_scalar(value: Any, shape: Shape, place: Place) -> Iterator[tuple[Plac
         )
         return
     if isinstance(value, str):
-        yield from _check_length(value, shape, place, "characters")
+        yield from _check_request_value_length(value, shape, place, "characters")
         yield from _check_text_pattern(value, shape, place)
     elif not isinstance(value, bool):
         low, high = shape.metadata.get("min"), shape.metadata.get("max")
@@ -408,7 +419,9 @@ def _check_text_pattern(value: str, shape: Shape, place: Place) -> Iterator[tupl
         yield place, f"is {value[:80]!r}, which does not match {pattern.pattern}"
 
 
-def _check_length(value: Any, shape: Shape, place: Place, what: str) -> Iterator[tuple[Place, str]]:
+def _check_request_value_length(
+    value: Any, shape: Shape, place: Place, what: str
+) -> Iterator[tuple[Place, str]]:
     low, high = shape.metadata.get("min", 0), shape.metadata.get("max")
     if len(value) < low or (high is not None and len(value) > high):
         yield place, f"has {len(value)} {what}, not {low} to {high}"

@@ -93,7 +93,7 @@ an object belongs, a time in the year 10000. An order that is answered so may ha
 NO_CREDENTIALS = (NoCredentialsError, PartialCredentialsError, CredentialRetrievalError)
 
 
-def classify_batch_answer(
+def classify_batch_node_response(
     asked: Iterable[InstanceId], answer: Mapping[str, Any]
 ) -> dict[InstanceId, Outcome]:
     """Return the outcome of every id of BatchReplace-, -Reboot- or -DeleteClusterNodes that
@@ -109,14 +109,14 @@ def classify_batch_answer(
         if instance in successful and entry is None:
             outcomes[instance] = Outcome.accepted()
         elif entry is not None and instance not in successful:
-            outcomes[instance] = classify_failed_entry(entry)
+            outcomes[instance] = classify_failed_batch_entry(entry)
         else:
             where = "both lists" if entry is not None else "neither list"
             outcomes[instance] = Outcome.ambiguous("unanswered", f"the id is in {where}")
     return outcomes
 
 
-def classify_failed_entry(entry: Mapping[str, Any]) -> Outcome:
+def classify_failed_batch_entry(entry: Mapping[str, Any]) -> Outcome:
     """Return the outcome of one entry of a batch's Failed list."""
     # BatchDelete says Code where the others say ErrorCode.
     code = str(entry.get("ErrorCode") or entry.get("Code") or "")
@@ -126,10 +126,10 @@ def classify_failed_entry(entry: Mapping[str, Any]) -> Outcome:
     return Outcome.ambiguous(code or "unanswered", message)
 
 
-def classify_call_error(error: Exception) -> Outcome:
+def classify_aws_call_error(error: Exception) -> Outcome:
     """Return the outcome of a whole call that raised, the same for each of its ids."""
     if isinstance(error, ClientError):
-        code, message = read_error_code(error), str(error.response["Error"].get("Message", ""))
+        code, message = read_aws_error_code(error), str(error.response["Error"].get("Message", ""))
         if code in REFUSED_CALL:
             return Outcome.rejected(code, message, transient=code in TRANSIENT_CALL)
         return Outcome.ambiguous(code, message)
@@ -164,25 +164,25 @@ def is_retryable_error(error: BaseException) -> bool:
     """Return whether a read that failed so may succeed a moment later."""
     if isinstance(error, ClientError):
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-        return read_error_code(error) in THROTTLED or status >= 500
+        return read_aws_error_code(error) in THROTTLED or status >= 500
     if isinstance(error, (ParamValidationError, NoRegionError, PartialCredentialsError)):
         return False
     return isinstance(error, BotoCoreError)
 
 
-def is_unaccepted_call_error(error: BaseException) -> bool:
+def is_aws_request_not_accepted(error: BaseException) -> bool:
     """Return whether an order that failed so certainly was not taken, and may be sent again."""
     if isinstance(error, ClientError):
-        return read_error_code(error) in THROTTLED
+        return read_aws_error_code(error) in THROTTLED
     return isinstance(error, NEVER_SENT)
 
 
-def is_not_found_error(error: BaseException) -> bool:
+def is_aws_not_found_error(error: BaseException) -> bool:
     """Return whether the answer is that what the call names is not there."""
     # A proxy's page may have any status.
     if not isinstance(error, ClientError) or _read_error_message(error).startswith("<"):
         return False
-    code = read_error_code(error)
+    code = read_aws_error_code(error)
     # EC2 says InvalidSubnetID.NotFound, IAM NoSuchEntity, S3 NoSuchBucket and 404 for a HEAD.
     return (
         code in ("ResourceNotFound", "404", "NotFound")
@@ -191,14 +191,14 @@ def is_not_found_error(error: BaseException) -> bool:
     )
 
 
-def is_refusal_error(error: BaseException) -> bool:
+def is_permanent_aws_refusal(error: BaseException) -> bool:
     """Return whether the answer is no: asked again alike, it would be no again."""
     if isinstance(error, (*NO_CREDENTIALS, ParamValidationError, NoRegionError)):
         return True
     if not isinstance(error, ClientError):
         return False
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-    return read_error_code(error) not in THROTTLED and status < 500
+    return read_aws_error_code(error) not in THROTTLED and status < 500
 
 
 def format_aws_error(error: BaseException) -> str:
@@ -209,14 +209,14 @@ def format_aws_error(error: BaseException) -> str:
     message = _read_error_message(error).rstrip(".")
     if message.startswith("<"):
         message = "the answer is a web page, not the service's"
-    return f"{message} ({read_error_code(error)})" if message else read_error_code(error)
+    return f"{message} ({read_aws_error_code(error)})" if message else read_aws_error_code(error)
 
 
 def _read_error_message(error: ClientError) -> str:
     return str(error.response.get("Error", {}).get("Message") or "")[:2000].strip()
 
 
-def read_error_code(error: BaseException) -> str:
+def read_aws_error_code(error: BaseException) -> str:
     """Return the error code of an answer, `Unknown` where it has none; else the error's own
     name."""
     if not isinstance(error, ClientError):
@@ -253,29 +253,30 @@ _HINTS = {
 """What a user at a terminal does about a call that failed, and an operator of the daemon."""
 
 
-def _classify_hint_kind(error: BaseException) -> str:
+def _classify_aws_error_for_hint(error: BaseException) -> str:
     if isinstance(error, NO_CREDENTIALS):
         return "no credentials"
     if not isinstance(error, ClientError):
         return "never sent" if isinstance(error, NEVER_SENT) else "no answer"
     kinds = {"denied": DENIED, "unsigned": UNSIGNED | EXPIRED, "throttled": THROTTLED}
-    return next((kind for kind, codes in kinds.items() if read_error_code(error) in codes), "")
+    return next((kind for kind, codes in kinds.items() if read_aws_error_code(error) in codes), "")
 
 
-def find_call_hint(error: BaseException, action: str) -> str:
+def find_user_hint_for_aws_error(error: BaseException, action: str) -> str:
     """Return what a user at a terminal does about a failed call; "" where its words say it."""
     late = (
-        read_error_code(error) == "ValidationException" and action.partition(":")[2] in NEEDS_UPDATE
+        read_aws_error_code(error) == "ValidationException"
+        and action.partition(":")[2] in NEEDS_UPDATE
     )
     if late:
         return (
             f"where the cluster is older than this call: {describe_software_update_fix('CLUSTER')}"
         )
-    return _HINTS[_classify_hint_kind(error)][0].format(action=action)
+    return _HINTS[_classify_aws_error_for_hint(error)][0].format(action=action)
 
 
-def find_operator_hint(error: BaseException, cluster: str, operation: str) -> str:
+def find_operator_hint_for_aws_error(error: BaseException, cluster: str, operation: str) -> str:
     """Return what an operator does about a call that failed for good."""
-    if read_error_code(error) == "ResourceNotFound":
+    if read_aws_error_code(error) == "ResourceNotFound":
         return f"no cluster {cluster!r} here: check its name, the region and the account"
-    return _HINTS[_classify_hint_kind(error)][1].format(action=f"sagemaker:{operation}")
+    return _HINTS[_classify_aws_error_for_hint(error)][1].format(action=f"sagemaker:{operation}")

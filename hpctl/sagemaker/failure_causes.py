@@ -103,7 +103,9 @@ def _explain_capacity_shortage(where: InstancePlacement) -> NodeFailureCause:
     meaning = f"AWS has {wanted} to give in {places or 'the subnets of the group'}"
     if where.plan:
         meaning += f", from training plan {where.plan}"
-        return NodeFailureCause(NodeFailureKind.CAPACITY, meaning, _explain_training_plan(where))
+        return NodeFailureCause(
+            NodeFailureKind.CAPACITY, meaning, _explain_training_plan_shortage(where)
+        )
     if len(types) > 1:
         alternatives = f"the spec's order was tried to its end ({' then '.join(types)}): add a type"
     else:
@@ -115,7 +117,7 @@ def _explain_capacity_shortage(where: InstancePlacement) -> NodeFailureCause:
     return NodeFailureCause(NodeFailureKind.CAPACITY, meaning, fix)
 
 
-def _explain_training_plan(where: InstancePlacement) -> str:
+def _explain_training_plan_shortage(where: InstancePlacement) -> str:
     zones = {zone for zone in where.zones.values() if zone}
     held = ", ".join(where.plan_zones)
     if where.plan_status and where.plan_status != "Active":

@@ -5,7 +5,7 @@ from datetime import datetime
 from types import MappingProxyType
 
 from hpctl.toolkit.compat import UTC
-from hpctl.vocabulary.cloud_facts import ProviderView
+from hpctl.vocabulary.cloud_facts import CloudProviderView
 from hpctl.vocabulary.identity import InstanceId
 from hpctl.vocabulary.outcome import Outcome
 
@@ -20,9 +20,9 @@ class NoProvider:
     def __init__(self, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self._now = now
 
-    def view(self) -> ProviderView:
+    def view(self) -> CloudProviderView:
         """Return a view that says so."""
-        return ProviderView(as_of=self._now(), present=False)
+        return CloudProviderView(as_of=self._now(), present=False)
 
     def reboot(self, instances: Sequence[InstanceId]) -> Mapping[InstanceId, Outcome]:
         """Rejected("no_provider") for every id."""

@@ -37,7 +37,7 @@ from hpctl.sagemaker.classify import (
     NO_CREDENTIALS,
     UNREADABLE,
     UNSIGNED,
-    read_error_code,
+    read_aws_error_code,
 )
 from hpctl.toolkit.errors import HpctlError
 
@@ -145,7 +145,7 @@ class S3Bucket:
                 IfMatch=listed.etag,
             )
             with answer["Body"] as body:
-                return body.read(), parse_file_time(answer.get("Metadata", {}))
+                return body.read(), parse_original_file_time(answer.get("Metadata", {}))
 
         return self._call_s3(listed.key, "GetObject", lambda: self._again(get_object))
 
@@ -177,9 +177,9 @@ class S3Bucket:
         """Delete objects; one that is not there is no error. Raises OSError."""
         left = iter(keys)
         while batch := [{"Key": key} for key in islice(left, _BATCH)]:
-            self._delete_batch(batch)
+            self._delete_object_batch(batch)
 
-    def _delete_batch(self, batch: Sequence[Mapping[str, str]]) -> None:
+    def _delete_object_batch(self, batch: Sequence[Mapping[str, str]]) -> None:
         def delete_objects() -> Sequence[Mapping[str, Any]]:
             wanted = {"Objects": batch, "Quiet": True}
             answer = self.client.delete_objects(Bucket=self._bucket, Delete=wanted)
@@ -189,7 +189,9 @@ class S3Bucket:
         for failed in self._call_s3(batch[0]["Key"], "DeleteObject", delete_objects):
             key, code = str(failed.get("Key", "")), str(failed.get("Code", ""))
             if code in _NOT_ALLOWED:
-                raise PermissionError(errno.EACCES, self._explain_denial("DeleteObject"), key)
+                raise PermissionError(
+                    errno.EACCES, self._explain_access_denial("DeleteObject"), key
+                )
             raise OSError(errno.EIO, f"S3 answers {code}", key)
 
     def read_original_mtime_ns(self, listed: Any) -> int | None:
@@ -199,7 +201,7 @@ class S3Bucket:
             answer = self.client.head_object(
                 Bucket=self._bucket, Key=listed.key, IfMatch=listed.etag
             )
-            return parse_file_time(answer.get("Metadata", {}))
+            return parse_original_file_time(answer.get("Metadata", {}))
 
         return self._call_s3(listed.key, "GetObject", read_head)
 
@@ -266,7 +268,10 @@ class S3Bucket:
             raise OSError(errno.EIO, f"the answer is not one of S3: {error}", key) from error
 
     def _make_os_error(self, error: ClientError, key: str, action: str) -> OSError:
-        code, text = read_error_code(error), str(error.response.get("Error", {}).get("Message", ""))
+        code, text = (
+            read_aws_error_code(error),
+            str(error.response.get("Error", {}).get("Message", "")),
+        )
         if code == "NoSuchBucket":
             return OSError(errno.ENXIO, f"there is no bucket {self._bucket}", key)
         if code in _GONE:
@@ -274,7 +279,7 @@ class S3Bucket:
         if code in _CHANGED:
             return OSError(errno.ESTALE, os.strerror(errno.ESTALE), key)
         if code in _NOT_ALLOWED:
-            return PermissionError(errno.EACCES, self._explain_denial(action), key)
+            return PermissionError(errno.EACCES, self._explain_access_denial(action), key)
         if code in _NOT_KNOWN:
             why = f"the AWS credentials are wrong or have expired ({code})"
             return PermissionError(errno.EACCES, why, key)
@@ -282,12 +287,12 @@ class S3Bucket:
             return OSError(errno.EIO, "archived (Glacier): restore the object first", key)
         return OSError(errno.EIO, f"S3 answers {code}: {text}", key)
 
-    def _explain_denial(self, action: str) -> str:
+    def _explain_access_denial(self, action: str) -> str:
         on = f"arn:aws:s3:::{self._bucket}" + ("" if action == "ListBucket" else "/*")
         return f"access denied: allow s3:{action} on {on} to this role"
 
 
-def parse_file_time(metadata: Mapping[str, str]) -> int | None:
+def parse_original_file_time(metadata: Mapping[str, str]) -> int | None:
     """Return a file's modification time as an uploader keeps it in an object's metadata, in ns.
 
     `file-mtime` is FSx for Lustre's and DataSync's (`1595002920000000000ns`), `mtime` rclone's

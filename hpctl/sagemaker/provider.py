@@ -41,11 +41,11 @@ from hpctl.sagemaker.aws import make_client_config, open_aws_session
 from hpctl.sagemaker.classify import (
     THROTTLED,
     UNREADABLE,
-    classify_batch_answer,
-    classify_call_error,
-    classify_failed_entry,
+    classify_aws_call_error,
+    classify_batch_node_response,
+    classify_failed_batch_entry,
     describe_software_update_fix,
-    find_operator_hint,
+    find_operator_hint_for_aws_error,
     format_aws_error,
     is_retryable_error,
     list_unsupported_operations,
@@ -53,13 +53,17 @@ from hpctl.sagemaker.classify import (
 from hpctl.sagemaker.update_cluster import IMAGES, make_group_update
 from hpctl.toolkit.bounds import convert_to_utc, make_printable
 from hpctl.toolkit.compat import UTC
-from hpctl.toolkit.errors import HpctlError, Unavailable
+from hpctl.toolkit.errors import HpctlError, ServiceUnavailable
 from hpctl.toolkit.threads import start_thread_pool
 from hpctl.toolkit.token_bucket import TokenBucket
-from hpctl.vocabulary.cloud_facts import Instance, InstanceGroup, InstanceStatus, ProviderView
+from hpctl.vocabulary.cloud_facts import CloudProviderView, Instance, InstanceGroup, InstanceStatus
 from hpctl.vocabulary.identity import InstanceId, LogicalId, NodeName
-from hpctl.vocabulary.instance_join import guess_node_name, is_ip_address, parse_host_address
-from hpctl.vocabulary.isolation import InconsistentState, isolate_each_call
+from hpctl.vocabulary.instance_join import (
+    guess_hyperpod_node_name,
+    is_ip_address,
+    parse_address_from_host_name,
+)
+from hpctl.vocabulary.isolation import ItemProcessingFailure, process_items_capturing_failures
 from hpctl.vocabulary.outcome import Outcome, OutcomeKind
 
 T = TypeVar("T")
@@ -76,7 +80,7 @@ LONGEST = 64 << 20
 """Bytes of resource_config.json that are read: 10,000 instances with their labels are 3 MB."""
 
 
-class ResourceConfig:
+class InstanceAddressFile:
     """The address of each instance, as resource_config.json has it. For one thread."""
 
     def __init__(self, cluster: str, path: Path) -> None:
@@ -92,7 +96,7 @@ class ResourceConfig:
             if version != self._version and stat.S_ISREG(at.st_mode) and at.st_size <= LONGEST:
                 self._version = version
                 with self._path.open("rb") as file:
-                    self._addresses = _parse_addresses(
+                    self._addresses = _parse_instance_addresses(
                         json.loads(file.read(LONGEST)), self._cluster
                     )
         except (OSError, ValueError, RecursionError):
@@ -100,7 +104,7 @@ class ResourceConfig:
         return self._addresses
 
 
-def _parse_addresses(answer: Any, cluster: str) -> Mapping[InstanceId, str]:
+def _parse_instance_addresses(answer: Any, cluster: str) -> Mapping[InstanceId, str]:
     whose = _get_typed_value(answer, "ClusterConfig", dict)
     if cluster not in (whose.get("ClusterName"), whose.get("ClusterArn")):
         return {}
@@ -122,14 +126,14 @@ def _get_typed_value(answer: Any, key: str, kind: type[T]) -> T:
     return value if isinstance(value, kind) else kind()
 
 
-class InstanceDetails:
+class InstanceAddressResolver:
     """What is known of one cluster's instances beside their list. For one thread."""
 
     def __init__(
         self, cluster: str, describe: Callable[..., Mapping[str, Any]], file: Path = RESOURCE_CONFIG
     ) -> None:
         self._cluster, self._describe = cluster, describe
-        self._file = ResourceConfig(cluster, file)
+        self._file = InstanceAddressFile(cluster, file)
         self._known: dict[InstanceId, tuple[str, str]] = {}
         self._asked = Counter[InstanceId]()
         self._calls = TokenBucket(AT_MOST, A_SECOND)
@@ -160,10 +164,10 @@ class InstanceDetails:
         self._refused = False
         if self._pool is None:
             self._pool = start_thread_pool(AT_ONCE, "cloud-details")
-        text = list(self._pool.map(self._read_address, ids))
+        text = list(self._pool.map(self._read_instance_address, ids))
         self._known.update({key: one for key, one in zip(ids, text, strict=True) if one[0]})
 
-    def _read_address(self, instance: InstanceId) -> tuple[str, str]:
+    def _read_instance_address(self, instance: InstanceId) -> tuple[str, str]:
         """Return address and DNS name; nothing where it has none yet, is gone, or is unreadable."""
         if self._refused:
             return "", ""
@@ -181,7 +185,7 @@ class InstanceDetails:
             return instance
         address, dns = self._known[instance.id]
         dns = instance.dns or dns
-        guess = NodeName(guess_node_name(address, dns))
+        guess = NodeName(guess_hyperpod_node_name(address, dns))
         return replace(instance, address=address, dns=dns, node=guess)
 
 
@@ -192,7 +196,7 @@ def classify_add_nodes_answer(group: str, count: int, answer: Mapping[str, Any])
         ids = ",".join(str(n["NodeLogicalId"]) for n in made)
         return Outcome.accepted(f"{len(made)} of {count}: {ids}")
     for failed in answer.get("Failed") or ():
-        return classify_failed_entry(failed)
+        return classify_failed_batch_entry(failed)
     return Outcome.ambiguous("unanswered", "the group is in neither list")
 
 
@@ -271,7 +275,7 @@ class SageMakerProvider:
         self._mutate = _make_sagemaker_client(
             session, endpoint_url, mutate_timeout_s, self._record_api_call
         )
-        self._details = InstanceDetails(cluster, self._read.describe_cluster_node)
+        self._details = InstanceAddressResolver(cluster, self._read.describe_cluster_node)
         self._retrying = Retrying(
             stop=stop_after_attempt(read_attempts),
             wait=wait_random_exponential(multiplier=0.2, max=3.0),
@@ -288,9 +292,9 @@ class SageMakerProvider:
         result = "throttled" if code in THROTTLED else "error" if code or parsed is None else "ok"
         self.calls[event_name.rpartition(".")[2], result] += 1
         if result == "ok" and http_response is not None:
-            self._ahead = measure_clock_lead(http_response.headers.get("Date"), self._now())
+            self._ahead = measure_local_clock_lead(http_response.headers.get("Date"), self._now())
 
-    def view(self) -> ProviderView:
+    def view(self) -> CloudProviderView:
         """Cluster and instances. Raises Unavailable, with what to do about it.
 
         `as_of` is the time before the first call: nothing in the view is older. A node that is
@@ -300,11 +304,11 @@ class SageMakerProvider:
             return self._read_view()
         except UNREADABLE as error:
             text = f"{type(error).__name__}: {format_aws_error(error)}"
-            raise Unavailable(
+            raise ServiceUnavailable(
                 f"cannot read SageMaker's answer: {text}", _NOT_THE_SERVICE
             ) from error
 
-    def _read_view(self) -> ProviderView:
+    def _read_view(self) -> CloudProviderView:
         as_of = self._now()
         cluster = self._describe()
         protected = self._protected_groups | {
@@ -312,17 +316,19 @@ class SageMakerProvider:
             for group in cluster.get("InstanceGroups", ())
             if group.get("SlurmConfig", {}).get("NodeType") in PROTECTED_TYPES
         }
-        summaries = list(self._list_node_summaries(continuous=_is_continuous(cluster)))
+        summaries = list(
+            self._list_node_summaries(continuous=_has_continuous_provisioning(cluster))
+        )
         listed, flaws = parse_instances(summaries, protected, self._ahead)
         found = self._details.complete(listed)
-        return ProviderView(
+        return CloudProviderView(
             as_of=as_of,
             present=True,
             # Automatic is the service's default; only an explicit None leaves the field to us.
             automatic=cluster.get("NodeRecovery") != "None",
             cluster_status=str(cluster.get("ClusterStatus", "")),
             instances={instance.id: instance for instance in found},
-            continuous=_is_continuous(cluster),
+            continuous=_has_continuous_provisioning(cluster),
             groups=_parse_instance_groups(cluster),
             unpatched=list_unsupported_operations(cluster, summaries),
             flaws=tuple(flaws),
@@ -333,29 +339,29 @@ class SageMakerProvider:
         answer: Mapping[str, Any] = self._call_with_retries(
             "DescribeCluster", lambda: describe(ClusterName=self._cluster)
         )
-        return self._check_answer_field("DescribeCluster", answer, "ClusterStatus")
+        return self._check_required_answer_field("DescribeCluster", answer, "ClusterStatus")
 
     def _list_node_summaries(self, *, continuous: bool) -> Iterator[Mapping[str, Any]]:
         """Yield every node summary. A cluster that refuses IncludeNodeLogicalIds is listed
         without."""
         token = ""
         for _ in range(MAX_PAGES):
-            page = self._read_node_page(token, continuous=continuous)
+            page = self._read_node_summary_page(token, continuous=continuous)
             if page is None:
                 continuous = False
                 continue
             key = "ClusterNodeSummaries"
-            yield from self._check_answer_field("ListClusterNodes", page, key)[key]
+            yield from self._check_required_answer_field("ListClusterNodes", page, key)[key]
             token = page.get("NextToken", "")
             if not token:
                 return
-        raise Unavailable(
+        raise ServiceUnavailable(
             f"SageMaker's list of the nodes of cluster {self._cluster} did not end after "
             f"{MAX_PAGES} pages",
             _NOT_THE_SERVICE,
         )
 
-    def _read_node_page(self, token: str, *, continuous: bool) -> Mapping[str, Any] | None:
+    def _read_node_summary_page(self, token: str, *, continuous: bool) -> Mapping[str, Any] | None:
         request: dict[str, Any] = {"ClusterName": self._cluster, "MaxResults": 100}
         if continuous:
             request["IncludeNodeLogicalIds"] = True
@@ -379,20 +385,20 @@ class SageMakerProvider:
         try:
             return self._retrying(call)
         except (BotoCoreError, ClientError, *UNREADABLE) as error:
-            raise Unavailable(
+            raise ServiceUnavailable(
                 f"the call sagemaker:{operation} of cluster {self._cluster} failed: "
                 f"{format_aws_error(error)}",
-                find_operator_hint(error, self._cluster, operation),
+                find_operator_hint_for_aws_error(error, self._cluster, operation),
             ) from error
 
-    def _check_answer_field(
+    def _check_required_answer_field(
         self, operation: str, answer: Mapping[str, Any], key: str
     ) -> Mapping[str, Any]:
         """Return the answer, which botocore leaves empty where a proxy's page came with status
         200."""
         if key in answer:
             return answer
-        raise Unavailable(
+        raise ServiceUnavailable(
             f"SageMaker's answer to sagemaker:{operation} of cluster {self._cluster} has no field "
             f"{key}",
             _NOT_THE_SERVICE,
@@ -400,20 +406,24 @@ class SageMakerProvider:
 
     def reboot(self, instances: Sequence[InstanceId]) -> Mapping[InstanceId, Outcome]:
         """BatchRebootClusterNodes, 25 ids a call, each call once. Answers for every id."""
-        return self._call_in_batches(self._mutate.batch_reboot_cluster_nodes, instances)
+        return self._call_node_operation_in_batches(
+            self._mutate.batch_reboot_cluster_nodes, instances
+        )
 
     def replace(self, instances: Sequence[InstanceId]) -> Mapping[InstanceId, Outcome]:
         """BatchReplaceClusterNodes, 25 ids a call, each call once. Answers for every id."""
-        return self._call_in_batches(self._mutate.batch_replace_cluster_nodes, instances)
+        return self._call_node_operation_in_batches(
+            self._mutate.batch_replace_cluster_nodes, instances
+        )
 
     def add(self, group: str, count: int, size: int, token: str) -> Outcome:
         """BatchAddClusterNodes; UpdateCluster where the cluster is not Continuous."""
         try:
             fields = self._describe()
-        except Unavailable as error:
+        except ServiceUnavailable as error:
             return Outcome.rejected("unavailable", str(error), transient=True)
         try:
-            if _is_continuous(fields):
+            if _has_continuous_provisioning(fields):
                 request = make_add_nodes_request(self._cluster, group, count, token)
                 answer = self._mutate.batch_add_cluster_nodes(**request)
                 return classify_add_nodes_answer(group, count, answer)
@@ -422,14 +432,16 @@ class SageMakerProvider:
                 return update
             self._mutate.update_cluster(**update)
         except (BotoCoreError, ClientError, *UNREADABLE) as error:
-            return self._reconsider_outcome(classify_call_error(error))
+            return self._correct_outcome_by_cluster_status(classify_aws_call_error(error))
         return Outcome.accepted()
 
     def remove(self, instances: Sequence[InstanceId]) -> Mapping[InstanceId, Outcome]:
         """BatchDeleteClusterNodes, 25 ids a call, each call once. Answers for every id."""
-        return self._call_in_batches(self._mutate.batch_delete_cluster_nodes, instances)
+        return self._call_node_operation_in_batches(
+            self._mutate.batch_delete_cluster_nodes, instances
+        )
 
-    def _call_in_batches(
+    def _call_node_operation_in_batches(
         self, call: Callable[..., Mapping[str, Any]], instances: Sequence[InstanceId]
     ) -> dict[InstanceId, Outcome]:
         outcomes: dict[InstanceId, Outcome] = {}
@@ -438,14 +450,20 @@ class SageMakerProvider:
             chunk = wanted[at : at + BATCH]
             try:
                 outcomes.update(
-                    classify_batch_answer(chunk, call(ClusterName=self._cluster, NodeIds=chunk))
+                    classify_batch_node_response(
+                        chunk, call(ClusterName=self._cluster, NodeIds=chunk)
+                    )
                 )
             except (BotoCoreError, ClientError, *UNREADABLE) as error:
-                outcome = self._reconsider_outcome(classify_call_error(error), error)
+                outcome = self._correct_outcome_by_cluster_status(
+                    classify_aws_call_error(error), error
+                )
                 outcomes.update(dict.fromkeys(chunk, outcome))
         return outcomes
 
-    def _reconsider_outcome(self, outcome: Outcome, error: Exception | None = None) -> Outcome:
+    def _correct_outcome_by_cluster_status(
+        self, outcome: Outcome, error: Exception | None = None
+    ) -> Outcome:
         """A ValidationException while the cluster is not InService is only *not now*.
 
         The service refuses replace and reboot then, and its model has no special code for it.
@@ -459,7 +477,7 @@ class SageMakerProvider:
             status = str(cluster.get("ClusterStatus", ""))
             order = error.operation_name if isinstance(error, ClientError) else ""
             old = status == "InService" and order in self._list_unsupported_operations(cluster)
-        except Unavailable:
+        except ServiceUnavailable:
             return outcome
         if old:
             return Outcome.rejected(
@@ -475,7 +493,7 @@ class SageMakerProvider:
         if not list_unsupported_operations(cluster, ()):
             return ()
         return list_unsupported_operations(
-            cluster, self._list_node_summaries(continuous=_is_continuous(cluster))
+            cluster, self._list_node_summaries(continuous=_has_continuous_provisioning(cluster))
         )
 
 
@@ -498,7 +516,7 @@ def _make_sagemaker_client(
     return client
 
 
-def _is_continuous(cluster: Mapping[str, Any]) -> bool:
+def _has_continuous_provisioning(cluster: Mapping[str, Any]) -> bool:
     return cluster.get("NodeProvisioningMode") == "Continuous"
 
 
@@ -515,7 +533,7 @@ def _parse_instance_groups(cluster: Mapping[str, Any]) -> dict[str, InstanceGrou
     }
 
 
-def measure_clock_lead(date: str | None, now: datetime) -> timedelta:
+def measure_local_clock_lead(date: str | None, now: datetime) -> timedelta:
     """Return by how much this host's clock is ahead of the one in an answer's `Date` header.
 
     Zero where the two agree within CLOCK_TOLERANCE, and where the header cannot be read.
@@ -531,15 +549,15 @@ def parse_instances(
     summaries: Iterable[Mapping[str, Any]],
     protected: Collection[str],
     ahead: timedelta = timedelta(),
-) -> tuple[list[Instance], list[InconsistentState]]:
+) -> tuple[list[Instance], list[ItemProcessingFailure]]:
     """Return the instances of ListClusterNodes, and those that cannot be read, by their node.
 
     `ahead`: by how much this host's clock is ahead of the service's.
     """
-    return isolate_each_call(
+    return process_items_capturing_failures(
         "parse",
         (summary for summary in summaries if summary.get("InstanceId")),
-        _parse_host_name,
+        _parse_private_host_name,
         lambda summary: _make_instance(summary, protected, ahead),
     )
 
@@ -548,7 +566,7 @@ _STATUS_CHARS: Final = 64
 """How much of a status that hpctl does not know is shown."""
 
 
-def _parse_host_name(summary: Mapping[str, Any]) -> str:
+def _parse_private_host_name(summary: Mapping[str, Any]) -> str:
     return str(summary.get("PrivateDnsHostname", "")).partition(".")[0]
 
 
@@ -563,12 +581,12 @@ def _make_instance(
         id=InstanceId(make_printable(str(summary["InstanceId"]))),
         status=status,
         group=group,
-        node=NodeName(guess_node_name("", dns)) if dns else None,
+        node=NodeName(guess_hyperpod_node_name("", dns)) if dns else None,
         logical_id=LogicalId(make_printable(str(logical))) if logical else None,
         protected=group in protected,
         message=message,
         launched=convert_to_utc(launched) + ahead if isinstance(launched, datetime) else None,
-        address=parse_host_address(dns),
+        address=parse_address_from_host_name(dns),
         dns=dns,
     )
 

@@ -26,10 +26,10 @@ import yaml
 
 from hpctl.sandbox import clocks, head, packages
 from hpctl.sandbox import spec as specs
-from hpctl.sandbox.bootplan import make_child_environment, make_user_environment
+from hpctl.sandbox.bootplan import make_sandbox_process_environment, make_sandbox_user_environment
 from hpctl.sandbox.proctree import kill_leftover_processes, read_process_start_time
 from hpctl.toolkit.compat import SAFE_PATH
-from hpctl.toolkit.errors import HpctlError, Unavailable
+from hpctl.toolkit.errors import HpctlError, ServiceUnavailable
 
 Handler = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -42,14 +42,16 @@ class ControlServer:
             def handle(self) -> None:
                 line = self.rfile.readline()
                 if line:
-                    self.wfile.write(json.dumps(_answer_line(handler, line)).encode() + b"\n")
+                    self.wfile.write(
+                        json.dumps(_answer_control_request_line(handler, line)).encode() + b"\n"
+                    )
 
         self._server = socketserver.ThreadingUnixStreamServer(str(path), ControlConnection)
         self._server.daemon_threads = True
         threading.Thread(target=self._server.serve_forever, daemon=True, name="control").start()
 
 
-def _answer_line(handler: Handler, line: bytes) -> dict[str, Any]:
+def _answer_control_request_line(handler: Handler, line: bytes) -> dict[str, Any]:
     try:
         return {"ok": handler(json.loads(line))}
     except HpctlError as error:
@@ -58,7 +60,9 @@ def _answer_line(handler: Handler, line: bytes) -> dict[str, Any]:
         return {"error": f"bad request: {error}", "hint": ""}
 
 
-def send_request(path: Path, request: dict[str, Any], timeout: float = 60.0) -> dict[str, Any]:
+def send_sandbox_control_request(
+    path: Path, request: dict[str, Any], timeout: float = 60.0
+) -> dict[str, Any]:
     """Send one request. Raises Unavailable where no process answers, HpctlError on a refusal."""
     try:
         with socket.socket(socket.AF_UNIX) as connection:
@@ -68,12 +72,12 @@ def send_request(path: Path, request: dict[str, Any], timeout: float = 60.0) -> 
             with connection.makefile("rb") as stream:
                 line = stream.readline()
     except OSError as error:
-        raise Unavailable(
+        raise ServiceUnavailable(
             f"the sandbox at {path.parent} does not answer: {error}",
             "Run `hpctl sandbox down` to end its remaining processes, then `hpctl sandbox up`.",
         ) from error
     if not line:
-        raise Unavailable(
+        raise ServiceUnavailable(
             f"the sandbox at {path.parent} ended before it answered",
             "Start it again: hpctl sandbox up",
         )
@@ -132,10 +136,10 @@ class Sandbox:
             self._start_supervisor(wanted)
             self._wait_until_ready(wanted, progress)
         except BaseException:
-            self._end_keeper()
+            self._stop_supervisor_process()
             raise
         if detach:
-            self._detach_keeper()
+            self._detach_supervisor_process()
         return self
 
     def down(self) -> None:
@@ -143,9 +147,9 @@ class Sandbox:
         known = specs.load_sandbox_spec(self.state_dir)
         if known is not None:
             with contextlib.suppress(HpctlError):
-                send_request(known.layout.control, {"op": "down"}, timeout=10)
-            self._end_keeper()
-            self._await_keeper(known)
+                send_sandbox_control_request(known.layout.control, {"op": "down"}, timeout=10)
+            self._stop_supervisor_process()
+            self._await_supervisor_exit(known)
             left = kill_leftover_processes(known.id, known.cluster)
             if left:
                 raise HpctlError(
@@ -153,7 +157,7 @@ class Sandbox:
                     f"End them with kill -9 PID; the sandbox's files are in {self.state_dir}",
                 )
         shutil.rmtree(self.state_dir, ignore_errors=True)
-        if self.state_dir.parent == specs.choose_private_directory():
+        if self.state_dir.parent == specs.choose_user_sandbox_directory():
             with contextlib.suppress(OSError):  # other sandboxes may live there
                 self.state_dir.parent.rmdir()
 
@@ -166,14 +170,14 @@ class Sandbox:
     @property
     def running(self) -> bool:
         """Return whether its keeper lives."""
-        return bool(self._read_keeper_pid())
+        return bool(self._read_supervisor_pid())
 
     @property
     def spec(self) -> specs.SandboxSpec:
         """Return what it was started as. Raises Unavailable where there is no such sandbox."""
         known = specs.load_sandbox_spec(self.state_dir)
         if known is None:
-            raise Unavailable(
+            raise ServiceUnavailable(
                 f"sandbox {self.name} does not run: there is none at {self.state_dir}",
                 f"To start it, run: hpctl sandbox up --name {self.name}",
             )
@@ -187,12 +191,12 @@ class Sandbox:
     @property
     def env(self) -> dict[str, str]:
         """Return the environment that puts a command on this cluster, over our own."""
-        return {**os.environ, **make_user_environment(self.spec)}
+        return {**os.environ, **make_sandbox_user_environment(self.spec)}
 
     @property
     def exports(self) -> dict[str, str]:
         """Only what `env` adds to our own environment."""
-        return dict(make_user_environment(self.spec))
+        return dict(make_sandbox_user_environment(self.spec))
 
     @property
     def config_path(self) -> Path:
@@ -293,7 +297,7 @@ class Sandbox:
 
     def start_service(self, name: str) -> int:
         """Start `slurmctld`, `daemon`, or the second head's `slurmctld-2`, `daemon-2`; its pid."""
-        return self._control_service(name, "start")
+        return self._start_or_signal_service(name, "start")
 
     def set_mode(self, mode: str) -> None:
         """Write the mode into the daemon's file, and have a daemon that runs read that."""
@@ -304,24 +308,24 @@ class Sandbox:
 
     def kill_daemon(self) -> None:
         """SIGKILL the daemon."""
-        self._control_service("daemon", "SIGKILL")
+        self._start_or_signal_service("daemon", "SIGKILL")
 
     def start_slurmctld(self) -> int:
         """Start slurmctld again; its pid, once it listens."""
-        return self._control_service("slurmctld", "start")
+        return self._start_or_signal_service("slurmctld", "start")
 
     def kill_slurmctld(self) -> None:
         """SIGKILL slurmctld."""
-        self._control_service("slurmctld", "SIGKILL")
+        self._start_or_signal_service("slurmctld", "SIGKILL")
 
     def signal_service(self, name: str, signal_name: str) -> None:
         """Send `SIGSTOP`, `SIGCONT`, ... to munged, slurmctld or daemon of the head node."""
-        self._control_service(name, signal_name)
+        self._start_or_signal_service(name, signal_name)
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        return send_request(self.spec.layout.control, request)
+        return send_sandbox_control_request(self.spec.layout.control, request)
 
-    def _control_service(self, name: str, do: str) -> int:
+    def _start_or_signal_service(self, name: str, do: str) -> int:
         return int(self._ask({"op": "service", "name": name, "do": do})["pid"])
 
     def _spec(self) -> specs.SandboxSpec:
@@ -355,7 +359,7 @@ class Sandbox:
                 (f"a sandbox has at most {specs.MAX_NODES} slots, not {places}"),
                 "Give a smaller --slots or fewer nodes.",
             )
-        settings["ports"] = specs.find_free_ports(places)
+        settings["ports"] = specs.find_free_sandbox_ports(places)
         return msgspec.convert(settings, specs.SandboxSpec)
 
     def _start_supervisor(self, wanted: specs.SandboxSpec) -> None:
@@ -371,7 +375,7 @@ class Sandbox:
                 stdin=subprocess.PIPE,
                 stdout=sink,
                 stderr=sink,
-                env=make_child_environment(wanted),
+                env=make_sandbox_process_environment(wanted),
                 cwd="/",
                 start_new_session=True,
             )
@@ -385,7 +389,7 @@ class Sandbox:
         seen = 0
         while True:
             over = self._keeper.poll() is not None or time.monotonic() > deadline
-            lines = list(_read_lines(wanted.layout.progress))
+            lines = list(_read_complete_json_lines(wanted.layout.progress))
             for line in lines[seen:]:
                 if "failed" in line:
                     raise HpctlError(
@@ -403,7 +407,7 @@ class Sandbox:
                 )
             time.sleep(0.05)
 
-    def _detach_keeper(self) -> None:
+    def _detach_supervisor_process(self) -> None:
         assert self._keeper is not None
         assert self._keeper.stdin is not None
         self._keeper.stdin.write(b"detach\n")
@@ -412,7 +416,7 @@ class Sandbox:
         self._keeper.returncode = 0
         self._keeper = None
 
-    def _read_keeper_pid(self) -> int:
+    def _read_supervisor_pid(self) -> int:
         """Return the keeper's pid if it lives and is the one we started."""
         try:
             pid, started = (self.state_dir / "keeper.pid").read_text().split()
@@ -420,7 +424,7 @@ class Sandbox:
             return 0
         return int(pid) if read_process_start_time(int(pid)) == started else 0
 
-    def _end_keeper(self) -> None:
+    def _stop_supervisor_process(self) -> None:
         if self._keeper is None:
             return
         assert self._keeper.stdin is not None
@@ -429,16 +433,16 @@ class Sandbox:
             self._keeper.wait(30)
         self._keeper = None
 
-    def _await_keeper(self, known: specs.SandboxSpec) -> None:
+    def _await_supervisor_exit(self, known: specs.SandboxSpec) -> None:
         """Wait for the keeper's end; past that, kill it: the stragglers' sweep does its work."""
         deadline = time.monotonic() + 20
-        while pid := self._read_keeper_pid():
+        while pid := self._read_supervisor_pid():
             if time.monotonic() > deadline:
                 os.kill(pid, 9)
             time.sleep(0.02)
 
 
-def _read_lines(path: Path) -> Iterator[Mapping[str, Any]]:
+def _read_complete_json_lines(path: Path) -> Iterator[Mapping[str, Any]]:
     """Yield the whole lines of a JSON-lines file that may still grow."""
     if not path.exists():
         return

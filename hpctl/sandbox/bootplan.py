@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from hpctl.sandbox import clocks, hardware
-from hpctl.sandbox.machines import EmulatedMachine, LifecycleFailed
+from hpctl.sandbox.machines import EmulatedMachine, LifecycleScriptError
 from hpctl.sandbox.packages import SandboxPrograms
 from hpctl.sandbox.proctree import OWNED
 from hpctl.sandbox.spec import SandboxSpec
@@ -27,7 +27,7 @@ LASTING = "lasting"
 """Under a node's directory: while this file is there, a reboot fixes nothing."""
 
 
-def make_boot_plan(
+def make_instance_boot_plan(
     spec: SandboxSpec,
     programs: SandboxPrograms,
     machine: EmulatedMachine,
@@ -142,7 +142,7 @@ def _make_clock_environment(spec: SandboxSpec, machine: EmulatedMachine) -> dict
     return clocks.make_clock_environment(spec.clock_library, clock)
 
 
-def make_lifecycle_step(
+def make_lifecycle_script_boot_step(
     spec: SandboxSpec,
     machine: EmulatedMachine,
     resources: dict[str, Any],
@@ -151,7 +151,7 @@ def make_lifecycle_step(
     """Return the plan's lifecycle step: a copy of what the S3 prefix holds, and its entry script.
 
     `resources` is resource_config.json; `fetch` brings what lies below an S3 URI into a
-    directory, None stands for a copy of the sandbox's own. Raises LifecycleFailed.
+    directory, None stands for a copy of the sandbox's own. Raises LifecycleScriptError.
     """
     script = machine.on_create or machine.on_init_complete
     if not script:
@@ -165,7 +165,7 @@ def make_lifecycle_step(
         _copy_scripts(spec, machine, target)
     entry = target / script
     if not entry.is_file():
-        raise LifecycleFailed(
+        raise LifecycleScriptError(
             f"cannot boot the node: the lifecycle script {script} is not in "
             f"{machine.source_s3_uri}",
             "Copy the script there, under the name in LifeCycleConfig.",
@@ -179,7 +179,7 @@ def make_lifecycle_step(
         "command": [f"./{script}"] if interpreted else ["sh", script],
         "cwd": str(target),
         "env": {
-            **_make_role_environment(spec),
+            **_make_execution_role_environment(spec),
             "SAGEMAKER_RESOURCE_CONFIG_PATH": str(config),
             # An instance is processes: what the scripts do to the node stays in its directory.
             "HPCTL_LIFECYCLE_ROOT": str(directory / "root"),
@@ -190,17 +190,17 @@ def make_lifecycle_step(
     }
 
 
-def _make_role_environment(spec: SandboxSpec) -> dict[str, str]:
+def _make_execution_role_environment(spec: SandboxSpec) -> dict[str, str]:
     """Return what the instance's execution role lets a script reach: the emulated AWS."""
     if not spec.moto:
         return {}
-    return {k: v for k, v in make_user_environment(spec).items() if k.startswith("AWS_")}
+    return {k: v for k, v in make_sandbox_user_environment(spec).items() if k.startswith("AWS_")}
 
 
 def _copy_scripts(spec: SandboxSpec, machine: EmulatedMachine, target: Path) -> None:
     source = spec.lifecycle_dir
     if not source.is_dir():
-        raise LifecycleFailed(
+        raise LifecycleScriptError(
             f"cannot boot the node: the directory {source}, which the sandbox uses for "
             f"{machine.source_s3_uri}, does not exist",
             "Give a directory with the lifecycle scripts: --lifecycle DIR.",
@@ -208,7 +208,7 @@ def _copy_scripts(spec: SandboxSpec, machine: EmulatedMachine, target: Path) -> 
     shutil.copytree(source, target)
 
 
-def make_resource_config(
+def make_hyperpod_resource_config(
     cluster: str, arn: str, groups: Mapping[str, str], machines: Iterable[EmulatedMachine]
 ) -> dict[str, Any]:
     """resource_config.json, in the shape that HyperPod's host agent writes.
@@ -227,7 +227,7 @@ def make_resource_config(
             {
                 "Name": name,
                 "InstanceType": groups.get(name) or here[0].instance_type,
-                "Instances": [_describe_instance(machine) for machine in here] or None,
+                "Instances": [_make_resource_config_instance(machine) for machine in here] or None,
             }
         )
     return {
@@ -241,7 +241,7 @@ def make_resource_config(
     }
 
 
-def _describe_instance(machine: EmulatedMachine) -> dict[str, Any]:
+def _make_resource_config_instance(machine: EmulatedMachine) -> dict[str, Any]:
     return {
         "InstanceName": machine.name,
         # HyperPod's own agents have a separate network (AWS's devops-agent notes): a reader who
@@ -253,7 +253,7 @@ def _describe_instance(machine: EmulatedMachine) -> dict[str, Any]:
     }
 
 
-def make_child_environment(spec: SandboxSpec) -> dict[str, str]:
+def make_sandbox_process_environment(spec: SandboxSpec) -> dict[str, str]:
     """Return the environment of a sandbox's own processes: marked, and free of the starter's
     Slurm."""
     env = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "SBATCH", "MUNGE"))}
@@ -285,7 +285,7 @@ def make_munged_command(
     ]
 
 
-def make_user_environment(spec: SandboxSpec) -> Mapping[str, str]:
+def make_sandbox_user_environment(spec: SandboxSpec) -> Mapping[str, str]:
     """Return what a user needs to be on this cluster: Slurm, the emulated AWS, the daemon's
     file."""
     env = {

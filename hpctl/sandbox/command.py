@@ -40,7 +40,7 @@ def sandbox() -> None:
     """A real Slurm and an emulated HyperPod on loopback."""
 
 
-def _find_sandbox(name: str, **settings: Any) -> Sandbox:
+def _open_sandbox(name: str, **settings: Any) -> Sandbox:
     from hpctl.sandbox.api import Sandbox
 
     return Sandbox(name, **settings)
@@ -119,10 +119,10 @@ def _find_sandbox(name: str, **settings: Any) -> Sandbox:
 def up(name: str, as_json: bool, **settings: Any) -> None:
     """Start a sandbox; it runs until `down`."""
     settings |= {key: settings[key] or "" for key in ("database", "lifecycle", "plugins")}
-    settings["hardware"] = _parse_counts(settings["hardware"])
+    settings["hardware"] = _parse_hardware_counts(settings["hardware"])
     settings["hma_latency"] = _parse_seconds_range(settings["hma_latency"])
     settings["agent_config"] = _read_agent_config(settings["agent_config"])
-    one = _find_sandbox(name, **settings)
+    one = _open_sandbox(name, **settings)
     one.up(lambda line: output.echo(f"  {line} ...", err=True), detach=True)
     if as_json:
         output.echo(json.dumps(one.status(), indent=2))
@@ -138,8 +138,8 @@ def up(name: str, as_json: bool, **settings: Any) -> None:
         output.echo(f"Fill it: hpctl cluster create {one.cluster_file}")
 
 
-def _parse_counts(args: Iterable[str]) -> dict[str, int]:
-    counts = _parse_pairs(args)
+def _parse_hardware_counts(args: Iterable[str]) -> dict[str, int]:
+    counts = _parse_key_value_arguments(args)
     for kind, count in counts.items():
         if not count.isdigit():
             raise click.UsageError(f"--hardware {kind}={count}: {count!r} is not a number")
@@ -178,7 +178,7 @@ def _read_agent_config(file: str | None) -> dict[str, Any]:
 @_as_json
 def status(name: str, as_json: bool) -> None:
     """What runs in a sandbox."""
-    state = _find_sandbox(name).status()
+    state = _open_sandbox(name).status()
     if as_json:
         output.echo(json.dumps(state, indent=2))
         return
@@ -197,7 +197,7 @@ def down(name: str) -> None:
     """End a sandbox and remove its files. No error when there is none."""
     import os
 
-    one = _find_sandbox(name)
+    one = _open_sandbox(name)
     there = one.state_dir.exists()
     points = os.environ.get("HPCTL_CONFIG") == str(one.state_dir / "hpctl.yaml")
     exports = one.exports if points and (one.state_dir / "spec.json").exists() else {}
@@ -213,7 +213,7 @@ def down(name: str) -> None:
 @click.argument("mode", type=click.Choice(["observe", "assist", "own"]))
 def mode(name: str, mode: str) -> None:
     """Set how far the sandbox's daemon may go."""
-    one = _find_sandbox(name)
+    one = _open_sandbox(name)
     one.set_mode(mode)
     output.echo(f"Sandbox {name} is in mode {mode}: {one.config_path}")
 
@@ -225,7 +225,7 @@ def mode(name: str, mode: str) -> None:
 @_shown("--head", "number", default=1, type=click.IntRange(1, 2), help="Which head node.")
 def head(name: str, service: str, do: str, number: int) -> None:
     """Kill, freeze, thaw or start a head node's daemon or slurmctld."""
-    one, which = _find_sandbox(name), service if number == 1 else f"{service}-{number}"
+    one, which = _open_sandbox(name), service if number == 1 else f"{service}-{number}"
     if do == "start":
         one.start_service(which)
     else:
@@ -266,15 +266,15 @@ def inject(name: str, fault: tuple[str, ...], **options: Any) -> None:
         raise click.UsageError(
             "the command needs a node and a fault, as in: hpctl sandbox inject NODE xid 79"
         )
-    one = _find_sandbox(name)
+    one = _open_sandbox(name)
     target, kind, *rest = fault
     if target == "api":
-        output.echo(one.inject_api(kind, **_parse_pairs(rest)))
+        output.echo(one.inject_api(kind, **_parse_key_value_arguments(rest)))
         return
-    output.echo(one.inject(target, kind, **_parse_fault(target, kind, rest, options)))
+    output.echo(one.inject(target, kind, **_parse_fault_details(target, kind, rest, options)))
 
 
-def _parse_fault(
+def _parse_fault_details(
     target: str, kind: str, rest: list[str], options: dict[str, Any]
 ) -> dict[str, Any]:
     """Return the details of a fault, from its arguments and options. Raises UsageError."""
@@ -300,7 +300,7 @@ def _parse_fault(
             )
     how = {option: options[option] for option in (*needed, *others, "lasting")}
     if kind == "gpu":
-        how["answers"] = _parse_pairs(options["answers"])
+        how["answers"] = _parse_key_value_arguments(options["answers"])
     return how
 
 
@@ -312,7 +312,7 @@ _DEVICE_FAULTS: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
 """Faults of what a node's checks look at: what they need, and what else they take."""
 
 
-def _parse_pairs(args: Iterable[str]) -> dict[str, str]:
+def _parse_key_value_arguments(args: Iterable[str]) -> dict[str, str]:
     pairs = (word.partition("=") for word in args)
     return {key: value for key, _, value in pairs}
 
@@ -323,7 +323,7 @@ def _parse_pairs(args: Iterable[str]) -> dict[str, str]:
 @click.option("-n", "lines", default=20, show_default=True, help="How many lines of each.")
 def logs(name: str, part: str, lines: int) -> None:
     """Print the ends of the logs whose name contains PART (slurmctld, agent, a node, ...)."""
-    one = _find_sandbox(name)
+    one = _open_sandbox(name)
     found = [path for path in one.log_files() if part in path.name or part in path.parent.name]
     if not found:
         names = ", ".join(sorted({path.name for path in one.log_files()}))
@@ -344,7 +344,7 @@ def env(name: str, as_json: bool) -> None:
     """Print the exports that put a shell on the sandbox's cluster."""
     import shlex
 
-    exports = _find_sandbox(name).exports
+    exports = _open_sandbox(name).exports
     if as_json:
         output.echo(json.dumps(exports, indent=2))
         return
@@ -359,7 +359,7 @@ def execute(name: str, command: tuple[str, ...]) -> None:
     """Run a command on the sandbox's head node: exec -- sbatch job.sh."""
     import os
 
-    one = _find_sandbox(name)
+    one = _open_sandbox(name)
     args = one.command(command)
     try:
         os.execvpe(args[0], args, one.env)  # noqa: S606 -- the user's own command, as given
@@ -415,7 +415,9 @@ class TerminalScreen:
 
     def line(self, who: str, text: str, seconds: float | None) -> None:
         """One thing, with the seconds since the fault."""
-        row = style_text(f"{_format_clock(seconds)}  ").append(f"{who:<6} ", _STYLES.get(who, ""))
+        row = style_text(f"{_format_seconds_as_clock(seconds)}  ").append(
+            f"{who:<6} ", _STYLES.get(who, "")
+        )
         self._console.print(row.append(text, "default"), soft_wrap=True)
 
     def progress(self, facts: dict[str, str]) -> None:
@@ -478,5 +480,5 @@ def _format_seconds(seconds: float | None) -> str:
     return "-" if seconds is None else f"{seconds:.2f}"
 
 
-def _format_clock(seconds: float | None) -> str:
+def _format_seconds_as_clock(seconds: float | None) -> str:
     return " " * 9 if seconds is None else f"{seconds:+8.2f}s"

@@ -22,14 +22,14 @@ from typing import Any, Protocol
 from msgspec import Struct, field
 from msgspec.structs import asdict
 
-from hpctl.engine.adapters import make_scheduler, open_journal_reader
+from hpctl.engine.adapters import make_slurm_command_client, open_journal_reader
 from hpctl.engine.config import read_config_file
-from hpctl.engine.timeline import TimelineLine, make_event_line
+from hpctl.engine.timeline import RecoveryTimelineLine, make_journal_event_line
 from hpctl.engine.world_offline import JournalReplayer
 from hpctl.sandbox.api import Sandbox
-from hpctl.sandbox.training.model import FINAL, find_last_step, read_attempts
+from hpctl.sandbox.training.model import FINAL, find_last_finished_step, read_attempts
 from hpctl.toolkit.compat import SAFE_PATH, UTC, parse_iso_time
-from hpctl.toolkit.errors import HpctlError, Unavailable
+from hpctl.toolkit.errors import HpctlError, ServiceUnavailable
 from hpctl.vocabulary.identity import JobId, NodeName
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob, SlurmNode
 
@@ -41,7 +41,7 @@ class SlurmPoller:
 
     def __init__(self, sandbox: Sandbox, interval_s: float = 0.05) -> None:
         """Nothing is read before the `with` block begins."""
-        self._scheduler = make_scheduler(read_config_file(sandbox.config_path))
+        self._scheduler = make_slurm_command_client(read_config_file(sandbox.config_path))
         self._interval_s = interval_s
         self._tests: dict[str, Test] = {}
         self._marks: dict[str, float] = {}
@@ -64,7 +64,7 @@ class SlurmPoller:
             self._marks.pop(name, None)
             self._tests[name] = test
 
-    def get_first_match_time(self, name: str) -> float | None:
+    def get_first_time_test_passed(self, name: str) -> float | None:
         """Return when the test first held, on the monotonic clock."""
         with self._changed:
             return self._marks.get(name)
@@ -73,7 +73,7 @@ class SlurmPoller:
         """Wait until it holds; answers when that was. Raises Unavailable when it did not."""
         with self._changed:
             if not self._changed.wait_for(lambda: name in self._marks, timeout_s):
-                raise Unavailable(
+                raise ServiceUnavailable(
                     f"the demo stopped: it waited {timeout_s:g} s in vain for: {name}"
                 )
             return self._marks[name]
@@ -90,7 +90,7 @@ class SlurmPoller:
         while not self._stop.is_set():
             try:
                 view = self._scheduler.view()
-            except Unavailable:
+            except ServiceUnavailable:
                 self._stop.wait(self._interval_s)
                 continue
             seen = time.monotonic()
@@ -114,7 +114,7 @@ def make_job_running_test(job: int, restarts: int = 0) -> Test:
     return is_job_running
 
 
-def make_node_test(node: str, fits: Callable[[SlurmNode], bool]) -> Test:
+def make_node_state_test(node: str, fits: Callable[[SlurmNode], bool]) -> Test:
     """The node is there, and as wanted."""
 
     def has_matching_node(view: SchedulerView) -> bool:
@@ -189,7 +189,7 @@ class DemoResult(Struct):
         return {"schema": "hpctl.sandbox.demo/1", **asdict(self)}
 
 
-class _ClusterRace(Struct, frozen=True):
+class _RecoveryComparison(Struct, frozen=True):
     """One job on each cluster, and the node of ours that breaks under it."""
 
     healed: SlurmPoller
@@ -250,21 +250,23 @@ class Demo:
                 self._measure_manual_restart(plain)
                 say.chapter("Training, and then a GPU falls off the bus")
                 self._run_recovery_comparison(healed, plain, reference)
-        self._record_result_problems()
+        self._record_failed_demo_expectations()
         return self.result
 
     def _submit_job(self, sandbox: Sandbox, name: str, *, resumable: bool, step_s: float) -> int:
-        directory = self._find_run_directory(sandbox, name)
+        directory = self._get_training_run_directory(sandbox, name)
         directory.mkdir(parents=True, exist_ok=True)
         script = directory / "train.sbatch"
-        script.write_text(_make_script(sys.executable, directory, step_s), encoding="utf-8")
+        script.write_text(
+            _make_training_job_script(sys.executable, directory, step_s), encoding="utf-8"
+        )
         command = ["sbatch"] if not resumable else [sys.executable, *SAFE_PATH, "hpctl", "sbatch"]
         mine = ["--checkpoint-dir", str(directory)] if resumable else ["--requeue"]
         log = f"--output={directory}/job.log"
         done = sandbox.run([*command, *mine, "--parsable", log, str(script)], cwd=directory)
         return int(done.stdout.strip().split(";")[0])
 
-    def _find_run_directory(self, sandbox: Sandbox, name: str) -> Path:
+    def _get_training_run_directory(self, sandbox: Sandbox, name: str) -> Path:
         return sandbox.state_dir / "runs" / name
 
     def _compute_reference_weights(self, plain: SlurmPoller) -> str:
@@ -280,12 +282,12 @@ class Demo:
 
         plain.expect("reference", has_job_ended)
         plain.wait("reference", 90)
-        directory = self._find_run_directory(self._plain, "reference")
-        sha = str(_read_final_result(directory).get("sha256", ""))
+        directory = self._get_training_run_directory(self._plain, "reference")
+        sha = str(_read_final_training_result(directory).get("sha256", ""))
         if not sha:
             raise HpctlError(
                 "the demo stopped: the training run without a fault did not finish: "
-                f"{_read_log_end(directory)}"
+                f"{_read_end_of_job_log(directory)}"
             )
         self._screen.line("plain", f"undisturbed: {STEPS} steps, weights {sha[:16]}", None)
         return sha
@@ -317,11 +319,13 @@ class Demo:
             known = watch.job(job)
             on = ",".join(known.nodes) if known else "?"
             self._screen.line(who, f"job {job} trains on {on}", None)
-        directory = self._find_run_directory(self._healed, "train")
+        directory = self._get_training_run_directory(self._healed, "train")
         self._wait_for_step(directory, FAULT_AFTER_STEP)
         victim = self._inject_node_fault(healed, plain, mine, theirs)
-        self._report_recovery(_ClusterRace(healed, plain, mine, theirs, victim, directory))
-        final = _read_final_result(directory)
+        self._show_recovery_until_end(
+            _RecoveryComparison(healed, plain, mine, theirs, victim, directory)
+        )
+        final = _read_final_training_result(directory)
         self.result.weights_sha256 = str(final.get("sha256", ""))
         self.result.weights_identical = bool(reference) and final.get("sha256") == reference
         lost = final.get("steps_lost") or []
@@ -330,13 +334,15 @@ class Demo:
 
     def _wait_for_step(self, directory: Path, step: int) -> None:
         limit = time.monotonic() + 60
-        while _read_last_step(directory) < step:
+        while _read_last_training_step(directory) < step:
             if time.monotonic() > limit:
                 raise HpctlError(
                     f"the demo stopped: the training did not reach step {step}: "
-                    f"{_read_log_end(directory)}"
+                    f"{_read_end_of_job_log(directory)}"
                 )
-            self._screen.progress({"training": f"step {_read_last_step(directory)} of {STEPS}"})
+            self._screen.progress(
+                {"training": f"step {_read_last_training_step(directory)} of {STEPS}"}
+            )
             time.sleep(0.1)
 
     def _inject_node_fault(
@@ -349,7 +355,7 @@ class Demo:
             )
         victim, twin = str(job.nodes[-1]), str(other.nodes[-1])
         self.result.instance_before = self._find_instance_id(victim)
-        healed.expect("drained", make_node_test(victim, lambda n: n.drained))
+        healed.expect("drained", make_node_state_test(victim, lambda n: n.drained))
         healed.expect("again", make_job_running_test(mine, job.restarts + 1))
         plain.expect("again", make_job_running_test(theirs, other.restarts + 1))
         self._fault_at, self._fault = datetime.now(UTC), time.monotonic()
@@ -364,7 +370,7 @@ class Demo:
         found = [n for n in self._healed.status()["nodes"] if n["node"] == node]
         return str(found[0].get("instance_id", "")) if found else ""
 
-    def _report_recovery(self, race: _ClusterRace) -> None:
+    def _show_recovery_until_end(self, race: _RecoveryComparison) -> None:
         """Tell what the daemon writes down as it happens, until everything has ended."""
         healed, plain = race.healed, race.plain
         story = _DemoJournalReader(self._healed, self._fault_at)
@@ -375,40 +381,48 @@ class Demo:
                 seconds = (line.at - self._fault_at).total_seconds()
                 self._screen.line("hpctl", line.text, seconds)
                 self.result.timeline.append({"seconds": round(seconds, 3), "text": line.text})
-            if "drained" not in noted and healed.get_first_match_time("drained"):
-                back = make_node_test(race.victim, lambda n: n.in_service and n.responding)
+            if "drained" not in noted and healed.get_first_time_test_passed("drained"):
+                back = make_node_state_test(race.victim, lambda n: n.in_service and n.responding)
                 healed.expect("returned", back)
-            self._record_elapsed_seconds(healed, "drained", "fault_to_drained_s", noted)
-            self._record_elapsed_seconds(healed, "again", "fault_to_job_running_s", noted)
-            self._record_elapsed_seconds(healed, "returned", "fault_to_node_returned_s", noted)
-            if self._record_elapsed_seconds(plain, "again", "plain_requeue_s", noted, key="plain"):
+            self._record_seconds_from_fault_to_mark(healed, "drained", "fault_to_drained_s", noted)
+            self._record_seconds_from_fault_to_mark(
+                healed, "again", "fault_to_job_running_s", noted
+            )
+            self._record_seconds_from_fault_to_mark(
+                healed, "returned", "fault_to_node_returned_s", noted
+            )
+            if self._record_seconds_from_fault_to_mark(
+                plain, "again", "plain_requeue_s", noted, key="plain"
+            ):
                 self._screen.line("plain", "the job runs again", self.result.plain_requeue_s)
                 self._plain.run(["scancel", str(race.theirs)], check=False)
             self._screen.progress(self._describe_progress(race))
-            if len(noted) == 4 and _read_final_result(race.directory) and not story.open:
+            if len(noted) == 4 and _read_final_training_result(race.directory) and not story.open:
                 break
             time.sleep(0.1)
         self.result.recoveries = story.recoveries()
-        self.result.fault_to_first_step_s = self._find_first_step_seconds(race.directory)
+        self.result.fault_to_first_step_s = self._find_seconds_to_first_training_step(
+            race.directory
+        )
 
-    def _record_elapsed_seconds(
+    def _record_seconds_from_fault_to_mark(
         self, watch: SlurmPoller, mark: str, name: str, noted: set[str], key: str = ""
     ) -> bool:
-        seen = watch.get_first_match_time(mark)
+        seen = watch.get_first_time_test_passed(mark)
         if seen is None or (key or mark) in noted:
             return False
         noted.add(key or mark)
         setattr(self.result, name, round(seen - self._fault, 3))
         return True
 
-    def _find_first_step_seconds(self, directory: Path) -> float | None:
+    def _find_seconds_to_first_training_step(self, directory: Path) -> float | None:
         begun = [a for a in read_attempts(directory) if a.get("event") == "first_step"]
         if len(begun) < 2:
             return None
         at = parse_iso_time(str(begun[1]["at"]))
         return round((at - self._fault_at).total_seconds(), 3)
 
-    def _describe_progress(self, race: _ClusterRace) -> dict[str, str]:
+    def _describe_progress(self, race: _RecoveryComparison) -> dict[str, str]:
         node, job = race.healed.node(race.victim), race.healed.job(race.mine)
         other = race.plain.job(race.theirs)
         flags = "+".join(sorted(node.flags)) if node else ""
@@ -416,7 +430,7 @@ class Demo:
             "since the fault": f"{time.monotonic() - self._fault:.1f} s",
             "hpctl: node": f"{node.state}+{flags}".rstrip("+") if node else "?",
             "hpctl: job": f"{job.state} {job.reason}".strip() if job else "?",
-            "hpctl: training": f"step {_read_last_step(race.directory)} of {STEPS}",
+            "hpctl: training": f"step {_read_last_training_step(race.directory)} of {STEPS}",
             "plain: job": f"{other.state} {other.reason}".strip() if other else "?",
         }
 
@@ -425,7 +439,7 @@ class Demo:
         replaced = self._healed.calls("BatchReplaceClusterNodes")
         self.result.api_replace_calls = len(replaced)
 
-    def _record_result_problems(self) -> None:
+    def _record_failed_demo_expectations(self) -> None:
         """What did not really happen. Empty: it all did."""
         r = self.result
         if r.plain_requeue_s and r.fault_to_job_running_s:
@@ -452,10 +466,10 @@ class _DemoJournalReader:
         self._journal = JournalReplayer(None)
         self._since = since
 
-    def news(self) -> list[TimelineLine]:
+    def news(self) -> list[RecoveryTimelineLine]:
         """Return the lines of the events since the last time."""
         news = self._journal.news(self._store)
-        lines = [make_event_line(event, self._journal.state) for _, event in news]
+        lines = [make_journal_event_line(event, self._journal.state) for _, event in news]
         return [line for line in lines if line is not None and line.at >= self._since]
 
     @property
@@ -471,7 +485,7 @@ class _DemoJournalReader:
         return nodes + jobs
 
 
-def _make_script(python: str, directory: Path, step_s: float) -> str:
+def _make_training_job_script(python: str, directory: Path, step_s: float) -> str:
     train = (
         f"srun --kill-on-bad-exit=1 {python} -m hpctl.sandbox.training"
         f" --checkpoint-dir {directory} --steps {STEPS} --step-s {step_s}"
@@ -487,7 +501,7 @@ exec {train}
 """
 
 
-def _read_final_result(directory: Path) -> dict[str, Any]:
+def _read_final_training_result(directory: Path) -> dict[str, Any]:
     try:
         document = json.loads((directory / FINAL).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -495,7 +509,7 @@ def _read_final_result(directory: Path) -> dict[str, Any]:
     return document if isinstance(document, dict) else {}
 
 
-def _read_log_end(directory: Path) -> str:
+def _read_end_of_job_log(directory: Path) -> str:
     """Return the end of a job's log, for the message of a demo that failed."""
     try:
         return (directory / "job.log").read_text(errors="replace")[-1500:]
@@ -503,6 +517,6 @@ def _read_log_end(directory: Path) -> str:
         return "it has no log"
 
 
-def _read_last_step(directory: Path) -> int:
+def _read_last_training_step(directory: Path) -> int:
     starts = [a for a in read_attempts(directory) if a.get("event") == "start"]
-    return find_last_step(directory, str(starts[-1]["attempt"])) if starts else 0
+    return find_last_finished_step(directory, str(starts[-1]["attempt"])) if starts else 0

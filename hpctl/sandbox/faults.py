@@ -24,10 +24,10 @@ from msgspec import Struct
 
 from hpctl.faults.hma_marks import MARKS
 from hpctl.sandbox import hardware, instances
-from hpctl.sandbox.bootplan import HARDWARE, LASTING, NVML_SCRIPT, make_child_environment
+from hpctl.sandbox.bootplan import HARDWARE, LASTING, NVML_SCRIPT, make_sandbox_process_environment
 from hpctl.sandbox.instances import LocalMachineBackend
 from hpctl.sandbox.packages import SandboxPrograms
-from hpctl.sandbox.proctree import send_signal
+from hpctl.sandbox.proctree import send_signal_to_processes
 from hpctl.sandbox.spec import SandboxPaths, SandboxSpec
 from hpctl.slurm import parse
 from hpctl.toolkit.errors import HpctlError
@@ -45,12 +45,12 @@ _XID = re.compile(rb";NVRM: Xid \([^)]*\): (\d+)")
 _FATAL_SXID = re.compile(rb";nvidia-nvswitch\d+: SXid \([^)]*\): (\d+), Fatal")
 
 
-class SlurmCommands:
+class HyperPodSlurmCommands:
     """scontrol, as HyperPod's own programs on the head node use it."""
 
     def __init__(self, spec: SandboxSpec, programs: SandboxPrograms) -> None:
         self._scontrol = programs["scontrol"]
-        self._env = make_child_environment(spec) | {"TZ": "UTC"}
+        self._env = make_sandbox_process_environment(spec) | {"TZ": "UTC"}
 
     def scontrol(self, *arguments: str) -> str:
         """Return what it printed. Raises HpctlError with its message where it failed."""
@@ -71,11 +71,13 @@ class SlurmCommands:
 
     def nodes(self) -> dict[NodeName, SlurmNode]:
         """Return every node. Raises HpctlError."""
-        found, _ = parse.parse_nodes(parse.split_node_lines(self.scontrol("show", "node", "-o")))
+        found, _ = parse.parse_scontrol_nodes(
+            parse.split_scontrol_node_lines(self.scontrol("show", "node", "-o"))
+        )
         return {node.name: node for node in found}
 
 
-class _WatchedNode(Struct):
+class _NodeBootLogState(Struct):
     """What HMA knows of one boot of a node: how far it has read, and what it is about to ask."""
 
     boot: str
@@ -92,9 +94,9 @@ class HealthMonitoringAgent:
         self, spec: SandboxSpec, programs: SandboxPrograms, machines: LocalMachineBackend
     ) -> None:
         self._spec = spec
-        self._slurm = SlurmCommands(spec, programs)
+        self._slurm = HyperPodSlurmCommands(spec, programs)
         self._machines = machines
-        self._seen: dict[str, _WatchedNode] = {}
+        self._seen: dict[str, _NodeBootLogState] = {}
         self._chance = random.Random(spec.id)  # noqa: S311 -- when it wakes up, no secret
 
     def look(self) -> None:
@@ -102,13 +104,15 @@ class HealthMonitoringAgent:
         now = time.monotonic()
         for machine in self._machines.machines():
             if machine.role == "compute" and self._machines.alive(machine):
-                self._read_node_log(str(machine.node), now)
+                self._process_node_kernel_log(str(machine.node), now)
         rate = self._spec.hma_false_marks * LOOK_S / 3600
         healthy = [n for n, seen in self._seen.items() if not (seen.ask or seen.marked)]
         if healthy and self._chance.random() < rate:
-            self._request_action(self._seen[self._chance.choice(healthy)], "Action:Reboot", now)
+            self._schedule_recovery_action(
+                self._seen[self._chance.choice(healthy)], "Action:Reboot", now
+            )
 
-    def _read_node_log(self, node: str, now: float) -> None:
+    def _process_node_kernel_log(self, node: str, now: float) -> None:
         directory = self._spec.layout.of_node(node)
         try:
             boot, kernel = (directory / "boot_id").read_text(), (directory / "kmsg").read_bytes()
@@ -116,22 +120,22 @@ class HealthMonitoringAgent:
             return
         seen = self._seen.get(node)
         if seen is None or seen.boot != boot:
-            seen = self._seen[node] = _WatchedNode(boot)
-        wanted = choose_recovery_action(kernel[seen.read :])
+            seen = self._seen[node] = _NodeBootLogState(boot)
+        wanted = choose_action_for_kernel_log(kernel[seen.read :])
         seen.read = len(kernel)
         if wanted and not seen.marked:
-            self._request_action(seen, wanted, now)
+            self._schedule_recovery_action(seen, wanted, now)
         if seen.ask and not seen.marked and now >= seen.due:
             mark_node_for_recovery(self._spec, self._slurm, node, seen.ask)
             seen.marked = True
 
-    def _request_action(self, seen: _WatchedNode, wanted: str, now: float) -> None:
+    def _schedule_recovery_action(self, seen: _NodeBootLogState, wanted: str, now: float) -> None:
         if not seen.ask:
             seen.due = now + self._chance.uniform(*self._spec.hma_latency)
         seen.ask = max(seen.ask, wanted)  # Action:Replace outdoes Action:Reboot
 
 
-def choose_recovery_action(kernel: bytes) -> str:
+def choose_action_for_kernel_log(kernel: bytes) -> str:
     """Return what HMA asks for on seeing these lines of a kernel log; "" for what it leaves
     alone."""
     codes = {int(code) for code in _XID.findall(kernel)}
@@ -140,7 +144,9 @@ def choose_recovery_action(kernel: bytes) -> str:
     return "Action:Reboot" if codes & REBOOT_XIDS else ""
 
 
-def mark_node_for_recovery(spec: SandboxSpec, slurm: SlurmCommands, node: str, reason: str) -> str:
+def mark_node_for_recovery(
+    spec: SandboxSpec, slurm: HyperPodSlurmCommands, node: str, reason: str
+) -> str:
     """Mark a node as HMA does, in Slurm and in its own log. Raises HpctlError."""
     slurm.scontrol("update", f"NodeName={node}", "State=FAIL", f"Reason={reason}")
     action = MARKS[reason]
@@ -161,7 +167,7 @@ def mark_node_for_recovery(spec: SandboxSpec, slurm: SlurmCommands, node: str, r
     return f"{node}: State=FAIL Reason={reason}"
 
 
-class AutomaticRecovery:
+class EmulatedAutomaticNodeRecovery:
     """What the service does about marked nodes while NodeRecovery is Automatic.
 
     `act` has it reboot or replace an instance, and says whether it could; `settled` says whether
@@ -176,7 +182,7 @@ class AutomaticRecovery:
         act: Callable[[str, str], bool],
         settled: Callable[[str], bool],
     ) -> None:
-        self._slurm = SlurmCommands(spec, programs)
+        self._slurm = HyperPodSlurmCommands(spec, programs)
         self._act = act
         self._settled = settled
         self._treated: dict[NodeName, float] = {}
@@ -187,7 +193,7 @@ class AutomaticRecovery:
             marked = node.reason in MARKS and not node.in_service
             began = self._treated.get(name)
             if began is not None:
-                if self._is_node_back(node, began):
+                if self._is_recovered_node_in_service(node, began):
                     if marked:
                         self._slurm.scontrol("update", f"NodeName={name}", "State=RESUME")
                     del self._treated[name]
@@ -197,12 +203,14 @@ class AutomaticRecovery:
                     log.info("%s is marked %s; the service acts", name, node.reason)
                     self._treated[name] = began
 
-    def _is_node_back(self, node: SlurmNode, began: float) -> bool:
+    def _is_recovered_node_in_service(self, node: SlurmNode, began: float) -> bool:
         booted = node.boot_time is not None and node.boot_time.timestamp() >= int(began)
         return booted and node.responding and not node.down and self._settled(str(node.name))
 
 
-def run_periodically(look: Callable[[], None], every_s: float, stopped: threading.Event) -> None:
+def run_callback_periodically(
+    look: Callable[[], None], every_s: float, stopped: threading.Event
+) -> None:
     """Look again and again: a slurmctld that is away is asked later."""
     while not stopped.wait(every_s):
         try:
@@ -252,7 +260,7 @@ class NodeFaultInjector:
 
     def inject(self, node: str, kind: str, **how: Any) -> str:
         """Do it; a line that says what was done. Raises HpctlError."""
-        machine = self._machines.find_machine(node)
+        machine = self._machines.find_machine_of_node(node)
         if machine is None or machine.role != "compute":
             names = ", ".join(m.node for m in self._machines.machines() if m.role == "compute")
             raise HpctlError(f"the sandbox has no node {node}", f"Choose one of: {names}.")
@@ -261,9 +269,9 @@ class NodeFaultInjector:
         if kind in ("file", "hardware", "gpu"):
             return self._inject_device_fault(node, kind, **how)
         if kind in ("partition", "heal"):
-            return self._change_cable_state(machine.address, node, up=kind == "heal")
+            return self._set_node_network_cable_state(machine.address, node, up=kind == "heal")
         if kind.startswith("hma-"):
-            slurm = SlurmCommands(self._spec, self._programs)
+            slurm = HyperPodSlurmCommands(self._spec, self._programs)
             return mark_node_for_recovery(
                 self._spec, slurm, node, f"Action:{kind[4:].capitalize()}"
             )
@@ -274,7 +282,7 @@ class NodeFaultInjector:
             self._machines.reboot(machine)
             return f"{node}: booted"
         if kind in ("freeze-node", "thaw-node"):
-            return self._freeze_node(node, stop=kind == "freeze-node")
+            return self._freeze_or_thaw_node(node, stop=kind == "freeze-node")
         if kind in ("hang-agent", "kill-agent", "kill-slurmd"):
             verb, _, what = kind.partition("-")
             return self._one(node, what, signal.SIGSTOP if verb == "hang" else signal.SIGKILL)
@@ -295,9 +303,9 @@ class NodeFaultInjector:
         lines = {"xid": format_xid_line, "sxid": format_sxid_line}
         line = lines[kind](code, pci, text) if kind in lines else text
         if real_kmsg:
-            write_kmsg(line)
+            write_host_kmsg_line(line)
             return f"/dev/kmsg: {line}"
-        append_kmsg(self._spec.layout, node, line)
+        append_node_kmsg_record(self._spec.layout, node, line)
         return f"{node}: {line}"
 
     def _inject_device_fault(
@@ -308,9 +316,9 @@ class NodeFaultInjector:
         if kind == "gpu":
             done = self._inject_gpu_fault(directory, **how)
         elif kind == "file":
-            done = change_hardware_file(directory / HARDWARE, **how)
+            done = write_or_remove_hardware_file(directory / HARDWARE, **how)
         else:
-            hardware.set_device_count(directory / HARDWARE, how["device"], how["count"])
+            hardware.set_sysfs_device_count(directory / HARDWARE, how["device"], how["count"])
             done = f"{how['count']} {how['device']} devices"
         if lasting:
             (directory / LASTING).touch()
@@ -325,24 +333,26 @@ class NodeFaultInjector:
                 "Pass a directory with an emulated libnvidia-ml.so.1: Sandbox(nvml_library=...).",
             )
         place = "" if index is None else f"gpu{index}."
-        update_nvml_script(directory / NVML_SCRIPT, {f"{place}{k}": v for k, v in answers.items()})
+        update_simulated_nvml_script(
+            directory / NVML_SCRIPT, {f"{place}{k}": v for k, v in answers.items()}
+        )
         return ", ".join(f"{place}{k}={v}" for k, v in answers.items())
 
-    def _change_cable_state(self, address: str, node: str, *, up: bool) -> str:
+    def _set_node_network_cable_state(self, address: str, node: str, *, up: bool) -> str:
         if not self._spec.netns:
             raise HpctlError(
                 "this sandbox has no network namespaces: its nodes share one network",
                 "Start it as root with --netns.",
             )
-        instances.set_cable_state(self._programs, address, up=up)
+        instances.set_node_network_link_state(self._programs, address, up=up)
         return f"{node}: cable {'plugged in' if up else 'pulled'}"
 
-    def _freeze_node(self, node: str, *, stop: bool) -> str:
+    def _freeze_or_thaw_node(self, node: str, *, stop: bool) -> str:
         number = signal.SIGSTOP if stop else signal.SIGCONT
         done: set[int] = set()
         # What was forked between the listing and the signal is in the next listing.
         while new := set(self._machines.processes(node)) - done:
-            send_signal(new, number)
+            send_signal_to_processes(new, number)
             done |= new
         if not done:
             raise HpctlError(
@@ -352,23 +362,25 @@ class NodeFaultInjector:
         return f"{node}: {len(done)} processes {'stopped' if stop else 'continued'}"
 
     def _one(self, node: str, what: str, number: signal.Signals) -> str:
-        pid = self._machines.find_pid(node, what)
+        pid = self._machines.find_node_daemon_pid(node, what)
         if pid not in self._machines.processes(node):
             raise HpctlError(
                 f"node {node} of the sandbox runs no {what}",
                 f"Read the logs in {self._spec.layout.logs}",
             )
-        send_signal([pid], number)
+        send_signal_to_processes([pid], number)
         return f"{node}: {number.name} to its {what} (pid {pid})"
 
 
-def change_hardware_file(root: Path, path: str, text: str = "", *, remove: bool = False) -> str:
+def write_or_remove_hardware_file(
+    root: Path, path: str, text: str = "", *, remove: bool = False
+) -> str:
     """Write or remove a file of the node's hardware. Raises HpctlError."""
-    hardware.write_or_remove_file(root, path, None if remove else text)
+    hardware.write_or_remove_sysfs_file(root, path, None if remove else text)
     return f"{path} removed" if remove else f"{path}: {text}"
 
 
-def update_nvml_script(script: Path, answers: Mapping[str, str]) -> None:
+def update_simulated_nvml_script(script: Path, answers: Mapping[str, str]) -> None:
     """Put answers over those that the simulated GPUs give, in one piece: a reader may be at it."""
     kept = [
         line for line in script.read_text().splitlines() if line.partition("=")[0] not in answers
@@ -378,7 +390,7 @@ def update_nvml_script(script: Path, answers: Mapping[str, str]) -> None:
     part.replace(script)
 
 
-def append_kmsg(layout: SandboxPaths, node: str, line: str) -> None:
+def append_node_kmsg_record(layout: SandboxPaths, node: str, line: str) -> None:
     """Append a record to the node's kernel-log stand-in, as /dev/kmsg formats it."""
     path = layout.of_node(node) / "kmsg"
     booted = float((layout.of_node(node) / "boot_time").read_text())
@@ -388,7 +400,7 @@ def append_kmsg(layout: SandboxPaths, node: str, line: str) -> None:
         log.write(f"{_KERNEL_ERROR},{sequence},{usec},-;{line}\n".encode())
 
 
-def write_kmsg(line: str) -> None:
+def write_host_kmsg_line(line: str) -> None:
     """Write to the real kernel log. The kernel files it under facility user, never its own."""
     try:
         with Path("/dev/kmsg").open("wb", buffering=0) as log:

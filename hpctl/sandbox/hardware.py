@@ -29,7 +29,7 @@ _NEURON = "sys/devices/virtual/neuron_device"
 _AMAZON, _EFA_ID, _NEURON_ID = "0x1d0f", "0xefa2", "0x7364"
 
 
-class SysfsTree:
+class EmulatedSysfsTree:
     """Builds and changes the tree below `root`, or continues with the one that is there."""
 
     def __init__(self, root: Path) -> None:
@@ -40,7 +40,7 @@ class SysfsTree:
         slots = [path.name for path in (root / _PCI).iterdir()]
         self._next = 1 + max((_parse_pci_slot_number(slot) for slot in slots), default=-1)
 
-    def add_efa(
+    def add_efa_device(
         self, name: str, values: Mapping[str, int] | None = None, *, old: bool = False,
         bound: bool = True,
     ) -> None:  # fmt: skip
@@ -48,12 +48,12 @@ class SysfsTree:
 
         `bound` false: on the bus, without a driver.
         """
-        pci = self._make_pci_device(_AMAZON, _EFA_ID)
+        pci = self._make_pci_device_directory(_AMAZON, _EFA_ID)
         if not bound:
             return
-        device = self._make_rdma_device(pci, name)
+        device = self._make_rdma_device_directory(pci, name)
         port = device / "ports/1"
-        self._write_port_state(port)
+        self._write_port_state_files(port)
         names = [n for n in COUNTERS["efa_port"] if not (old and n in COUNTERS["efa_new"])]
         start = {"keep_alive_rcvd": 1000, "submitted_cmds": 40, "completed_cmds": 40}
         self._write_counter_files(port / "hw_counters", names, {**start, **(values or {})})
@@ -63,22 +63,22 @@ class SysfsTree:
         )
         (port / "hw_counters/lifespan").write_text("10\n")
 
-    def add_efas(self, count: int) -> list[str]:
+    def add_p5_efa_devices(self, count: int) -> list[str]:
         """`count` EFA devices as a p5 names them. Returns the names."""
         names = [format_efa_name(number) for number in range(count)]
         for name in names:
-            self.add_efa(name)
+            self.add_efa_device(name)
         return names
 
-    def add_mlx5(
+    def add_mlx5_device(
         self, name: str, *, ports: int = 1, state: str = "4: ACTIVE", interface: str = ""
     ) -> None:
         """A ConnectX device; with `interface`, one that runs Ethernet."""
-        pci = self._make_pci_device("0x15b3", "0x101e")
-        device = self._make_rdma_device(pci, name)
+        pci = self._make_pci_device_directory("0x15b3", "0x101e")
+        device = self._make_rdma_device_directory(pci, name)
         for number in range(1, ports + 1):
             port = device / f"ports/{number}"
-            self._write_port_state(port, state)
+            self._write_port_state_files(port, state)
             self._write_counter_files(port / "counters", COUNTERS["mlx5_port"], {})
             self._write_counter_files(port / "hw_counters", COUNTERS["mlx5_hardware"], {})
         if interface:
@@ -86,9 +86,11 @@ class SysfsTree:
                 pci / "net" / interface, ("carrier_changes",), {"carrier_changes": 2}
             )
 
-    def add_neuron(self, number: int, folder: str = "stats/hardware", total: bool = False) -> None:
+    def add_neuron_device(
+        self, number: int, folder: str = "stats/hardware", total: bool = False
+    ) -> None:
         """Add a Neuron device with its counters in `folder`; `total`: each as a separate folder."""
-        pci = self._make_pci_device(_AMAZON, _NEURON_ID)
+        pci = self._make_pci_device_directory(_AMAZON, _NEURON_ID)
         device = self.root / f"{_NEURON}/neuron{number}"
         for core in range(2):
             status = device / f"neuron_core{core}/stats/status/hw_error"
@@ -106,7 +108,7 @@ class SysfsTree:
         found = next(device.rglob(name))
         return found / "total" if found.is_dir() else found
 
-    def unplug_neuron(self, number: int) -> None:
+    def unplug_neuron_device(self, number: int) -> None:
         """Take a Neuron device off the bus."""
         device = self.root / f"{_NEURON}/neuron{number}"
         pci = (device / "device").resolve()
@@ -149,14 +151,14 @@ class SysfsTree:
         link.unlink()
         self._remove_pci_device(pci)
 
-    def unbind_driver(self, device: str) -> None:
+    def unbind_rdma_driver(self, device: str) -> None:
         """Take the driver off an RDMA device; the function stays on the bus."""
         self._places.clear()
         link = self.root / _RDMA / device
         shutil.rmtree(link.resolve())
         link.unlink()
 
-    def _make_pci_device(self, vendor: str, device: str) -> Path:
+    def _make_pci_device_directory(self, vendor: str, device: str) -> Path:
         slot = f"0000:{self._next // 32:02x}:{self._next % 32:02x}.0"
         self._next += 1
         pci = self.root / "sys/devices/pci0000:00" / slot
@@ -171,7 +173,7 @@ class SysfsTree:
         (self.root / _PCI / pci.name).unlink()
         shutil.rmtree(pci)
 
-    def _make_rdma_device(self, pci: Path, name: str) -> Path:
+    def _make_rdma_device_directory(self, pci: Path, name: str) -> Path:
         device = pci / "infiniband" / name
         device.mkdir(parents=True)
         (device / "device").symlink_to("../..")
@@ -180,7 +182,7 @@ class SysfsTree:
         link.symlink_to(os.path.relpath(device, link.parent))
         return device
 
-    def _write_port_state(self, port: Path, state: str = "4: ACTIVE") -> None:
+    def _write_port_state_files(self, port: Path, state: str = "4: ACTIVE") -> None:
         port.mkdir(parents=True)
         up = state == "4: ACTIVE"
         (port / "state").write_text(f"{state}\n")
@@ -200,7 +202,7 @@ def format_efa_name(number: int) -> str:
     return f"rdmap{79 + 17 * (number // 4)}s{number % 4}"
 
 
-def set_device_count(root: Path, kind: str, count: int) -> None:
+def set_sysfs_device_count(root: Path, kind: str, count: int) -> None:
     """Let the machine at `root` have so many devices of a kind, in service: plug in or unplug.
 
     Those that stay are left as they are. No process sends their keep-alives, so they are devices
@@ -215,7 +217,7 @@ def set_device_count(root: Path, kind: str, count: int) -> None:
         raise HpctlError(
             f"a node of the sandbox can have 0 to {MOST_DEVICES} {kind} devices, not {count}"
         )
-    tree = SysfsTree(root)
+    tree = EmulatedSysfsTree(root)
     for number in range(MOST_DEVICES):
         device = root / _RDMA / format_efa_name(number)
         if kind == "neuron":
@@ -224,11 +226,11 @@ def set_device_count(root: Path, kind: str, count: int) -> None:
         if there == (number < count):
             continue
         if kind == "neuron":
-            (tree.unplug_neuron if there else tree.add_neuron)(number)
+            (tree.unplug_neuron_device if there else tree.add_neuron_device)(number)
         elif there:
             tree.unplug(device.name)
         else:
-            tree.add_efa(device.name)
+            tree.add_efa_device(device.name)
             tree.file(device.name, "keep_alive_rcvd").unlink()
 
 
@@ -238,10 +240,10 @@ def make_sysfs_tree(root: Path, devices: Mapping[str, int]) -> None:
     (root / "proc").mkdir(parents=True)
     (root / "proc/uptime").write_text(f"{UPTIME_S}.00 {UPTIME_S}.00\n")
     for kind, count in devices.items():
-        set_device_count(root, kind, count)
+        set_sysfs_device_count(root, kind, count)
 
 
-def write_or_remove_file(root: Path, path: str, text: str | None) -> None:
+def write_or_remove_sysfs_file(root: Path, path: str, text: str | None) -> None:
     """Write a file below `root`, or with None remove a file, a link or a folder.
 
     A file that is there is written in place, as its readers may hold it open. Raises HpctlError.

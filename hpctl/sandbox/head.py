@@ -26,20 +26,20 @@ from msgspec import Struct
 
 from hpctl.sandbox import bootplan, clocks, slurmconf
 from hpctl.sandbox.health_program import install_health_check_program
-from hpctl.sandbox.logs import read_last_lines
+from hpctl.sandbox.logs import read_last_log_lines
 from hpctl.sandbox.packages import SandboxPrograms
 from hpctl.sandbox.proctree import is_port_listening
-from hpctl.sandbox.slurmconf import NodeSlots
+from hpctl.sandbox.slurmconf import ClusterNodeMembership
 from hpctl.sandbox.spec import SandboxSpec
 from hpctl.toolkit.compat import SAFE_PATH
 from hpctl.toolkit.errors import HpctlError
-from hpctl.vocabulary.policy import AcceptancePolicy
+from hpctl.vocabulary.policy import AcceptanceTestPolicy
 
 INSTALL_S = 180.0
 _PLACES = ["/usr/sbin", *sorted(map(str, Path("/usr/lib/postgresql").glob("*/bin")), reverse=True)]
 
 
-class DatabaseServer(Struct, frozen=True):
+class HeadDatabaseServer(Struct, frozen=True):
     """A server of our own: how its files are made, how it is run, and how it is reached."""
 
     install: list[str]
@@ -48,16 +48,24 @@ class DatabaseServer(Struct, frozen=True):
     url: str
 
 
-def choose_database(spec: SandboxSpec) -> DatabaseServer:
+def choose_database(spec: SandboxSpec) -> HeadDatabaseServer:
     """Return the database that the sandbox names, or that is installed with Python's driver. Raises
     HpctlError."""
     home, named = spec.layout.database, spec.database
     data = home / "data"
-    if named in ("", "mariadb") and find_spec("pymysql") and (server := _find_program("mariadbd")):
+    if (
+        named in ("", "mariadb")
+        and find_spec("pymysql")
+        and (server := _find_database_program("mariadbd"))
+    ):
         sock, own = home / "sql.sock", ["--no-defaults", f"--datadir={data}"]
         files = [f"--socket={sock}", f"--pid-file={home}/sql.pid", "--skip-networking"]
-        return DatabaseServer(
-            [_find_program("mariadb-install-db"), *own, "--auth-root-authentication-method=normal"],
+        return HeadDatabaseServer(
+            [
+                _find_database_program("mariadb-install-db"),
+                *own,
+                "--auth-root-authentication-method=normal",
+            ],
             [server, *own, *files, "--innodb-buffer-pool-size=16M"],
             sock,
             f"mariadb://root@localhost/test?unix_socket={sock}",
@@ -65,11 +73,16 @@ def choose_database(spec: SandboxSpec) -> DatabaseServer:
     if (
         named in ("", "postgresql")
         and find_spec("psycopg")
-        and (server := _find_program("postgres"))
+        and (server := _find_database_program("postgres"))
     ):
         options = ["-c", "listen_addresses=", "-c", f"unix_socket_directories={home}"]
-        return DatabaseServer(
-            [_find_program("initdb"), f"--pgdata={data}", "--auth=trust", "--username=hpctl"],
+        return HeadDatabaseServer(
+            [
+                _find_database_program("initdb"),
+                f"--pgdata={data}",
+                "--auth=trust",
+                "--username=hpctl",
+            ],
             [server, "-D", str(data), *options],
             home / ".s.PGSQL.5432",
             f"postgresql://hpctl@/postgres?host={home}",
@@ -84,11 +97,11 @@ def choose_database(spec: SandboxSpec) -> DatabaseServer:
     )
 
 
-def _find_program(name: str) -> str:
+def _find_database_program(name: str) -> str:
     return shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", ""), *_PLACES])) or ""
 
 
-def wrap_command_as_nobody(command: list[str]) -> list[str]:
+def wrap_command_to_run_as_nobody(command: list[str]) -> list[str]:
     """Neither server runs as root."""
     drop = ["--reuid=nobody", "--regid=nogroup", "--clear-groups", "--pdeathsig=KILL"]
     return ["setpriv", *drop, "--", *command]
@@ -99,7 +112,7 @@ def create_database_files(spec: SandboxSpec) -> None:
     home = spec.layout.database
     home.mkdir()
     shutil.chown(home, "nobody", "nogroup")
-    command = wrap_command_as_nobody(choose_database(spec).install)
+    command = wrap_command_to_run_as_nobody(choose_database(spec).install)
     env = {**os.environ, "TMPDIR": str(home), "HOME": str(home), "LC_ALL": "C.UTF-8"}
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=INSTALL_S, check=False, cwd=home, env=env
@@ -131,14 +144,14 @@ class HeadServices:
         command, serves = self._service(service)
         log = self._log(service)
         process = self._spawner.submit(
-            self._spawn_service_process, command, log, self._make_clock_environment(service)
+            self._spawn_service_process, command, log, self._make_daemon_clock_environment(service)
         ).result()
         self._running[service] = process
         deadline = time.monotonic() + START_TIMEOUT_S
         while not serves():
             if process.poll() is not None or time.monotonic() > deadline:
                 raise HpctlError(
-                    f"the sandbox's {service} did not start: {read_last_lines(log)}",
+                    f"the sandbox's {service} did not start: {read_last_log_lines(log)}",
                     f"Read its log: {log}",
                 )
             time.sleep(0.02)
@@ -150,9 +163,8 @@ class HeadServices:
             code = process.poll()
             if code is not None:
                 log = self._log(service)
-                message = (
-                    f"the sandbox's {service} ended with exit code {code}: {read_last_lines(log)}"
-                )
+                last_lines = read_last_log_lines(log)
+                message = f"the sandbox's {service} ended with exit code {code}: {last_lines}"
                 return HpctlError(message, f"Read its log: {log}")
         return None
 
@@ -187,27 +199,27 @@ class HeadServices:
             return command, layout.munge_socket.exists
         if service == "database":
             server = choose_database(spec)
-            return wrap_command_as_nobody(server.command), server.socket.exists
+            return wrap_command_to_run_as_nobody(server.command), server.socket.exists
         name, _, number = service.partition("-")
         head = int(number or 1)
         if name == "slurmctld" and head <= spec.heads:
             log = str(layout.logs / f"{service}.log")
             command = [self._programs["slurmctld"], "-D", "-f", str(layout.slurm_conf), "-L", log]
-            return self._wrap_command_for_head(head, command), lambda: self._is_head_port_open(
-                head, spec.ports.slurmctld
-            )
+            return self._wrap_command_in_head_namespace(
+                head, command
+            ), lambda: self._is_head_port_open(head, spec.ports.slurmctld)
         if name == "daemon" and head <= spec.heads:
             config = ["--config", str(layout.of_head(head)[0])]
             command = [sys.executable, *SAFE_PATH, "hpctl", "daemon", "run", *config]
-            return self._wrap_command_for_head(head, command), lambda: self._is_head_port_open(
-                head, spec.ports.intake
-            )
+            return self._wrap_command_in_head_namespace(
+                head, command
+            ), lambda: self._is_head_port_open(head, spec.ports.intake)
         raise HpctlError(
             f"the sandbox's head node has no service {service}",
             "Choose one of: munged, slurmctld, daemon.",
         )
 
-    def _wrap_command_for_head(self, head: int, command: list[str]) -> list[str]:
+    def _wrap_command_in_head_namespace(self, head: int, command: list[str]) -> list[str]:
         """Return the command on one of several heads. A slurmctld ends the pid in its pid file."""
         if self._spec.heads == 1:
             return command
@@ -224,7 +236,7 @@ class HeadServices:
             probe.settimeout(1.0)
             return probe.connect_ex((self._spec.head_addresses[head - 1], port)) == 0
 
-    def _make_clock_environment(self, service: str) -> dict[str, str]:
+    def _make_daemon_clock_environment(self, service: str) -> dict[str, str]:
         """Return the environment in which the daemon goes by the head node's clock."""
         if not self._spec.clock_library or not service.startswith("daemon"):
             return {}
@@ -236,8 +248,8 @@ class HeadServices:
         self, command: list[str], log: Path, clock: dict[str, str]
     ) -> subprocess.Popen[bytes]:
         env = {
-            **bootplan.make_child_environment(self._spec),
-            **bootplan.make_user_environment(self._spec),
+            **bootplan.make_sandbox_process_environment(self._spec),
+            **bootplan.make_sandbox_user_environment(self._spec),
             **clock,
         }
         with log.open("ab") as sink:
@@ -267,22 +279,24 @@ def write_head_node_files(spec: SandboxSpec, programs: SandboxPrograms) -> None:
     layout.munge_key.touch(mode=0o600)
     layout.munge_key.write_bytes(secrets.token_bytes(128))
     devices = make_gpu_device_files(layout.state / "dev")
-    slots = NodeSlots(spec, programs)
-    slurmconf.write_config_files(
+    slots = ClusterNodeMembership(spec, programs)
+    slurmconf.write_slurm_config_files(
         etc,
         {
             "slurm.conf": slots.text(),
             layout.hosts.name: slots.hosts(),
             "gres.conf": slurmconf.render_gres_conf(devices),
             "cgroup.conf": slurmconf.render_cgroup_conf(programs),
-            slurmconf.make_epilog_path(spec).name: slurmconf.render_epilog(spec),
+            slurmconf.make_epilog_slurmctld_path(
+                spec
+            ).name: slurmconf.render_epilog_slurmctld_script(spec),
         },
     )
     install_health_check_program(spec)
     if spec.heads > 1:
         create_database_files(spec)
     for head in range(1, spec.heads + 1):
-        config = yaml.safe_dump(make_daemon_config(spec, head), sort_keys=False)
+        config = yaml.safe_dump(make_sandbox_daemon_config(spec, head), sort_keys=False)
         layout.of_head(head)[0].write_text(config)
 
 
@@ -302,7 +316,7 @@ def make_gpu_device_files(directory: Path) -> list[Path]:
     return made
 
 
-def make_daemon_config(spec: SandboxSpec, head: int = 1) -> dict[str, Any]:
+def make_sandbox_daemon_config(spec: SandboxSpec, head: int = 1) -> dict[str, Any]:
     """hpctl.yaml for a head node of this sandbox, with the caller's keys merged over it."""
     layout = spec.layout
     cluster: dict[str, Any] = {"provider": "none"}
@@ -329,7 +343,7 @@ def make_daemon_config(spec: SandboxSpec, head: int = 1) -> dict[str, Any]:
             "allowed_uids": [os.getuid()],
         },
         "metrics": {"agent_port": spec.ports.metrics},
-        "acceptance": {"command": make_acceptance_command(spec)},
+        "acceptance": {"command": make_sandbox_acceptance_command(spec)},
     }
     if spec.heads > 1:
         ours |= {"database_url": choose_database(spec).url, "heads": spec.head_intake_urls}
@@ -337,7 +351,7 @@ def make_daemon_config(spec: SandboxSpec, head: int = 1) -> dict[str, Any]:
     return _merge_config(ours, spec.config)
 
 
-def make_acceptance_command(spec: SandboxSpec) -> str:
+def make_sandbox_acceptance_command(spec: SandboxSpec) -> str:
     """Return `acceptance.command` of a sandbox, where each node's agent has its own directory.
 
     slurmd sets SLURMD_NODENAME in the job that runs it.
@@ -345,7 +359,7 @@ def make_acceptance_command(spec: SandboxSpec) -> str:
     nodes = shlex.quote(str(spec.layout.state / "nodes"))
     python = shlex.join([sys.executable, *SAFE_PATH])
     spool = f"{nodes}/$SLURMD_NODENAME/agent"
-    module = AcceptancePolicy().command.partition(" -m ")[2]
+    module = AcceptanceTestPolicy().command.partition(" -m ")[2]
     return f"env HPCTL_AGENT_SPOOL={spool} {python} {module}"
 
 

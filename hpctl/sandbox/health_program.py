@@ -10,14 +10,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from hpctl.clusters.bundle import find_slurm_plugins
+from hpctl.clusters.bundle import find_slurm_plugin_directory
 from hpctl.sandbox.spec import SandboxSpec
 
 INTERVAL_S = 60
 _BUILD_S = 60
 
 
-def find_health_program(spec: SandboxSpec) -> Path | None:
+def find_health_check_script(spec: SandboxSpec) -> Path | None:
     """Return where the script is; None where no HealthCheckProgram is wanted.
 
     A slurm.conf text of the caller's that names one is left alone, and without agents there is no
@@ -28,9 +28,9 @@ def find_health_program(spec: SandboxSpec) -> Path | None:
     return Path(spec.state) / "hpctl/slurm/health_check.sh"
 
 
-def render_health_check_config(spec: SandboxSpec) -> str:
+def render_health_check_slurm_conf_lines(spec: SandboxSpec) -> str:
     """Return the lines of slurm.conf."""
-    program = find_health_program(spec)
+    program = find_health_check_script(spec)
     if program is None:
         return ""
     return f"HealthCheckProgram={program}\nHealthCheckInterval={INTERVAL_S}\n"
@@ -41,12 +41,12 @@ def install_health_check_program(spec: SandboxSpec) -> None:
 
     Without one, or with one that fails, the script of slurm_plugins/ runs the command instead.
     """
-    program = find_health_program(spec)
+    program = find_health_check_script(spec)
     if program is None:
         return
     own = program.parent / "verdict"
     own.mkdir(parents=True, exist_ok=True)
-    shutil.copy(find_slurm_plugins() / "health_check.sh", own)
+    shutil.copy(find_slurm_plugin_directory() / "health_check.sh", own)
     command = own / "hpctl"
     _write_health_check_script(command, f'exec {shlex.quote(sys.executable)} -m hpctl "$@"')
     nodes = shlex.quote(str(Path(spec.state) / "nodes"))
@@ -56,7 +56,7 @@ def install_health_check_program(spec: SandboxSpec) -> None:
         f"export HPCTL={shlex.quote(str(command))}",
         f'exec {shlex.quote(str(own))}/health_check.sh "$@"',
     )
-    _compile_verdict_program(own / "hpctl_verdict")
+    _compile_health_verdict_program(own / "hpctl_verdict")
 
 
 def _write_health_check_script(path: Path, *lines: str) -> None:
@@ -64,11 +64,11 @@ def _write_health_check_script(path: Path, *lines: str) -> None:
     path.chmod(0o755)
 
 
-def _compile_verdict_program(program: Path) -> None:
+def _compile_health_verdict_program(program: Path) -> None:
     compiler = shutil.which("cc")
     if compiler is None:
         return
-    source = str(find_slurm_plugins() / "hpctl_verdict.c")
+    source = str(find_slurm_plugin_directory() / "hpctl_verdict.c")
     try:
         subprocess.run(
             [compiler, "-std=gnu11", "-O2", "-o", str(program), source],

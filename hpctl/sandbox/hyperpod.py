@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from hpctl.clusters.failures import locate_lifecycle_log
 from hpctl.clusters.request import FILE
-from hpctl.sandbox.bootplan import make_resource_config
+from hpctl.sandbox.bootplan import make_hyperpod_resource_config
 from hpctl.sandbox.emulator.faults import ServiceFault
-from hpctl.sandbox.emulator.service import EmulatorExtensions, HyperPodEmulator
+from hpctl.sandbox.emulator.service import EmulatorSandboxOptions, HyperPodEmulator
 from hpctl.sandbox.emulator.state import Role
-from hpctl.sandbox.instances import EmulatedServiceHooks, LocalMachineBackend
+from hpctl.sandbox.instances import HyperPodServiceCallbacks, LocalMachineBackend
 from hpctl.sandbox.machines import (
     CONTROLLER_TYPE,
     LIFECYCLE_S3,
@@ -58,7 +58,7 @@ def _parse_capacity_counts(counts: Mapping[str, Any]) -> dict[str, int | None]:
     return {name: None if count == "any" else int(count) for name, count in counts.items()}
 
 
-class HyperPod:
+class SandboxHyperPodEmulator:
     """The emulator of one sandbox, with the one cluster that it starts with, or none."""
 
     def __init__(
@@ -78,7 +78,7 @@ class HyperPod:
             watch_interval_s=WATCH_INTERVAL_S if spec.node_recovery == "Automatic" else None,
             retry_time_s=spec.retry_time if spec.empty else None,
             health_check_time_s=spec.health_check_time,
-            site=EmulatorExtensions(
+            site=EmulatorSandboxOptions(
                 access_key=spec.access_key,
                 places=spec.places + 1,
                 zones=aws.filled["subnets"] if aws else {},
@@ -88,12 +88,12 @@ class HyperPod:
         )
         if aws:
             machines.connect(
-                EmulatedServiceHooks(
+                HyperPodServiceCallbacks(
                     self._make_resource_config, aws.fetch, self._upload_lifecycle_log
                 )
             )
         else:
-            machines.connect(EmulatedServiceHooks(self._make_resource_config))
+            machines.connect(HyperPodServiceCallbacks(self._make_resource_config))
 
     def start(self) -> None:
         """Serve, and create the cluster; returns when all its instances run."""
@@ -101,8 +101,8 @@ class HyperPod:
         if self._spec.empty:
             return
         self.emulator.create(make_create_cluster_request(self._spec))
-        self.emulator.wait_until_in_service(self._spec.cluster, CREATE_TIMEOUT_S)
-        failed = [n for n in self._spec.names if self._machines.find_machine(n) is None]
+        self.emulator.wait_until_cluster_in_service(self._spec.cluster, CREATE_TIMEOUT_S)
+        failed = [n for n in self._spec.names if self._machines.find_machine_of_node(n) is None]
         if failed:
             raise HpctlError(
                 f"these nodes of the sandbox did not boot: {', '.join(failed)}",
@@ -148,17 +148,17 @@ class HyperPod:
     def _make_resource_config(self, machine: EmulatedMachine) -> dict[str, Any]:
         """resource_config.json: all groups and instances of the machine's cluster as of now."""
         with self.emulator.world.lock:
-            cluster = self.emulator.find_cluster(machine.logical_id)
+            cluster = self.emulator.find_cluster_of_node(machine.logical_id)
             if cluster is None:
                 return {}
             instances = [n.machine() for n in cluster.nodes.values() if n.state.instance_id]
             groups = {g.name: g.instance_type for g in cluster.groups.values()}
-            return make_resource_config(cluster.name, cluster.arn, groups, instances)
+            return make_hyperpod_resource_config(cluster.name, cluster.arn, groups, instances)
 
     def _upload_lifecycle_log(self, machine: EmulatedMachine, lines: list[str]) -> None:
         """Ship an instance's lifecycle log to where HyperPod puts it."""
         with self.emulator.world.lock:
-            cluster = self.emulator.find_cluster(machine.logical_id)
+            cluster = self.emulator.find_cluster_of_node(machine.logical_id)
         if cluster is None or self._aws is None:
             return
         where = locate_lifecycle_log(cluster.arn, cluster.name, machine.group, machine.instance_id)
@@ -171,11 +171,11 @@ class HyperPod:
             self.emulator.faults.clear(which)
             return f"api: {which or 'all faults'} cleared"
         if kind == "capacity":
-            return self._set_capacity(how)
+            return self._inject_instance_capacity_limit(how)
         if kind == "spot-interruption":
             return self._interrupt_node(str(how.get("node", "")), float(how.get("seconds", 120)))
         if kind == "second-actor":
-            return self._inject_unrequested_replacement(str(how.get("node", "")))
+            return self._start_unrequested_node_replacement(str(how.get("node", "")))
         if kind not in API_KINDS:
             kinds = ", ".join(
                 [*API_KINDS, "capacity", "spot-interruption", "second-actor", "clear"]
@@ -189,9 +189,9 @@ class HyperPod:
             k: v.split(",") if k in ("operations", "nodes") and isinstance(v, str) else v
             for k, v in how.items()
         }
-        return _describe_fault(kind, self.emulator.faults.add(name, **{**defaults, **given}))
+        return _describe_api_fault(kind, self.emulator.faults.add(name, **{**defaults, **given}))
 
-    def _set_capacity(self, how: dict[str, Any]) -> str:
+    def _inject_instance_capacity_limit(self, how: dict[str, Any]) -> str:
         """`capacity ml.p5.48xlarge=3`: only so many are to be had; `quota=...` refuses instead."""
         # `quota=1 ml.p5.48xlarge=3`: the types, without the word that says what they are.
         counts = {name: count for name, count in how.items() if name != "quota"}
@@ -205,10 +205,10 @@ class HyperPod:
                 "ml.p5.48xlarge=any.",
             ) from None
         self.emulator.capacity.set(given)
-        return f"api: {json.dumps(self.emulator.capacity.show_bounds())}"
+        return f"api: {json.dumps(self.emulator.capacity.list_capacity_limits())}"
 
     def _interrupt_node(self, node: str, notice_s: float) -> str:
-        machine = self._machines.find_machine(node)
+        machine = self._machines.find_machine_of_node(node)
         if machine is None or not self.emulator.interrupt(machine.instance_id, notice_s):
             raise HpctlError(
                 f"{node or 'nothing'} is not a Spot instance, so it cannot be interrupted",
@@ -216,29 +216,29 @@ class HyperPod:
             )
         return f"api: {machine.instance_id} ({node}) is interrupted in {notice_s:g} s"
 
-    def recover_node(self, node: str, how: str) -> bool:
+    def start_automatic_node_recovery(self, node: str, how: str) -> bool:
         """Let the service's recovery act on a node; return False where it is off, or cannot now."""
-        machine = self._machines.find_machine(node)
+        machine = self._machines.find_machine_of_node(node)
         if machine is None:
             return False
         with self.emulator.world.lock:
-            cluster = self.emulator.find_cluster(machine.logical_id)
+            cluster = self.emulator.find_cluster_of_node(machine.logical_id)
         automatic = cluster is not None and cluster.automatic
         return automatic and self.emulator.start_unrequested_recovery(machine.instance_id, how)
 
     def is_settled(self, node: str) -> bool:
         """Return whether a node's instance runs and nothing is being done to it."""
-        machine = self._machines.find_machine(node)
+        machine = self._machines.find_machine_of_node(node)
         with self.emulator.world.lock:
-            cluster = self.emulator.find_cluster(machine.logical_id) if machine else None
+            cluster = self.emulator.find_cluster_of_node(machine.logical_id) if machine else None
             known = (
                 cluster.find_node_of_instance(machine.instance_id) if cluster and machine else None
             )
             running = known is not None and known.state.status is InstanceStatus.RUNNING
             return running and known is not None and not known.operation
 
-    def _inject_unrequested_replacement(self, node: str) -> str:
-        machine = self._machines.find_machine(node)
+    def _start_unrequested_node_replacement(self, node: str) -> str:
+        machine = self._machines.find_machine_of_node(node)
         if machine is None or not self.emulator.start_unrequested_recovery(machine.instance_id):
             raise HpctlError(
                 f"cannot play a replacement of {node or 'no node'} by another user: it is no "
@@ -249,7 +249,7 @@ class HyperPod:
         return f"api: the service replaces {machine.instance_id} ({node}) without an order"
 
 
-def _describe_fault(kind: str, fault: ServiceFault) -> str:
+def _describe_api_fault(kind: str, fault: ServiceFault) -> str:
     parts = [
         f"{name}={value}"
         for name in ("operations", "nodes", "calls", "seconds", "for_s", "probability")

@@ -20,13 +20,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from hpctl.sandbox.logs import read_last_lines
+from hpctl.sandbox.logs import read_last_log_lines
 from hpctl.sandbox.proctree import become_subreaper, is_port_listening, kill_descendants
 
 STEP_TIMEOUT_S = 30.0
 
 
-class BootFailed(Exception):
+class InstanceBootError(Exception):
     """A step of the boot failed. The text says which step and why; `log` is its log, if any."""
 
     def __init__(self, message: str, log: str = "") -> None:
@@ -45,23 +45,23 @@ def main(plan: dict[str, Any]) -> int:
         _run_lifecycle_script(plan)
         if "slurmd" in plan:
             _start_slurmd(plan)
-    except BootFailed as error:
-        _print_message({"failed": str(error), "log": error.log})
+    except InstanceBootError as error:
+        _print_boot_message({"failed": str(error), "log": error.log})
         kill_descendants(os.getpid())
         return 1
-    agent = AgentSupervisor(plan)
+    agent = NodeAgentSupervisor(plan)
     agent.start()
-    _print_message({"ready": True})
-    _supervise_agent(agent)
+    _print_boot_message({"ready": True})
+    _supervise_node_agent(agent)
     kill_descendants(os.getpid())
     return 0
 
 
-def _print_message(message: dict[str, Any]) -> None:
+def _print_boot_message(message: dict[str, Any]) -> None:
     print(json.dumps(message), flush=True)
 
 
-def _start_process(
+def _start_boot_process(
     command: list[str], log: str, env: dict[str, str] | None = None
 ) -> subprocess.Popen[bytes]:
     with Path(log).open("ab") as sink:
@@ -79,7 +79,7 @@ def _start_process(
 def _wait_for_process_ready(
     what: str, process: subprocess.Popen[bytes], log: str, there: Any
 ) -> None:
-    """Wait until `there()`; BootFailed when the process ends first or time runs out."""
+    """Wait until `there()`; InstanceBootError when the process ends first or time runs out."""
     deadline = time.monotonic() + STEP_TIMEOUT_S
     while not there():
         if process.poll() is not None:
@@ -89,13 +89,13 @@ def _wait_for_process_ready(
         else:
             time.sleep(0.02)
             continue
-        raise BootFailed(f"{what} {how}: {read_last_lines(Path(log))}", log)
+        raise InstanceBootError(f"{what} {how}: {read_last_log_lines(Path(log))}", log)
 
 
 def _start_munged(plan: dict[str, Any]) -> None:
     step = plan["munged"]
     Path(step["socket"]).unlink(missing_ok=True)
-    process = _start_process(step["command"], step["log"])
+    process = _start_boot_process(step["command"], step["log"])
     _wait_for_process_ready("munged", process, step["log"], Path(step["socket"]).exists)
 
 
@@ -103,7 +103,7 @@ def _run_lifecycle_script(plan: dict[str, Any]) -> None:
     step = plan.get("lifecycle")
     if not step:
         return
-    _print_message({"lifecycle": step["script"]})
+    _print_boot_message({"lifecycle": step["script"]})
     name = f"Lifecycle script {step['script']}"
     log = step["log"]
     try:
@@ -117,24 +117,28 @@ def _run_lifecycle_script(plan: dict[str, Any]) -> None:
                 cwd=step["cwd"],
             )
     except OSError as error:
-        raise BootFailed(f"{name} cannot be run: {error.strerror}") from None
+        raise InstanceBootError(f"{name} cannot be run: {error.strerror}") from None
     try:
         code = process.wait(step["timeout"])
     except subprocess.TimeoutExpired:
-        last = read_last_lines(Path(log), 1)
-        raise BootFailed(f"{name} still ran after {step['timeout']:.0f} s: {last}", log) from None
+        last = read_last_log_lines(Path(log), 1)
+        raise InstanceBootError(
+            f"{name} still ran after {step['timeout']:.0f} s: {last}", log
+        ) from None
     if code != 0:
-        raise BootFailed(f"{name} exited with code {code}: {read_last_lines(Path(log), 1)}", log)
+        raise InstanceBootError(
+            f"{name} exited with code {code}: {read_last_log_lines(Path(log), 1)}", log
+        )
 
 
 def _start_slurmd(plan: dict[str, Any]) -> None:
     step = plan["slurmd"]
-    process = _start_process(step["command"], step["log"])
+    process = _start_boot_process(step["command"], step["log"])
     Path(step["pidfile"]).write_text(str(process.pid))
     _wait_for_process_ready("slurmd", process, step["log"], lambda: is_port_listening(step["port"]))
 
 
-class AgentSupervisor:
+class NodeAgentSupervisor:
     """The node agent, started again when it ends, as its systemd unit does: 1 s, 2 s, ... 60 s."""
 
     def __init__(self, plan: dict[str, Any]) -> None:
@@ -147,7 +151,9 @@ class AgentSupervisor:
         """Start it and note its pid."""
         if not self._step:
             return
-        self._process = _start_process(self._step["command"], self._step["log"], self._step["env"])
+        self._process = _start_boot_process(
+            self._step["command"], self._step["log"], self._step["env"]
+        )
         Path(self._step["pidfile"]).write_text(str(self._process.pid))
         self._due = float("inf")
 
@@ -163,7 +169,7 @@ class AgentSupervisor:
         return max(0.0, self._due - now) if self._due != float("inf") else 3600.0
 
 
-def _supervise_agent(agent: AgentSupervisor) -> None:
+def _supervise_node_agent(agent: NodeAgentSupervisor) -> None:
     """Reap, and keep the agent running, until standard input ends."""
     wake_read, wake_write = os.pipe()
     os.set_blocking(wake_write, False)

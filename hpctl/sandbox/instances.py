@@ -30,11 +30,11 @@ from typing import Any
 from msgspec import Struct
 
 from hpctl.sandbox import bootplan, slurmconf
-from hpctl.sandbox.logs import read_last_lines
-from hpctl.sandbox.machines import EmulatedMachine, LifecycleFailed
+from hpctl.sandbox.logs import read_last_log_lines
+from hpctl.sandbox.machines import EmulatedMachine, LifecycleScriptError
 from hpctl.sandbox.packages import SandboxPrograms
 from hpctl.sandbox.proctree import kill_descendants, list_descendants, read_process_start_time
-from hpctl.sandbox.slurmconf import ETC_HOSTS, NodeSlots
+from hpctl.sandbox.slurmconf import ETC_HOSTS, ClusterNodeMembership
 from hpctl.sandbox.spec import SandboxSpec
 from hpctl.toolkit.compat import SAFE_PATH, UTC
 from hpctl.toolkit.errors import HpctlError
@@ -57,7 +57,7 @@ def set_up_head_namespace(programs: SandboxPrograms) -> None:
         _run_ip_command([programs["ip"], *arguments])
 
 
-def connect_namespace(programs: SandboxPrograms, pid: int, address: str) -> None:
+def connect_instance_network_namespace(programs: SandboxPrograms, pid: int, address: str) -> None:
     """Lay a cable from the bridge to the namespace of `pid`, which must be about to have one."""
     deadline = time.monotonic() + 10
     while os.readlink(f"/proc/{pid}/ns/net") == os.readlink("/proc/self/ns/net"):
@@ -79,7 +79,7 @@ def connect_namespace(programs: SandboxPrograms, pid: int, address: str) -> None
     _run_ip_command([*inside, "link", "set", "eth0", "up"])
 
 
-def set_cable_state(programs: SandboxPrograms, address: str, *, up: bool) -> None:
+def set_node_network_link_state(programs: SandboxPrograms, address: str, *, up: bool) -> None:
     """Pull a node's cable, or plug it in again."""
     _run_ip_command(
         [programs["ip"], "link", "set", make_bridge_port_name(address), "up" if up else "down"]
@@ -110,7 +110,7 @@ class InstanceMetadataService:
     def __init__(self, port: int) -> None:
         self._port = port
         self._lock = threading.Lock()
-        self._servers: dict[str, _ImdsServer] = {}
+        self._servers: dict[str, _InstanceMetadataHttpServer] = {}
 
     def url(self, address: str) -> str:
         """Return where the service of the instance with this address is."""
@@ -121,7 +121,9 @@ class InstanceMetadataService:
         with self._lock:
             server = self._servers.get(address)
             if server is None:
-                server = self._servers[address] = _ImdsServer((address, self._port), _ImdsHandler)
+                server = self._servers[address] = _InstanceMetadataHttpServer(
+                    (address, self._port), _InstanceMetadataRequestHandler
+                )
                 threading.Thread(
                     target=server.serve_forever, args=(0.1,), name=f"imds-{address}", daemon=True
                 ).start()
@@ -136,32 +138,32 @@ class InstanceMetadataService:
                 server.notice = json.dumps({"action": "terminate", "time": when})
 
 
-class _ImdsServer(ThreadingHTTPServer):
+class _InstanceMetadataHttpServer(ThreadingHTTPServer):
     daemon_threads = True
     notice = ""
 
 
-class _ImdsHandler(BaseHTTPRequestHandler):
+class _InstanceMetadataRequestHandler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    server: _ImdsServer
+    server: _InstanceMetadataHttpServer
 
     def log_message(self, format: str, *args: object) -> None:
         """Quietly: agents ask every few seconds."""
 
     def do_PUT(self) -> None:
         """The token of IMDSv2."""
-        self._send_text(200 if self.path == "/latest/api/token" else 404, TOKEN)
+        self._send_text_response(200 if self.path == "/latest/api/token" else 404, TOKEN)
 
     def do_GET(self) -> None:
         """The notice, or 404."""
         if self.headers.get("X-aws-ec2-metadata-token") != TOKEN:
-            self._send_text(401, "")
+            self._send_text_response(401, "")
         elif self.path != ACTION or not self.server.notice:
-            self._send_text(404, "")
+            self._send_text_response(404, "")
         else:
-            self._send_text(200, self.server.notice)
+            self._send_text_response(200, self.server.notice)
 
-    def _send_text(self, status: int, text: str) -> None:
+    def _send_text_response(self, status: int, text: str) -> None:
         self.send_response(status)
         self.send_header("Content-Length", str(len(text)))
         self.end_headers()
@@ -178,7 +180,7 @@ _OWN_RUN = (
 """Runs a command with a private, empty /run."""
 
 
-class EmulatedServiceHooks(Struct):
+class HyperPodServiceCallbacks(Struct):
     """What an instance gets from the service that owns it, and gives to it.
 
     `resource_config` is the content of resource_config.json, empty for that of the machines that
@@ -197,8 +199,8 @@ class LocalMachineBackend:
     def __init__(self, spec: SandboxSpec, programs: SandboxPrograms) -> None:
         self._spec = spec
         self._programs = programs
-        self._slots = NodeSlots(spec, programs)
-        self._service = EmulatedServiceHooks()
+        self._slots = ClusterNodeMembership(spec, programs)
+        self._service = HyperPodServiceCallbacks()
         self.imds = InstanceMetadataService(spec.ports.emulator)
         self._inits: dict[str, subprocess.Popen[bytes]] = {}
         self._machines: dict[str, EmulatedMachine] = {}
@@ -207,7 +209,7 @@ class LocalMachineBackend:
         # PDEATHSIG and a half-dead starter thread do not go together: one thread starts all.
         self._spawner = ThreadPoolExecutor(max_workers=1, thread_name_prefix="spawn")
 
-    def connect(self, service: EmulatedServiceHooks) -> None:
+    def connect(self, service: HyperPodServiceCallbacks) -> None:
         """Serve instances as the emulated service says from now on: it is created with these
         machines, and starts after them."""
         self._service = service
@@ -222,24 +224,26 @@ class LocalMachineBackend:
         """
         with self._lock:
             self._machines[machine.name] = machine
-        self._kill_processes(machine)
+        self._kill_machine_processes(machine)
         if machine.role != "compute":
             if self._spec.empty:
                 self._boot_with_lifecycle_script(
-                    machine, self._make_empty_disk(machine), alone=True
+                    machine, self._make_empty_node_directories(machine), alone=True
                 )
             return
         # Before its scripts run, as HyperPod does it: a node that fails them stays in Slurm, and
         # down, as long as it has its place in the cluster.
         self._slots.join(machine)
-        if has_imds(self._spec, machine):
+        if has_instance_metadata_service(self._spec, machine):
             self.imds.serve(machine.address)
         with self._record_boot_failure(machine):
-            self._boot_with_lifecycle_script(machine, self._make_empty_disk(machine), alone=False)
+            self._boot_with_lifecycle_script(
+                machine, self._make_empty_node_directories(machine), alone=False
+            )
 
     def destroy(self, machine: EmulatedMachine) -> None:
         """See Machines."""
-        self._kill_processes(machine)
+        self._kill_machine_processes(machine)
         with self._lock:
             if self._machines.get(machine.name) == machine:
                 del self._machines[machine.name]
@@ -254,15 +258,15 @@ class LocalMachineBackend:
         """See Machines."""
         if machine.role != "compute":
             return
-        self._kill_processes(machine)
+        self._kill_machine_processes(machine)
         directory = self._spec.layout.of_node(machine.node)
-        plan = bootplan.make_boot_plan(self._spec, self._programs, machine, None)
+        plan = bootplan.make_instance_boot_plan(self._spec, self._programs, machine, None)
         with self._record_boot_failure(machine):
-            self._start_instance(machine, plan, directory)
+            self._start_instance_and_wait_for_boot(machine, plan, directory)
 
     @contextlib.contextmanager
     def _record_boot_failure(self, machine: EmulatedMachine) -> Iterator[None]:
-        """Keep the error of a boot for `find_boot_failure`, until the node boots again."""
+        """Keep the error of a boot for `find_node_boot_failure`, until the node boots again."""
         self._failures.pop(machine.node, None)
         try:
             yield
@@ -274,17 +278,17 @@ class LocalMachineBackend:
         """See Machines."""
         if machine.role != "compute":
             return True
-        return bool(read_process_start_time(self.find_pid(machine.node, "slurmd")))
+        return bool(read_process_start_time(self.find_node_daemon_pid(machine.node, "slurmd")))
 
     def has_partition_drift(self) -> bool:
         """See Machines."""
         return self._slots.has_partition_drift()
 
-    def write_partitions(self) -> None:
+    def restore_slurm_conf_partitions(self) -> None:
         """See Machines."""
         self._slots.rewrite()
 
-    def find_machine(self, node: str) -> EmulatedMachine | None:
+    def find_machine_of_node(self, node: str) -> EmulatedMachine | None:
         """Return the machine that stands for this node now."""
         with self._lock:
             return next((m for m in self._machines.values() if m.node == node), None)
@@ -303,7 +307,7 @@ class LocalMachineBackend:
             return []
         return [init.pid, *list_descendants(init.pid)]
 
-    def find_pid(self, node: str, what: str) -> int:
+    def find_node_daemon_pid(self, node: str, what: str) -> int:
         """Return the pid of a node's `slurmd` or `agent`; 0 where it has none."""
         try:
             text = (self._spec.layout.of_node(node) / f"{what}.pid").read_text()
@@ -311,30 +315,30 @@ class LocalMachineBackend:
             return 0
         return int(text or 0)
 
-    def find_boot_failure(self, node: str) -> HpctlError | None:
+    def find_node_boot_failure(self, node: str) -> HpctlError | None:
         """Say why a node's slurmd does not run after its boot; None where it runs."""
         failure = self._failures.get(node)
         if failure is not None:
             return HpctlError(f"{node}: {failure}", failure.hint)
-        if read_process_start_time(self.find_pid(node, "slurmd")):
+        if read_process_start_time(self.find_node_daemon_pid(node, "slurmd")):
             return None
         log = self._spec.layout.logs / f"slurmd.{node}.out"
         return HpctlError(
-            f"slurmd of node {node} in the sandbox does not run: {read_last_lines(log)}",
+            f"slurmd of node {node} in the sandbox does not run: {read_last_log_lines(log)}",
             f"Read its log: {log}",
         )
 
     def crash(self, node: str) -> None:
         """SIGKILL everything on the node, as a power cut does; the instance stays in the list."""
-        machine = self.find_machine(node)
+        machine = self.find_machine_of_node(node)
         if machine is not None:
-            self._kill_processes(machine)
+            self._kill_machine_processes(machine)
 
-    def init_pids(self) -> list[int]:
+    def list_instance_init_pids(self) -> list[int]:
         """Return the first process of every instance."""
         return [init.pid for init in list(self._inits.values())]
 
-    def _kill_processes(self, machine: EmulatedMachine) -> None:
+    def _kill_machine_processes(self, machine: EmulatedMachine) -> None:
         init = self._inits.pop(machine.node, None)
         if init is None:
             return
@@ -349,7 +353,7 @@ class LocalMachineBackend:
         for what in ("slurmd", "agent"):
             (directory / f"{what}.pid").unlink(missing_ok=True)
 
-    def _make_empty_disk(self, machine: EmulatedMachine) -> Path:
+    def _make_empty_node_directories(self, machine: EmulatedMachine) -> Path:
         """Return a new instance's empty disk."""
         directory = self._spec.layout.of_node(machine.node)
         spool = Path(self._spec.state) / "spool" / machine.node
@@ -357,11 +361,11 @@ class LocalMachineBackend:
             shutil.rmtree(old, ignore_errors=True)
             old.mkdir(parents=True)
         if not self._spec.configless:
-            self._write_slurm_conf(directory)
+            self._write_node_slurm_config_files(directory)
         return directory
 
-    def _write_slurm_conf(self, directory: Path) -> None:
-        everywhere = slurmconf.list_slot_nodes(self._spec)
+    def _write_node_slurm_config_files(self, directory: Path) -> None:
+        everywhere = slurmconf.map_unassigned_slot_nodes(self._spec)
         conf = slurmconf.render_slurm_conf(
             self._spec, self._programs, directory / "munge.sock", everywhere
         )
@@ -369,7 +373,7 @@ class LocalMachineBackend:
         texts = {"slurm.conf": conf}
         for name in ("gres.conf", "cgroup.conf"):
             texts[name] = (etc / name).read_text()
-        slurmconf.write_config_files(directory, texts)
+        slurmconf.write_slurm_config_files(directory, texts)
 
     def _boot_with_lifecycle_script(
         self, machine: EmulatedMachine, directory: Path, *, alone: bool
@@ -378,26 +382,30 @@ class LocalMachineBackend:
         goes to the service's log however it ends.
         """
         config = self._service.resource_config(machine) or self._make_resource_config()
-        step = bootplan.make_lifecycle_step(self._spec, machine, config, self._service.fetch)
+        step = bootplan.make_lifecycle_script_boot_step(
+            self._spec, machine, config, self._service.fetch
+        )
         if alone and step is None:
             return
-        if has_imds(self._spec, machine):
+        if has_instance_metadata_service(self._spec, machine):
             bootplan.write_spot_agent_config(self._spec, machine, self.imds.url(machine.address))
-        plan = bootplan.make_boot_plan(self._spec, self._programs, machine, step, alone=alone)
+        plan = bootplan.make_instance_boot_plan(
+            self._spec, self._programs, machine, step, alone=alone
+        )
         try:
-            self._start_instance(machine, plan, directory)
-        except LifecycleFailed as error:
-            self._upload_script_output(machine, directory, str(error))
+            self._start_instance_and_wait_for_boot(machine, plan, directory)
+        except LifecycleScriptError as error:
+            self._upload_lifecycle_script_log(machine, directory, str(error))
             raise
         if step:
-            self._upload_script_output(machine, directory, "")
+            self._upload_lifecycle_script_log(machine, directory, "")
 
     def _make_resource_config(self) -> dict[str, Any]:
         name = self._spec.cluster
         arn = f"arn:aws:sagemaker:us-east-1:000000000000:cluster/{name}"
-        return bootplan.make_resource_config(name, arn, {}, self.machines())
+        return bootplan.make_hyperpod_resource_config(name, arn, {}, self.machines())
 
-    def _upload_script_output(
+    def _upload_lifecycle_script_log(
         self, machine: EmulatedMachine, directory: Path, failure: str
     ) -> None:
         """Bring the script's output to the service's log, in HyperPod's frame."""
@@ -413,7 +421,7 @@ class LocalMachineBackend:
             ],
         )
 
-    def _start_instance(
+    def _start_instance_and_wait_for_boot(
         self, machine: EmulatedMachine, plan: dict[str, Any], directory: Path
     ) -> None:
         (directory / "boot_id").write_text(f"{uuid.uuid4()}\n")
@@ -426,24 +434,24 @@ class LocalMachineBackend:
         init = self._spawner.submit(self._start_init, plan["wait"], path, machine).result()
         self._inits[machine.node] = init
         if plan["wait"]:
-            connect_namespace(self._programs, init.pid, machine.address)
+            connect_instance_network_namespace(self._programs, init.pid, machine.address)
             assert init.stdin is not None
             init.stdin.write(b"go\n")
             init.stdin.flush()
         try:
             self._wait_for_boot(machine, init)
-        except LifecycleFailed:
-            self._kill_processes(machine)
+        except LifecycleScriptError:
+            self._kill_machine_processes(machine)
             raise
 
     def _start_init(
         self, own_network: bool, plan: Path, machine: EmulatedMachine
     ) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-S", *SAFE_PATH, "hpctl.sandbox.init", str(plan)]
-        command = [*self._make_mounts_command(plan.parent, machine), *command]
+        command = [*self._make_private_mounts_command(plan.parent, machine), *command]
         if own_network:
             command = [self._programs["unshare"], "--net", "--", *command]
-        env = bootplan.make_child_environment(self._spec)
+        env = bootplan.make_sandbox_process_environment(self._spec)
         env["SLURM_CONF"] = str(plan.parent / "slurm.conf")
         if self._spec.configless:
             del env["SLURM_CONF"]
@@ -457,7 +465,7 @@ class LocalMachineBackend:
                 start_new_session=True,
             )
 
-    def _make_mounts_command(self, directory: Path, machine: EmulatedMachine) -> list[str]:
+    def _make_private_mounts_command(self, directory: Path, machine: EmulatedMachine) -> list[str]:
         """Return the command that gives an instance private mounts; empty where it has none.
 
         They are the cluster's host names, as on HyperPod, where this process may mount, with
@@ -472,7 +480,7 @@ class LocalMachineBackend:
                 made.mkdir(mode=0o1777, exist_ok=True)
                 made.chmod(0o1777)
             binds.append((disk, seen))
-        return [*(_OWN_RUN if self._spec.configless else ()), *build_mount_command(binds)]
+        return [*(_OWN_RUN if self._spec.configless else ()), *build_private_mount_command(binds)]
 
     @functools.cached_property
     def _can_mount_hosts_file(self) -> bool:
@@ -481,11 +489,11 @@ class LocalMachineBackend:
         """
         if os.geteuid() != 0:
             return False
-        command = [*build_mount_command([(self._spec.layout.hosts, ETC_HOSTS)]), "true"]
+        command = [*build_private_mount_command([(self._spec.layout.hosts, ETC_HOSTS)]), "true"]
         return subprocess.run(command, capture_output=True, timeout=10, check=False).returncode == 0
 
     def _wait_for_boot(self, machine: EmulatedMachine, init: subprocess.Popen[bytes]) -> None:
-        """Follow the init's own account of the boot. Raises LifecycleFailed."""
+        """Follow the init's own account of the boot. Raises LifecycleScriptError."""
         timer = threading.Timer(BOOT_TIMEOUT_S, init.kill)
         timer.start()
         try:
@@ -496,17 +504,17 @@ class LocalMachineBackend:
                     return
                 if "failed" in message:
                     log = message["log"] or self._spec.layout.logs
-                    raise LifecycleFailed(message["failed"], f"Read its log: {log}")
+                    raise LifecycleScriptError(message["failed"], f"Read its log: {log}")
         finally:
             timer.cancel()
         log = self._spec.layout.of_node(machine.node) / "init.log"
-        raise LifecycleFailed(
+        raise LifecycleScriptError(
             f"node {machine.node} of the sandbox was stopped while it booted",
             f"Read its log: {log}",
         )
 
 
-def build_mount_command(binds: Sequence[tuple[Path, Path]]) -> list[str]:
+def build_private_mount_command(binds: Sequence[tuple[Path, Path]]) -> list[str]:
     """Return what runs a command in a separate mount namespace, with these (source, target)
     bound in it; empty where there are none.
     """
@@ -519,6 +527,6 @@ def build_mount_command(binds: Sequence[tuple[Path, Path]]) -> list[str]:
     return command
 
 
-def has_imds(spec: SandboxSpec, machine: EmulatedMachine) -> bool:
+def has_instance_metadata_service(spec: SandboxSpec, machine: EmulatedMachine) -> bool:
     """Return whether an instance's agent's settings name its metadata service: on loopback only."""
     return machine.spot and not spec.netns

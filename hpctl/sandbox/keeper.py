@@ -28,12 +28,12 @@ def main(command: list[str]) -> int:
     signal.set_wakeup_fd(wake_write)
     ended = False
 
-    def on_signal(number: int, _frame: object) -> None:
+    def record_termination_signal(number: int, _frame: object) -> None:
         nonlocal ended
         ended = ended or number != signal.SIGCHLD
 
     for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, on_signal)
+        signal.signal(number, record_termination_signal)
     # Popen's own wait would race with reaping adopted orphans, so pids are reaped by number.
     supervisor = subprocess.Popen(command, stdin=subprocess.DEVNULL).pid
     lifeline = [0]

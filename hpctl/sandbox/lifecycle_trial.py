@@ -9,7 +9,7 @@ from hpctl.sandbox.api import Sandbox
 from hpctl.toolkit.errors import HpctlError
 
 
-def run_lifecycle_trial(directory: Path) -> str:
+def try_lifecycle_scripts_in_sandbox(directory: Path) -> str:
     """Boot a sandbox of one node from the bundle: what became of it, in words."""
     try:
         packages.find_sandbox_programs("", netns=False)

@@ -14,7 +14,7 @@ from msgspec import Struct
 from hpctl.sandbox.spec import SandboxSpec
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.identity import InstanceId, LogicalId, NodeName
-from hpctl.vocabulary.instance_join import guess_node_name
+from hpctl.vocabulary.instance_join import guess_hyperpod_node_name
 
 
 class EmulatedMachine(Struct, frozen=True):
@@ -41,7 +41,7 @@ class EmulatedMachine(Struct, frozen=True):
     spot: bool = False
 
 
-class LifecycleFailed(HpctlError):
+class LifecycleScriptError(HpctlError):
     """A lifecycle script failed; the message names script, exit code and last log line."""
 
 
@@ -53,7 +53,7 @@ class MachineBackend(Protocol):
     def boot(self, machine: EmulatedMachine) -> None:
         """Run the lifecycle entry script with HyperPod's environment, then slurmd and agent.
 
-        Returns when slurmd runs. Raises LifecycleFailed(message naming script, exit code, last
+        Returns when slurmd runs. Raises LifecycleScriptError(message naming script, exit code, last
         log line).
         """
 
@@ -72,7 +72,7 @@ class MachineBackend(Protocol):
     def has_partition_drift(self) -> bool:
         """Return whether slurm.conf has other partitions than the instances that are there make."""
 
-    def write_partitions(self) -> None:
+    def restore_slurm_conf_partitions(self) -> None:
         """Write slurm.conf again, over any edit in it."""
 
 
@@ -91,11 +91,11 @@ class NullMachineBackend:
         self.edited = False
 
     def boot(self, machine: EmulatedMachine) -> None:
-        """Remember it as up. Raises LifecycleFailed for names in `fail_boot`."""
+        """Remember it as up. Raises LifecycleScriptError for names in `fail_boot`."""
         with self._lock:
             self.done.append(("boot", machine.instance_id))
             if machine.name in self.fail_boot:
-                raise LifecycleFailed(
+                raise LifecycleScriptError(
                     f"the lifecycle script on_create.sh on node {machine.name} exited with 1: no "
                     "such file"
                 )
@@ -125,7 +125,7 @@ class NullMachineBackend:
         """Return whether a test says so."""
         return self.edited
 
-    def write_partitions(self) -> None:
+    def restore_slurm_conf_partitions(self) -> None:
         """Forget the edits."""
         self.edited = False
 
@@ -140,11 +140,11 @@ def make_initial_machines(spec: SandboxSpec) -> list[EmulatedMachine]:
     """Return one controller and the workers, with fresh ids, for a sandbox without the emulator."""
     names = {"name": "controller-1", "group": "controller", "instance_type": CONTROLLER_TYPE}
     at = {"address": spec.head_address, "node": make_head_node_name(spec), "partition": ""}
-    controller = _make_machine(role="controller", **names, **at)
+    controller = _make_emulated_machine(role="controller", **names, **at)
     return [controller, *(_make_worker(spec, number) for number in range(1, spec.nodes + 1))]
 
 
-def _make_machine(**own: Any) -> EmulatedMachine:
+def _make_emulated_machine(**own: Any) -> EmulatedMachine:
     return EmulatedMachine(
         instance_id=InstanceId(f"i-{secrets.token_hex(9)[:17]}"),
         logical_id=LogicalId(secrets.token_hex(8)),
@@ -157,7 +157,7 @@ def _make_machine(**own: Any) -> EmulatedMachine:
 
 def make_head_node_name(spec: SandboxSpec) -> NodeName:
     """Return the head node's name, which is no Slurm node's."""
-    return NodeName(guess_node_name(spec.head_address, ""))
+    return NodeName(guess_hyperpod_node_name(spec.head_address, ""))
 
 
 def _make_worker(spec: SandboxSpec, number: int) -> EmulatedMachine:
@@ -165,4 +165,4 @@ def _make_worker(spec: SandboxSpec, number: int) -> EmulatedMachine:
     index = spec.members(int(group.rsplit("-")[-1])).index(number) + 1
     at = {"address": spec.address(number), "node": NodeName(spec.node(number)), "partition": group}
     names = {"name": f"{group}-{index}", "group": group, "instance_type": WORKER_TYPE}
-    return _make_machine(role="compute", **names, **at)
+    return _make_emulated_machine(role="compute", **names, **at)

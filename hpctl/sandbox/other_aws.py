@@ -19,22 +19,22 @@ from typing import Any
 
 import yaml
 
-from hpctl.clusters.iam_policies import make_trust_policy
+from hpctl.clusters.iam_policies import make_iam_trust_policy
 from hpctl.sandbox.machines import CONTROLLER_TYPE, LIFECYCLE_S3, ON_CREATE, WORKER_TYPE
 from hpctl.sandbox.spec import SandboxSpec
 from hpctl.toolkit.errors import HpctlError
 
 
-def patch_moto_file_systems() -> None:
+def patch_moto_fsx_descriptions() -> None:
     """Let moto's FSx describe file systems as AVAILABLE and with a mount name, in this process."""
     from moto.fsx.models import FileSystem
 
     if FileSystem.to_dict.__module__ != __name__:
-        FileSystem.to_dict = _add_missing_description_fields(FileSystem.to_dict)  # type: ignore[method-assign]
+        FileSystem.to_dict = _wrap_fsx_description_method(FileSystem.to_dict)  # type: ignore[method-assign]
 
 
-def _add_missing_description_fields(to_dict: Any) -> Any:
-    def to_complete_dict(self: Any) -> dict[str, Any]:
+def _wrap_fsx_description_method(to_dict: Any) -> Any:
+    def make_complete_fsx_description(self: Any) -> dict[str, Any]:
         description: dict[str, Any] = to_dict(self)
         description |= {"Lifecycle": "AVAILABLE", "FileSystemTypeVersion": "2.15"}
         lustre = description.get("LustreConfiguration")
@@ -42,17 +42,17 @@ def _add_missing_description_fields(to_dict: Any) -> Any:
             description["LustreConfiguration"] = {**lustre, "MountName": self.file_system_id[-8:]}
         return description
 
-    return to_complete_dict
+    return make_complete_fsx_description
 
 
 def patch_moto_policy_simulation() -> None:
     """Let moto's IAM answer the call, in this process."""
     from moto.iam.responses import IamResponse
 
-    IamResponse.simulate_principal_policy = _simulate_policy  # type: ignore[attr-defined]
+    IamResponse.simulate_principal_policy = _simulate_iam_principal_policy  # type: ignore[attr-defined]
 
 
-def _simulate_policy(response: Any) -> Any:
+def _simulate_iam_principal_policy(response: Any) -> Any:
     """Return a method of moto's IamResponse."""
     from moto.core.responses import ActionResult
 
@@ -70,13 +70,13 @@ def _simulate_policy(response: Any) -> Any:
             {
                 "EvalActionName": action,
                 "EvalResourceName": resource,
-                "EvalDecision": _evaluate_policy_access(policies, action, resource),
+                "EvalDecision": _evaluate_iam_policy_decision(policies, action, resource),
             }
         )
     return ActionResult({"IsTruncated": False, "EvaluationResults": results})
 
 
-def _evaluate_policy_access(policies: list[Any], action: str, resource: str) -> str:
+def _evaluate_iam_policy_decision(policies: list[Any], action: str, resource: str) -> str:
     from moto.iam.access_control import IAMPolicy, PermissionResult
 
     found = {IAMPolicy(policy).is_action_permitted(action, resource) for policy in policies}
@@ -90,7 +90,7 @@ ZONES = ("us-east-1a", "us-east-1b")
 ROLE = "sandbox-hyperpod"
 
 
-def require_access_key(app: Callable[..., Any], access_key: str) -> Callable[..., Any]:
+def wrap_app_with_access_key_check(app: Callable[..., Any], access_key: str) -> Callable[..., Any]:
     """Return the WSGI application for requests that are signed with this access key, of 128 random
     bits.
 
@@ -131,25 +131,25 @@ class MotoServer:
                 "Install it: pip install 'hpctl[sandbox]'",
             ) from error
         patch_moto_policy_simulation()
-        patch_moto_file_systems()
+        patch_moto_fsx_descriptions()
         port = self.settings.ports.moto
         logging.getLogger("werkzeug").setLevel(logging.WARNING)
         self._server = ThreadedMotoServer(ip_address="127.0.0.1", port=port, verbose=False)
         self._server.start()
-        self._server._server.app = require_access_key(
+        self._server._server.app = wrap_app_with_access_key_check(
             self._server._server.app, self.settings.access_key
         )
         services = ("s3", "iam", "ec2", "fsx", "logs")
         self._clients = {service: self._make_client(service) for service in services}
-        network = self._create_network()
+        network = self._create_vpc_network()
         self.filled = {
             **network,
-            "execution_role": self._create_role(),
+            "execution_role": self._create_cluster_iam_role(),
             "lifecycle": self._upload_lifecycle_scripts(),
-            "fsx_lustre": self._create_file_system(network),
+            "fsx_lustre": self._create_fsx_file_system(network),
         }
         self.settings.layout.aws.write_text(json.dumps(self.filled, indent=2) + "\n")
-        example = yaml.safe_dump(self._make_cluster_config(), sort_keys=False)
+        example = yaml.safe_dump(self._make_cluster_create_config(), sort_keys=False)
         self.settings.layout.cluster_file.write_text(example)
 
     def stop(self) -> None:
@@ -196,11 +196,11 @@ class MotoServer:
                 if entry["Key"].endswith("/") or target not in path.resolve().parents:
                     continue
                 path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(self._read_object(bucket, entry["Key"], entry["ETag"]))
+                path.write_bytes(self._read_cached_s3_object(bucket, entry["Key"], entry["ETag"]))
         except ClientError as error:
             raise HpctlError(f"{uri}: {error}", "Name a bucket that is there.") from error
 
-    def _read_object(self, bucket: str, key: str, etag: str) -> bytes:
+    def _read_cached_s3_object(self, bucket: str, key: str, etag: str) -> bytes:
         """Return an object's bytes, asked for once: every instance that boots fetches the same
         ones."""
         known = self._objects.get((bucket, key, etag))
@@ -223,10 +223,12 @@ class MotoServer:
         if events:
             logs.put_log_events(**where, logEvents=events)
 
-    def _make_cluster_config(self) -> dict[str, Any]:
+    def _make_cluster_create_config(self) -> dict[str, Any]:
         """Return a file for `hpctl cluster create` that names what is here."""
 
-        def make_group(name: str, role: str, instance_type: str, count: int) -> dict[str, Any]:
+        def make_instance_group(
+            name: str, role: str, instance_type: str, count: int
+        ) -> dict[str, Any]:
             return {
                 "name": name,
                 "instance_type": instance_type,
@@ -246,12 +248,14 @@ class MotoServer:
                 "subnets": [next(iter(self.filled["subnets"]))],
             },
             "instance_groups": [
-                make_group("controller", "controller", CONTROLLER_TYPE, 1),
-                make_group("worker", "compute", WORKER_TYPE, max(1, self.settings.nodes // 2)),
+                make_instance_group("controller", "controller", CONTROLLER_TYPE, 1),
+                make_instance_group(
+                    "worker", "compute", WORKER_TYPE, max(1, self.settings.nodes // 2)
+                ),
             ],
         }
 
-    def _create_network(self) -> dict[str, Any]:
+    def _create_vpc_network(self) -> dict[str, Any]:
         ec2 = self.client("ec2")
         vpc = ec2.create_vpc(CidrBlock="10.9.0.0/16")["Vpc"]["VpcId"]
         subnets = {
@@ -283,10 +287,10 @@ class MotoServer:
         for subnet in subnets:
             ec2.associate_route_table(RouteTableId=table, SubnetId=subnet)
 
-    def _create_role(self) -> str:
+    def _create_cluster_iam_role(self) -> str:
         iam = self.client("iam")
         arn = iam.create_role(
-            RoleName=ROLE, AssumeRolePolicyDocument=json.dumps(make_trust_policy())
+            RoleName=ROLE, AssumeRolePolicyDocument=json.dumps(make_iam_trust_policy())
         )["Role"]["Arn"]
         everything = {"Effect": "Allow", "Action": "*", "Resource": "*"}
         policy = {"Version": "2012-10-17", "Statement": [everything]}
@@ -303,7 +307,7 @@ class MotoServer:
             s3.put_object(Bucket=bucket, Key=key, Body=path.read_bytes())
         return LIFECYCLE_S3
 
-    def _create_file_system(self, network: dict[str, Any]) -> dict[str, str]:
+    def _create_fsx_file_system(self, network: dict[str, Any]) -> dict[str, str]:
         made = self.client("fsx").create_file_system(
             FileSystemType="LUSTRE",
             StorageCapacity=1200,

@@ -97,7 +97,7 @@ def list_zombie_children(parent: int) -> list[int]:
     return [pid for pid, stat in stats if stat is not None and stat[:2] == (parent, "Z")]
 
 
-def send_signal(targets: Iterable[int], number: signal.Signals) -> None:
+def send_signal_to_processes(targets: Iterable[int], number: signal.Signals) -> None:
     """Signal each; those that are gone already are what we wanted."""
     for pid in targets:
         with contextlib.suppress(ProcessLookupError):
@@ -114,7 +114,7 @@ def kill_descendants(root: int, timeout: float = 10.0) -> list[int]:
     while left := list_descendants(root):
         if time.monotonic() > deadline:
             return left
-        send_signal(left, signal.SIGKILL)
+        send_signal_to_processes(left, signal.SIGKILL)
         time.sleep(0.01)
     return []
 
@@ -156,7 +156,7 @@ def kill_leftover_processes(sandbox: str, cluster: str, timeout: float = 10.0) -
     ]:
         if time.monotonic() > deadline:
             return left
-        send_signal(left, signal.SIGKILL)
+        send_signal_to_processes(left, signal.SIGKILL)
         time.sleep(0.02)
     return []
 

@@ -22,9 +22,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
-from hpctl.clusters.bundle import find_slurm_plugins
-from hpctl.sandbox.bootplan import make_child_environment
-from hpctl.sandbox.health_program import render_health_check_config
+from hpctl.clusters.bundle import find_slurm_plugin_directory
+from hpctl.sandbox.bootplan import make_sandbox_process_environment
+from hpctl.sandbox.health_program import render_health_check_slurm_conf_lines
 from hpctl.sandbox.machines import EmulatedMachine
 from hpctl.sandbox.packages import SandboxPrograms
 from hpctl.sandbox.spec import SandboxSpec
@@ -53,7 +53,7 @@ def render_slurm_conf(  # noqa: PLR0913 -- pure: all that the file says
     """
     text = _TEMPLATE.read_text().format(
         cluster=spec.cluster,
-        controllers=_render_controller_lines(spec),
+        controllers=_render_slurmctld_host_lines(spec),
         timeout=30 if spec.heads == 1 else 10,
         port=spec.ports.slurmctld,
         user=_find_current_user_name(),
@@ -62,10 +62,12 @@ def render_slurm_conf(  # noqa: PLR0913 -- pure: all that the file says
     )
     if programs.prefix and (Path(programs.prefix) / "lib" / "slurm").is_dir():
         text += f"PluginDir={programs.prefix}/lib/slurm\n"
-    epilog = spec.epilog_slurmctld or (render_epilog(spec) and str(make_epilog_path(spec)))
+    epilog = spec.epilog_slurmctld or (
+        render_epilog_slurmctld_script(spec) and str(make_epilog_slurmctld_path(spec))
+    )
     if epilog:
         text += f"EpilogSlurmctld={epilog}\n"
-    text += render_health_check_config(spec)
+    text += render_health_check_slurm_conf_lines(spec)
     text += "".join(_format_node(spec, n, members, addresses) for n in range(1, spec.places + 1))
     for name in partitions or dict.fromkeys(members.values()):
         if name and name != "dev":
@@ -74,7 +76,7 @@ def render_slurm_conf(  # noqa: PLR0913 -- pure: all that the file says
     return text + (spec.slurm_conf.rstrip() + "\n" if spec.slurm_conf else "")
 
 
-def _render_controller_lines(spec: SandboxSpec) -> str:
+def _render_slurmctld_host_lines(spec: SandboxSpec) -> str:
     """Return the lines that name slurmctld's hosts: this machine, or two that it plays (see
     head.py)."""
     if spec.heads == 1:
@@ -97,12 +99,12 @@ def render_hosts(spec: SandboxSpec, addresses: Mapping[str, str]) -> str:
     return f"{own}\n{''.join(lines)}"
 
 
-def make_epilog_path(spec: SandboxSpec) -> Path:
+def make_epilog_slurmctld_path(spec: SandboxSpec) -> Path:
     """Return where the sandbox's EpilogSlurmctld lies, if there is one."""
     return spec.layout.slurm_conf.parent / "epilog_slurmctld.sh"
 
 
-def render_epilog(spec: SandboxSpec) -> str:
+def render_epilog_slurmctld_script(spec: SandboxSpec) -> str:
     """Return the EpilogSlurmctld of slurm_plugins/, with this sandbox's daemon; "" where it is not
     wanted.
 
@@ -110,7 +112,7 @@ def render_epilog(spec: SandboxSpec) -> str:
     """
     if not spec.daemon:
         return ""
-    script = find_slurm_plugins() / "epilog_slurmctld.sh"
+    script = find_slurm_plugin_directory() / "epilog_slurmctld.sh"
     daemons = [shlex.quote(str(spec.layout.of_head(n + 1)[1])) for n in range(spec.heads)]
     lines = [f"HPCTL_STATE_DIR={daemon} {shlex.quote(str(script))}\n" for daemon in daemons]
     return "#!/bin/sh\n" + "".join(lines)
@@ -124,14 +126,14 @@ def _find_current_user_name() -> str:
         return str(os.getuid())
 
 
-def list_initial_nodes(spec: SandboxSpec) -> dict[str, str]:
+def map_initial_nodes_to_partitions(spec: SandboxSpec) -> dict[str, str]:
     """Return the nodes that a sandbox starts with, and their partitions."""
     if spec.empty:
         return {}
     return {spec.node(n): spec.group(n) for n in range(1, spec.nodes + 1)}
 
 
-def list_slot_nodes(spec: SandboxSpec) -> dict[str, str]:
+def map_unassigned_slot_nodes(spec: SandboxSpec) -> dict[str, str]:
     """Return every slot as a node in no partition: what an instance's copy names."""
     return {spec.node(n): "" for n in range(1, spec.places + 1)}
 
@@ -178,7 +180,7 @@ def render_cgroup_conf(programs: SandboxPrograms) -> str:
     return f"CgroupPlugin={plugin}\n"
 
 
-def write_config_files(directory: Path, texts: dict[str, str]) -> None:
+def write_slurm_config_files(directory: Path, texts: dict[str, str]) -> None:
     """Write the files that are not empty; scripts can be run."""
     directory.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
@@ -195,14 +197,14 @@ PAUSES_S = (0.1, 0.3, 0.0)
 """After each try of scontrol."""
 
 
-class NodeSlots:
+class ClusterNodeMembership:
     """Which nodes are in the cluster. Its methods may be called from any thread."""
 
     def __init__(self, spec: SandboxSpec, programs: SandboxPrograms) -> None:
         self._spec = spec
         self._programs = programs
         self._lock = threading.Lock()
-        self._members = list_initial_nodes(spec)
+        self._members = map_initial_nodes_to_partitions(spec)
         places = range(1, spec.places + 1)
         self._addresses = {spec.node(n): spec.address(n) for n in places}
         self._partitions = list(dict.fromkeys(self._members.values()))
@@ -235,7 +237,7 @@ class NodeSlots:
             self._members[node], self._addresses[node] = partition, machine.address
             if partition and partition not in self._partitions:
                 self._partitions.append(partition)
-            self._apply_slurm_conf()
+            self._write_and_reload_slurm_conf()
             return True
 
     def leave(self, machine: EmulatedMachine) -> None:
@@ -244,9 +246,9 @@ class NodeSlots:
             if self._members.pop(str(machine.node), None) is None:
                 return
             name = f"NodeName={machine.node}"
-            self._run_scontrol("update", name, "State=DOWN", "Reason=instance deleted")
-            self._run_scontrol("update", name, "State=FUTURE")
-            self._apply_slurm_conf()
+            self._run_scontrol_with_retry("update", name, "State=DOWN", "Reason=instance deleted")
+            self._run_scontrol_with_retry("update", name, "State=FUTURE")
+            self._write_and_reload_slurm_conf()
 
     def has_partition_drift(self) -> bool:
         """Return whether the partitions in slurm.conf were edited since it was written."""
@@ -257,9 +259,9 @@ class NodeSlots:
     def rewrite(self) -> None:
         """Write slurm.conf again, and make slurmctld read it."""
         with self._lock:
-            self._apply_slurm_conf()
+            self._write_and_reload_slurm_conf()
 
-    def _apply_slurm_conf(self) -> None:
+    def _write_and_reload_slurm_conf(self) -> None:
         conf = self._spec.layout.slurm_conf
         part = conf.with_suffix(".part")
         part.write_text(self.text())
@@ -267,9 +269,9 @@ class NodeSlots:
         if self._spec.layout.hosts.read_text() != self.hosts():
             # In place: the instances' mounts are of this inode.
             self._spec.layout.hosts.write_text(self.hosts())
-        self._run_scontrol("reconfigure")
+        self._run_scontrol_with_retry("reconfigure")
 
-    def _run_scontrol(self, *arguments: str) -> None:
+    def _run_scontrol_with_retry(self, *arguments: str) -> None:
         """A slurmctld that just reads its configuration may hang up (22.05): ask it again.
 
         Without one nothing is lost: it reads slurm.conf when it is started again.
@@ -282,7 +284,7 @@ class NodeSlots:
                 text=True,
                 timeout=TIMEOUT_S,
                 check=False,
-                env=make_child_environment(self._spec),
+                env=make_sandbox_process_environment(self._spec),
                 cwd=Path("/"),
             )
             if done.returncode == 0:

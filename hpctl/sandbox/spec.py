@@ -18,7 +18,7 @@ import msgspec
 
 from hpctl.clusters import bundle
 from hpctl.toolkit.errors import HpctlError
-from hpctl.vocabulary.instance_join import guess_node_name
+from hpctl.vocabulary.instance_join import guess_hyperpod_node_name
 
 MAX_NODES = 200
 """Addresses 127.0.1.1 to 127.0.1.200 stand for instances, 127.0.2.x for those that moved."""
@@ -169,7 +169,7 @@ class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True):
         `gpu-compute-<number>`."""
         if self.node_names == "group":
             return f"gpu-compute-{number}"
-        return guess_node_name(self.address(number), "")
+        return guess_hyperpod_node_name(self.address(number), "")
 
     def make_replacement_address(self, address: str) -> str:
         """Return the address of an instance that takes the place of one at `address`.
@@ -189,7 +189,7 @@ class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def lifecycle_dir(self) -> Path:
         """Return the directory that stands for the groups' S3 prefix."""
-        return Path(self.lifecycle) if self.lifecycle else bundle.find_lifecycle_scripts()
+        return Path(self.lifecycle) if self.lifecycle else bundle.find_lifecycle_script_directory()
 
     def group(self, number: int) -> str:
         """Return the worker group of node `number`: `worker-1`, ... in blocks of equal size."""
@@ -288,11 +288,11 @@ def choose_state_directory(name: str) -> Path:
     home = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
     state = Path(home) / "hpctl" / "sandbox" / name
     if len(str(state) + _DEEPEST) > SOCKET_PATH_MAX or not _is_world_searchable(state):
-        state = choose_private_directory() / name
+        state = choose_user_sandbox_directory() / name
     return state
 
 
-def choose_private_directory() -> Path:
+def choose_user_sandbox_directory() -> Path:
     """Return where this user's sandboxes live when they cannot live at home."""
     return Path(tempfile.gettempdir()) / f"hpctl-{os.getuid()}"
 
@@ -333,7 +333,7 @@ _claims: deque[contextlib.ExitStack] = deque()
 """The claims on the ports that this process has chosen last: earlier ones are bound by now."""
 
 
-def find_free_ports(nodes: int) -> SandboxPorts:
+def find_free_sandbox_ports(nodes: int) -> SandboxPorts:
     """Return a run of free TCP ports, tried by binding them. Raises HpctlError.
 
     No other process gets a port of the run meanwhile: sandboxes that start at the same time find
@@ -343,7 +343,7 @@ def find_free_ports(nodes: int) -> SandboxPorts:
     for _ in range(50):
         first = random.randrange(_PORTS.start, _PORTS.stop - wanted)  # noqa: S311
         ports = range(first, first + wanted)
-        if all(_is_port_free(port) for port in ports) and _claim_ports(ports):
+        if all(_is_port_free(port) for port in ports) and _claim_port_blocks(ports):
             return SandboxPorts(
                 slurmctld=first,
                 intake=first + 1,
@@ -360,7 +360,7 @@ def find_free_ports(nodes: int) -> SandboxPorts:
     )
 
 
-def _claim_ports(ports: range) -> bool:
+def _claim_port_blocks(ports: range) -> bool:
     """Claim the blocks of a run of ports; False where another process has claimed one of them.
 
     A claim is a Unix socket's abstract name: it leaves no file, goes with its process, and is of

@@ -25,18 +25,18 @@ from typing import TYPE_CHECKING, Any
 
 from hpctl.sandbox import faults, instances, packages
 from hpctl.sandbox.api import ControlServer
-from hpctl.sandbox.bootplan import make_child_environment
+from hpctl.sandbox.bootplan import make_sandbox_process_environment
 from hpctl.sandbox.faults import NodeFaultInjector
 from hpctl.sandbox.head import HeadServices, write_head_node_files
 from hpctl.sandbox.instances import LocalMachineBackend
-from hpctl.sandbox.machines import LifecycleFailed, make_initial_machines
+from hpctl.sandbox.machines import LifecycleScriptError, make_initial_machines
 from hpctl.sandbox.proctree import become_subreaper, list_zombie_children, set_parent_death_signal
 from hpctl.sandbox.spec import SandboxSpec, load_sandbox_spec
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.identity import NodeName
 
 if TYPE_CHECKING:
-    from hpctl.sandbox.hyperpod import HyperPod
+    from hpctl.sandbox.hyperpod import SandboxHyperPodEmulator
     from hpctl.sandbox.other_aws import MotoServer
 
 HEARD_TIMEOUT_S = 60.0
@@ -54,7 +54,7 @@ class SandboxSupervisor:
         self.head = HeadServices(spec, self.programs)
         self.machines = LocalMachineBackend(spec, self.programs)
         self.faults = NodeFaultInjector(spec, self.programs, self.machines)
-        self.hyperpod: HyperPod | None = None
+        self.hyperpod: SandboxHyperPodEmulator | None = None
         self.aws: MotoServer | None = None
         self.ended = threading.Event()
         self.started = time.time()
@@ -70,7 +70,7 @@ class SandboxSupervisor:
         self.head.start("munged")
         if self.spec.heads > 1:
             self.head.start("database")
-        for service in self.list_head_services("slurmctld"):
+        for service in self.list_head_service_names("slurmctld"):
             self.head.start(service)
         ControlServer(self.spec.layout.control, self.answer)
         if self.spec.moto:
@@ -82,7 +82,7 @@ class SandboxSupervisor:
         self.say("HyperPod's API" if self.spec.empty else f"{self.spec.nodes} instances")
         # The daemon comes up at the same time, or agents would find none and wait to try again.
         with ThreadPoolExecutor(max_workers=1) as beside:
-            daemon = beside.submit(self.start_daemons) if self.spec.daemon else None
+            daemon = beside.submit(self.start_hpctl_daemons) if self.spec.daemon else None
             self.boot_initial_instances()
             if not self.spec.empty:
                 self.wait_for_idle_nodes()
@@ -94,13 +94,13 @@ class SandboxSupervisor:
         self.start_hyperpod_agents()
         self.say("ready", ready=True, seconds=round(time.monotonic() - began, 2))
 
-    def list_head_services(self, service: str) -> list[str]:
+    def list_head_service_names(self, service: str) -> list[str]:
         """Return the service's names on all head nodes."""
         return [service, f"{service}-2"][: self.spec.heads]
 
-    def start_daemons(self) -> None:
+    def start_hpctl_daemons(self) -> None:
         """One after the other: the first one leads."""
-        for service in self.list_head_services("daemon"):
+        for service in self.list_head_service_names("daemon"):
             self.head.start(service)
 
     def start_hyperpod_agents(self) -> None:
@@ -115,12 +115,12 @@ class SandboxSupervisor:
             )
         if self.hyperpod is not None and self.spec.node_recovery == "Automatic":
             pod = self.hyperpod
-            service = faults.AutomaticRecovery(
-                self.spec, self.programs, pod.recover_node, pod.is_settled
+            service = faults.EmulatedAutomaticNodeRecovery(
+                self.spec, self.programs, pod.start_automatic_node_recovery, pod.is_settled
             )
             looks.append((service.look, faults.SERVICE_LOOK_S))
         for look, every_s in looks:
-            work = partial(faults.run_periodically, look, every_s, self.ended)
+            work = partial(faults.run_callback_periodically, look, every_s, self.ended)
             threading.Thread(target=work, name="hma", daemon=True).start()
 
     def say(self, what: str, **more: Any) -> None:
@@ -132,9 +132,9 @@ class SandboxSupervisor:
         """Boot the first instances, a few at once: the emulated service, or we where none is."""
         if self.spec.emulator:
             # Not imported without it: botocore costs every sandbox half a second.
-            from hpctl.sandbox.hyperpod import HyperPod
+            from hpctl.sandbox.hyperpod import SandboxHyperPodEmulator
 
-            self.hyperpod = HyperPod(self.spec, self.machines, self.aws)
+            self.hyperpod = SandboxHyperPodEmulator(self.spec, self.machines, self.aws)
             self.hyperpod.start()
             return
         with ThreadPoolExecutor(max_workers=4) as pool:
@@ -142,7 +142,7 @@ class SandboxSupervisor:
             boots = [pool.submit(self.machines.boot, machine) for machine in machines]
             for boot in boots:
                 # wait_for_idle_nodes names the node of a boot that failed, and says why.
-                with contextlib.suppress(LifecycleFailed):
+                with contextlib.suppress(LifecycleScriptError):
                     boot.result()
 
     def wait_for_idle_nodes(self) -> None:
@@ -153,7 +153,7 @@ class SandboxSupervisor:
         """
         deadline = time.monotonic() + IDLE_TIMEOUT_S
         while True:
-            self.check_daemons()
+            self.check_required_daemons_running()
             others = self.list_nodes_not_idle()
             if not others:
                 return
@@ -166,12 +166,12 @@ class SandboxSupervisor:
                 )
             time.sleep(0.1)
 
-    def check_daemons(self) -> None:
+    def check_required_daemons_running(self) -> None:
         """Raise HpctlError where a daemon has ended that a node needs to become idle."""
         ended = self.head.find_ended_service_error()
         if ended is not None:
             raise ended
-        reasons = [self.machines.find_boot_failure(node) for node in self.spec.names]
+        reasons = [self.machines.find_node_boot_failure(node) for node in self.spec.names]
         failures = [reason for reason in reasons if reason is not None]
         if failures:
             first, others = failures[0], len(failures) - 1
@@ -208,7 +208,7 @@ class SandboxSupervisor:
             text=True,
             timeout=30,
             check=False,
-            env=make_child_environment(self.spec),
+            env=make_sandbox_process_environment(self.spec),
         )
         if done.returncode != 0:
             return [done.stderr.strip()]
@@ -263,10 +263,10 @@ class SandboxSupervisor:
                 "emulator": self.spec.ports.emulator,
             },
             "aws": self.aws.filled if self.aws else {},
-            "nodes": [self.node_status(node) for node in self._list_workers()],
+            "nodes": [self.node_status(node) for node in self._list_expected_worker_nodes()],
         }
 
-    def _list_workers(self) -> list[str]:
+    def _list_expected_worker_nodes(self) -> list[str]:
         """Return the workers that there should be: more, or fewer, than at first, once groups
         changed."""
         if self.hyperpod is None:
@@ -276,7 +276,7 @@ class SandboxSupervisor:
 
     def node_status(self, node: str) -> dict[str, Any]:
         """Return one instance."""
-        machine = self.machines.find_machine(node)
+        machine = self.machines.find_machine_of_node(node)
         if machine is None:
             return {"node": node, "alive": False}
         boot = self.spec.layout.of_node(node) / "boot_id"
@@ -289,14 +289,14 @@ class SandboxSupervisor:
             "address": machine.address,
             "alive": self.machines.alive(machine),
             "boot_id": boot.read_text().strip() if boot.exists() else "",
-            "slurmd_pid": self.machines.find_pid(node, "slurmd"),
-            "agent_pid": self.machines.find_pid(node, "agent"),
+            "slurmd_pid": self.machines.find_node_daemon_pid(node, "slurmd"),
+            "agent_pid": self.machines.find_node_daemon_pid(node, "agent"),
         }
 
     def live(self) -> None:
         """Reap what the tree loses, until it is to end."""
         while not self.ended.wait(1.0):
-            reap_orphans(self.head.pids().values(), self.machines.init_pids())
+            reap_orphans(self.head.pids().values(), self.machines.list_instance_init_pids())
 
 
 def reap_orphans(*known: Iterable[int]) -> None:

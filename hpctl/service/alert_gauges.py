@@ -23,9 +23,9 @@ from hpctl.engine.plan import GATE
 from hpctl.engine.remedies import REMEDY_GATES
 from hpctl.engine.view import PlanningView
 from hpctl.engine.waiting import find_jobs_awaiting_operator, find_nodes_awaiting_operator
-from hpctl.toolkit.bounds import add_seconds, make_printable
+from hpctl.toolkit.bounds import add_seconds_within_bounds, make_printable
 from hpctl.toolkit.compat import UTC
-from hpctl.vocabulary.pause import find_cluster_pause
+from hpctl.vocabulary.pause import find_active_cluster_pause
 
 LOOK_S: Final = 10.0
 """How often nodes and jobs that wait are looked for."""
@@ -100,7 +100,7 @@ class AlertGauges:
         self._update_pause_gauge(view)
         if time.monotonic() - self._looked >= LOOK_S:
             self._looked = time.monotonic()
-            self._update_waiting_gauges(view)
+            self._update_awaiting_operator_gauges(view)
 
     def record_read_errors(self, slurm_trouble: str, cloud_trouble: str) -> None:
         """Take why Slurm or the cloud could not be read; empty where they were."""
@@ -130,7 +130,7 @@ class AlertGauges:
             self._holds_since.labels(gate).set(oldest[gate] if count else 0.0)
 
     def _update_pause_gauge(self, view: PlanningView) -> None:
-        pause = find_cluster_pause(view.state.pauses, view.scheduler.valid_at)
+        pause = find_active_cluster_pause(view.state.pauses, view.scheduler.valid_at)
         self._paused.set(pause is not None)
         # A pause with an end is a plan: it ends without a command, and raises no alert.
         endless = pause is not None and pause.until is None
@@ -141,8 +141,8 @@ class AlertGauges:
             self._stopped_since = time.time()
         self._paused_at.labels("kill_switch").set(self._stopped_since)
 
-    def _update_waiting_gauges(self, view: PlanningView) -> None:
-        now = add_seconds(EPOCH, time.time())
+    def _update_awaiting_operator_gauges(self, view: PlanningView) -> None:
+        now = add_seconds_within_bounds(EPOCH, time.time())
         nodes = find_nodes_awaiting_operator(view.state, view.scheduler.nodes)
         jobs = find_jobs_awaiting_operator(view.state, view.scheduler.jobs, now)
         found = {

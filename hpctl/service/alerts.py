@@ -43,15 +43,15 @@ from starlette.routing import Route
 
 from hpctl.engine.node_health import NodeHealthStore
 from hpctl.toolkit.bounds import clamp_duration, convert_to_utc
-from hpctl.toolkit.errors import Unavailable
+from hpctl.toolkit.errors import ServiceUnavailable
 from hpctl.vocabulary.identity import BootId, InstanceId, NodeGeneration, NodeName
 from hpctl.vocabulary.model import ClearCondition, DeviceVerdict, Finding, NodeHealth
 from hpctl.vocabulary.ports import Clock
-from hpctl.wire.authentication import BodyLimits, RequestRefusal, read_body
-from hpctl.wire.proved_route import BODY_TIMEOUT_S, RefusalCounter
+from hpctl.wire.authentication import RequestBodyLimits, RequestRefusal, read_request_body
+from hpctl.wire.proved_route import BODY_TIMEOUT_S, RequestRefusalCounter
 
 if TYPE_CHECKING:  # the intake's process has none
-    from hpctl.service.node_directory import NodeDirectory
+    from hpctl.service.node_directory import NodeAddressDirectory
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ _DEVICE = ("device", "gpu", "disk", "mountpoint")
 _Labels = Annotated[dict[str, str], Meta(max_length=64)]
 
 
-class FiringNotice(Struct, frozen=True):
+class AlertmanagerAlert(Struct, frozen=True):
     """One alert of a notification. What else Alertmanager says is left unread."""
 
     status: Literal["firing", "resolved"]
@@ -89,18 +89,18 @@ class _AlertsVersion(Struct, frozen=True):
     version: str
 
 
-class AlertNotification(Struct, frozen=True):
+class AlertmanagerNotification(Struct, frozen=True):
     """A group of alerts. `truncated` is how many Alertmanager's `max_alerts` left out."""
 
-    alerts: Annotated[tuple[FiringNotice, ...], Meta(max_length=MAX_ALERTS)]
+    alerts: Annotated[tuple[AlertmanagerAlert, ...], Meta(max_length=MAX_ALERTS)]
     truncated: Annotated[int, Meta(ge=0)] = msgspec.field(name="truncatedAlerts", default=0)
 
 
 _version = msgspec.json.Decoder(_AlertsVersion)
-_notification = msgspec.json.Decoder(AlertNotification)
+_notification = msgspec.json.Decoder(AlertmanagerNotification)
 
 
-def decode_notification(body: bytes) -> AlertNotification:
+def decode_alertmanager_notification(body: bytes) -> AlertmanagerNotification:
     """Return the notification in a body. Raises Refusal."""
     try:
         version = _version.decode(body).version
@@ -127,11 +127,11 @@ class AlertNodeFinder:
             if known != name:
                 self._by_address[address] = None  # of several: no name for any of them
 
-    def looked_at(self, notice: FiringNotice) -> dict[str, str]:
+    def looked_at(self, notice: AlertmanagerAlert) -> dict[str, str]:
         """Return the labels that can name a node, as this alert has them."""
         return {label: notice.labels[label] for label in self._labels if label in notice.labels}
 
-    def of(self, notice: FiringNotice) -> NodeName | None:
+    def of(self, notice: AlertmanagerAlert) -> NodeName | None:
         """Return the node that the first label that names one names; by name, host name or
         NodeAddr."""
         for value in self.looked_at(notice).values():
@@ -146,7 +146,7 @@ class AlertNodeFinder:
         return None
 
 
-def make_node_alert(notice: FiringNotice, node: NodeName, heard: datetime) -> NodeAlert:
+def make_node_alert(notice: AlertmanagerAlert, node: NodeName, heard: datetime) -> NodeAlert:
     """Return the finding that a firing alert is: `alert.<alertname>`, its severity as the code."""
     severity = notice.labels.get("severity", "")
     summary = notice.annotations.get("summary") or notice.annotations.get("description", "")
@@ -184,7 +184,7 @@ class AlertmanagerWebhook:
         self,
         labels: Sequence[str],
         alerts: AlertStore,
-        directory: NodeDirectory,
+        directory: NodeAddressDirectory,
         health: NodeHealthStore,
         clock: Clock,
     ) -> None:
@@ -194,17 +194,17 @@ class AlertmanagerWebhook:
 
     def take(self, body: bytes) -> dict[str, int]:
         """Return the answer to a notification. Raises Refusal; the alerts that can be are taken."""
-        notification = decode_notification(body)
+        notification = decode_alertmanager_notification(body)
         try:
             nodes = AlertNodeFinder(self._directory.addresses(), self._labels)
-        except Unavailable as error:
+        except ServiceUnavailable as error:
             raise RequestRefusal(503, "slurm_unavailable", str(error), error.hint) from error
         if notification.truncated:
             log.warning("Alertmanager's max_alerts left out %d alerts", notification.truncated)
         heard = self._clock.now()
         firing: list[NodeAlert] = []
         resolved: list[tuple[NodeName, str]] = []
-        unknown: list[FiringNotice] = []
+        unknown: list[AlertmanagerAlert] = []
         for notice in notification.alerts:
             node = nodes.of(notice) if notice.name else None
             if node is None:
@@ -212,7 +212,7 @@ class AlertmanagerWebhook:
             elif notice.status == "resolved":
                 resolved.append((node, notice.fingerprint))
             else:
-                firing.append(self._add_generation(make_node_alert(notice, node, heard)))
+                firing.append(self._add_node_generation(make_node_alert(notice, node, heard)))
         try:
             stored = self._alerts.take(firing, resolved)
         except OSError as error:
@@ -222,18 +222,18 @@ class AlertmanagerWebhook:
         left_out = len(firing) - stored.kept
         done = {"taken": stored.kept, "resolved": stored.ended, "left_out": left_out}
         if unknown:
-            raise self._refuse_unknown_nodes(unknown, nodes, len(notification.alerts), done)
+            raise self._make_unknown_nodes_refusal(unknown, nodes, len(notification.alerts), done)
         return done
 
-    def _add_generation(self, alert: NodeAlert) -> NodeAlert:
+    def _add_node_generation(self, alert: NodeAlert) -> NodeAlert:
         """Of the generation that is there now; of the first to come where there is none yet, or
         where this daemon does not know: a standby hears no agent."""
         known = self._directory.find_generation(alert.node)
-        return alert if known is None else _add_instance(alert, known)
+        return alert if known is None else _add_instance_to_alert(alert, known)
 
-    def _refuse_unknown_nodes(
+    def _make_unknown_nodes_refusal(
         self,
-        unknown: Sequence[FiringNotice],
+        unknown: Sequence[AlertmanagerAlert],
         nodes: AlertNodeFinder,
         all_of_them: int,
         done: dict[str, int],
@@ -261,16 +261,16 @@ def make_alert_routes(
     if token_file is None:
         return []
     taken = Counter("hpctl_alerts", "Alert notifications accepted.", registry=registry)
-    refused = RefusalCounter("hpctl_alerts_refused", "Others, by code.", registry)
+    refused = RequestRefusalCounter("hpctl_alerts_refused", "Others, by code.", registry)
 
     async def receive_alerts(request: Request) -> Response:
         try:
             authorization = request.headers.get("authorization", "")
-            await asyncio.to_thread(_authorize_request, authorization, token_file)
-            body = await read_body(
+            await asyncio.to_thread(_check_bearer_token, authorization, token_file)
+            body = await read_request_body(
                 request.headers.get("content-length", "0"),
                 request.receive,
-                BodyLimits(
+                RequestBodyLimits(
                     most=MAX_BODY,
                     within_s=BODY_TIMEOUT_S,
                     too_large=f"a notification has at most {MAX_BODY} bytes",
@@ -290,7 +290,7 @@ def make_alert_routes(
     return [Route(PATH, receive_alerts, methods=["POST"])]
 
 
-def _authorize_request(authorization: str, token_file: Path) -> None:
+def _check_bearer_token(authorization: str, token_file: Path) -> None:
     """Compare with the file's token, read each time: it may be changed while we run."""
     token = read_secret_file(token_file, "alerts.token_file")
     scheme, _, given = authorization.partition(" ")
@@ -384,7 +384,9 @@ class AlertStore:
                     if held[alert.node] >= MAX_A_NODE or len(fresh) >= MOST_ALERTS:
                         continue
                     held[alert.node] += 1
-                fresh[alert.node, alert.id] = alert if old is None else _renew_alert(old, alert)
+                fresh[alert.node, alert.id] = (
+                    alert if old is None else _merge_repeated_alert(old, alert)
+                )
                 kept += 1
             if fresh != self._alerts:
                 self._save_alerts(fresh.values())
@@ -408,7 +410,7 @@ class AlertStore:
                     continue
                 generation = known.generation
                 if alert.instance is None:
-                    alert = _add_instance(alert, generation)
+                    alert = _add_instance_to_alert(alert, generation)
                     self._alerts[key] = alert
                 if (alert.instance, alert.boot) == (generation.instance, generation.boot):
                     health[alert.node] = replace(known, findings=(*known.findings, alert.finding))
@@ -443,14 +445,14 @@ def _describe_labels(name: str, labels: Mapping[str, str]) -> str:
     return f"{name or 'an alert without alertname'}: {listed or 'no such label'}"
 
 
-def _renew_alert(old: NodeAlert, new: NodeAlert) -> NodeAlert:
+def _merge_repeated_alert(old: NodeAlert, new: NodeAlert) -> NodeAlert:
     """Said again: counted, and of the generation that is there now."""
     first = min(old.finding.first, new.finding.first)
     count = old.finding.count + 1
     return replace(new, finding=replace(new.finding, first=first, count=count))
 
 
-def _add_instance(alert: NodeAlert, of: NodeGeneration) -> NodeAlert:
+def _add_instance_to_alert(alert: NodeAlert, of: NodeGeneration) -> NodeAlert:
     return replace(alert, instance=of.instance, boot=of.boot)
 
 

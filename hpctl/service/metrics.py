@@ -21,9 +21,9 @@ from msgspec import Struct
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 
 from hpctl import __version__
-from hpctl.engine.job_losses import count_gpus
+from hpctl.engine.job_losses import count_gpus_of_nodes
 from hpctl.engine.journal.state import EngineState
-from hpctl.engine.loop import CycleResult
+from hpctl.engine.loop import RecoveryCycleResult
 from hpctl.engine.plan import ESCALATED, GATE
 from hpctl.engine.view import PlanningView, SlurmReadScope
 from hpctl.faults.catalogue import SITE_RULE
@@ -34,13 +34,13 @@ from hpctl.toolkit.compat import StrEnum
 from hpctl.vocabulary import change, job_recovery, node_recovery
 from hpctl.vocabulary.change import ClusterChange
 from hpctl.vocabulary.identity import JobId, NodeName, RecoveryId, RuleId
-from hpctl.vocabulary.isolation import InconsistentState, isolate_call
+from hpctl.vocabulary.isolation import ItemProcessingFailure, call_and_capture_failure
 from hpctl.vocabulary.job_recovery import JobRecovery
 from hpctl.vocabulary.node_recovery import NodeRecovery
 from hpctl.vocabulary.outcome import OutcomeKind
 from hpctl.vocabulary.pause import find_active_pauses
 from hpctl.vocabulary.policy import RecoveryPolicy
-from hpctl.vocabulary.recovery import StepKind, StepRecord, TransitionRecord
+from hpctl.vocabulary.recovery import RecoveryStepRecord, RecoveryTransitionRecord, StepKind
 from hpctl.vocabulary.slurm_facts import ENDED, SlurmJob
 from hpctl.vocabulary.spares_reservation import RESERVATION
 from hpctl.vocabulary.trouble import TroubleKind
@@ -85,13 +85,15 @@ OPERATIONS: Final = (
 )
 RESULTS: Final = ("ok", "throttled", "error")
 _NODE_PHASES: Final = tuple(
-    phase for phase in node_recovery.NodePhase if phase is not node_recovery.NodePhase.REMOVED
+    phase
+    for phase in node_recovery.NodeRecoveryPhase
+    if phase is not node_recovery.NodeRecoveryPhase.REMOVED
 )
 """A daemon deletes a node to make its group smaller, which counts as a change."""
 _KINDS: Final[Mapping[str, tuple[tuple[StrEnum, ...], Container[str]]]] = {
     "node": (_NODE_PHASES, node_recovery.ENDS),
-    "job": (tuple(job_recovery.JobPhase), job_recovery.ENDS),
-    "change": (tuple(change.ChangePhase), change.ENDS),
+    "job": (tuple(job_recovery.JobRecoveryPhase), job_recovery.ENDS),
+    "change": (tuple(change.ClusterChangePhase), change.ENDS),
 }
 
 _FAMILY: Final = {"node": "slurm", "kernel.xid": "xid", "kernel.sxid": "sxid"}
@@ -99,7 +101,7 @@ _FAMILY: Final = {"node": "slurm", "kernel.xid": "xid", "kernel.sxid": "sxid"}
 Recovery = NodeRecovery | JobRecovery | ClusterChange
 
 
-def find_rule_family(rule: RuleId) -> str:
+def find_detection_rule_family(rule: RuleId) -> str:
     """Return the family of a rule, one of CLASSES."""
     row = ROWS.get(rule)
     if row is None:
@@ -108,33 +110,35 @@ def find_rule_family(rule: RuleId) -> str:
     return family if family in CLASSES else OTHER
 
 
-class _SeriesDefinition(Struct, frozen=True):
+class _MetricDefinition(Struct, frozen=True):
     """What a series means, and the names of its labels."""
 
     text: str
     labels: tuple[str, ...]
 
 
-def _load_series_definitions() -> dict[str, _SeriesDefinition]:
+def _load_metric_definitions() -> dict[str, _MetricDefinition]:
     """Return every series, by the table of metrics.md."""
     table = (pkgutil.get_data(__package__, "metrics.md") or b"").decode()
     rows = [line.split("|")[1:-1] for line in table.splitlines() if line.startswith("| h")]
     return {
-        name.strip(): _SeriesDefinition(text.strip(), tuple(labels.split()))
+        name.strip(): _MetricDefinition(text.strip(), tuple(labels.split()))
         for name, labels, text in rows
     }
 
 
-_SERIES: Final = _load_series_definitions()
+_SERIES: Final = _load_metric_definitions()
 
 
-def _initialize_label_values(series: Counter | Gauge | Histogram, *values: Iterable[str]) -> None:
+def _initialize_metric_label_values(
+    series: Counter | Gauge | Histogram, *values: Iterable[str]
+) -> None:
     """Create what a series has for each combination of the values of its labels."""
     for labels in product(*values):
         series.labels(*labels)
 
 
-class _MetricSeries:
+class _DaemonMetricSet:
     """All series, with the values that their labels can have: each exists from the start, so that
     a missing one means a dead daemon."""
 
@@ -189,33 +193,35 @@ class _MetricSeries:
         self.restart = gauge(f"{operator}_restart_latency")
         self.detection = gauge(f"{operator}_fault_detection_latency")
         self.partitions: dict[str, str] = {OTHER: OTHER}
-        self._create_all_series()
+        self._initialize_all_metric_labels()
 
-    def _create_all_series(self) -> None:
+    def _initialize_all_metric_labels(self) -> None:
         walls = ("parse", "assess", "policy", "plan", "advance", "execute", "fold", "metrics")
-        _initialize_label_values(self.flaws, walls)
-        _initialize_label_values(self.readings, [str(reading) for reading in SlurmReadScope])
-        _initialize_label_values(self.quarantined, ("no", "yes"))
-        _initialize_label_values(self.lost, CLASSES)
-        _initialize_label_values(self.opened, ["node"], [*_FAULTS, "slurm", "site", OTHER])
-        _initialize_label_values(
+        _initialize_metric_label_values(self.flaws, walls)
+        _initialize_metric_label_values(self.readings, [str(reading) for reading in SlurmReadScope])
+        _initialize_metric_label_values(self.quarantined, ("no", "yes"))
+        _initialize_metric_label_values(self.lost, CLASSES)
+        _initialize_metric_label_values(self.opened, ["node"], [*_FAULTS, "slurm", "site", OTHER])
+        _initialize_metric_label_values(
             self.opened, ["job"], [str(name) for name in (TroubleKind.NODE, *_TROUBLES, OTHER)]
         )
         for kind, (phases, ends) in _KINDS.items():
-            _initialize_label_values(
+            _initialize_metric_label_values(
                 self.ended, [kind], [str(phase) for phase in phases if phase in ends]
             )
-            _initialize_label_values(
+            _initialize_metric_label_values(
                 self.open, [kind], [str(phase) for phase in phases if phase not in ends]
             )
-        _initialize_label_values(
+        _initialize_metric_label_values(
             self.steps, set(_STEPS.values()), [str(outcome) for outcome in OutcomeKind]
         )
-        _initialize_label_values(self.api, OPERATIONS, RESULTS)
-        _initialize_label_values(self.stage, ("opened", "drained", "released", "running"))
-        _initialize_label_values(self.drained, ("healthy", "remedied", "escalated", "cancelled"))
-        _initialize_label_values(self.spares, ("configured", "reserved"))
-        _initialize_label_values(self.agents, ("heard", "silent", "never", "out_of_service"))
+        _initialize_metric_label_values(self.api, OPERATIONS, RESULTS)
+        _initialize_metric_label_values(self.stage, ("opened", "drained", "released", "running"))
+        _initialize_metric_label_values(
+            self.drained, ("healthy", "remedied", "escalated", "cancelled")
+        )
+        _initialize_metric_label_values(self.spares, ("configured", "reserved"))
+        _initialize_metric_label_values(self.agents, ("heard", "silent", "never", "out_of_service"))
 
     def partition(self, name: str, *, new: bool = False) -> str:
         """Return the label's value for a partition; OTHER for one too many, and for one that no
@@ -225,7 +231,7 @@ class _MetricSeries:
             self.partitions[name] = make_printable(name)[:64] if room else OTHER
         return self.partitions.get(name, OTHER)
 
-    def update_training_time_ratio(self, partition: str) -> None:
+    def update_effective_training_time_ratio(self, partition: str) -> None:
         """What of the GPU time of a partition's jobs was not lost."""
         held = self.held.labels(partition)._value.get()
         lost = self.missed.labels(partition)._value.get()
@@ -255,14 +261,14 @@ class DaemonMetrics:
             series = _SERIES[name]
             return Gauge(name, series.text, series.labels, registry=self.registry)
 
-        self._counts = _MetricSeries(self.registry, make_gauge)
+        self._counts = _DaemonMetricSet(self.registry, make_gauge)
         self._gauges = AlertGauges(make_gauge, leader, state_dir)
         self.failed, self.journal = self._counts.failed, self._counts.journal
         self.notifications = self._counts.notifications
         if leader is not None:
             self._counts.leader.set_function(lambda: float(leader()))
-        self._recoveries = _RecoveryCounter(self._counts)
-        self._sampler = _StateSampler(self._counts)
+        self._recoveries = _RecoveryMetricsCounter(self._counts)
+        self._sampler = _ClusterStateSampler(self._counts)
         # Empty at first, and the same mapping as it fills.
         self._api_calls = {} if calls is None else calls
         self._api_counted = Counted[tuple[str, str]]()
@@ -301,7 +307,7 @@ class DaemonMetrics:
         seconds: float,
         view: PlanningView,
         policy: RecoveryPolicy,
-        flaws: Iterable[InconsistentState] = (),
+        flaws: Iterable[ItemProcessingFailure] = (),
     ) -> None:
         """Take one cycle in. Never raises: what cannot be counted is counted as a flaw."""
         self._view = view
@@ -310,12 +316,14 @@ class DaemonMetrics:
         for flaw in flaws:
             self._counts.flaws.labels(flaw.where).inc()
         if (
-            isolate_call("metrics", "metrics", self._observe_view, (view, policy), shown="")
+            call_and_capture_failure(
+                "metrics", "metrics", self._record_planning_view_metrics, (view, policy), shown=""
+            )
             is not None
         ):
             self._counts.flaws.labels("metrics").inc()
 
-    def record_cycle_result(self, seconds: float, result: CycleResult) -> None:
+    def record_cycle_result(self, seconds: float, result: RecoveryCycleResult) -> None:
         """Take in what a cycle of the loop saw, which lasted so long. Never raises."""
         self.cycle(seconds, result.view, result.policy, result.flaws)
         self._gauges.record_read_errors(result.slurm_trouble, result.cloud_trouble)
@@ -331,7 +339,7 @@ class DaemonMetrics:
             ends = pause.until.timestamp() if pause.until is not None else 0
             self._counts.pauses.labels(*labels).set(ends)
 
-    def _observe_view(self, seen: tuple[PlanningView, RecoveryPolicy]) -> None:
+    def _record_planning_view_metrics(self, seen: tuple[PlanningView, RecoveryPolicy]) -> None:
         view, policy = seen
         self._counts.readings.labels(str(view.reading)).inc()
         state = view.state
@@ -352,13 +360,13 @@ class DaemonMetrics:
         self._sampler.look(view, policy)
 
 
-class _RecoveryCounter:
+class _RecoveryMetricsCounter:
     """Counts what recoveries and changes did since the last look.
 
     What had happened when the daemon started is not counted again.
     """
 
-    def __init__(self, counts: _MetricSeries) -> None:
+    def __init__(self, counts: _DaemonMetricSet) -> None:
         self._counts = counts
         self._events = -1
         self._known: set[RecoveryId] = set()
@@ -368,7 +376,7 @@ class _RecoveryCounter:
     def begin(self, state: EngineState) -> None:
         """What is in it has happened already."""
         self._before.clear()
-        for recs, open_now in _list_recoveries(state):
+        for recs, open_now in _list_recoveries_with_open_ids(state):
             self._known.update(recs)
             self._before |= {rid: recs[rid] for rid in open_now}
 
@@ -379,12 +387,12 @@ class _RecoveryCounter:
         self._events = view.state.events
         before, self._before = self._before, {}
         open_phases = Counted[tuple[str, str]]()
-        for recs, open_now in _list_recoveries(view.state):
+        for recs, open_now in _list_recoveries_with_open_ids(view.state):
             new = [*takewhile(lambda rid: rid not in self._known, reversed(recs))]
             self._known.update(new)
             for rid in (*(rid for rid in before if rid in recs), *reversed(new)):
-                self._count_transitions(before.get(rid), recs[rid], view)
-            open_phases.update(_make_recovery_labels(recs[rid]) for rid in open_now)
+                self._count_recovery_transitions(before.get(rid), recs[rid], view)
+            open_phases.update(_make_recovery_metric_labels(recs[rid]) for rid in open_now)
             self._before |= {rid: recs[rid] for rid in open_now}
         for kind, (phases, ends) in _KINDS.items():
             for phase in phases:
@@ -394,11 +402,11 @@ class _RecoveryCounter:
         steps = chain.from_iterable(rec.steps for rec in self._before.values())
         self._counts.doubt.set(sum(step.in_doubt for step in steps))
 
-    def _count_transitions(
+    def _count_recovery_transitions(
         self, before: Recovery | None, rec: Recovery, view: PlanningView
     ) -> None:
-        kind, phase = _make_recovery_labels(rec)
-        old: tuple[StepRecord, ...] = before.steps if before is not None else ()
+        kind, phase = _make_recovery_metric_labels(rec)
+        old: tuple[RecoveryStepRecord, ...] = before.steps if before is not None else ()
         for number, step in enumerate(rec.steps):
             news = number >= len(old) or old[number].outcome is None
             if news and step.outcome is not None:
@@ -406,10 +414,12 @@ class _RecoveryCounter:
         if isinstance(rec, JobRecovery) and rec.is_without_fault:
             return
         if before is None and not isinstance(rec, ClusterChange) and kind != "change":
-            self._counts.opened.labels(kind, _find_fault_class(rec)).inc()
+            self._counts.opened.labels(kind, _find_recovery_fault_class(rec)).inc()
         if isinstance(rec, JobRecovery):
             job = view.scheduler.jobs.get(rec.attempt.job)
-            gpus = count_gpus((job.nodes if job else ()) or rec.ran_on, view.scheduler.nodes)
+            gpus = count_gpus_of_nodes(
+                (job.nodes if job else ()) or rec.ran_on, view.scheduler.nodes
+            )
             self._gpus[rec.id] = max(gpus, self._gpus.get(rec.id, 0))
         if not rec.ended or (before is not None and before.ended):
             return
@@ -417,13 +427,15 @@ class _RecoveryCounter:
         if isinstance(rec, NodeRecovery) and not (
             rec.is_for_capacity_change or rec.is_for_maintenance
         ):
-            self._count_ended_node(rec)
+            self._count_ended_node_recovery(rec)
         elif isinstance(rec, JobRecovery):
-            self._count_ended_job(rec, view.state)
+            self._count_ended_job_recovery(rec, view.state)
 
-    def _count_ended_node(self, rec: NodeRecovery) -> None:
-        drained = _find_signal_time(rec.trail, node_recovery.NodeSignal.CORDON_SEEN)
-        returned = rec.phase is node_recovery.NodePhase.RETURNED
+    def _count_ended_node_recovery(self, rec: NodeRecovery) -> None:
+        drained = _find_recovery_signal_time(
+            rec.trail, node_recovery.NodeRecoverySignal.CORDON_SEEN
+        )
+        returned = rec.phase is node_recovery.NodeRecoveryPhase.RETURNED
         if returned:
             self._counts.repair.observe(_compute_seconds_between(rec.opened, rec.since))
         if drained is not None:
@@ -433,7 +445,7 @@ class _RecoveryCounter:
                 found = str(rec.phase)
             self._counts.drained.labels(found).inc(_compute_seconds_between(drained, rec.since))
 
-    def _count_ended_job(self, rec: JobRecovery, state: EngineState) -> None:
+    def _count_ended_job_recovery(self, rec: JobRecovery, state: EngineState) -> None:
         """Its stages, where it ran again, and what it lost, until then or to its end."""
         cause = state.nodes.get(rec.cause)
         opened = cause.opened if cause is not None else rec.opened
@@ -444,11 +456,13 @@ class _RecoveryCounter:
         running = max((move.at for move in rec.trail if move.signal in _RUNS_AGAIN), default=None)
         stages = {
             "opened": opened,
-            "drained": _find_signal_time(cause.trail, node_recovery.NodeSignal.CORDON_SEEN)
+            "drained": _find_recovery_signal_time(
+                cause.trail, node_recovery.NodeRecoverySignal.CORDON_SEEN
+            )
             if cause
             else None,
             "released": next(
-                (m.at for m in rec.trail if m.phase == job_recovery.JobPhase.RELEASED), None
+                (m.at for m in rec.trail if m.phase == job_recovery.JobRecoveryPhase.RELEASED), None
             ),
             "running": running,
         }
@@ -466,12 +480,16 @@ class _RecoveryCounter:
             rec, line, state
         )
         gpu_seconds = lost * self._gpus.get(rec.id, 0)
-        why = find_rule_family(cause.rule) if cause is not None else _find_fault_class(rec)
+        why = (
+            find_detection_rule_family(cause.rule)
+            if cause is not None
+            else _find_recovery_fault_class(rec)
+        )
         self._counts.lost.labels(why if why in CLASSES else OTHER).inc(gpu_seconds)
         self._counts.missed.labels(self._counts.partition(rec.partition)).inc(gpu_seconds)
 
 
-def _list_recoveries(
+def _list_recoveries_with_open_ids(
     state: EngineState,
 ) -> Iterator[tuple[dict[RecoveryId, Any], Collection[RecoveryId]]]:
     """Yield the recoveries and changes, and the ids of those that are open."""
@@ -480,30 +498,33 @@ def _list_recoveries(
     yield state.changes, state.open_changes.values()
 
 
-def _make_recovery_labels(rec: Recovery) -> tuple[str, str]:
+def _make_recovery_metric_labels(rec: Recovery) -> tuple[str, str]:
     """Return the kind and the phase of a recovery or change. A removal is a change of capacity."""
     if isinstance(rec, ClusterChange):
         return "change", str(rec.phase)
     if isinstance(rec, JobRecovery):
         return "job", str(rec.phase)
     return (
-        ("change", str(change.find_removal_phase(rec)))
+        ("change", str(change.find_node_removal_phase(rec)))
         if rec.is_for_capacity_change
         else ("node", str(rec.phase))
     )
 
 
 _GIVEN_BACK: Final = (
-    node_recovery.NodeSignal.RETURN_SEEN,
-    node_recovery.NodeSignal.WITHDRAWN,
-    node_recovery.NodeSignal.OPERATOR_TOOK_OVER,
+    node_recovery.NodeRecoverySignal.RETURN_SEEN,
+    node_recovery.NodeRecoverySignal.WITHDRAWN,
+    node_recovery.NodeRecoverySignal.OPERATOR_TOOK_OVER,
 )
-_RUNS_AGAIN: Final = (job_recovery.JobSignal.RUNNING_SEEN, job_recovery.JobSignal.WENT_ON)
+_RUNS_AGAIN: Final = (
+    job_recovery.JobRecoverySignal.RUNNING_SEEN,
+    job_recovery.JobRecoverySignal.WENT_ON,
+)
 
 
-def _find_fault_class(rec: NodeRecovery | JobRecovery) -> str:
+def _find_recovery_fault_class(rec: NodeRecovery | JobRecovery) -> str:
     if isinstance(rec, NodeRecovery):
-        return find_rule_family(rec.rule)
+        return find_detection_rule_family(rec.rule)
     if rec.trouble is None:
         return str(TroubleKind.NODE)
     return str(rec.trouble.kind) if rec.trouble.kind in _TROUBLES else OTHER
@@ -514,7 +535,9 @@ def _compute_seconds_between(begin: datetime, end: datetime) -> float:
     return max(0.0, (end - begin).total_seconds())
 
 
-def _find_signal_time(trail: Iterable[TransitionRecord], signal: str) -> datetime | None:
+def _find_recovery_signal_time(
+    trail: Iterable[RecoveryTransitionRecord], signal: str
+) -> datetime | None:
     return next((move.at for move in trail if move.signal == signal), None)
 
 
@@ -535,10 +558,10 @@ def _compute_redone_work_seconds(rec: JobRecovery, line: datetime, state: Engine
     )
 
 
-class _StateSampler:
+class _ClusterStateSampler:
     """Counts nodes and jobs, every SAMPLE_S seconds."""
 
-    def __init__(self, counts: _MetricSeries) -> None:
+    def __init__(self, counts: _DaemonMetricSet) -> None:
         self._counts = counts
         self._last = -math.inf
         self._jobs: dict[tuple[JobId, datetime], bool | None] | None = None
@@ -555,13 +578,13 @@ class _StateSampler:
         spares = sum(len(v) for k, v in view.reservations.items() if k.startswith(RESERVATION))
         self._counts.spares.labels("reserved").set(spares)
         self._counts.spares.labels("configured").set(sum(policy.spares.values()))
-        self._sample_agents(view, slurm.valid_at, policy.ages.silent_s)
-        gpus = self._sample_nodes(view)
+        self._update_agent_gauges(view, slurm.valid_at, policy.ages.silent_s)
+        gpus = self._update_node_gauges(view)
         self._update_job_metrics(view, gpus, passed_s if passed_s <= MISSED_S else 0.0)
         self._count_training_jobs(view)
 
-    def _sample_agents(self, view: PlanningView, now: datetime, silent_s: float) -> None:
-        expected = [n for n in view.scheduler.nodes.values() if not n.powered_down]
+    def _update_agent_gauges(self, view: PlanningView, now: datetime, silent_s: float) -> None:
+        expected = [n for n in view.scheduler.nodes.values() if not n.is_powered_down]
         awaited = [
             n.name for n in expected if n.in_service and not view.state.is_node_in_recovery(n.name)
         ]
@@ -572,7 +595,7 @@ class _StateSampler:
         self._counts.agents.labels("never").set(len(awaited) - len(heard))
         self._counts.agents.labels("out_of_service").set(len(expected) - len(awaited))
 
-    def _sample_nodes(self, view: PlanningView) -> dict[NodeName, int]:
+    def _update_node_gauges(self, view: PlanningView) -> dict[NodeName, int]:
         """Return nodes and GPUs by partition; answers the GPUs of each node."""
         found, gpus, each = Counted[tuple[str, str]](), Counted[str](), dict[NodeName, int]()
         for name, node in view.scheduler.nodes.items():
@@ -604,7 +627,7 @@ class _StateSampler:
             for state in ("running", "pending", "recovering"):
                 self._counts.jobs.labels(label, state).set(found[label, state])
             self._counts.held.labels(label).inc(held[label] * passed_s)
-            self._counts.update_training_time_ratio(label)
+            self._counts.update_effective_training_time_ratio(label)
 
     def _count_training_jobs(self, view: PlanningView) -> None:
         """The training operator's counters. A job that is over may be started again by hpctl at
@@ -619,11 +642,11 @@ class _StateSampler:
             counted = before.get(key, first or None) if over else None
             if over and number not in view.state.open_jobs:
                 if counted is False:
-                    self._count_finished_job(job)
+                    self._count_finished_training_job(job)
                 counted = counted is not None
             self._jobs[key] = counted
 
-    def _count_finished_job(self, job: SlurmJob) -> None:
+    def _count_finished_training_job(self, job: SlurmJob) -> None:
         if job.state == "COMPLETED":
             self._counts.successful.inc()
         elif job.state == "CANCELLED":

@@ -14,7 +14,7 @@ READ_S = 60.0
 """How often at most a standby reads the nodes' addresses, seconds."""
 
 
-class ServingStatus(Protocol):
+class DaemonServingStatus(Protocol):
     """Knows whether this daemon serves."""
 
     @property
@@ -29,7 +29,7 @@ class SlurmReader(Protocol):
         """Return all nodes and jobs. Raises Unavailable."""
 
 
-class NodeDirectory:
+class NodeAddressDirectory:
     """The addresses and the generations of Slurm's nodes. For any thread.
 
     A leader knows both from its cycles and its agents. A standby has no cycles and no agents: it
@@ -40,7 +40,7 @@ class NodeDirectory:
         self,
         observer: ClusterObserver,
         health: NodeHealthStore,
-        leadership: ServingStatus,
+        leadership: DaemonServingStatus,
         slurm: SlurmReader,
     ) -> None:
         """`slurm` is read by a standby alone."""

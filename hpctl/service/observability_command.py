@@ -34,7 +34,7 @@ def observability() -> None:
     """Prometheus and Grafana for this cluster."""
 
 
-def _describe_file_consumer(file: str) -> str:
+def _describe_rendered_file_consumer(file: str) -> str:
     if file == RUNBOOK:
         return "people: what each alert means, and what to do"
     return "Grafana (import)" if file.startswith(DASHBOARDS) else "Prometheus"
@@ -49,7 +49,7 @@ class ObservabilityRenderView(Struct, frozen=True):
     dry_run: bool = False
 
     layout: ClassVar[Layout] = (
-        RowTable("files", (Column("FILE", "{}"), Column("FOR", _describe_file_consumer))),
+        RowTable("files", (Column("FILE", "{}"), Column("FOR", _describe_rendered_file_consumer))),
         TextLine(DRY_RUN, when="dry_run"),
         TextLine("Prometheus scrapes {heads}.", when=lambda view: not view.dry_run),
     )
@@ -103,14 +103,16 @@ def make_prometheus_config(
     return "# written by `hpctl observability render`\n" + yaml.safe_dump(made, sort_keys=False)
 
 
-def _list_head_addresses(config: Config, named: tuple[str, ...]) -> tuple[str, ...]:
-    from hpctl.wire.heads import HeadAddress
+def _list_head_node_addresses(config: Config, named: tuple[str, ...]) -> tuple[str, ...]:
+    from hpctl.wire.heads import HeadNodeAddress
 
-    heads = [HeadAddress.parse(one) for one in named] or [HeadAddress.here(config.intake.listen)]
+    heads = [HeadNodeAddress.parse(one) for one in named] or [
+        HeadNodeAddress.here(config.intake.listen)
+    ]
     return tuple(f"[{h.host}]:{h.port}" if ":" in h.host else f"{h.host}:{h.port}" for h in heads)
 
 
-def _write_files(directory: Path, files: dict[str, str]) -> None:
+def _write_rendered_files(directory: Path, files: dict[str, str]) -> None:
     """Write the files. Raises HpctlError."""
     try:
         for name, text in files.items():
@@ -183,13 +185,13 @@ def render(
       hpctl observability render --out /etc/prometheus/hpctl
     """
     settings = config_loading.load_config(config)
-    scraped = _list_head_addresses(settings, heads)
+    scraped = _list_head_node_addresses(settings, heads)
     files = {
         CONFIG: make_prometheus_config(settings, scraped, every_s, alertmanagers),
         **_collect_rendered_files(out, docs),
     }
     if not dry_run:
-        _write_files(out, files)
+        _write_rendered_files(out, files)
     view = ObservabilityRenderView(str(out), tuple(files), scraped, dry_run)
     output.show_view("observability-render", view, as_json)
 
@@ -227,8 +229,8 @@ def up(
             f"Install it: {APT}",
         )
     place = directory or settings.state_dir / "prometheus"
-    scraped = _list_head_addresses(settings, heads)
-    _write_files(
+    scraped = _list_head_node_addresses(settings, heads)
+    _write_rendered_files(
         place,
         {
             CONFIG: make_prometheus_config(settings, scraped, every_s),

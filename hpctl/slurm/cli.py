@@ -23,16 +23,16 @@ from msgspec.structs import replace
 
 from hpctl.slurm import rules
 from hpctl.slurm.read import SlurmCommandReader
-from hpctl.slurm.records import HostlistCache, JobRecord
+from hpctl.slurm.records import HostlistCache, SlurmJobRecord
 from hpctl.slurm.run import UNAVAILABLE, classify_command_result
 from hpctl.toolkit.bounds import parse_count, parse_slurm_time
 from hpctl.toolkit.compat import UTC
-from hpctl.toolkit.errors import Unavailable
-from hpctl.toolkit.hostlist import fold_hostlist, is_host_name, split_batches
+from hpctl.toolkit.errors import ServiceUnavailable
+from hpctl.toolkit.hostlist import fold_hostlist, is_host_name, split_names_into_batches
 from hpctl.vocabulary.identity import JobAttempt, JobId, NodeName, RecoveryId
-from hpctl.vocabulary.node_test import COMMENT_OF_TEST, NodeTest
+from hpctl.vocabulary.node_test import COMMENT_OF_TEST, NodeTestJobSpec
 from hpctl.vocabulary.outcome import NOT_LEADING, Outcome, OutcomeKind
-from hpctl.vocabulary.slurm_facts import Reservation, SlurmNode
+from hpctl.vocabulary.slurm_facts import SlurmNode, SlurmReservation
 
 BATCH = 100
 """Nodes in one update: a refusal costs at most this many single repeats."""
@@ -41,7 +41,7 @@ Rule = Callable[[SlurmNode | None, str], Outcome | None]
 Send = Callable[[Sequence[str], str], Outcome]
 
 
-def update_nodes(
+def send_grouped_node_updates(
     wanted: Mapping[NodeName, str],
     seen: Mapping[NodeName, SlurmNode],
     rule: Rule,
@@ -63,12 +63,12 @@ def update_nodes(
         else:
             groups.setdefault(text if with_reason else "", []).append(name)
     for reason, names in groups.items():
-        for part in split_batches(names, BATCH):
-            answers |= _send_batch(part, reason, send)
+        for part in split_names_into_batches(names, BATCH):
+            answers |= _send_node_update_batch(part, reason, send)
     return {name: answers[name] for name in wanted}
 
 
-def update_nodes_singly(
+def send_node_updates_one_by_one(
     wanted: Mapping[NodeName, str],
     update: Callable[[Mapping[NodeName, str]], Mapping[NodeName, Outcome]],
 ) -> dict[NodeName, Outcome]:
@@ -79,7 +79,9 @@ def update_nodes_singly(
     return outcomes
 
 
-def _send_batch(names: Iterable[str], reason: str, send: Send) -> dict[NodeName, Outcome]:
+def _send_node_update_batch(
+    names: Iterable[str], reason: str, send: Send
+) -> dict[NodeName, Outcome]:
     """Send one update for all; where it is refused, one each, so that each has its own answer.
 
     slurmctld stops at the first bad name and may have done those before it: DRAIN, DOWN and
@@ -118,7 +120,7 @@ _BEHIND_ALL = 2147483645
 """The highest nice value that Slurm takes."""
 
 
-def make_test_script(command: str) -> str:
+def make_node_test_script(command: str) -> str:
     """Return the batch script of a test, which puts the end of a failed command's output into the
     job's Comment: a shared directory for a log may be missing, and the reason must reach the head
     node where the command itself does not run.
@@ -133,7 +135,7 @@ def make_test_script(command: str) -> str:
     )
 
 
-def _find_daemon_user() -> str:
+def _find_daemon_user_name() -> str:
     """Return the daemon's own user: its name, which reservations want, or its number."""
     try:
         return pwd.getpwuid(os.geteuid()).pw_name
@@ -141,11 +143,11 @@ def _find_daemon_user() -> str:
         return str(os.geteuid())
 
 
-def parse_reservations(text: str) -> dict[str, Reservation]:
+def parse_reservations(text: str) -> dict[str, SlurmReservation]:
     """Return each reservation of `scontrol show reservation -o`."""
     hosts = HostlistCache()
     return {
-        found["name"]: Reservation(
+        found["name"]: SlurmReservation(
             found["name"],
             hosts(found["nodes"]),
             parse_slurm_time(found["start"] or ""),
@@ -169,26 +171,28 @@ class CliScheduler(SlurmCommandReader):
     ) -> Mapping[NodeName, Outcome]:
         """DRAIN with a Reason, one update for each Reason and hundred nodes."""
         if spare_marks:
-            return update_nodes_singly(
+            return send_node_updates_one_by_one(
                 nodes,
-                lambda one: self.update(one, "DRAIN", rules.find_early_unmarked_drain_outcome),
+                lambda one: self.update(
+                    one, "DRAIN", rules.find_unmarked_drain_outcome_without_sending
+                ),
             )
-        return self.update(nodes, "DRAIN", rules.find_early_drain_outcome)
+        return self.update(nodes, "DRAIN", rules.find_drain_outcome_without_sending)
 
     def down(self, nodes: Mapping[NodeName, str]) -> Mapping[NodeName, Outcome]:
         """DOWN with the same Reason, where the node is DRAIN with our recovery's Reason."""
-        return self.update(nodes, "DOWN", rules.find_early_down_outcome)
+        return self.update(nodes, "DOWN", rules.find_down_outcome_without_sending)
 
     def resume_nodes(self, nodes: Mapping[NodeName, RecoveryId]) -> Mapping[NodeName, Outcome]:
         """RESUME where the Reason is still that recovery's and the slurmd answers."""
-        return self.update(nodes, "RESUME", rules.find_early_owned_resume_outcome)
+        return self.update(nodes, "RESUME", rules.find_owned_resume_outcome_without_sending)
 
     def signal(self, attempt: JobAttempt, signal: str) -> Outcome:
         """`scancel --full --signal`, to batch script and steps."""
         record = self._look(attempt.job)
         if isinstance(record, Outcome):
             return record
-        refusal = rules.find_early_signal_outcome(record, attempt)
+        refusal = rules.find_job_signal_outcome_without_sending(record, attempt)
         if refusal is not None or record is None:
             return refusal or rules.NO_SUCH_JOB
         return self.order("scancel", "--full", f"--signal={signal}", record.command_id)
@@ -198,7 +202,7 @@ class CliScheduler(SlurmCommandReader):
         record = self._look(attempt.job)
         if isinstance(record, Outcome):
             return record
-        send = rules.plan_requeue(record, attempt)
+        send = rules.plan_job_requeue(record, attempt)
         if isinstance(send, Outcome):
             return send
         return rules.classify_requeue_answer(self.order("scontrol", "requeue", send))
@@ -220,15 +224,15 @@ class CliScheduler(SlurmCommandReader):
             return record
         try:
             known = self._find_existing_excluded_nodes(record, exclude)
-        except Unavailable as error:
-            return _reject_unavailable(error)
+        except ServiceUnavailable as error:
+            return _make_unavailable_rejection(error)
         send = rules.plan_job_start(record, exclude, known, forgive, elastic=elastic)
         if isinstance(send, Outcome):
             return send
-        sent = self._send_start_plan(send, after_s)
-        return rules.classify_start_answer(sent, record, known)
+        sent = self._send_job_start_plan(send, after_s)
+        return rules.classify_job_start_answer(sent, record, known)
 
-    def _send_start_plan(self, send: rules.StartPlan, after_s: float) -> Outcome:
+    def _send_job_start_plan(self, send: rules.JobStartPlan, after_s: float) -> Outcome:
         sent = Outcome.accepted()
         if send.requeue:
             sent = rules.classify_requeue_answer(self.order("scontrol", "requeue", send.command_id))
@@ -237,7 +241,7 @@ class CliScheduler(SlurmCommandReader):
                 return sent
             args = [f"JobId={update.command_id}"]
             if update.exclude is not None:
-                args += _format_exclusions(update.exclude, update.mark)
+                args += _format_exclusion_arguments(update.exclude, update.mark)
             if send.tasks is not None:
                 args.append(f"NumTasks={send.tasks}")
             args.append(rules.format_start_time_argument(after_s))
@@ -253,14 +257,14 @@ class CliScheduler(SlurmCommandReader):
             return record
         try:
             known = self._find_existing_excluded_nodes(record, ())
-        except Unavailable as error:
-            return _reject_unavailable(error)
-        send = rules.plan_exclusion_lifts(record, nodes, known)
+        except ServiceUnavailable as error:
+            return _make_unavailable_rejection(error)
+        send = rules.plan_node_exclusion_lifts(record, nodes, known)
         if isinstance(send, Outcome):
             return send
         sent = Outcome.accepted()
         for update in send:
-            args = _format_exclusions(update.exclude, update.mark)
+            args = _format_exclusion_arguments(update.exclude, update.mark)
             sent = self.order("scontrol", "update", f"JobId={update.command_id}", *args)
             if sent.kind is not OutcomeKind.ACCEPTED:
                 return sent
@@ -271,13 +275,13 @@ class CliScheduler(SlurmCommandReader):
         record = self._look(job)
         if isinstance(record, Outcome):
             return record
-        refusal = rules.find_early_hold_outcome(record)
+        refusal = rules.find_job_hold_outcome_without_sending(record)
         if refusal is not None or record is None:
             return refusal or rules.NO_SUCH_JOB
         held = self.order("scontrol", "uhold", record.command_id)
         if held.kind is not OutcomeKind.ACCEPTED:
             return held
-        written = self._write_comment(record, why)
+        written = self._write_job_comment(record, why)
         noted = written.kind is OutcomeKind.ACCEPTED
         return held if noted else Outcome.accepted(f"held, reason not written: {written.detail}")
 
@@ -286,10 +290,10 @@ class CliScheduler(SlurmCommandReader):
         record = self._look(attempt.job)
         if isinstance(record, Outcome):
             return record
-        refusal = rules.find_early_cancel_outcome(record, attempt)
+        refusal = rules.find_job_cancel_outcome_without_sending(record, attempt)
         if refusal is not None or record is None:
             return refusal or rules.NO_SUCH_JOB
-        self._write_comment(record, why)
+        self._write_job_comment(record, why)
         return self.order("scancel", record.command_id)
 
     def note(self, attempt: JobAttempt, why: str) -> Outcome:
@@ -297,13 +301,13 @@ class CliScheduler(SlurmCommandReader):
         record = self._look(attempt.job)
         if isinstance(record, Outcome):
             return record
-        refusal = rules.find_early_comment_outcome(record, attempt)
+        refusal = rules.find_job_comment_outcome_without_sending(record, attempt)
         if refusal is not None or record is None:
             return refusal or rules.NO_SUCH_JOB
-        return self._write_comment(record, why)
+        return self._write_job_comment(record, why)
 
-    def _write_comment(self, record: JobRecord, why: str) -> Outcome:
-        comment = rules.format_comment_argument(record.job.comment, why)
+    def _write_job_comment(self, record: SlurmJobRecord, why: str) -> Outcome:
+        comment = rules.format_job_comment_argument(record.job.comment, why)
         return self.order("scontrol", "update", f"JobId={record.comment_id}", comment)
 
     def find_active_controller(self) -> str:
@@ -313,7 +317,7 @@ class CliScheduler(SlurmCommandReader):
         found = re.search(r"^Slurmctld\([^)]*\) at (\S+) is UP", ran.text, re.MULTILINE)
         return found[1] if found else ""
 
-    def reservations(self) -> Mapping[str, Reservation]:
+    def reservations(self) -> Mapping[str, SlurmReservation]:
         """`scontrol show reservation`. Raises Unavailable."""
         return parse_reservations(self.text("show", "reservation", "-o"))
 
@@ -321,8 +325,8 @@ class CliScheduler(SlurmCommandReader):
         """`scontrol create|update|delete` of a reservation, whichever it takes."""
         try:
             held = self.reservations().get(name)
-        except Unavailable as error:
-            return _reject_unavailable(error)
+        except ServiceUnavailable as error:
+            return _make_unavailable_rejection(error)
         if held is not None and set(held.nodes) == set(nodes):
             return Outcome.accepted("it holds them already")
         this, none = f"ReservationName={name}", Outcome.accepted("there is none")
@@ -336,7 +340,7 @@ class CliScheduler(SlurmCommandReader):
                 this,
                 "StartTime=now",
                 "Duration=UNLIMITED",
-                f"Users={_find_daemon_user() if own else NO_USER}",
+                f"Users={_find_daemon_user_name() if own else NO_USER}",
             ]
             sent = self.order(
                 "scontrol", "create", "reservation", *args, f"Nodes={fold_hostlist(nodes)}"
@@ -351,8 +355,8 @@ class CliScheduler(SlurmCommandReader):
         """`scontrol create reservation` with Flags=MAINT,IGNORE_JOBS, where there is none."""
         try:
             held = self.reservations().get(name)
-        except Unavailable as error:
-            return _reject_unavailable(error)
+        except ServiceUnavailable as error:
+            return _make_unavailable_rejection(error)
         if held is not None:
             return Outcome.accepted("there is a reservation of that name")
         past = start <= datetime.now(UTC)
@@ -366,13 +370,13 @@ class CliScheduler(SlurmCommandReader):
         ]
         return self.order("scontrol", "create", "reservation", *args)
 
-    def test(self, test: NodeTest) -> Outcome:
+    def test(self, test: NodeTestJobSpec) -> Outcome:
         """`sbatch --wrap`, where squeue knows no such job of ours."""
-        mine = (f"--name={test.name}", f"--user={_find_daemon_user()}")
+        mine = (f"--name={test.name}", f"--user={_find_daemon_user_name()}")
         try:
             known = self._read(*_OURS, *mine, program="squeue").text
-        except Unavailable as error:
-            return _reject_unavailable(error)
+        except ServiceUnavailable as error:
+            return _make_unavailable_rejection(error)
         job = max(map(parse_count, known.split()), default=0)
         if job:
             return Outcome.accepted(str(job))
@@ -385,7 +389,7 @@ class CliScheduler(SlurmCommandReader):
             f"--nice={_BEHIND_ALL}" if test.idle else f"--reservation={test.name}",
             f"--nodelist={test.node}",
             f"--time={math.ceil(test.limit_s / 60)}",
-            f"--wrap={make_test_script(test.command)}",
+            f"--wrap={make_node_test_script(test.command)}",
         ]
         if not self.may_act():
             return NOT_LEADING
@@ -399,9 +403,9 @@ class CliScheduler(SlurmCommandReader):
 
     def cancel_node_test(self, name: str) -> Outcome:
         """`scancel` by name, of our own jobs alone."""
-        return self.order("scancel", f"--name={name}", f"--user={_find_daemon_user()}")
+        return self.order("scancel", f"--name={name}", f"--user={_find_daemon_user_name()}")
 
-    def set_weight(self, nodes: Sequence[NodeName], weight: int) -> Outcome:
+    def set_node_weight(self, nodes: Sequence[NodeName], weight: int) -> Outcome:
         """Set the Weight of nodes that slurmctld knows: jobs get those of the least first."""
         return self.order(
             "scontrol", "update", f"NodeName={fold_hostlist(nodes)}", f"Weight={weight}"
@@ -411,15 +415,15 @@ class CliScheduler(SlurmCommandReader):
         """Send one command, once."""
         return classify_command_result(self.runner.run(*args)) if self.may_act() else NOT_LEADING
 
-    def _look(self, job: JobId) -> JobRecord | Outcome | None:
+    def _look(self, job: JobId) -> SlurmJobRecord | Outcome | None:
         """Return the job now; a failed look is an order that was not sent."""
         try:
             return self.job(job)
-        except Unavailable as error:
-            return _reject_unavailable(error)
+        except ServiceUnavailable as error:
+            return _make_unavailable_rejection(error)
 
     def _find_existing_excluded_nodes(
-        self, record: JobRecord | None, exclude: Sequence[NodeName]
+        self, record: SlurmJobRecord | None, exclude: Sequence[NodeName]
     ) -> set[NodeName]:
         wanted = set(exclude)
         for job in (record.job, *record.components) if record is not None else ():
@@ -434,20 +438,22 @@ class CliScheduler(SlurmCommandReader):
             names = [name for name in wanted if is_host_name(name)]
             # Whether a mark is spent, which RESUME asks, takes the whole record.
             seen = self.nodes(names) if state == "RESUME" else self.states(names)
-        except Unavailable as error:
-            return dict.fromkeys(wanted, _reject_unavailable(error))
+        except ServiceUnavailable as error:
+            return dict.fromkeys(wanted, _make_unavailable_rejection(error))
 
-        def send(names: Sequence[str], reason: str) -> Outcome:
+        def send_node_update(names: Sequence[str], reason: str) -> Outcome:
             args = [f"NodeName={fold_hostlist(names)}", f"State={state}"]
             return self.order("scontrol", "update", *args, *([f"Reason={reason}"] * bool(reason)))
 
-        return update_nodes(wanted, seen, rule, send, with_reason=state != "RESUME")
+        return send_grouped_node_updates(
+            wanted, seen, rule, send_node_update, with_reason=state != "RESUME"
+        )
 
 
-def _format_exclusions(exclude: Sequence[NodeName], mark: str | None) -> list[str]:
+def _format_exclusion_arguments(exclude: Sequence[NodeName], mark: str | None) -> list[str]:
     listed = f"ExcNodeList={fold_hostlist(exclude) if exclude else ''}"
     return [listed] if mark is None else [listed, f"AdminComment={mark}"]
 
 
-def _reject_unavailable(error: Unavailable) -> Outcome:
+def _make_unavailable_rejection(error: ServiceUnavailable) -> Outcome:
     return Outcome.rejected(UNAVAILABLE, str(error), transient=True)

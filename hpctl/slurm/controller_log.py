@@ -23,8 +23,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
-from hpctl.toolkit.errors import Unavailable
-from hpctl.vocabulary.controller_news import ControllerLogEvent
+from hpctl.toolkit.errors import ServiceUnavailable
+from hpctl.vocabulary.controller_news import SlurmctldLogEvent
 
 MOST_AT_ONCE = 1024 * 1024
 """Bytes that are read in one look; where there are more, the rest is skipped, and is news."""
@@ -43,28 +43,28 @@ _SILENT = re.compile(rb"Nodes .* not responding\s*$")
 _HOST = re.compile(r"(?P<name>[^\s(]+)(?:\((?P<address>[^)]*)\))?")
 
 
-def classify_log_line(line: bytes) -> ControllerLogEvent:
+def classify_slurmctld_log_line(line: bytes) -> SlurmctldLogEvent:
     """Return what one line of the log says."""
     if _DEBUG.match(line):
-        return ControllerLogEvent.NONE
+        return SlurmctldLogEvent.NONE
     if _NODE.search(line) or _RELOADED.search(line):
-        return ControllerLogEvent.NODE
-    return ControllerLogEvent.JOB if _JOB.search(line) else ControllerLogEvent.NONE
+        return SlurmctldLogEvent.NODE
+    return SlurmctldLogEvent.JOB if _JOB.search(line) else SlurmctldLogEvent.NONE
 
 
-def find_controllers(config: Mapping[str, str]) -> list[str]:
+def list_slurmctld_hosts(config: Mapping[str, str]) -> list[str]:
     """Return the hosts of slurmctld, in its configuration's words."""
     return [value for key, value in config.items() if key.startswith("SlurmctldHost[")]
 
 
-def choose_log_file(config: Mapping[str, str], here: str) -> tuple[Path | None, str]:
+def choose_slurmctld_log_file(config: Mapping[str, str], here: str) -> tuple[Path | None, str]:
     """Return the file to follow by slurmctld's configuration, or why none can be.
 
     `here` is the name of this host.
     """
-    hosts = find_controllers(config)
+    hosts = list_slurmctld_hosts(config)
     path, level = config.get("SlurmctldLogFile", ""), config.get("SlurmctldDebug", "")
-    if not any(_is_local_host(host, here) for host in hosts):
+    if not any(_is_local_controller_host(host, here) for host in hosts):
         return None, f"slurmctld runs on {', '.join(hosts)}, and this host is {here}"
     if level in QUIET_LEVELS:
         return None, f"SlurmctldDebug={level} writes no line for a node; info does"
@@ -73,7 +73,7 @@ def choose_log_file(config: Mapping[str, str], here: str) -> tuple[Path | None, 
     return Path(path), ""
 
 
-def _is_local_host(host: str, here: str) -> bool:
+def _is_local_controller_host(host: str, here: str) -> bool:
     found = _HOST.match(host)
     if found is None:
         return False
@@ -81,7 +81,7 @@ def _is_local_host(host: str, here: str) -> bool:
     return local or found["name"].partition(".")[0].lower() == here.partition(".")[0].lower()
 
 
-class ControllerLog:
+class SlurmctldLogFollower:
     """Follows the log. For one thread."""
 
     def __init__(
@@ -116,12 +116,12 @@ class ControllerLog:
         self._path = None
         try:
             config = self._show_config()
-        except Unavailable as error:
+        except ServiceUnavailable as error:
             return str(error)
-        path, trouble = choose_log_file(config, self._here())
+        path, trouble = choose_slurmctld_log_file(config, self._here())
         if path is None:
             return trouble
-        self._several = len(find_controllers(config)) > 1
+        self._several = len(list_slurmctld_hosts(config)) > 1
         if self._several and not self._active_here():
             return "which of several controllers is active is not known, or it is on another host"
         try:
@@ -132,48 +132,48 @@ class ControllerLog:
         self._path, self._rest, self._reopens = path, b"", False
         return ""
 
-    def read(self) -> ControllerLogEvent:
+    def read(self) -> SlurmctldLogEvent:
         """Return the most urgent news of what was written since the last time.
 
         A log that was rotated is news: what was written just before is not looked for.
         """
         if self._path is None:
-            return ControllerLogEvent.NONE
+            return SlurmctldLogEvent.NONE
         try:
             there = self._path.stat()
             if (there.st_dev, there.st_ino) == self._file and there.st_size == self._offset:
-                return ControllerLogEvent.NONE
+                return SlurmctldLogEvent.NONE
             with self._path.open("rb", buffering=0) as file:
-                return self._read_news(file)
+                return self._read_new_log_lines(file)
         except FileNotFoundError:
-            return ControllerLogEvent.NONE  # between the two steps of a rotation
+            return SlurmctldLogEvent.NONE  # between the two steps of a rotation
         except OSError:
             self._path = None
-            return ControllerLogEvent.NODE
+            return SlurmctldLogEvent.NODE
 
-    def _read_news(self, file: BinaryIO) -> ControllerLogEvent:
+    def _read_new_log_lines(self, file: BinaryIO) -> SlurmctldLogEvent:
         which, size = _get_file_identity_and_size(file)
         if which != self._file or size < self._offset:
             self._file, self._offset, self._rest = which, size, b""
-            return ControllerLogEvent.NODE
+            return SlurmctldLogEvent.NODE
         file.seek(self._offset)
         found = file.read(MOST_AT_ONCE) or b""
         self._offset += len(found)
         *lines, self._rest = (self._rest + found).split(b"\n")
         if len(found) == MOST_AT_ONCE or len(self._rest) > LONGEST_LINE:
             self._offset, self._rest = size, b""
-            return ControllerLogEvent.NODE
-        return max(map(self._classify_new_line, lines), default=ControllerLogEvent.NONE)
+            return SlurmctldLogEvent.NODE
+        return max(map(self._classify_new_log_line, lines), default=SlurmctldLogEvent.NONE)
 
-    def _classify_new_line(self, line: bytes) -> ControllerLogEvent:
+    def _classify_new_log_line(self, line: bytes) -> SlurmctldLogEvent:
         """Return what a line says that no line before it has said."""
         self._reopens = self._reopens or _RELOADED.search(line) is not None
         silent = _SILENT.search(line)
         if silent is not None:
             if silent[0] == self._silent:
-                return ControllerLogEvent.NONE
+                return SlurmctldLogEvent.NONE
             self._silent = silent[0]
-        return classify_log_line(line)
+        return classify_slurmctld_log_line(line)
 
 
 def _get_file_identity_and_size(file: BinaryIO) -> tuple[tuple[int, int], int]:

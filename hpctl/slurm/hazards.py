@@ -54,7 +54,7 @@ class _SlurmConfiguration(msgspec.Struct, frozen=True):
         return _parse_leading_int(self.config.get(setting, ""), default)
 
 
-class _HazardRow(SlurmHazard, frozen=True, forbid_unknown_fields=True):
+class _HazardRule(SlurmHazard, frozen=True, forbid_unknown_fields=True):
     """A row of hazards.yaml, whose head says what each key means."""
 
     since: tuple[int, ...] = ()
@@ -74,7 +74,7 @@ class _HazardRow(SlurmHazard, frozen=True, forbid_unknown_fields=True):
         key."""
         if not self.since <= slurm.version < self.before:
             return []
-        found = BY[self.by](slurm) if self.by else self._list_message_values(slurm)
+        found = BY[self.by](slurm) if self.by else self._list_hazard_message_values(slurm)
         return [
             SlurmHazard(
                 self.rule,
@@ -86,7 +86,7 @@ class _HazardRow(SlurmHazard, frozen=True, forbid_unknown_fields=True):
             for values in found
         ]
 
-    def _list_message_values(self, slurm: _SlurmConfiguration) -> list[_Values]:
+    def _list_hazard_message_values(self, slurm: _SlurmConfiguration) -> list[_Values]:
         text: str | None = slurm.config.get(self.setting, "")
         if self.option:
             text = slurm.option(self.setting, self.option)
@@ -102,12 +102,12 @@ class _HazardRow(SlurmHazard, frozen=True, forbid_unknown_fields=True):
 
 
 @cache
-def _load_hazard_rows() -> list[_HazardRow]:
+def _load_hazard_rules() -> list[_HazardRule]:
     text = resources(__package__).joinpath("hazards.yaml").read_text(encoding="utf-8")
-    return msgspec.convert(yaml.safe_load(text), list[_HazardRow])
+    return msgspec.convert(yaml.safe_load(text), list[_HazardRule])
 
 
-def find_hazards(
+def find_slurm_hazards(
     version: Version, config: Config, files: Mapping[str, str] | None = None
 ) -> list[SlurmHazard]:
     """Return all findings for this release under this configuration, the worst first.
@@ -115,11 +115,11 @@ def find_hazards(
     `files` are those of TOPOLOGY that lie beside slurm.conf, None where that is not known.
     """
     slurm = _SlurmConfiguration(version, config, files)
-    found = chain.from_iterable(row.of(slurm) for row in _load_hazard_rows())
+    found = chain.from_iterable(row.of(slurm) for row in _load_hazard_rules())
     return sorted(found, key=lambda hazard: ("fail", "warn", "note").index(hazard.severity))
 
 
-def _check_begin_delay(slurm: _SlurmConfiguration) -> list[_Values]:
+def _find_begin_delay_hazard(slurm: _SlurmConfiguration) -> list[_Values]:
     delay = None
     if slurm.version >= (25, 11):
         delay = slurm.option("SchedulerParameters", "requeue_delay")
@@ -130,44 +130,47 @@ def _check_begin_delay(slurm: _SlurmConfiguration) -> list[_Values]:
     return [values] if seconds > 120 else []
 
 
-def _check_unkillable_step_timeout(slurm: _SlurmConfiguration) -> list[_Values]:
+def _find_unkillable_step_timeout_hazard(slurm: _SlurmConfiguration) -> list[_Values]:
     limit, floor = slurm.number("UnkillableStepTimeout", 60), 5 * slurm.number("MessageTimeout", 10)
     return [{"limit": limit, "floor": floor}] if limit < floor else []
 
 
-def _list_prologs(slurm: _SlurmConfiguration) -> str:
+def _format_prolog_paths(slurm: _SlurmConfiguration) -> str:
     """Return the Prologs of the nodes: one line each from 24.05 on (`Prolog[0]`)."""
     lines = (text for key, text in slurm.config.items() if key.partition("[")[0] == "Prolog")
     return ",".join(filter(None, lines))
 
 
-def _check_prolog_hold(slurm: _SlurmConfiguration) -> list[_Values]:
-    prolog = _list_prologs(slurm)
+def _find_prolog_hold_hazard(slurm: _SlurmConfiguration) -> list[_Values]:
+    prolog = _format_prolog_paths(slurm)
     unheld = slurm.option("SchedulerParameters", "nohold_on_prolog_fail") is not None
     # Before 23.02 slurmd asks for the requeue, and reads its own slurm.conf.
     where = "slurm.conf, on the nodes as well" if slurm.version < (23, 2) else "slurm.conf"
     return [{"prolog": prolog, "where": where}] if prolog and not unheld else []
 
 
-def _check_prolog_cancel(slurm: _SlurmConfiguration) -> list[_Values]:
+def _find_prolog_cancel_hazard(slurm: _SlurmConfiguration) -> list[_Values]:
     forced = slurm.option("PrologFlags", "forcerequeueonfail") is not None
-    return [{}] if _list_prologs(slurm) and not forced else []
+    return [{}] if _format_prolog_paths(slurm) and not forced else []
 
 
-def _find_health_program(slurm: _SlurmConfiguration) -> str:
+def _find_health_check_program(slurm: _SlurmConfiguration) -> str:
     program = slurm.config.get("HealthCheckProgram", "")
     return "" if program == "(null)" else program
 
 
-def _check_health_interval(slurm: _SlurmConfiguration) -> list[_Values]:
+def _find_health_check_interval_hazard(slurm: _SlurmConfiguration) -> list[_Values]:
     """Only START_ONLY (25.11) and REBOOT_ONLY (26.05) run without an interval."""
-    program, states = _find_health_program(slurm), slurm.config.get("HealthCheckNodeState", "")
+    program, states = (
+        _find_health_check_program(slurm),
+        slurm.config.get("HealthCheckNodeState", ""),
+    )
     runs = slurm.number("HealthCheckInterval", 0) > 0 or states.upper().endswith("_ONLY")
     return [{"program": program}] if program and not runs else []
 
 
-def _check_health_program(slurm: _SlurmConfiguration) -> list[_Values]:
-    program, interval = _find_health_program(slurm), slurm.number("HealthCheckInterval", 0)
+def _find_health_check_program_hazard(slurm: _SlurmConfiguration) -> list[_Values]:
+    program, interval = _find_health_check_program(slurm), slurm.number("HealthCheckInterval", 0)
     if not program or not interval:
         return []
     ours = program.endswith(_HEALTH_CHECK_END)
@@ -181,22 +184,24 @@ def _check_health_program(slurm: _SlurmConfiguration) -> list[_Values]:
     return [{"program": program, "interval": interval, "hint": hint}]
 
 
-def _check_requeue_exit(slurm: _SlurmConfiguration) -> list[_Values]:
+def _find_requeue_exit_hazard(slurm: _SlurmConfiguration) -> list[_Values]:
     keys = ("RequeueExit", "RequeueExitHold")
     bad = [
-        key for key in keys if STOP_EXIT_CODE in parse.parse_exit_codes(slurm.config.get(key, ""))
+        key
+        for key in keys
+        if STOP_EXIT_CODE in parse.parse_requeue_exit_codes(slurm.config.get(key, ""))
     ]
     return [{"key": key, "code": STOP_EXIT_CODE} for key in bad]
 
 
-def _check_accounting(slurm: _SlurmConfiguration) -> list[_Values]:
+def _find_accounting_hazard(slurm: _SlurmConfiguration) -> list[_Values]:
     storage = slurm.config.get("AccountingStorageType", "")
     if not storage or storage.endswith("/none"):
         return []
     return [{}] if slurm.option("AccountingStoreFlags", "job_comment") is None else []
 
 
-def _check_topology_missing(slurm: _SlurmConfiguration) -> list[_Values]:
+def _find_missing_topology_hazard(slurm: _SlurmConfiguration) -> list[_Values]:
     plugin = slurm.config.get("TopologyPlugin", "").rpartition("/")[2].lower()
     known = TOPOLOGY if slurm.version >= (25, 5, 0) else TOPOLOGY[:1]
     if slurm.files is None or plugin not in ("tree", "block"):
@@ -205,7 +210,7 @@ def _check_topology_missing(slurm: _SlurmConfiguration) -> list[_Values]:
     return [] if there else [{"plugin": plugin, "files": " or ".join(known)}]
 
 
-def _check_topology_empty(slurm: _SlurmConfiguration) -> list[_Values]:
+def _find_empty_topology_hazard(slurm: _SlurmConfiguration) -> list[_Values]:
     text = (slurm.files or {}).get("topology.yaml")
     lines = (line.strip() for line in (text or "").splitlines())
     full = any(line and not line.startswith("#") and line not in ("---", "[]") for line in lines)
@@ -213,16 +218,16 @@ def _check_topology_empty(slurm: _SlurmConfiguration) -> list[_Values]:
 
 
 BY: Mapping[str, Callable[[_SlurmConfiguration], list[_Values]]] = {
-    "begin_delay": _check_begin_delay,
-    "unkillable_floor": _check_unkillable_step_timeout,
-    "prolog_hold": _check_prolog_hold,
-    "prolog_cancels": _check_prolog_cancel,
-    "health_check": _check_health_program,
-    "health_check_never_runs": _check_health_interval,
-    "requeue_exit": _check_requeue_exit,
-    "accounting": _check_accounting,
-    "topology_missing": _check_topology_missing,
-    "topology_empty": _check_topology_empty,
+    "begin_delay": _find_begin_delay_hazard,
+    "unkillable_floor": _find_unkillable_step_timeout_hazard,
+    "prolog_hold": _find_prolog_hold_hazard,
+    "prolog_cancels": _find_prolog_cancel_hazard,
+    "health_check": _find_health_check_program_hazard,
+    "health_check_never_runs": _find_health_check_interval_hazard,
+    "requeue_exit": _find_requeue_exit_hazard,
+    "accounting": _find_accounting_hazard,
+    "topology_missing": _find_missing_topology_hazard,
+    "topology_empty": _find_empty_topology_hazard,
 }
 
 

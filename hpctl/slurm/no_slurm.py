@@ -3,35 +3,35 @@
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 
-from hpctl.toolkit.errors import Unavailable
+from hpctl.toolkit.errors import ServiceUnavailable
 from hpctl.vocabulary.identity import JobAttempt, JobId, NodeName, RecoveryId
-from hpctl.vocabulary.node_test import NodeTest
+from hpctl.vocabulary.node_test import NodeTestJobSpec
 from hpctl.vocabulary.outcome import Outcome
 from hpctl.vocabulary.preemption_order import PreemptionOrder
-from hpctl.vocabulary.slurm_facts import Reservation, SchedulerView, SlurmJob, SlurmNode
+from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob, SlurmNode, SlurmReservation
 
 REFUSED = Outcome.rejected("no_slurm", "Slurm is not reachable from here")
 UNREAD = "Slurm is not reachable from here"
 
 
-class NoSlurm:
+class UnavailableSlurmScheduler:
     """`hpctl.vocabulary.ports.Scheduler` that reads nothing and refuses every order."""
 
     def view(self) -> SchedulerView:
         """Raise Unavailable."""
-        raise Unavailable(UNREAD)
+        raise ServiceUnavailable(UNREAD)
 
     def part(
         self, nodes: Collection[NodeName], known: Mapping[NodeName, SlurmNode]
     ) -> SchedulerView:
         """Raise Unavailable."""
-        raise Unavailable(UNREAD)
+        raise ServiceUnavailable(UNREAD)
 
     def find_jobs(self, ids: Collection[JobId]) -> Mapping[JobId, SlurmJob]:
         """Raise Unavailable."""
-        raise Unavailable(UNREAD)
+        raise ServiceUnavailable(UNREAD)
 
-    def read_boot_time(self) -> datetime | None:
+    def read_slurmctld_boot_time(self) -> datetime | None:
         """Return None: the boot time is not known."""
         return None
 
@@ -84,7 +84,7 @@ class NoSlurm:
         """Refuse."""
         return REFUSED
 
-    def find_canceler(self, job: SlurmJob) -> str:
+    def find_job_canceler(self, job: SlurmJob) -> str:
         """Return that nothing tells it."""
         return ""
 
@@ -96,7 +96,7 @@ class NoSlurm:
         """Return that nothing preempts."""
         return PreemptionOrder()
 
-    def reservations(self) -> Mapping[str, Reservation]:
+    def reservations(self) -> Mapping[str, SlurmReservation]:
         """Return no reservations."""
         return {}
 
@@ -114,7 +114,7 @@ class NoSlurm:
         """Refuse."""
         return REFUSED
 
-    def test(self, test: NodeTest) -> Outcome:
+    def test(self, test: NodeTestJobSpec) -> Outcome:
         """Refuse."""
         return REFUSED
 

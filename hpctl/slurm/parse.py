@@ -27,21 +27,21 @@ from hpctl.slurm.records import (
     JOB_BASE,
     ConsumableResources,
     HostlistCache,
-    JobRecord,
-    JobSize,
+    PendingJobSize,
+    SlurmJobRecord,
     compute_node_tres,
     parse_array_task_limit,
     parse_gres,
     parse_mebibytes,
     parse_minimum_node_count,
-    parse_node_states,
+    parse_node_state_and_flags,
     parse_tres,
 )
 from hpctl.toolkit.bounds import EARLIEST, make_printable, parse_count, parse_slurm_time
 from hpctl.toolkit.compat import UTC
-from hpctl.vocabulary.demand import JobDemand, Tres
+from hpctl.vocabulary.demand import JobResourceRequest, Tres
 from hpctl.vocabulary.identity import JobId, NodeName
-from hpctl.vocabulary.isolation import InconsistentState, isolate_each_call
+from hpctl.vocabulary.isolation import ItemProcessingFailure, process_items_capturing_failures
 from hpctl.vocabulary.slurm_facts import COMPLETING, SlurmJob, SlurmNode
 
 SKEW = timedelta(seconds=30)
@@ -71,22 +71,25 @@ _ENDED_BY = {
 }
 
 
-def split_node_lines(text: str) -> list[str]:
+def split_scontrol_node_lines(text: str) -> list[str]:
     """Return the lines of `scontrol show node -o`, one for each node, and what a node's root
     forged."""
     return [line for line in text.split("\n") if line.startswith("NodeName=")]
 
 
-def parse_nodes(
+def parse_scontrol_nodes(
     lines: Iterable[str], by: ConsumableResources = DEFAULT_DEALT, slurm_user: str = ""
-) -> tuple[list[SlurmNode], list[InconsistentState]]:
+) -> tuple[list[SlurmNode], list[ItemProcessingFailure]]:
     """Return the nodes of these lines, and the lines that cannot be read."""
-    return isolate_each_call(
-        "parse", lines, _parse_node_name, lambda line: _parse_node(line, by, slurm_user)
+    return process_items_capturing_failures(
+        "parse",
+        lines,
+        _parse_scontrol_node_name,
+        lambda line: _parse_scontrol_node(line, by, slurm_user),
     )
 
 
-def _parse_node_name(line: str) -> NodeName:
+def _parse_scontrol_node_name(line: str) -> NodeName:
     return NodeName(line[9:].partition(" ")[0])
 
 
@@ -132,7 +135,7 @@ def parse_scontrol_config(text: str) -> dict[str, str]:
     return found
 
 
-def parse_exit_codes(text: str) -> frozenset[int]:
+def parse_requeue_exit_codes(text: str) -> frozenset[int]:
     """Return the codes of a RequeueExit list such as `1-9,93`."""
     codes: set[int] = set()
     for item in text.split(","):
@@ -143,60 +146,64 @@ def parse_exit_codes(text: str) -> frozenset[int]:
     return frozenset(codes)
 
 
-def parse_partition_tiers(text: str) -> dict[str, int]:
+def parse_partition_priority_tiers(text: str) -> dict[str, int]:
     """Return the PriorityTier of each partition of `scontrol show partition -o`."""
     return {found[1]: parse_count(found[2]) for found in _TIER.finditer(text)}
 
 
-def parse_preempting_qos(text: str) -> dict[str, frozenset[str]]:
+def parse_qos_preemption(text: str) -> dict[str, frozenset[str]]:
     """Return the QOS that each QOS preempts, of `sacctmgr --parsable2 show qos
     format=Name,Preempt`."""
     rows = (line.partition("|") for line in text.splitlines())
     return {name: frozenset(preempts.split(",")) for name, _, preempts in rows if preempts}
 
 
-def parse_version(text: str) -> tuple[int, int, int] | None:
+def parse_slurm_version(text: str) -> tuple[int, int, int] | None:
     """Return the release in `slurm-wlm 22.05.8` or `slurm 25.11.7`."""
     match = re.search(r"\b(\d{2})\.(\d{2})\.(\d+)", text)
     return (int(match[1]), int(match[2]), int(match[3])) if match else None
 
 
-def _parse_node(line: str, by: ConsumableResources, slurm_user: str) -> SlurmNode:
-    cpus = parse_count(_parse_record_value(line, " CPUEfctv=", 0)) or parse_count(
-        _parse_record_value(line, " CPUTot=", 0)
+def _parse_scontrol_node(line: str, by: ConsumableResources, slurm_user: str) -> SlurmNode:
+    cpus = parse_count(_parse_scontrol_record_value(line, " CPUEfctv=", 0)) or parse_count(
+        _parse_scontrol_record_value(line, " CPUTot=", 0)
     )
     features, gres = (
-        _parse_record_value(line, " ActiveFeatures=", 0),
-        _parse_record_value(line, " Gres=", 0),
+        _parse_scontrol_record_value(line, " ActiveFeatures=", 0),
+        _parse_scontrol_record_value(line, " Gres=", 0),
     )
     at = line.find(" NodeAddr=")
-    address = _parse_record_value(line, " NodeAddr=", at) if at >= 0 else ""
-    version = _parse_record_value(line, " Version=", max(at, 0))
-    memory = parse_count(_parse_record_value(line, " RealMemory=", max(at, 0)))
+    address = _parse_scontrol_record_value(line, " NodeAddr=", at) if at >= 0 else ""
+    version = _parse_scontrol_record_value(line, " Version=", max(at, 0))
+    memory = parse_count(_parse_scontrol_record_value(line, " RealMemory=", max(at, 0)))
     at = max(at, 0)
-    state, flags = _parse_node_state_text(_parse_record_value(line, " State=", at))
+    state, flags = _parse_cached_node_state(_parse_scontrol_record_value(line, " State=", at))
     at = max(line.find(" State=", at), 0)
-    partitions = _parse_record_value(line, " Partitions=", at)
-    reason, set_at, who = _parse_reason(line, at)
+    partitions = _parse_scontrol_record_value(line, " Partitions=", at)
+    reason, set_at, who = _parse_node_reason(line, at)
     return SlurmNode(
-        name=_parse_node_name(line),
+        name=_parse_scontrol_node_name(line),
         state=state,
         flags=flags,
         reason=reason,
         reason_at=_parse_cached_slurm_time(set_at),
         address=address,
-        partitions=_split_names(partitions),
-        boot_time=_parse_cached_slurm_time(_parse_record_value(line, " BootTime=", at)),
-        slurmd_start=_parse_cached_slurm_time(_parse_record_value(line, " SlurmdStartTime=", at)),
-        last_busy=_parse_cached_slurm_time(_parse_record_value(line, " LastBusyTime=", at)),
+        partitions=_split_comma_separated_names(partitions),
+        boot_time=_parse_cached_slurm_time(_parse_scontrol_record_value(line, " BootTime=", at)),
+        slurmd_start=_parse_cached_slurm_time(
+            _parse_scontrol_record_value(line, " SlurmdStartTime=", at)
+        ),
+        last_busy=_parse_cached_slurm_time(
+            _parse_scontrol_record_value(line, " LastBusyTime=", at)
+        ),
         has=compute_node_tres(cpus, memory, gres, by),
-        features=_split_names(features),
+        features=_split_comma_separated_names(features),
         version=version,
-        reason_by=find_reason_author(who, slurm_user),
+        reason_by=find_human_reason_author(who, slurm_user),
     )
 
 
-def find_reason_author(who: str, slurm_user: str) -> str:
+def find_human_reason_author(who: str, slurm_user: str) -> str:
     """Return the author of a Reason, where that is a person: neither root nor SlurmUser.
 
     Where SlurmUser is not known the author is unknown, and is taken to be Slurm.
@@ -229,18 +236,18 @@ def parse_sinfo_node(text: str, known: SlurmNode, slurm_user: str = "") -> Slurm
     if name != known.name or not ends:
         return None
     none = set_at == "Unknown" and reason == "none"
-    state, flags = _parse_node_state_text(shown.upper())
+    state, flags = _parse_cached_node_state(shown.upper())
     return replace(
         known,
         state=state,
         flags=flags,
         reason="" if none else reason,
         reason_at=_parse_cached_slurm_time(set_at),
-        reason_by=find_reason_author(who, slurm_user),
+        reason_by=find_human_reason_author(who, slurm_user),
     )
 
 
-def _parse_reason(line: str, at: int) -> tuple[str, str, str]:
+def _parse_node_reason(line: str, at: int) -> tuple[str, str, str]:
     """Return the Reason, and time and user of its `[user@time]`; only Comment and Extra may
     follow."""
     start = line.find(" Reason=", at)
@@ -258,7 +265,7 @@ def _parse_cached_slurm_time(text: str) -> datetime | None:
     return parse_slurm_time(text)
 
 
-def _parse_record_value(record: str, key: str, at: int) -> str:
+def _parse_scontrol_record_value(record: str, key: str, at: int) -> str:
     """Return the value after the first such key from `at` on, up to a space; `(null)` is empty."""
     start = record.find(key, at)
     if start < 0:
@@ -269,7 +276,7 @@ def _parse_record_value(record: str, key: str, at: int) -> str:
     return "" if value in ("(null)", "N/A") else value
 
 
-def parse_job_states(word: str, ended: str) -> tuple[str, frozenset[str]]:
+def parse_job_state_and_flags(word: str, ended: str) -> tuple[str, frozenset[str]]:
     """Base state and flags of a job from the one word that `job_state_string` gives.
 
     A flag hides the base state there. `ended` is how a COMPLETING job ended, "" for one that waits
@@ -282,7 +289,9 @@ def parse_job_states(word: str, ended: str) -> tuple[str, frozenset[str]]:
     return _FLAG_BASE.get(word, "PENDING"), frozenset({word})
 
 
-def find_ended_state(end: datetime | None, reason: str, exit_code: str, *, preempted: bool) -> str:
+def find_ended_job_state(
+    end: datetime | None, reason: str, exit_code: str, *, preempted: bool
+) -> str:
     """Return the base state of a job that has ended, where a COMPLETING flag hides it.
 
     "" for no end: a job that waits to be requeued has none, or with a time limit that of its next
@@ -303,12 +312,12 @@ def find_ended_state(end: datetime | None, reason: str, exit_code: str, *, preem
 
 
 @lru_cache(maxsize=1024)
-def _parse_node_state_text(text: str) -> tuple[str, frozenset[str]]:
-    return parse_node_states(text.split("+"))
+def _parse_cached_node_state(text: str) -> tuple[str, frozenset[str]]:
+    return parse_node_state_and_flags(text.split("+"))
 
 
 @lru_cache(maxsize=1024)
-def _split_names(text: str) -> tuple[str, ...]:
+def _split_comma_separated_names(text: str) -> tuple[str, ...]:
     return tuple(name for name in text.split(",") if name)
 
 
@@ -323,7 +332,7 @@ FIELDS: Final = (
 )  # fmt: skip
 """Of squeue's --Format."""
 EXCLUDED_SINCE: Final = (24, 5)
-"""--Format has ExcNodes from here on; before, `make_exclusion_environ` asks for them."""
+"""--Format has ExcNodes from here on; before, `make_squeue_exclusion_environment` asks for them."""
 EXCLUSIVE_SINCE: Final = (26, 5)
 """OverSubscribe is NO for every job that did not ask for it from here on, and Exclusive tells."""
 UNKNOWN: Final = "Invalid job format specification"
@@ -332,7 +341,7 @@ WORDS: Final = ("--noheader", "--all", "--local", "--states=all")
 _NOTHING: Final = ("", "(null)", "N/A", "n/a")
 
 
-class IncompleteRecordError(ValueError):
+class IncompleteSqueueRecordError(ValueError):
     """An answer that is not made of whole records."""
 
 
@@ -344,28 +353,28 @@ def list_squeue_fields(release: tuple[int, ...]) -> tuple[str, ...]:
     return fields if release < EXCLUDED_SINCE else (*fields[:-2], "ExcNodes", *fields[-2:])
 
 
-def make_squeue_environ(mark: str, fields: tuple[str, ...] = FIELDS) -> dict[str, str]:
+def make_squeue_format_environment(mark: str, fields: tuple[str, ...] = FIELDS) -> dict[str, str]:
     """Return what squeue reads its format from. `mark`: letters and digits, not to be guessed."""
     ends = [f"{name}:m{mark};" for name in fields[:-1]]
     return {"SQUEUE_FORMAT2": ",".join([*ends, f"{fields[-1]}:m{mark}."])}
 
 
-def make_exclusion_environ(mark: str) -> dict[str, str]:
+def make_squeue_exclusion_environment(mark: str) -> dict[str, str]:
     """Return the same for the nodes that each job excludes, which --format alone knows before
     24.05."""
     return {"SQUEUE_FORMAT": f"%Am{mark};%xm{mark}."}
 
 
-def parse_jobs(
+def parse_squeue_jobs(
     out: bytes, lists: bytes, mark: str, hosts: HostlistCache, fields: tuple[str, ...] = FIELDS
-) -> tuple[list[JobRecord], list[InconsistentState]]:
-    """Return the jobs that squeue printed, `lists` by `make_exclusion_environ`, and the records
-    that cannot be read.
+) -> tuple[list[SlurmJobRecord], list[ItemProcessingFailure]]:
+    """Return the jobs that squeue printed, `lists` by `make_squeue_exclusion_environment`, and the
+    records that cannot be read.
 
-    Raises IncompleteRecordError.
+    Raises IncompleteSqueueRecordError.
     """
     excluded = {row[0].strip(): row[1] for row in _split_squeue_rows(lists, mark) if len(row) == 2}
-    return isolate_each_call(
+    return process_items_capturing_failures(
         "parse",
         _split_squeue_rows(out, mark),
         lambda row: row[0].strip(),
@@ -376,27 +385,27 @@ def parse_jobs(
 def _split_squeue_rows(out: bytes, mark: str) -> list[list[str]]:
     *rows, rest = out.split(f"m{mark}.".encode())
     if rest.strip():
-        raise IncompleteRecordError("it ends within a record")
+        raise IncompleteSqueueRecordError("it ends within a record")
     return [row.decode("utf-8", "replace").split(f"m{mark};") for row in rows]
 
 
 def _parse_squeue_record(
     row: list[str], fields: tuple[str, ...], excluded: Mapping[str, str], hosts: HostlistCache
-) -> JobRecord:
+) -> SlurmJobRecord:
     """Raises ValueError for a record with more or fewer fields."""
     values = dict(zip(fields, row, strict=True))
     for name in fields[:-2]:
         word = values[name].strip()
         values[name] = "" if word in _NOTHING else word
     pending, task = values["State"] == "PENDING", values["ArrayTaskID"]
-    exit_code = _parse_exit_code(values["exit_code"])
+    exit_code = _parse_job_exit_code(values["exit_code"])
     end, reason = parse_slurm_time(values["EndTime"]), values["Reason"].replace(" ", "_")
     preempted = parse_slurm_time(values["PreemptTime"])
-    ended = find_ended_state(end, reason, exit_code, preempted=preempted is not None)
-    state, flags = parse_job_states(values["State"], ended)
+    ended = find_ended_job_state(end, reason, exit_code, preempted=preempted is not None)
+    state, flags = parse_job_state_and_flags(values["State"], ended)
     uid = parse_count(values["UserID"])
     job = SlurmJob(
-        id=JobId(_parse_job_number(values["JobID"])),
+        id=JobId(_parse_raw_job_id(values["JobID"])),
         state=state,
         submit=parse_slurm_time(values["SubmitTime"]) or EARLIEST,
         restarts=parse_count(values["RestartCnt"]),
@@ -419,7 +428,7 @@ def _parse_squeue_record(
         wants=parse_minimum_node_count(values["NumNodes"]) * parse_array_task_limit(task)
         if pending
         else 0,
-        asks=parse_job_demand(values) if pending else None,
+        asks=parse_job_resource_request(values) if pending else None,
         completing_on=hosts(values["NodeList"]) if COMPLETING in flags else (),
         array_job=parse_count(values["ArrayJobID"]) if task else 0,
         array_task=task,
@@ -429,23 +438,23 @@ def _parse_squeue_record(
         preempted=preempted,
         admin_comment=values["admin_comment"],
     )
-    size = JobSize(
+    size = PendingJobSize(
         parse_count(values["NumNodes"]),
         parse_count(parse_tres(values["tres-alloc"]).get("node", "")),
         parse_count(values["NumTasks"]),
         parse_count(values["NTPerNode"]),
     )
-    return JobRecord(job, size=size)
+    return SlurmJobRecord(job, size=size)
 
 
-def _parse_job_number(text: str) -> int:
+def _parse_raw_job_id(text: str) -> int:
     number = parse_count(text)
     if not 0 < number < 2**32:
         raise ValueError("no job id")
     return number
 
 
-def _parse_exit_code(status: str) -> str:
+def _parse_job_exit_code(status: str) -> str:
     """wait(2)'s status as the code and signal that scontrol prints, and squeue too by now."""
     code, is_pair, signal = status.partition(":")
     if is_pair:
@@ -465,7 +474,7 @@ _SHARED: Final = ("", "OK", "YES")
 """OverSubscribe of a job whose nodes others may be on, too. Not NO, USER, MCS."""
 
 
-def parse_job_demand(fields: Mapping[str, str]) -> JobDemand:
+def parse_job_resource_request(fields: Mapping[str, str]) -> JobResourceRequest:
     """Return what a pending job asks for, of each node and together."""
     tres = parse_tres(fields["tres-alloc"])
     nodes = max(parse_count(tres.get("node", ""), parse_minimum_node_count(fields["NumNodes"])), 1)
@@ -474,7 +483,7 @@ def parse_job_demand(fields: Mapping[str, str]) -> JobDemand:
     for listed, times in ((parse_gres(fields["tres-per-task"]), tasks), (each, nodes)):
         for name, count in listed:
             together[name] = max(together.get(name, 0), count * times)
-    return JobDemand(
+    return JobResourceRequest(
         nodes=nodes,
         tasks=max(parse_array_task_limit(fields["ArrayTaskID"]), 1),
         each=Tres(parse_count(fields["MinCpus"]), 0, each),

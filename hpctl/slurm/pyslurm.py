@@ -30,22 +30,26 @@ import msgspec
 from msgspec.structs import replace
 
 from hpctl.slurm import parse
-from hpctl.slurm.cli import CliScheduler, Rule, update_nodes
-from hpctl.slurm.parse import find_ended_state, parse_job_states
+from hpctl.slurm.cli import CliScheduler, Rule, send_grouped_node_updates
+from hpctl.slurm.parse import find_ended_job_state, parse_job_state_and_flags
 from hpctl.slurm.read import RETRY_WITHIN
 from hpctl.slurm.records import (
     HostlistCache,
     merge_heterogeneous_jobs,
     parse_array_task_limit,
-    parse_node_states,
+    parse_node_state_and_flags,
 )
-from hpctl.slurm.run import SlurmRunner, classify_error_text
+from hpctl.slurm.run import SlurmCommandRunner, classify_slurm_error_text
 from hpctl.toolkit.bounds import EARLIEST, make_printable, parse_timestamp
 from hpctl.toolkit.compat import SAFE_PATH
-from hpctl.toolkit.errors import Unavailable
+from hpctl.toolkit.errors import ServiceUnavailable
 from hpctl.toolkit.hostlist import fold_hostlist, is_host_name
 from hpctl.vocabulary.identity import JobId, NodeName
-from hpctl.vocabulary.isolation import InconsistentState, isolate_call, isolate_each_call
+from hpctl.vocabulary.isolation import (
+    ItemProcessingFailure,
+    call_and_capture_failure,
+    process_items_capturing_failures,
+)
 from hpctl.vocabulary.outcome import NOT_LEADING, Outcome
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob, SlurmNode
 
@@ -60,7 +64,7 @@ class PySlurmAnswer(msgspec.Struct):
 
     nodes: list[SlurmNode] = []
     jobs: list[SlurmJob] = []
-    flaws: list[InconsistentState] = []
+    flaws: list[ItemProcessingFailure] = []
     error: str = ""
 
 
@@ -78,15 +82,15 @@ class PySlurmScheduler(CliScheduler):
 
     def __init__(
         self,
-        runner: SlurmRunner,
+        runner: SlurmCommandRunner,
         *,
         event: Callable[[], bool] | None = None,
         may_act: Callable[[], bool] = lambda: True,
     ) -> None:
         super().__init__(runner, event=event, may_act=may_act)
-        self._child = _PySlurmChild(runner)
+        self._child = _PySlurmChildProcess(runner)
 
-    def explain_unusable(self) -> str:
+    def explain_why_pyslurm_is_unusable(self) -> str:
         """Return why pyslurm cannot be used with these commands; "" where it can.
 
         slurmctld is not asked: one that is away now is no reason to do without pyslurm for good.
@@ -97,7 +101,7 @@ class PySlurmScheduler(CliScheduler):
             return "pyslurm is not installed"
         try:
             theirs = self.version()
-        except Unavailable as error:
+        except ServiceUnavailable as error:
             return f"the release of Slurm is not known: {error}"
         if ours.split(".")[:2] != [f"{theirs[0]}", f"{theirs[1]:02d}"]:
             return f"pyslurm {ours} does not match Slurm {'.'.join(map(str, theirs))}"
@@ -112,7 +116,7 @@ class PySlurmScheduler(CliScheduler):
     def view(self) -> SchedulerView:
         """Return all nodes and jobs, by two RPCs. Raises Unavailable."""
         as_of = self.now()
-        answer = self._ask_child(PySlurmQuestion("view"))
+        answer = self._ask_pyslurm_child(PySlurmQuestion("view"))
         nodes = self._by_name(answer.nodes)
         jobs = merge_heterogeneous_jobs({job.id: job for job in answer.jobs})
         return SchedulerView(as_of, nodes, jobs, tuple(answer.flaws))
@@ -132,22 +136,22 @@ class PySlurmScheduler(CliScheduler):
         named = {node.name: node for node in nodes}
         for name, node in named.items():
             if node.reason_by:
-                author = parse.find_reason_author(node.reason_by, self.slurm_user())
+                author = parse.find_human_reason_author(node.reason_by, self.slurm_user())
                 named[name] = replace(node, reason_by=author)
         return named
 
-    def _ask_child(self, question: PySlurmQuestion) -> PySlurmAnswer:
+    def _ask_pyslurm_child(self, question: PySlurmQuestion) -> PySlurmAnswer:
         began = time.monotonic()
         answer = self._child.ask(question)
         if answer is None and time.monotonic() - began < RETRY_WITHIN:
             answer = self._child.ask(question)  # the child had died: a new one may do
         if answer is None:
-            raise Unavailable(
+            raise ServiceUnavailable(
                 "Slurm does not answer pyslurm, the Python library that hpctl uses",
                 "check slurmctld: scontrol ping",
             )
         if answer.error:
-            raise Unavailable(
+            raise ServiceUnavailable(
                 "pyslurm, the Python library that hpctl uses, cannot read from Slurm: "
                 f"{answer.error}",
                 "check slurmctld: scontrol ping",
@@ -162,15 +166,15 @@ class PySlurmScheduler(CliScheduler):
         seen: dict[NodeName, SlurmNode] = {}
         try:
             if good:
-                looked = self._ask_child(
+                looked = self._ask_pyslurm_child(
                     PySlurmQuestion("nodes", good if len(good) <= LOOK_SINGLY else [])
                 )
                 seen = self._by_name(looked.nodes)
-        except Unavailable as error:
+        except ServiceUnavailable as error:
             refused = Outcome.rejected("unavailable", str(error), transient=True)
             return dict.fromkeys(wanted, refused)
 
-        def send(names: Sequence[str], reason: str) -> Outcome:
+        def send_node_update(names: Sequence[str], reason: str) -> Outcome:
             if not self.may_act():
                 return NOT_LEADING
             answer = self._child.ask(
@@ -178,43 +182,45 @@ class PySlurmScheduler(CliScheduler):
             )
             if answer is None:
                 return Outcome.ambiguous("timeout", "the pyslurm process was late or has died")
-            return classify_error_text(answer.error) if answer.error else Outcome.accepted()
+            return classify_slurm_error_text(answer.error) if answer.error else Outcome.accepted()
 
-        return update_nodes(wanted, seen, rule, send, with_reason=state != "RESUME")
+        return send_grouped_node_updates(
+            wanted, seen, rule, send_node_update, with_reason=state != "RESUME"
+        )
 
 
-class _PySlurmChild:
+class _PySlurmChildProcess:
     """The process that has libslurm: started when it is needed, asked one thing at a time."""
 
-    def __init__(self, runner: SlurmRunner) -> None:
+    def __init__(self, runner: SlurmCommandRunner) -> None:
         self._runner = runner
         self._lock = threading.Lock()
         self._running: list[tuple[subprocess.Popen[bytes], Connection]] = []
         # A command that has read Slurm once just ends.
-        weakref.finalize(self, _kill_child, self._running)
+        weakref.finalize(self, _kill_child_process, self._running)
 
     def ask(self, question: PySlurmQuestion) -> PySlurmAnswer | None:
         """Return the answer, or None where there was none in time; the child is then gone."""
         with self._lock:
             try:
-                pipe = self._start_child()
+                pipe = self._start_child_process()
                 pipe.send_bytes(msgspec.msgpack.encode(question))
                 if not pipe.poll(self._runner.timeout):
                     raise TimeoutError
                 return msgspec.msgpack.decode(pipe.recv_bytes(), type=PySlurmAnswer)
             except (OSError, EOFError, msgspec.DecodeError):
-                _kill_child(self._running)
+                _kill_child_process(self._running)
                 return None
 
     def end(self) -> None:
         """Kill the child."""
         with self._lock:
-            _kill_child(self._running)
+            _kill_child_process(self._running)
 
-    def _start_child(self) -> Connection:
+    def _start_child_process(self) -> Connection:
         if self._running and self._running[0][0].poll() is None:
             return self._running[0][1]
-        _kill_child(self._running)
+        _kill_child_process(self._running)
         ours, theirs = Pipe()
         env = self._runner.env()
         places = [str(Path(__file__).parents[2]), *env.get("PYTHONPATH", "").split(os.pathsep)]
@@ -232,7 +238,7 @@ class _PySlurmChild:
         return ours
 
 
-def _kill_child(running: list[tuple[subprocess.Popen[bytes], Connection]]) -> None:
+def _kill_child_process(running: list[tuple[subprocess.Popen[bytes], Connection]]) -> None:
     while running:
         process, pipe = running.pop()
         pipe.close()
@@ -249,15 +255,15 @@ def _answer_parent_questions(pipe: Connection) -> None:
             question = msgspec.msgpack.decode(pipe.recv_bytes(), type=PySlurmQuestion)
         except EOFError:
             return
-        answer = isolate_call(
-            "ask", question.do, partial(_answer_or_report_error, pyslurm), question
+        answer = call_and_capture_failure(
+            "ask", question.do, partial(_answer_question_or_report_error, pyslurm), question
         )
-        if isinstance(answer, InconsistentState):
+        if isinstance(answer, ItemProcessingFailure):
             answer = PySlurmAnswer(error=answer.error)
         pipe.send_bytes(msgspec.msgpack.encode(answer))
 
 
-def _answer_or_report_error(pyslurm: Any, question: PySlurmQuestion) -> PySlurmAnswer:
+def _answer_question_or_report_error(pyslurm: Any, question: PySlurmQuestion) -> PySlurmAnswer:
     try:
         return _answer_question(pyslurm, question)
     except pyslurm.PyslurmError as error:
@@ -277,26 +283,28 @@ def _answer_question(pyslurm: Any, question: PySlurmQuestion) -> PySlurmAnswer:
     if question.do == "nodes" and question.names:
         found: list[SlurmNode] = []
         for name in question.names:
-            found += _look_up_node(pyslurm, name)
+            found += _load_pyslurm_node(pyslurm, name)
         return PySlurmAnswer(nodes=found)
-    nodes, flaws = isolate_each_call(
+    nodes, flaws = process_items_capturing_failures(
         "parse",
         pyslurm.Nodes.load().items(),
         itemgetter(0),
-        _make_type_checked_converter(_convert_node),
+        _make_type_checked_converter(_convert_pyslurm_node),
     )
     if question.do == "nodes":
         return PySlurmAnswer(nodes=nodes)
     hosts = HostlistCache()
-    job = _make_type_checked_converter(partial(_convert_job, hosts))
-    jobs = isolate_each_call("parse", pyslurm.Jobs.load().items(), itemgetter(0), job)
+    job = _make_type_checked_converter(partial(_convert_pyslurm_job, hosts))
+    jobs = process_items_capturing_failures(
+        "parse", pyslurm.Jobs.load().items(), itemgetter(0), job
+    )
     return PySlurmAnswer(nodes=nodes, jobs=jobs[0], flaws=[*flaws, *jobs[1]])
 
 
-def _look_up_node(pyslurm: Any, name: str) -> list[SlurmNode]:
+def _load_pyslurm_node(pyslurm: Any, name: str) -> list[SlurmNode]:
     """Return the node, or none: only a controller that answers may say that there is none."""
     try:
-        return [_convert_node((name, pyslurm.Node.load(name)))]
+        return [_convert_pyslurm_node((name, pyslurm.Node.load(name)))]
     except pyslurm.RPCError as error:
         if "does not exist" in str(error) or "Invalid node name" in str(error):
             return []
@@ -307,12 +315,12 @@ def _make_type_checked_converter(make: Callable[[Any], T]) -> Callable[[Any], T]
     """Return the same, raising here for a value of another type: there it would cost the whole
     answer."""
 
-    def made(item: Any) -> T:
+    def convert_and_check_type(item: Any) -> T:
         one = make(item)
         msgspec.msgpack.decode(msgspec.msgpack.encode(one), type=type(one))
         return one
 
-    return made
+    return convert_and_check_type
 
 
 def _read_text_attribute(thing: Any, name: str) -> str:
@@ -324,9 +332,9 @@ def _read_text_attribute(thing: Any, name: str) -> str:
         return error.object.decode("utf-8", "replace")
 
 
-def _convert_node(item: tuple[str, Any]) -> SlurmNode:
+def _convert_pyslurm_node(item: tuple[str, Any]) -> SlurmNode:
     node = item[1]
-    state, flags = parse_node_states(node.state.split("+"))
+    state, flags = parse_node_state_and_flags(node.state.split("+"))
     return SlurmNode(
         name=NodeName(node.name),
         state=state,
@@ -345,7 +353,7 @@ def _convert_node(item: tuple[str, Any]) -> SlurmNode:
     )
 
 
-def _count_wanted_nodes(job: Any) -> int:
+def _count_requested_job_nodes(job: Any) -> int:
     """Return the nodes of all tasks of a pending job that may run at once."""
     limit = job.array_tasks_parallel or ""
     return (job.num_nodes or 0) * parse_array_task_limit(f"{job.array_tasks_waiting or ''}%{limit}")
@@ -358,7 +366,7 @@ def _format_array_tasks(job: Any) -> str:
     return str(job.array_task_id) if job.array_task_id is not None else job.array_tasks_waiting
 
 
-def _convert_job(hosts: HostlistCache, item: tuple[int, Any]) -> SlurmJob:
+def _convert_pyslurm_job(hosts: HostlistCache, item: tuple[int, Any]) -> SlurmJob:
     job = item[1]
     exit_code = f"{job.exit_code or 0}:{job.exit_code_signal or 0}"
     # As `squeue` has it; libslurm's descriptions have spaces.
@@ -367,8 +375,8 @@ def _convert_job(hosts: HostlistCache, item: tuple[int, Any]) -> SlurmJob:
         _read_text_attribute(job, "state_reason").replace(" ", "_"),
     )
     preempted = parse_timestamp(job.preempt_time)
-    ended = find_ended_state(end, reason, exit_code, preempted=preempted is not None)
-    state, flags = parse_job_states(job.state, ended)
+    ended = find_ended_job_state(end, reason, exit_code, preempted=preempted is not None)
+    state, flags = parse_job_state_and_flags(job.state, ended)
     return SlurmJob(
         id=JobId(job.id),
         state=state,
@@ -391,7 +399,7 @@ def _convert_job(hosts: HostlistCache, item: tuple[int, Any]) -> SlurmJob:
         comment=_read_text_attribute(job, "comment"),
         admin_comment=_read_text_attribute(job, "admin_comment"),
         uid=job.user_id,
-        wants=_count_wanted_nodes(job) if state == "PENDING" else 0,
+        wants=_count_requested_job_nodes(job) if state == "PENDING" else 0,
         completing_on=hosts(job.allocated_nodes or "") if "COMPLETING" in flags else (),
         array_job=job.array_id or 0,
         array_task=_format_array_tasks(job),

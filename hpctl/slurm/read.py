@@ -20,20 +20,25 @@ from hpctl.slurm.records import (
     DEFAULT_DEALT,
     ConsumableResources,
     HostlistCache,
-    JobRecord,
+    SlurmJobRecord,
     group_het_job_components,
     merge_het_job_components,
     merge_heterogeneous_jobs,
     parse_consumable_resources,
 )
-from hpctl.slurm.run import CommandEnd, CommandResult, SlurmRunner
+from hpctl.slurm.run import CommandEndKind, CommandResult, SlurmCommandRunner
 from hpctl.toolkit.bounds import parse_count, parse_slurm_time
 from hpctl.toolkit.compat import UTC
-from hpctl.toolkit.errors import ReadInterrupted, Unavailable
-from hpctl.toolkit.hostlist import HostlistError, expand_hostlist, fold_hostlist, split_batches
+from hpctl.toolkit.errors import ReadInterrupted, ServiceUnavailable
+from hpctl.toolkit.hostlist import (
+    HostlistError,
+    expand_hostlist,
+    fold_hostlist,
+    split_names_into_batches,
+)
 from hpctl.toolkit.threads import start_thread_pool
 from hpctl.vocabulary.identity import JobId, NodeName
-from hpctl.vocabulary.isolation import InconsistentState
+from hpctl.vocabulary.isolation import ItemProcessingFailure
 from hpctl.vocabulary.preemption_order import PreemptionOrder
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob, SlurmNode
 
@@ -65,7 +70,7 @@ clusters."""
 class SlurmCommandReader:
     """Slurm's answers as values. Every method raises Unavailable, and nothing else."""
 
-    runner: SlurmRunner = field(default_factory=SlurmRunner)
+    runner: SlurmCommandRunner = field(default_factory=SlurmCommandRunner)
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     event: Callable[[], bool] | None = None
     """Whether a daemon's loop has an event to handle: a long read is then given up. Other threads
@@ -80,19 +85,19 @@ class SlurmCommandReader:
     _names: set[str] = field(default_factory=set)
 
     @cached_property
-    def _jobs_pool(self) -> ThreadPoolExecutor:
+    def _job_read_thread_pool(self) -> ThreadPoolExecutor:
         return start_thread_pool(1, "slurm-jobs")
 
     @cached_property
-    def _lookup_pool(self) -> ThreadPoolExecutor:
+    def _node_lookup_thread_pool(self) -> ThreadPoolExecutor:
         return start_thread_pool(GLANCES, "slurm-glance")
 
     def version(self) -> tuple[int, int, int]:
         """Return the release of the commands, asked once."""
         if self._version is None:
-            self._version = parse.parse_version(self._read("--version").text)
+            self._version = parse.parse_slurm_version(self._read("--version").text)
         if self._version is None:
-            raise Unavailable(
+            raise ServiceUnavailable(
                 "cannot read Slurm's version from the output of `scontrol --version`",
                 "check that the program scontrol on PATH is Slurm's",
             )
@@ -102,21 +107,21 @@ class SlurmCommandReader:
         """Return what slurmctld deals out of a node, asked until it was answered once: it is fixed
         while slurmctld runs. Unanswered: memory counts, of which nothing is lost but a shared
         node."""
-        config = self._read_config_once()
+        config = self._read_slurm_config_once()
         return parse_consumable_resources(config) if config else DEFAULT_DEALT
 
     def slurm_user(self) -> str:
         """Return the name of SlurmUser, asked until it was answered once; empty where it was
         not."""
-        return parse.parse_slurm_user(self._read_config_once())
+        return parse.parse_slurm_user(self._read_slurm_config_once())
 
-    def _read_config_once(self) -> dict[str, str]:
+    def _read_slurm_config_once(self) -> dict[str, str]:
         """Return what slurmctld's configuration was when it first answered, for what is fixed in
         it."""
         if self._config is None:
             try:
                 self._config = self.show_config()
-            except Unavailable:
+            except ServiceUnavailable:
                 return {}
         return self._config
 
@@ -124,7 +129,7 @@ class SlurmCommandReader:
         """slurmctld's running configuration."""
         return parse.parse_scontrol_config(self._read("show", "config").text)
 
-    def read_boot_time(self) -> datetime | None:
+    def read_slurmctld_boot_time(self) -> datetime | None:
         """Return when slurmctld started, to the second below."""
         return parse_slurm_time(self.show_config().get("BOOT_TIME", ""))
 
@@ -145,23 +150,27 @@ class SlurmCommandReader:
         """Return all jobs, and these nodes; those of `known` as they were but for state and
         Reason."""
 
-        def read() -> tuple[dict[NodeName, SlurmNode], list[InconsistentState]]:
-            if known.keys() >= set(nodes) and (seen := self._read_sinfo(nodes, known)) is not None:
+        def read_requested_nodes() -> tuple[dict[NodeName, SlurmNode], list[ItemProcessingFailure]]:
+            if (
+                known.keys() >= set(nodes)
+                and (seen := self._read_nodes_with_sinfo(nodes, known)) is not None
+            ):
                 return seen, []
-            found, flaws = self._read_nodes(nodes)
-            there = self._select_known_nodes(set(found))
+            found, flaws = self._read_nodes_in_batches(nodes)
+            there = self._select_nodes_known_to_slurm(set(found))
             return {name: node for name, node in found.items() if name in there}, flaws
 
-        return self._read_nodes_and_jobs(read)
+        return self._read_nodes_and_jobs(read_requested_nodes)
 
     def _read_nodes_and_jobs(
-        self, read_nodes: Callable[[], tuple[dict[NodeName, SlurmNode], list[InconsistentState]]]
+        self,
+        read_nodes: Callable[[], tuple[dict[NodeName, SlurmNode], list[ItemProcessingFailure]]],
     ) -> SchedulerView:
         self.version()
         as_of = self.now()
         # Both pools are there after the first reading: no later one starts a thread.
-        _ = self._lookup_pool
-        asked = self._jobs_pool.submit(self._read_all_jobs)
+        _ = self._node_lookup_thread_pool
+        asked = self._job_read_thread_pool.submit(self._read_all_jobs)
         try:
             nodes, bad_nodes = read_nodes()
         finally:
@@ -174,15 +183,15 @@ class SlurmCommandReader:
         by = self.show_config().get("PreemptType")
         if by == "preempt/partition_prio":
             return PreemptionOrder(
-                tiers=parse.parse_partition_tiers(self.text("show", "partition", "-o"))
+                tiers=parse.parse_partition_priority_tiers(self.text("show", "partition", "-o"))
             )
         if by == "preempt/qos":
             return PreemptionOrder(
-                qos=parse.parse_preempting_qos(self._read(*_QOS, program="sacctmgr").text)
+                qos=parse.parse_qos_preemption(self._read(*_QOS, program="sacctmgr").text)
             )
         return PreemptionOrder()
 
-    def find_canceler(self, job: SlurmJob) -> str:
+    def find_job_canceler(self, job: SlurmJob) -> str:
         """Return the account that canceled a job's last run, as slurmdbd has it.
 
         "" where slurmctld keeps no accounting there, where slurmdbd does not answer within
@@ -191,11 +200,11 @@ class SlurmCommandReader:
         """
         asked = (*_ENDS, "--jobs", job.shown)
         found = _CANCELED_BY.search(self.runner.run("sacct", *asked, timeout=ACCOUNTING_S).text)
-        return _find_account_name(parse_count(found["uid"])) if found is not None else ""
+        return _find_unix_account_name(parse_count(found["uid"])) if found is not None else ""
 
     def requeue_exit_codes(self) -> frozenset[int]:
         """Return the exit codes of slurm.conf's RequeueExit. Raises Unavailable."""
-        return parse.parse_exit_codes(self.show_config().get("RequeueExit", ""))
+        return parse.parse_requeue_exit_codes(self.show_config().get("RequeueExit", ""))
 
     def leaves(self) -> dict[NodeName, str]:
         """Return the leaf switch or the block of each node; empty where no topology is
@@ -207,10 +216,10 @@ class SlurmCommandReader:
 
     def nodes(self, names: Sequence[str]) -> dict[NodeName, SlurmNode]:
         """Return those of these nodes that slurmctld knows, and whose records can be read."""
-        found, _ = self._read_nodes(names)
+        found, _ = self._read_nodes_in_batches(names)
         return {name: found[name] for name in map(NodeName, names) if name in found}
 
-    def _read_sinfo(
+    def _read_nodes_with_sinfo(
         self, names: Collection[NodeName], known: Mapping[NodeName, SlurmNode]
     ) -> dict[NodeName, SlurmNode] | None:
         """Read these nodes, their state and Reason again; None where that must be read another way.
@@ -223,12 +232,12 @@ class SlurmCommandReader:
 
         slurm_user = self.slurm_user()
 
-        def ask(name: NodeName) -> SlurmNode | None:
+        def read_node_with_sinfo(name: NodeName) -> SlurmNode | None:
             options = ("--noheader", "--all", "--local", "--Node", f"--Format={parse.GLANCE}")
             ran = self._read(*options, f"--nodes={name}", program="sinfo")
             return parse.parse_sinfo_node(ran.text, known[name], slurm_user)
 
-        asked = [self._lookup_pool.submit(ask, name) for name in names]
+        asked = [self._node_lookup_thread_pool.submit(read_node_with_sinfo, name) for name in names]
         wait(asked)
         answers = [each.result() for each in asked]
         seen = [node for node in answers if node is not None]
@@ -236,26 +245,29 @@ class SlurmCommandReader:
 
     def states(self, names: Sequence[NodeName]) -> dict[NodeName, SlurmNode]:
         """Return the nodes with their state and Reason only."""
-        seen = self._read_sinfo(names, {name: SlurmNode(name, "") for name in names})
+        seen = self._read_nodes_with_sinfo(names, {name: SlurmNode(name, "") for name in names})
         return self.nodes(names) if seen is None else seen
 
-    def _read_nodes(
+    def _read_nodes_in_batches(
         self, names: Collection[str]
-    ) -> tuple[dict[NodeName, SlurmNode], list[InconsistentState]]:
+    ) -> tuple[dict[NodeName, SlurmNode], list[ItemProcessingFailure]]:
         found: dict[NodeName, SlurmNode] = {}
-        flaws: list[InconsistentState] = []
-        for batch in split_batches(sorted(set(names)), LOOK):
+        flaws: list[ItemProcessingFailure] = []
+        for batch in split_names_into_batches(sorted(set(names)), LOOK):
             self._look_at(batch, found, flaws)
         return found, flaws
 
     def _look_at(
-        self, names: Sequence[str], found: dict[NodeName, SlurmNode], flaws: list[InconsistentState]
+        self,
+        names: Sequence[str],
+        found: dict[NodeName, SlurmNode],
+        flaws: list[ItemProcessingFailure],
     ) -> None:
         """Read a few nodes. A name that comes twice was forged by who is root on one of them: the
         others are read without it, halving what is asked for, and it alone, when the first line is
         its own."""
         ran = self._read("show", "node", fold_hostlist(names), "-o", known=_is_node_not_found)
-        nodes, bad = self._parse_nodes(ran)
+        nodes, bad = self._parse_scontrol_node_output(ran)
         asked = [node for node in nodes if node.name in names]
         if len(names) == 1 or len({node.name for node in asked}) == len(asked):
             found |= {node.name: node for node in reversed(asked)}
@@ -265,19 +277,19 @@ class SlurmCommandReader:
         self._look_at(names[:half], found, flaws)
         self._look_at(names[half:], found, flaws)
 
-    def job(self, job: JobId) -> JobRecord | None:
+    def job(self, job: JobId) -> SlurmJobRecord | None:
         """Return one job, None where slurmctld says that it does not know the id.
 
         For the leader of a heterogeneous job slurmctld sends all of its components.
         """
-        records = self._read_squeue(f"--jobs={job}", known=_is_invalid_job_id)[0]
+        records = self._read_squeue_job_records(f"--jobs={job}", known=_is_invalid_job_id)[0]
         found = _find_job_record(records, job)
         if found is None:
             return None
         group = group_het_job_components(record.job for record in records).get(job)
         if group is not None:
-            found = JobRecord(merge_het_job_components(group), group)
-        return self._mark_admin_hold(self._add_expedited_flag(found))
+            found = SlurmJobRecord(merge_het_job_components(group), group)
+        return self._mark_admin_hold(self._add_expedited_requeue_flag(found))
 
     def find_jobs(self, ids: Collection[JobId]) -> dict[JobId, SlurmJob]:
         """Return those of these jobs that slurmctld knows, one entry for each task of an array.
@@ -286,13 +298,13 @@ class SlurmCommandReader:
         as well (seen on 22.05), so that record is left out.
         """
         found: dict[JobId, SlurmJob] = {}
-        for batch in split_batches([str(job) for job in sorted(ids)], JOBS_AT_ONCE):
+        for batch in split_names_into_batches([str(job) for job in sorted(ids)], JOBS_AT_ONCE):
             options = "--jobs=" + ",".join(batch)
-            records, _ = self._read_squeue(options, known=_is_invalid_job_id)
+            records, _ = self._read_squeue_job_records(options, known=_is_invalid_job_id)
             found |= {record.job.id: record.job for record in records}
         return merge_heterogeneous_jobs(found)
 
-    def _add_expedited_flag(self, record: JobRecord) -> JobRecord:
+    def _add_expedited_requeue_flag(self, record: SlurmJobRecord) -> SlurmJobRecord:
         """Return a held job with EXPEDITED_REQUEUE among its flags, where it has that."""
         if "REQUEUE_HOLD" not in record.job.flags or self.version()[:2] < EXPEDITED_SINCE:
             return record
@@ -302,13 +314,13 @@ class SlurmCommandReader:
         flags = record.job.flags | {"EXPEDITED_REQUEUE"}
         return replace(record, job=replace(record.job, flags=flags))
 
-    def _mark_admin_hold(self, record: JobRecord) -> JobRecord:
+    def _mark_admin_hold(self, record: SlurmJobRecord) -> SlurmJobRecord:
         """Return a job whose launch failed, with the Reason JobHeldAdmin where an operator has held
         it since: slurmctld keeps its own description then, which all text shows in its place.
 
         Where squeue has no JSON it is taken to be as slurmctld left it.
         """
-        if not record.job.launch_failed:
+        if not record.job.has_launch_failed:
             return record
         ran = self.runner.run("squeue", "--json", f"--jobs={record.job.id}")
         held = ran.ok and parse.parse_squeue_json_reason(ran.out, record.job.id) == _HELD_BY_ADMIN
@@ -316,45 +328,47 @@ class SlurmCommandReader:
 
     def _read_all_nodes(
         self, give_up: Callable[[], bool] | None
-    ) -> tuple[dict[NodeName, SlurmNode], list[InconsistentState]]:
-        nodes, flaws = self._parse_nodes(self._read("show", "node", "-o", give_up=give_up), give_up)
-        known = self._select_known_nodes({node.name for node in nodes})
+    ) -> tuple[dict[NodeName, SlurmNode], list[ItemProcessingFailure]]:
+        nodes, flaws = self._parse_scontrol_node_output(
+            self._read("show", "node", "-o", give_up=give_up), give_up
+        )
+        known = self._select_nodes_known_to_slurm({node.name for node in nodes})
         lines = Counter(node.name for node in nodes)
         found = {node.name: node for node in nodes if node.name in known}
         twice = [name for name in found if lines[name] > 1]
-        again, bad = self._read_nodes(twice)
+        again, bad = self._read_nodes_in_batches(twice)
         return {n: node for n, node in found.items() if lines[n] == 1} | again, [*flaws, *bad]
 
-    def _read_all_jobs(self) -> tuple[dict[JobId, SlurmJob], list[InconsistentState]]:
+    def _read_all_jobs(self) -> tuple[dict[JobId, SlurmJob], list[ItemProcessingFailure]]:
         self._hosts.begin()
-        records, flaws = self._read_squeue()
+        records, flaws = self._read_squeue_job_records()
         return merge_heterogeneous_jobs({record.job.id: record.job for record in records}), flaws
 
-    def _read_squeue(
+    def _read_squeue_job_records(
         self, *options: str, known: Callable[[CommandResult], bool] | None = None
-    ) -> tuple[list[JobRecord], list[InconsistentState]]:
+    ) -> tuple[list[SlurmJobRecord], list[ItemProcessingFailure]]:
         mark, fields = secrets.token_hex(8), parse.list_squeue_fields(self.version())
 
-        def ask(environ: Mapping[str, str]) -> bytes:
+        def run_squeue(environ: Mapping[str, str]) -> bytes:
             ran = self._read(*parse.WORDS, *options, program="squeue", environ=environ, known=known)
             if parse.UNKNOWN in ran.err:
-                raise Unavailable(
+                raise ServiceUnavailable(
                     f"cannot list the jobs with squeue: {ran.err.strip()}",
                     "check Slurm's release: hpctl needs Slurm 22.05 or later",
                 )
             return ran.out
 
-        out = ask(parse.make_squeue_environ(mark, fields))
+        out = run_squeue(parse.make_squeue_format_environment(mark, fields))
         apart = "ExcNodes" not in fields and out.strip()
-        lists = ask(parse.make_exclusion_environ(mark)) if apart else b""
+        lists = run_squeue(parse.make_squeue_exclusion_environment(mark)) if apart else b""
         try:
-            return parse.parse_jobs(out, lists, mark, self._hosts, fields)
-        except parse.IncompleteRecordError as error:
-            raise Unavailable(
+            return parse.parse_squeue_jobs(out, lists, mark, self._hosts, fields)
+        except parse.IncompleteSqueueRecordError as error:
+            raise ServiceUnavailable(
                 f"cannot read squeue's list of jobs: {error}", "run `squeue` to see what it prints"
             ) from error
 
-    def _select_known_nodes(self, found: set[NodeName]) -> set[NodeName]:
+    def _select_nodes_known_to_slurm(self, found: set[NodeName]) -> set[NodeName]:
         """Return those that slurmctld has: a line may be forged for a node that does not exist.
 
         sinfo prints names alone, and is asked when there is a new one. As hostlists: with a line
@@ -367,7 +381,7 @@ class SlurmCommandReader:
         try:
             self._names.update(chain.from_iterable(map(expand_hostlist, listed.split())))
         except HostlistError as error:
-            raise Unavailable(
+            raise ServiceUnavailable(
                 f"cannot read sinfo's list of nodes: {error}", "run `sinfo` to see what it prints"
             ) from error
         strange = found - self._names
@@ -376,12 +390,12 @@ class SlurmCommandReader:
             self._names.update(n for n, r in zip(strange, ran, strict=True) if r.ok)
         return found & self._names
 
-    def _parse_nodes(
+    def _parse_scontrol_node_output(
         self, ran: CommandResult, give_up: Callable[[], bool] | None = None
-    ) -> tuple[list[SlurmNode], list[InconsistentState]]:
-        lines = parse.split_node_lines(ran.text)
-        polite = _iterate_with_pauses(lines, give_up) if self.event else lines
-        return parse.parse_nodes(polite, self.dealt(), self.slurm_user())
+    ) -> tuple[list[SlurmNode], list[ItemProcessingFailure]]:
+        lines = parse.split_scontrol_node_lines(ran.text)
+        polite = _iterate_nodes_with_pauses(lines, give_up) if self.event else lines
+        return parse.parse_scontrol_nodes(polite, self.dealt(), self.slurm_user())
 
     def _read(
         self,
@@ -394,12 +408,12 @@ class SlurmCommandReader:
         """Run a command until it answers. `known` tells an answer that has exit status 1."""
 
         def has_answer(ran: CommandResult) -> bool:
-            return ran.ok or (known is not None and ran.end is CommandEnd.EXITED and known(ran))
+            return ran.ok or (known is not None and ran.end is CommandEndKind.EXITED and known(ran))
 
         ran = self.runner.run(program, *args, environ=environ, give_up=give_up)
         if has_answer(ran):
             return ran
-        if ran.end is CommandEnd.GIVEN_UP:
+        if ran.end is CommandEndKind.GIVEN_UP:
             raise ReadInterrupted(f"{program}: {ran.message}")
         import tenacity  # 7 ms, which a command pays where something is tried again
 
@@ -413,14 +427,14 @@ class SlurmCommandReader:
         ran = tries(lambda: next(before, None) or self.runner.run(program, *args, environ=environ))
         if ran is None or not has_answer(ran):
             message = ran.message if ran else "no answer"
-            raise Unavailable(
+            raise ServiceUnavailable(
                 f"{program} {' '.join(args)}: {message}",
                 "look at `scontrol ping` and slurmctld's log; is SLURM_CONF the right file?",
             )
         return ran
 
 
-def _find_account_name(uid: int) -> str:
+def _find_unix_account_name(uid: int) -> str:
     try:
         return pwd.getpwuid(uid).pw_name
     except (KeyError, OverflowError):
@@ -437,7 +451,7 @@ _LEAF = re.compile(
 """A switch whose ports are nodes, or a block: whatever else there is lies above these."""
 
 
-def _find_job_record(records: Iterable[JobRecord], job: JobId) -> JobRecord | None:
+def _find_job_record(records: Iterable[SlurmJobRecord], job: JobId) -> SlurmJobRecord | None:
     return next((record for record in records if record.job.id == job), None)
 
 
@@ -449,7 +463,9 @@ def _is_invalid_job_id(ran: CommandResult) -> bool:
     return "Invalid job id" in ran.text + ran.err
 
 
-def _iterate_with_pauses(nodes: Iterable[T], give_up: Callable[[], bool] | None) -> Iterator[T]:
+def _iterate_nodes_with_pauses(
+    nodes: Iterable[T], give_up: Callable[[], bool] | None
+) -> Iterator[T]:
     """Yield the same, with pauses for the other threads. Raises Interrupted."""
     for number, node in enumerate(nodes, 1):
         yield node

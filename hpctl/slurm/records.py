@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from hpctl.toolkit.bounds import parse_count
 from hpctl.toolkit.hostlist import HostlistError, expand_hostlist
-from hpctl.toolkit.job_ids import parse_task_ranges
+from hpctl.toolkit.job_ids import parse_array_task_ranges
 from hpctl.vocabulary.demand import NOTHING_KNOWN, Tres
 from hpctl.vocabulary.identity import JobId, NodeName
 from hpctl.vocabulary.slurm_facts import ENDED, SlurmJob
@@ -76,13 +76,17 @@ class HostlistCache:
 
     def __call__(self, text: str) -> tuple[NodeName, ...]:
         """Return the names of a list that slurmctld made."""
-        return self._expand_names(text, None, MAX_NAMES)
+        return self._expand_hostlist_within_limit(text, None, MAX_NAMES)
 
     def of_user(self, uid: int | None, text: str) -> tuple[NodeName, ...]:
         """Return the names of a list that a user wrote."""
-        return self._expand_names(text, -1 if uid is None else uid, MAX_NAMES_OF_USER)
+        return self._expand_hostlist_within_limit(
+            text, -1 if uid is None else uid, MAX_NAMES_OF_USER
+        )
 
-    def _expand_names(self, text: str, whose: int | None, most: int) -> tuple[NodeName, ...]:
+    def _expand_hostlist_within_limit(
+        self, text: str, whose: int | None, most: int
+    ) -> tuple[NodeName, ...]:
         found = self._known.get(text)
         if found is not None or not text:
             return found or ()
@@ -100,7 +104,7 @@ class HostlistCache:
         return found
 
 
-class JobSize(Struct, frozen=True):
+class PendingJobSize(Struct, frozen=True):
     """How large a pending job is; 0 where Slurm does not say.
 
     `nodes` is that of its last run, `least` what it needs at least, by its requested TRES.
@@ -112,7 +116,7 @@ class JobSize(Struct, frozen=True):
     tasks_per_node: int = 0
 
 
-class JobRecord(Struct, frozen=True):
+class SlurmJobRecord(Struct, frozen=True):
     """A job as slurmctld lists it, and how large it is.
 
     `components`: those of a heterogeneous job, each as slurmctld lists it, the leader first.
@@ -120,10 +124,10 @@ class JobRecord(Struct, frozen=True):
 
     job: SlurmJob
     components: tuple[SlurmJob, ...] = ()
-    size: JobSize = field(default_factory=JobSize)
+    size: PendingJobSize = field(default_factory=PendingJobSize)
 
     @property
-    def is_whole_array(self) -> bool:
+    def is_multi_task_array(self) -> bool:
         """Several tasks in one record: no command of ours may touch it."""
         return self.job.array_job != 0 and not self.job.array_task.isdigit()
 
@@ -204,11 +208,11 @@ def parse_array_task_limit(array: str) -> int:
 
     Slurm cuts a long list off with `...`: what is cut off is not counted.
     """
-    count = max(sum(map(len, parse_task_ranges(array))), 1)
+    count = max(sum(map(len, parse_array_task_ranges(array))), 1)
     return min(count, parse_count(array.partition("%")[2]) or count)
 
 
-def parse_node_states(states: list[str]) -> tuple[str, frozenset[str]]:
+def parse_node_state_and_flags(states: list[str]) -> tuple[str, frozenset[str]]:
     """Base state and flags of a node, however the release spells them."""
     base, flags = "UNKNOWN", set()
     for word in states:

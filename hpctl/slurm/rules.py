@@ -45,13 +45,13 @@ from collections.abc import Collection, Iterable
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpctl.faults.hma_marks import MARKS, find_hma_mark, is_mark_fulfilled
-from hpctl.faults.slurm_reasons import find_reason_fault_row, is_closed_by_slurm
-from hpctl.slurm.records import JobRecord
+from hpctl.faults.hma_marks import MARKS, find_hma_reason_mark, is_hma_mark_fulfilled
+from hpctl.faults.slurm_reasons import find_slurm_reason_fault_row, is_node_drained_by_slurm
+from hpctl.slurm.records import SlurmJobRecord
 from hpctl.vocabulary.exclusion_mark import format_exclusion_comment
 from hpctl.vocabulary.identity import JobAttempt, NodeName, RecoveryId
 from hpctl.vocabulary.outcome import HELD, Outcome
-from hpctl.vocabulary.reason import parse_reason_owner
+from hpctl.vocabulary.reason import parse_recovery_id_from_reason
 from hpctl.vocabulary.slurm_facts import ENDED, REQUEUED_AND_HELD, SPECIAL_EXIT, SlurmJob, SlurmNode
 
 COMPLETING = Outcome.rejected(
@@ -62,7 +62,7 @@ ARRAY = Outcome.rejected("array_whole", "this id stands for several tasks of a j
 COMPONENT = Outcome.rejected("het_component", "this id is one component of a heterogeneous job")
 
 
-class StartUpdate(Struct, frozen=True):
+class JobStartUpdate(Struct, frozen=True):
     """One update: set the list of excluded nodes (None: leave it), and start now. `mark` is the
     AdminComment that is set with the list (None: leave it)."""
 
@@ -71,7 +71,7 @@ class StartUpdate(Struct, frozen=True):
     mark: str | None = None
 
 
-class StartPlan(Struct, frozen=True):
+class JobStartPlan(Struct, frozen=True):
     """Send these updates: one for a job, and one for each component of a heterogeneous job whose
     components exclude different nodes.
 
@@ -81,18 +81,18 @@ class StartPlan(Struct, frozen=True):
     """
 
     command_id: str
-    updates: tuple[StartUpdate, ...]
+    updates: tuple[JobStartUpdate, ...]
     release: bool = False
     tasks: int | None = None
     requeue: bool = False
 
 
-def plan_requeue(record: JobRecord | None, attempt: JobAttempt) -> str | Outcome:
+def plan_job_requeue(record: SlurmJobRecord | None, attempt: JobAttempt) -> str | Outcome:
     """Return the job's name for a requeue of this attempt, or what to answer without sending it."""
     if record is None:
         return NO_SUCH_JOB
     job = record.job
-    other = reject_other_attempt(record, attempt)
+    other = reject_mismatched_job_attempt(record, attempt)
     if other is not None:
         return other
     if job.completing:
@@ -100,7 +100,7 @@ def plan_requeue(record: JobRecord | None, attempt: JobAttempt) -> str | Outcome
     if job.state == "PENDING":
         return Outcome.accepted("it is pending already")
     if job.restarts != attempt.restarts:
-        return _make_other_attempt_rejection(f"restart {job.restarts} runs already")
+        return _make_mismatched_attempt_rejection(f"restart {job.restarts} runs already")
     several = _reject_ambiguous_job_id(record)
     if several is not None:
         return several
@@ -125,13 +125,13 @@ def classify_requeue_answer(sent: Outcome) -> Outcome:
 
 
 def plan_job_start(
-    record: JobRecord | None,
+    record: SlurmJobRecord | None,
     exclude: Iterable[NodeName],
     known: Collection[NodeName],
     forgive: Collection[NodeName] = (),
     *,
     elastic: bool = False,
-) -> StartPlan | Outcome:
+) -> JobStartPlan | Outcome:
     """Return what to send so that a requeued job starts at once and elsewhere.
 
     `known` are the node names that slurmctld has, of those in question. `forgive` are nodes
@@ -149,36 +149,38 @@ def plan_job_start(
         return Outcome.rejected("not_pending", f"the job is {job.state}")
     by_slurm = job.reason in ("JobHeldUser", REQUEUED_AND_HELD)
     release = has_expedited_requeue(record) and "REQUEUE_HOLD" in job.flags and by_slurm
-    release = release or job.launch_failed
+    release = release or job.has_launch_failed
     if is_job_held(record) and not release:
         return Outcome.rejected(HELD, f"the job is held ({job.reason}): release it first")
     components = record.components or (job,)
     command_id, tasks = record.command_id, _find_minimum_num_tasks(record) if elastic else None
-    updates = [_plan_component_start(each, tuple(exclude), known, forgive) for each in components]
+    updates = [
+        _plan_job_component_start(each, tuple(exclude), known, forgive) for each in components
+    ]
     if len({(update.exclude, update.mark) for update in updates}) == 1:
         updates = [replace(updates[0], command_id=command_id)]
     ended = any(each.state in ENDED for each in record.components)
-    return StartPlan(command_id, tuple(updates), release, tasks, requeue=ended)
+    return JobStartPlan(command_id, tuple(updates), release, tasks, requeue=ended)
 
 
-def _plan_component_start(
+def _plan_job_component_start(
     job: SlurmJob,
     exclude: Collection[NodeName],
     known: Collection[NodeName],
     forgive: Collection[NodeName],
-) -> StartUpdate:
+) -> JobStartUpdate:
     """Return the update of a job or component; its list is None where it excludes these already."""
-    ours = job.excluded_by_hpctl
+    ours = job.nodes_excluded_by_hpctl
     kept = [name for name in job.excluded if name not in ours or name not in forgive]
     names = tuple(sorted({name for name in (*kept, *exclude) if name in known}))
     if set(names) == set(job.excluded):
-        return StartUpdate(job.shown, None)
+        return JobStartUpdate(job.shown, None)
     marked = [name for name in names if name in ours or name not in job.excluded]
-    return StartUpdate(job.shown, names, format_exclusion_comment(job.admin_comment, marked))
+    return JobStartUpdate(job.shown, names, format_exclusion_comment(job.admin_comment, marked))
 
 
-def classify_start_answer(
-    sent: Outcome, record: JobRecord | None, known: Collection[NodeName]
+def classify_job_start_answer(
+    sent: Outcome, record: SlurmJobRecord | None, known: Collection[NodeName]
 ) -> Outcome:
     """Slurmctld's refusal of a start with its cause where a node that the job excludes is gone.
 
@@ -195,7 +197,7 @@ def classify_start_answer(
     return replace(sent, detail=why)
 
 
-class ExclusionLift(Struct, frozen=True):
+class NodeExclusionLift(Struct, frozen=True):
     """One update that leaves a job or component this list of excluded nodes. `mark`: the
     AdminComment that is set with it (None: leave it)."""
 
@@ -204,9 +206,9 @@ class ExclusionLift(Struct, frozen=True):
     mark: str | None
 
 
-def plan_exclusion_lifts(
-    record: JobRecord | None, nodes: Collection[NodeName], known: Collection[NodeName]
-) -> tuple[ExclusionLift, ...] | Outcome:
+def plan_node_exclusion_lifts(
+    record: SlurmJobRecord | None, nodes: Collection[NodeName], known: Collection[NodeName]
+) -> tuple[NodeExclusionLift, ...] | Outcome:
     """Return what to send so that a pending job may be given these nodes again, where hpctl
     excluded them. `known`: the nodes that slurmctld has; it refuses a list that names another."""
     if record is None:
@@ -221,27 +223,29 @@ def plan_exclusion_lifts(
         return COMPLETING
     components = record.components or (job,)
     lifts = [
-        _plan_exclusion_lift(each, nodes, known) for each in components if each.state not in ENDED
+        _plan_job_exclusion_lift(each, nodes, known)
+        for each in components
+        if each.state not in ENDED
     ]
     updates = tuple(update for update in lifts if update is not None)
     return updates or Outcome.accepted("it excludes none of them by hpctl's order")
 
 
-def _plan_exclusion_lift(
+def _plan_job_exclusion_lift(
     job: SlurmJob, nodes: Collection[NodeName], known: Collection[NodeName]
-) -> ExclusionLift | None:
-    ours = job.excluded_by_hpctl
+) -> NodeExclusionLift | None:
+    ours = job.nodes_excluded_by_hpctl
     if not set(ours).intersection(nodes):
         return None
     kept = [name for name in ours if name not in nodes and name in known]
     theirs = [name for name in job.excluded if name not in ours and name in known]
     exclude = [*theirs, *kept]
-    return ExclusionLift(
+    return NodeExclusionLift(
         job.shown, tuple(sorted(exclude)), format_exclusion_comment(job.admin_comment, kept)
     )
 
 
-def _find_minimum_num_tasks(record: JobRecord) -> int | None:
+def _find_minimum_num_tasks(record: SlurmJobRecord) -> int | None:
     """Return the NumTasks that lets a job have as few nodes as it once asked for; None to leave it.
 
     Seen on 22.05.8: `-N 2-3` alone keeps its range over requeues, whatever NumNodes shows. With
@@ -260,7 +264,7 @@ def format_start_time_argument(after_s: float) -> str:
     return f"StartTime=now+{wait}" if wait > 0 else "StartTime=now"
 
 
-def find_early_hold_outcome(record: JobRecord | None) -> Outcome | None:
+def find_job_hold_outcome_without_sending(record: SlurmJobRecord | None) -> Outcome | None:
     """Return why a job cannot be held, None where it can."""
     if record is None:
         return NO_SUCH_JOB
@@ -272,14 +276,16 @@ def find_early_hold_outcome(record: JobRecord | None) -> Outcome | None:
     return None
 
 
-def find_early_cancel_outcome(record: JobRecord | None, attempt: JobAttempt) -> Outcome | None:
+def find_job_cancel_outcome_without_sending(
+    record: SlurmJobRecord | None, attempt: JobAttempt
+) -> Outcome | None:
     """Return why an attempt, or the next one in the queue, is not cancelled; None where it is."""
     if record is None:
         return NO_SUCH_JOB
     job = record.job
     if job.state in ENDED and not job.completing and job.restarts - attempt.restarts in (0, 1):
         return Outcome.accepted(f"it has ended as {job.state}")
-    other = reject_other_attempt(record, attempt)
+    other = reject_mismatched_job_attempt(record, attempt)
     if other is not None:
         return other
     several = _reject_ambiguous_job_id(record)
@@ -288,35 +294,43 @@ def find_early_cancel_outcome(record: JobRecord | None, attempt: JobAttempt) -> 
     if job.completing:
         return COMPLETING
     if job.restarts - attempt.restarts > (job.state == "PENDING"):
-        return _make_other_attempt_rejection(f"restart {job.restarts} is the job's latest")
+        return _make_mismatched_attempt_rejection(f"restart {job.restarts} is the job's latest")
     return None
 
 
-def find_early_comment_outcome(record: JobRecord | None, attempt: JobAttempt) -> Outcome | None:
+def find_job_comment_outcome_without_sending(
+    record: SlurmJobRecord | None, attempt: JobAttempt
+) -> Outcome | None:
     """Return why nothing is written into the Comment of a job, None where it is."""
     if record is None:
         return NO_SUCH_JOB
     job = record.job
     if job.submit < attempt.submit or job.restarts < attempt.restarts:
-        return _make_other_attempt_rejection(f"it was submitted at {job.submit:%Y-%m-%dT%H:%M:%S}Z")
+        return _make_mismatched_attempt_rejection(
+            f"it was submitted at {job.submit:%Y-%m-%dT%H:%M:%S}Z"
+        )
     return _reject_ambiguous_job_id(record)
 
 
-def find_early_signal_outcome(record: JobRecord | None, attempt: JobAttempt) -> Outcome | None:
+def find_job_signal_outcome_without_sending(
+    record: SlurmJobRecord | None, attempt: JobAttempt
+) -> Outcome | None:
     """Return why an attempt cannot be signalled, None where it can."""
     if record is None:
         return NO_SUCH_JOB
-    other = reject_other_attempt(record, attempt)
+    other = reject_mismatched_job_attempt(record, attempt)
     if other is not None:
         return other
     if record.job.restarts != attempt.restarts:
-        return _make_other_attempt_rejection(f"restart {record.job.restarts} is the job's latest")
-    if not record.job.running or record.job.completing or record.is_whole_array:
+        return _make_mismatched_attempt_rejection(
+            f"restart {record.job.restarts} is the job's latest"
+        )
+    if not record.job.running or record.job.completing or record.is_multi_task_array:
         return Outcome.rejected("not_running", f"the job is {record.job.state}")
     return None
 
 
-def reject_other_attempt(record: JobRecord, attempt: JobAttempt) -> Outcome | None:
+def reject_mismatched_job_attempt(record: SlurmJobRecord, attempt: JobAttempt) -> Outcome | None:
     """Rejected where the id belongs to another submission, or to an attempt before this one.
 
     A requeue resets the submit time and counts a restart, so a later attempt of the same
@@ -324,16 +338,18 @@ def reject_other_attempt(record: JobRecord, attempt: JobAttempt) -> Outcome | No
     """
     job = record.job
     if job.restarts < attempt.restarts:
-        return _make_other_attempt_rejection(f"its restart count is {job.restarts}")
+        return _make_mismatched_attempt_rejection(f"its restart count is {job.restarts}")
     same = job.restarts == attempt.restarts
     if job.submit != attempt.submit if same else job.submit < attempt.submit:
-        return _make_other_attempt_rejection(f"it was submitted at {job.submit:%Y-%m-%dT%H:%M:%S}Z")
+        return _make_mismatched_attempt_rejection(
+            f"it was submitted at {job.submit:%Y-%m-%dT%H:%M:%S}Z"
+        )
     if not same and job.state in ENDED:
-        return _make_other_attempt_rejection(f"restart {job.restarts} has run and ended")
+        return _make_mismatched_attempt_rejection(f"restart {job.restarts} has run and ended")
     return None
 
 
-def format_comment_argument(own: str, why: str) -> str:
+def format_job_comment_argument(own: str, why: str) -> str:
     """Return the `Comment=` of a held job: why, after what the user had written there.
 
     What an earlier hold wrote makes room for it.
@@ -343,32 +359,32 @@ def format_comment_argument(own: str, why: str) -> str:
     return f"Comment={own} | {line}" if own and line not in own else f"Comment={own or line}"
 
 
-def _reject_ambiguous_job_id(record: JobRecord) -> Outcome | None:
+def _reject_ambiguous_job_id(record: SlurmJobRecord) -> Outcome | None:
     """Rejected where the id stands for more than one job, or for less than one."""
     if record.job.het_job and not record.job.components:
         return COMPONENT
-    return ARRAY if record.is_whole_array else None
+    return ARRAY if record.is_multi_task_array else None
 
 
-def has_expedited_requeue(record: JobRecord) -> bool:
+def has_expedited_requeue(record: SlurmJobRecord) -> bool:
     """Submitted with --requeue=expedite, on a controller that has it."""
     return any(flag.startswith("EXPEDIT") for flag in record.job.flags)
 
 
-def is_job_held(record: JobRecord) -> bool:
+def is_job_held(record: SlurmJobRecord) -> bool:
     """Held by its user, an operator or Slurm itself: StartTime would not start it."""
     job = record.job
     return bool(job.flags & {"REQUEUE_HOLD", SPECIAL_EXIT}) or job.reason.startswith("JobHeld")
 
 
-def _make_other_attempt_rejection(why: str) -> Outcome:
+def _make_mismatched_attempt_rejection(why: str) -> Outcome:
     return Outcome.rejected("other_attempt", f"the job id is another attempt's by now: {why}")
 
 
 NO_SUCH_NODE = Outcome.rejected("no_such_node", "slurmctld has no node of this name")
 
 
-def find_early_drain_outcome(node: SlurmNode | None, reason: str) -> Outcome | None:
+def find_drain_outcome_without_sending(node: SlurmNode | None, reason: str) -> Outcome | None:
     """Check a drain: a node that another closed (DRAIN, FAIL, or DOWN by hand) is left to them.
 
     HyperPod's health agent and slurmctld are not others: a node that either closed is taken over,
@@ -377,29 +393,31 @@ def find_early_drain_outcome(node: SlurmNode | None, reason: str) -> Outcome | N
     """
     if node is None:
         return NO_SUCH_NODE
-    bad = _reject_bad_reason(reason)
+    bad = _reject_invalid_node_reason(reason)
     if bad is not None:
         return bad
-    owner = parse_reason_owner(node.reason)
+    owner = parse_recovery_id_from_reason(node.reason)
     removed = node.drained and not node.reason
-    is_unowned = find_hma_mark(node) or is_closed_by_slurm(node) or removed
-    if owner is None and (node.closed or is_downed_by_admin(node)) and not is_unowned:
+    is_unowned = find_hma_reason_mark(node) or is_node_drained_by_slurm(node) or removed
+    if owner is None and (node.closed or is_node_downed_by_admin(node)) and not is_unowned:
         return Outcome.rejected("foreign_drain", f"{node.name} is closed: {node.reason}")
-    if node.drained and owner is not None and owner == parse_reason_owner(reason):
+    if node.drained and owner is not None and owner == parse_recovery_id_from_reason(reason):
         return Outcome.accepted("it is drained already")
     return None
 
 
-def find_early_unmarked_drain_outcome(node: SlurmNode | None, reason: str) -> Outcome | None:
+def find_unmarked_drain_outcome_without_sending(
+    node: SlurmNode | None, reason: str
+) -> Outcome | None:
     """Return as `drain`, for where HyperPod acts on its marks: a marked node is closed, and stays
     so."""
-    if node is not None and find_hma_mark(node):
-        text = f"{node.name} is {_describe_node(node)}: HyperPod acts on that"
+    if node is not None and find_hma_reason_mark(node):
+        text = f"{node.name} is {_describe_node_state(node)}: HyperPod acts on that"
         return Outcome.rejected("marked", text, transient=True)
-    return find_early_drain_outcome(node, reason)
+    return find_drain_outcome_without_sending(node, reason)
 
 
-def find_early_down_outcome(node: SlurmNode | None, reason: str) -> Outcome | None:
+def find_down_outcome_without_sending(node: SlurmNode | None, reason: str) -> Outcome | None:
     """Only a node that is DRAIN with the same recovery's Reason, or that bears this very mark.
 
     DOWN leaves FAIL as it is.
@@ -407,27 +425,33 @@ def find_early_down_outcome(node: SlurmNode | None, reason: str) -> Outcome | No
     if node is None:
         return NO_SUCH_NODE
     if reason in MARKS:
-        ours = node.closed and find_hma_mark(node) == reason
-    elif (bad := _reject_bad_reason(reason)) is not None:
+        ours = node.closed and find_hma_reason_mark(node) == reason
+    elif (bad := _reject_invalid_node_reason(reason)) is not None:
         return bad
     else:
-        ours = node.drained and parse_reason_owner(node.reason) == parse_reason_owner(reason)
+        ours = node.drained and parse_recovery_id_from_reason(
+            node.reason
+        ) == parse_recovery_id_from_reason(reason)
     if not ours:
-        return Outcome.rejected("not_ours", f"{node.name} is {_describe_node(node)}")
+        return Outcome.rejected("not_ours", f"{node.name} is {_describe_node_state(node)}")
     return Outcome.accepted("it is down already") if node.down else None
 
 
-def find_early_owned_resume_outcome(node: SlurmNode | None, recovery: str) -> Outcome | None:
+def find_owned_resume_outcome_without_sending(
+    node: SlurmNode | None, recovery: str
+) -> Outcome | None:
     """Only with that recovery's Reason, or a mark that is spent, and a slurmd that answers."""
     if node is None:
         return NO_SUCH_NODE
-    done = bool(find_hma_mark(node)) and is_mark_fulfilled(node)
-    if not (done or node.in_service) and parse_reason_owner(node.reason) != RecoveryId(recovery):
-        return Outcome.rejected("not_ours", f"{node.name} is {_describe_node(node)}")
-    return find_early_resume_outcome(node)
+    done = bool(find_hma_reason_mark(node)) and is_hma_mark_fulfilled(node)
+    if not (done or node.in_service) and parse_recovery_id_from_reason(node.reason) != RecoveryId(
+        recovery
+    ):
+        return Outcome.rejected("not_ours", f"{node.name} is {_describe_node_state(node)}")
+    return find_resume_outcome_without_sending(node)
 
 
-def find_early_resume_outcome(node: SlurmNode) -> Outcome | None:
+def find_resume_outcome_without_sending(node: SlurmNode) -> Outcome | None:
     """RESUME makes a DOWN node IDLE, whether its slurmd is there or not."""
     if node.in_service:
         return Outcome.accepted("it is in service already")
@@ -437,19 +461,19 @@ def find_early_resume_outcome(node: SlurmNode) -> Outcome | None:
     return None
 
 
-def is_downed_by_admin(node: SlurmNode) -> bool:
+def is_node_downed_by_admin(node: SlurmNode) -> bool:
     """DOWN for a reason that is not slurmctld's own."""
-    return node.down and bool(node.reason) and find_reason_fault_row(node) is None
+    return node.down and bool(node.reason) and find_slurm_reason_fault_row(node) is None
 
 
-def _reject_bad_reason(reason: str) -> Outcome | None:
+def _reject_invalid_node_reason(reason: str) -> Outcome | None:
     """Only Reasons that mark a node as ours, on one line."""
-    if parse_reason_owner(reason) is None or not reason.isprintable():
+    if parse_recovery_id_from_reason(reason) is None or not reason.isprintable():
         return Outcome.rejected("bad_reason", f"not a Reason of ours: {reason!r}")
     return None
 
 
-def _describe_node(node: SlurmNode) -> str:
+def _describe_node_state(node: SlurmNode) -> str:
     return "+".join([node.state, *sorted(node.flags)]) + (
         f" ({node.reason})" if node.reason else ""
     )

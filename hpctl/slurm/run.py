@@ -34,7 +34,7 @@ _WHICH_SLURM = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "SLURM_SACK_SOCK
 """Where slurm.conf is, and by what to prove who asks: without them no command would answer."""
 
 
-class CommandEnd(StrEnum):
+class CommandEndKind(StrEnum):
     """How a command ended."""
 
     EXITED = "exited"
@@ -48,7 +48,7 @@ class CommandResult(Struct, frozen=True):
     """What became of one command. `code` is its exit status, negative for a signal."""
 
     command: tuple[str, ...]
-    end: CommandEnd
+    end: CommandEndKind
     code: int
     out: bytes
     err: str
@@ -57,7 +57,7 @@ class CommandResult(Struct, frozen=True):
     @property
     def ok(self) -> bool:
         """Return whether it ran to its end and reported exit status 0."""
-        return self.end is CommandEnd.EXITED and self.code == 0
+        return self.end is CommandEndKind.EXITED and self.code == 0
 
     @property
     def text(self) -> str:
@@ -67,17 +67,17 @@ class CommandResult(Struct, frozen=True):
     @property
     def message(self) -> str:
         """Return what to show a person: the error text, or how it ended."""
-        if self.end is CommandEnd.EXITED:
+        if self.end is CommandEndKind.EXITED:
             return self.err.strip() or self.text.strip() or f"exit status {self.code}"
         return {
-            CommandEnd.TIMED_OUT: f"no end after {self.seconds:.1f} s",
-            CommandEnd.TOO_LONG: f"more than {MAX_OUTPUT} bytes of output",
-            CommandEnd.NOT_STARTED: self.err,
-            CommandEnd.GIVEN_UP: f"given up after {self.seconds:.1f} s",
+            CommandEndKind.TIMED_OUT: f"no end after {self.seconds:.1f} s",
+            CommandEndKind.TOO_LONG: f"more than {MAX_OUTPUT} bytes of output",
+            CommandEndKind.NOT_STARTED: self.err,
+            CommandEndKind.GIVEN_UP: f"given up after {self.seconds:.1f} s",
         }[self.end]
 
 
-class SlurmRunner(Struct, frozen=True):
+class SlurmCommandRunner(Struct, frozen=True):
     """Runs the commands of one Slurm installation against one cluster.
 
     `bin_dir` is where scontrol is (None: PATH), `conf` the slurm.conf (None: Slurm's own
@@ -106,9 +106,9 @@ class SlurmRunner(Struct, frozen=True):
         conf = self.env().get("SLURM_CONF")
         if conf and not Path(conf).is_file():
             whose = "" if self.conf else ", which SLURM_CONF names"
-            return _make_not_started_result(command, f"there is no {conf}{whose}")
+            return _make_command_not_started_result(command, f"there is no {conf}{whose}")
         if any("\0" in word for word in command):
-            return _make_not_started_result(command, "a NUL character in an argument")
+            return _make_command_not_started_result(command, "a NUL character in an argument")
         try:
             proc = subprocess.Popen(
                 command,
@@ -119,9 +119,11 @@ class SlurmRunner(Struct, frozen=True):
                 start_new_session=True,
             )
         except OSError as error:
-            return _make_not_started_result(command, f"cannot start {program}: {error.strerror}")
+            return _make_command_not_started_result(
+                command, f"cannot start {program}: {error.strerror}"
+            )
         with proc:
-            return _collect_output(command, proc, timeout or self.timeout, give_up)
+            return _collect_command_output(command, proc, timeout or self.timeout, give_up)
 
     def env(self) -> dict[str, str]:
         """Return the environment: the caller's own, less whatever would change what Slurm
@@ -137,11 +139,11 @@ class SlurmRunner(Struct, frozen=True):
         return env
 
 
-def _make_not_started_result(command: Sequence[str], why: str) -> CommandResult:
-    return CommandResult(tuple(command), CommandEnd.NOT_STARTED, -1, b"", why, 0.0)
+def _make_command_not_started_result(command: Sequence[str], why: str) -> CommandResult:
+    return CommandResult(tuple(command), CommandEndKind.NOT_STARTED, -1, b"", why, 0.0)
 
 
-def _collect_output(
+def _collect_command_output(
     command: tuple[str, ...],
     proc: subprocess.Popen[bytes],
     timeout: float,
@@ -150,13 +152,13 @@ def _collect_output(
     """Read both pipes to their end, or kill the process group at a limit."""
     started = time.monotonic()
     out, err = bytearray(), bytearray()
-    end = _read_pipes(proc, out, err, started + timeout, give_up)
-    if end is CommandEnd.EXITED:
+    end = _read_command_pipes(proc, out, err, started + timeout, give_up)
+    if end is CommandEndKind.EXITED:
         try:
             proc.wait(max(started + timeout - time.monotonic(), 0.1))
         except subprocess.TimeoutExpired:
-            end = CommandEnd.TIMED_OUT
-    if end is not CommandEnd.EXITED:
+            end = CommandEndKind.TIMED_OUT
+    if end is not CommandEndKind.EXITED:
         _kill_process_group(proc)
     seconds = time.monotonic() - started
     return CommandResult(
@@ -164,20 +166,20 @@ def _collect_output(
     )
 
 
-def _read_pipes(
+def _read_command_pipes(
     proc: subprocess.Popen[bytes],
     out: bytearray,
     err: bytearray,
     until: float,
     give_up: Callable[[], bool] | None,
-) -> CommandEnd:
+) -> CommandEndKind:
     """Fill `out` and `err` until both pipes end, or a limit is reached."""
-    end = CommandEnd.EXITED
+    end = CommandEndKind.EXITED
     with selectors.DefaultSelector() as pipes:
         for pipe, sink in ((proc.stdout, out), (proc.stderr, err)):
             if pipe is not None:
                 pipes.register(pipe, selectors.EVENT_READ, sink)
-        while pipes.get_map() and end is CommandEnd.EXITED:
+        while pipes.get_map() and end is CommandEndKind.EXITED:
             left = until - time.monotonic()
             wait_s = left if give_up is None else min(left, ASK_EVERY_S)
             for key, _ in pipes.select(max(wait_s, 0)):
@@ -187,11 +189,11 @@ def _read_pipes(
                 elif key.data is out or len(err) < MAX_ERROR:
                     key.data.extend(chunk)
             if len(out) > MAX_OUTPUT:
-                end = CommandEnd.TOO_LONG
+                end = CommandEndKind.TOO_LONG
             elif left <= 0 and pipes.get_map():
-                end = CommandEnd.TIMED_OUT
+                end = CommandEndKind.TIMED_OUT
             elif give_up is not None and pipes.get_map() and give_up():
-                end = CommandEnd.GIVEN_UP
+                end = CommandEndKind.GIVEN_UP
     return end
 
 
@@ -268,18 +270,18 @@ def classify_command_result(ran: CommandResult) -> Outcome:
     """
     if ran.ok:
         return Outcome.accepted()
-    if ran.end is CommandEnd.NOT_STARTED:
+    if ran.end is CommandEndKind.NOT_STARTED:
         return Outcome.rejected("not_started", ran.message, transient=True)
-    if ran.end is not CommandEnd.EXITED:
+    if ran.end is not CommandEndKind.EXITED:
         return Outcome.ambiguous("timeout", ran.message)
     if ran.code < 0:
         return Outcome.ambiguous("killed", f"{ran.command[0]} ended by signal {-ran.code}")
     if not ran.err.strip():
         return Outcome.ambiguous("exit_status", ran.message)
-    return classify_error_text(ran.message)
+    return classify_slurm_error_text(ran.message)
 
 
-def classify_error_text(message: str) -> Outcome:
+def classify_slurm_error_text(message: str) -> Outcome:
     """Return what slurmctld's or libslurm's error text says of the order that it answers."""
     for text, code in _NOT_SENT.items():
         if text in message:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from hpctl.toolkit.hostlist import fold_hostlist
 
 
-def make_step_options(job: int, nodes: Sequence[str], name: str) -> list[str]:
+def make_overlapping_step_options(job: int, nodes: Sequence[str], name: str) -> list[str]:
     """Return srun's options for one task on each of these nodes of a job, which starts at once.
 
     It takes no GPU and no core from the job's other steps. `name`: of the step.

@@ -16,14 +16,14 @@ from click.shell_completion import CompletionItem
 
 from hpctl.toolkit.bounds import parse_duration
 from hpctl.toolkit.errors import HpctlError
-from hpctl.toolkit.output import combine_options
+from hpctl.toolkit.output import combine_click_options
 
 now_option = click.option(
     "--now", is_flag=True, help="Do not wait for the jobs there to end: they are requeued at once."
 )
 
 
-class ParsedArgument(click.ParamType):  # type: ignore[type-arg]
+class ParsedArgumentType(click.ParamType):  # type: ignore[type-arg]
     """An argument that `read` makes a value of. What that raises is a usage error (exit code 2)."""
 
     name = "text"
@@ -41,7 +41,7 @@ class ParsedArgument(click.ParamType):  # type: ignore[type-arg]
             self.fail(message, param, ctx)
 
 
-class PatternType(ParsedArgument):
+class PatternType(ParsedArgumentType):
     """Text that matches a pattern as a whole; `means` says in words what it is, with an example."""
 
     def __init__(self, name: str, pattern: str, means: str) -> None:
@@ -57,7 +57,7 @@ class PatternType(ParsedArgument):
         return text
 
 
-class NodeNamesType(ParsedArgument):
+class NodeNamesType(ParsedArgumentType):
     """A node's name of any kind, or a hostlist of names."""
 
     name = "node"
@@ -98,7 +98,7 @@ def make_usage_error(error: HpctlError) -> click.UsageError:
 
 
 @contextmanager
-def convert_to_usage_errors() -> Iterator[None]:
+def convert_errors_to_usage_errors() -> Iterator[None]:
     """What is wrong with the command line, or with a file named in it, is an error of usage."""
     try:
         yield
@@ -139,7 +139,7 @@ ROLE_ARN = PatternType(
 )
 
 
-class DurationType(ParsedArgument):
+class DurationType(ParsedArgumentType):
     """A length of time, such as `90s`, `30min` or `3h`; in seconds. A bare number is seconds."""
 
     name = "duration"
@@ -160,12 +160,12 @@ class DurationType(ParsedArgument):
         return found
 
 
-aws_options = combine_options(
+aws_options = combine_click_options(
     click.option("--profile", help="A profile of ~/.aws/config."),
     click.option("--region", help="The AWS region."),
     click.option("--endpoint-url", metavar="URL", help="Another endpoint for the SageMaker API."),
 )
-"""Give their values to `open_aws`."""
+"""Give their values to `make_aws_client_for_command`."""
 
 
 spec_argument = click.argument(
@@ -181,7 +181,7 @@ validate_option = click.option(
 )
 
 
-def complete_file(
+def complete_file_path(
     ctx: click.Context,  # noqa: ARG001
     param: click.Parameter | None,  # noqa: ARG001
     incomplete: str,

@@ -49,25 +49,25 @@ def clamp_time_fields(value: object, *names: str) -> None:
     for name in names:
         at: datetime = getattr(value, name)
         if not EARLIEST <= at <= LATEST:
-            _force_set_field(value, name, convert_to_utc(at))
+            _set_frozen_field(value, name, convert_to_utc(at))
 
 
-def clean_text_fields(value: object, *names: str) -> None:
+def make_text_fields_printable(value: object, *names: str) -> None:
     """Make these texts of a frozen value printable; for its `__post_init__`."""
     for name in names:
         text: str = getattr(value, name)
         if _BUT_LINES.search(text):
-            _force_set_field(value, name, make_printable(text, lines=True))
+            _set_frozen_field(value, name, make_printable(text, lines=True))
 
 
-def _force_set_field(value: Any, name: str, to: object) -> None:
+def _set_frozen_field(value: Any, name: str, to: object) -> None:
     # A prolog's program bounds numbers too, and is not to pay for the import.
     from msgspec.structs import force_setattr
 
     force_setattr(value, name, to)
 
 
-def add_seconds(at: datetime, seconds: float) -> datetime:
+def add_seconds_within_bounds(at: datetime, seconds: float) -> datetime:
     """`at` plus seconds, in bounds. What is no number of seconds is never over."""
     try:
         return clamp_time(at + timedelta(seconds=seconds))
@@ -129,7 +129,7 @@ def make_printable(text: str, *, lines: bool = False) -> str:
     return (_BUT_LINES if lines else _UNPRINTABLE).sub("\ufffd", text)
 
 
-def escape_json(text: str) -> str:
+def escape_json_for_terminal(text: str) -> str:
     """JSON whose strings hold nothing that a terminal obeys: the same document, in escapes."""
     return _BUT_LINES.sub(lambda found: _escape_code_point(ord(found[0])), text)
 

@@ -10,7 +10,7 @@ from msgspec import Struct
 from hpctl.toolkit import output
 from hpctl.toolkit.declared_view import Column, Columns, Layout, RowTable, TextLine
 from hpctl.toolkit.output import ExitCode
-from hpctl.toolkit.tables import DIM, color_word, format_counts, style_text
+from hpctl.toolkit.tables import DIM, color_state_word, format_state_counts, style_text
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -20,11 +20,11 @@ LABELS = {"ok": "ok", "note": "note", "warn": "WARN", "fail": "FAIL", "unknown":
 """What the text calls each verdict."""
 
 
-def _format_verdict_label(check: CheckView) -> Text:
-    return color_word(check.verdict, LABELS[check.verdict])
+def _format_check_verdict_label(check: CheckView) -> Text:
+    return color_state_word(check.verdict, LABELS[check.verdict])
 
 
-def _format_finding(check: CheckView) -> Text:
+def _format_check_finding(check: CheckView) -> Text:
     """Return what was found; what is not in order says how to fix it."""
     text = style_text(check.what)
     if check.fix and check.verdict != "ok":
@@ -47,18 +47,23 @@ class CheckView(Struct, frozen=True):
     source: str = ""
 
     columns: ClassVar[Columns] = (
-        Column("", _format_verdict_label),
+        Column("", _format_check_verdict_label),
         Column("", "name"),
-        Column("", _format_finding, fold=True),
+        Column("", _format_check_finding, fold=True),
     )
 
 
-def _format_verdict_counts(view: Any) -> Text:
+def _format_check_verdict_counts(view: Any) -> Text:
     found = [check.verdict for check in view.checks]
-    return format_counts({verdict: found.count(verdict) for verdict in LABELS if verdict in found})
+    return format_state_counts(
+        {verdict: found.count(verdict) for verdict in LABELS if verdict in found}
+    )
 
 
-CHECKLIST: Layout = (RowTable("checks"), TextLine(_format_verdict_counts, gap=True, when="checks"))
+CHECKLIST: Layout = (
+    RowTable("checks"),
+    TextLine(_format_check_verdict_counts, gap=True, when="checks"),
+)
 """The text of any view's `checks`: each of them, then how many have which verdict."""
 
 
@@ -71,6 +76,6 @@ class DoctorView(Struct, frozen=True):
     layout: ClassVar[Layout] = CHECKLIST
 
 
-def choose_exit_code(view: DoctorView) -> ExitCode:
+def choose_doctor_exit_code(view: DoctorView) -> ExitCode:
     """Return the command's exit code."""
     return output.choose_worst_exit_code(check.verdict for check in view.checks)

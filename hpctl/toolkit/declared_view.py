@@ -57,7 +57,7 @@ class Column(Struct, frozen=True):
     when: Cell | None = None
 
 
-class FactRow(Struct, frozen=True):
+class LabeledValueRow(Struct, frozen=True):
     """A name and a value of a view; left out where the value is empty."""
 
     name: str
@@ -65,7 +65,7 @@ class FactRow(Struct, frozen=True):
     style: Style = ""
 
 
-BREAK = FactRow("", "")
+BREAK = LabeledValueRow("", "")
 """A blank line between two facts."""
 
 
@@ -83,10 +83,10 @@ class LayoutPart(Struct, frozen=True, kw_only=True):
     indent: int = 0
 
 
-class FactTable(LayoutPart, frozen=True):
+class LabeledValueTable(LayoutPart, frozen=True):
     """A table of names and values."""
 
-    facts: tuple[FactRow, ...]
+    facts: tuple[LabeledValueRow, ...]
 
 
 class RowTable(LayoutPart, frozen=True):
@@ -112,7 +112,7 @@ class TextLine(LayoutPart, frozen=True):
     unbroken: bool = False
 
 
-class ItemLines(LayoutPart, frozen=True):
+class ItemTextLines(LayoutPart, frozen=True):
     """One line for each item of the cell `items`: by `form`, a template or a function of it.
 
     In a template `{}` is the item, and `{name}` a field of it. What rich itself draws, such as
@@ -129,13 +129,13 @@ class BlankLine(LayoutPart, frozen=True):
     """A blank line, whatever is above it and below it."""
 
 
-class InnerView(LayoutPart, frozen=True):
+class NestedViewPart(LayoutPart, frozen=True):
     """A field that is a view itself, by its own layout."""
 
     view: Cell
 
 
-class RepeatedParts(LayoutPart, frozen=True):
+class RepeatedLayoutParts(LayoutPart, frozen=True):
     """The same parts for each item of the cell `items`; in them, the item is the view."""
 
     items: Cell

@@ -9,15 +9,15 @@ class HpctlError(Exception):
         self.hint = hint
 
 
-class Unavailable(HpctlError):
+class ServiceUnavailable(HpctlError):
     """A read failed: nothing may be concluded from it, least of all that a thing is absent."""
 
 
-class ReadInterrupted(Unavailable):
+class ReadInterrupted(ServiceUnavailable):
     """A long read was given up: something has happened that is more urgent."""
 
 
-class CallRefused(HpctlError):
+class ServiceCallRefused(HpctlError):
     """The answer to a call is no. `code` is the service's own word for it.
 
     An order that is refused was certainly not taken.
@@ -28,7 +28,7 @@ class CallRefused(HpctlError):
         self.code = code
 
 
-class ResourceNotFound(CallRefused):
+class ResourceNotFound(ServiceCallRefused):
     """What a call names is not there: a cluster, a subnet, a role, a bucket."""
 
 
@@ -36,7 +36,7 @@ class OrderOutcomeUnknown(HpctlError):
     """An order was sent, and may or may not be taken: look before it is repeated."""
 
 
-class JournalCorrupt(HpctlError):
+class CorruptJournalError(HpctlError):
     """The journal says something impossible. The daemon stops; it never starts from empty."""
 
 

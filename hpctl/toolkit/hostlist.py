@@ -79,7 +79,7 @@ def is_host_name(name: str) -> bool:
     return len(name) <= 255 and _NAME.match(name) is not None
 
 
-def split_batches(names: Iterable[str], size: int = 100) -> Iterator[tuple[str, ...]]:
+def split_names_into_batches(names: Iterable[str], size: int = 100) -> Iterator[tuple[str, ...]]:
     """Yield the names in order, in tuples of at most `size`."""
     batch: list[str] = []
     for name in names:

@@ -47,7 +47,7 @@ def format_het_component_id(leader: int, offset: int) -> str:
     return f"{leader}+{offset}"
 
 
-def parse_task_ranges(tasks: str) -> Iterator[range]:
+def parse_array_task_ranges(tasks: str) -> Iterator[range]:
     """Yield the tasks that a list as `7`, `1-3`, `0-20:2,9%4` names; nothing for `...` and noise.
 
     Slurm cuts a long list off with `...`.

@@ -20,14 +20,14 @@ class _FastHelpFormatter(click.HelpFormatter):
     def write_usage(self, prog: str, args: str = "", prefix: str | None = None) -> None:
         """The line of the usage."""
         line = f"{prefix or 'Usage: '}{prog} {args}"
-        if not self._fits_width([line]):
+        if not self._are_lines_within_width([line]):
             super().write_usage(prog, args, prefix)
             return
         self.write(f"{'':{self.current_indent}}{line}\n")
 
     def write_text(self, text: str) -> None:
         """A paragraph."""
-        if not self._fits_width([text]):
+        if not self._are_lines_within_width([text]):
             super().write_text(text)
             return
         self.write(f"{'':{self.current_indent}}{text}\n")
@@ -39,21 +39,21 @@ class _FastHelpFormatter(click.HelpFormatter):
         rows = list(rows)
         first = max((len(name) for name, _ in rows), default=0) + col_spacing
         lines = [f"{name:{first}}{text}" for name, text in rows]
-        if first > col_max or not self._fits_width(lines):
+        if first > col_max or not self._are_lines_within_width(lines):
             super().write_dl(rows, col_max, col_spacing)
             return
         self.write("".join(f"{'':{self.current_indent}}{line}\n" for line in lines))
 
-    def _fits_width(self, lines: Iterable[str]) -> bool:
+    def _are_lines_within_width(self, lines: Iterable[str]) -> bool:
         width = self.width - self.current_indent
         return all(len(line) <= width and line.isprintable() for line in lines)
 
 
-class _LazyContext(click.Context):
+class _FastHelpContext(click.Context):
     formatter_class = _FastHelpFormatter
 
 
-class LazyGroup(click.Group):
+class LazyCommandGroup(click.Group):
     """A group by a table: name to (module:attribute, one-line help), in the help's order.
 
     Commands may be added as to any group, too. `sections`: the headings of the help, each with its
@@ -64,7 +64,7 @@ class LazyGroup(click.Group):
     neither listed nor completed.
     """
 
-    context_class = _LazyContext
+    context_class = _FastHelpContext
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class LazyGroup(click.Group):
         """
         if cmd_name not in self.table:
             return super().get_command(ctx, cmd_name)
-        if cmd_name in self.extras and not self._is_installed(cmd_name):
+        if cmd_name in self.extras and not self._is_command_installed(cmd_name):
             if ctx.resilient_parsing:
                 return None
             raise click.ClickException(f"{cmd_name} is not installed: {self.extras[cmd_name]}")
@@ -123,17 +123,17 @@ class LazyGroup(click.Group):
         command = getattr(import_module(module), attribute)
         assert isinstance(command, click.Command)
         if cmd_name in self.subcommands:
-            assert isinstance(command, LazyGroup)
+            assert isinstance(command, LazyCommandGroup)
             return command.extend(self.subcommands[cmd_name])
         return command
 
-    def extend(self, rows: Mapping[str, tuple[str, str]]) -> "LazyGroup":
+    def extend(self, rows: Mapping[str, tuple[str, str]]) -> "LazyCommandGroup":
         """Return this group with more rows in its table."""
         extended = copy(self)
         extended.table = {**self.table, **rows}
         return extended
 
-    def _is_installed(self, command: str) -> bool:
+    def _is_command_installed(self, command: str) -> bool:
         from importlib.util import find_spec
 
         package = self.table[command][0].rpartition(".")[0]
@@ -146,17 +146,17 @@ class LazyGroup(click.Group):
 
         Raises UsageError for a mistyped command, with the nearest ones.
         """
-        args = self._replace_alias(args)
+        args = self._replace_command_alias(args)
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            from hpctl.toolkit.output import suggest_names
+            from hpctl.toolkit.output import suggest_similar_names
 
             known = self.list_commands(ctx)
-            hint = suggest_names(args[0], known, f"see {ctx.command_path} --help", n=2)
+            hint = suggest_similar_names(args[0], known, f"see {ctx.command_path} --help", n=2)
             raise click.UsageError(f"{error.message} {hint[0].upper()}{hint[1:]}", ctx) from None
 
-    def _replace_alias(self, args: list[str]) -> list[str]:
+    def _replace_command_alias(self, args: list[str]) -> list[str]:
         """The longest alias that the words begin with gives way to the words of today."""
         most = max((alias.count(" ") + 1 for alias in self.aliases), default=0)
         for length in range(most, 0, -1):

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 import click
 
 from hpctl.toolkit.bounds import (
-    add_seconds,
+    add_seconds_within_bounds,
     convert_to_utc,
-    escape_json,
+    escape_json_for_terminal,
     make_printable,
     parse_duration,
 )
@@ -59,7 +59,7 @@ class ExitCode(IntEnum):
     CANNOT_TELL = 3
 
 
-def combine_options(*options: Callable[[F], F]) -> Callable[[F], F]:
+def combine_click_options(*options: Callable[[F], F]) -> Callable[[F], F]:
     """Several options as one decorator, in the order of the help."""
     return lambda command: functools.reduce(lambda f, option: option(f), reversed(options), command)
 
@@ -86,17 +86,19 @@ config_option = click.option(
 )
 
 
-def now() -> datetime:
+def get_current_utc_time() -> datetime:
     """Return the wall clock; the only one that read commands look at."""
     return datetime.now(UTC)
 
 
-def to_json(schema: str, view: object) -> str:
+def format_view_json(schema: str, view: object) -> str:
     """Return a view as the documented JSON object: `schema` first, times ISO 8601 in UTC."""
     import msgspec
 
     body = {"schema": f"hpctl.{schema}/1", **msgspec.to_builtins(view, str_keys=True)}
-    return escape_json(msgspec.json.format(msgspec.json.encode(body), indent=2).decode())
+    return escape_json_for_terminal(
+        msgspec.json.format(msgspec.json.encode(body), indent=2).decode()
+    )
 
 
 @overload
@@ -116,15 +118,15 @@ def show_view(
     whose text is not made of facts, tables and lines.
     """
     if as_json:
-        echo(to_json(schema, view))
+        echo(format_view_json(schema, view))
     else:
-        _draw_view(make_console(), draw or draw_declared_view, view)
+        _draw_view_on_console(make_console(), draw or draw_declared_view, view)
 
 
-def draw_on_stderr(draw: Callable[[Console, V], None], value: V) -> None:
+def draw_value_on_stderr(draw: Callable[[Console, V], None], value: V) -> None:
     """Draw where questions are asked: standard output is for the result."""
     # As wide as the result, so that both read alike.
-    _draw_view(make_console(err=True, width=make_console().width), draw, value)
+    _draw_view_on_console(make_console(err=True, width=make_console().width), draw, value)
 
 
 def draw_declared_view(out: Console, view: DeclaredView) -> None:
@@ -134,7 +136,7 @@ def draw_declared_view(out: Console, view: DeclaredView) -> None:
     draw_view(out, view)
 
 
-def _draw_view(on: Console, draw: Callable[[Console, V], None], value: V) -> None:
+def _draw_view_on_console(on: Console, draw: Callable[[Console, V], None], value: V) -> None:
     with on.capture() as drawn:
         draw(on, value)
     # rich fills table cells up with blanks, which are noise in a log or a mail.
@@ -161,7 +163,7 @@ def _make_sanitizing_console_class() -> type[Console]:
     from rich.console import Console
     from rich.segment import Segment
 
-    class CleanConsole(Console):
+    class SanitizingConsole(Console):
         def __init__(self, **how: Any) -> None:
             # Text is data: brackets and colons in it mean nothing.
             super().__init__(markup=False, highlight=False, emoji=False, **how)
@@ -170,7 +172,7 @@ def _make_sanitizing_console_class() -> type[Console]:
             for text, style, control in super().render(renderable, options):
                 yield Segment(text if control else make_printable(text, lines=True), style, control)
 
-    return CleanConsole
+    return SanitizingConsole
 
 
 def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:
@@ -178,7 +180,7 @@ def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:
     click.echo(make_printable(text, lines=True), err=err, nl=nl)
 
 
-def print_exact(text: str, *, nl: bool = True) -> None:
+def print_exact_text(text: str, *, nl: bool = True) -> None:
     """Print what a program reads, as a path: to a program byte by byte, to a terminal cleaned."""
     if sys.stdout.isatty():
         echo(text, nl=nl)
@@ -206,7 +208,7 @@ def prompt(question: str, **how: Any) -> Any:
     return click.prompt(make_printable(question, lines=True), err=True, **how)
 
 
-def wrap_text(text: str, more: int = 0) -> str:
+def wrap_text_to_screen(text: str, more: int = 0) -> str:
     """Return text broken between words where the reader's screen ends; `more` letters follow its
     end."""
     from textwrap import wrap
@@ -246,7 +248,7 @@ class PastTimeType(click.ParamType):  # type: ignore[type-arg]
         text = str(value).strip()
         ago = None if text[-1:].isdecimal() else parse_duration(text)
         if ago is not None:
-            return now() - timedelta(seconds=ago)
+            return get_current_utc_time() - timedelta(seconds=ago)
         try:
             at = parse_iso_time(text)
         except ValueError:
@@ -269,10 +271,10 @@ class FutureTimeType(click.ParamType):  # type: ignore[type-arg]
             return value
         text = str(value).strip()
         if text == "now":
-            return now()
+            return get_current_utc_time()
         after = parse_duration(text[1:]) if text[:1] == "+" and not text[-1:].isdecimal() else None
         if after is not None:
-            return add_seconds(now(), after)
+            return add_seconds_within_bounds(get_current_utc_time(), after)
         try:
             at = parse_iso_time(text)
         except ValueError:
@@ -280,7 +282,7 @@ class FutureTimeType(click.ParamType):  # type: ignore[type-arg]
         return convert_to_utc(at)
 
 
-def suggest_names(name: str, known: Iterable[str], otherwise: str, *, n: int = 3) -> str:
+def suggest_similar_names(name: str, known: Iterable[str], otherwise: str, *, n: int = 3) -> str:
     """`did you mean a or b?`, of what there is; `otherwise` where nothing is near."""
     from difflib import get_close_matches
 
@@ -290,5 +292,5 @@ def suggest_names(name: str, known: Iterable[str], otherwise: str, *, n: int = 3
 
 def make_not_found_error(what: str, name: str, known: Iterable[str]) -> HpctlError:
     """Return the error for a name that nothing has, with the nearest ones that something has."""
-    hint = suggest_names(name, known, f"Run `hpctl {what}` to see the names.")
+    hint = suggest_similar_names(name, known, f"Run `hpctl {what}` to see the names.")
     return HpctlError(f"`hpctl {what}` lists no {name!r}", hint)

@@ -25,12 +25,12 @@ class RateLimiter:
         now = self._monotonic()
         with self._lock:
             if len(self._buckets) > MOST_KEYS:
-                self._drop_full_buckets(now)
+                self._drop_full_token_buckets(now)
             bucket = self._buckets.get(key)
             if bucket is None:
                 bucket = self._buckets[key] = TokenBucket(self._burst, self._per_second)
             return bucket.take(now, amount)
 
-    def _drop_full_buckets(self, now: float) -> None:
+    def _drop_full_token_buckets(self, now: float) -> None:
         kept = {k: b for k, b in self._buckets.items() if b.available(now) < self._burst}
         self._buckets = kept

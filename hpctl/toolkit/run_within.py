@@ -9,7 +9,7 @@ from typing import IO
 from hpctl.toolkit.bounded_child import BoundedSubprocess
 
 
-def run_with_timeout(
+def run_program_with_timeout(
     command: Sequence[str], seconds: float, *, out: IO[bytes], error: IO[bytes] | int | None = None
 ) -> int | None:
     """Run a program with its output in a file and return its exit code; None after `seconds`.

@@ -18,16 +18,16 @@ _LOCAL, _REMOTE, _UID = 1, 2, 7
 """Columns of a line (proc_pid_net(5))."""
 
 
-def find_peer_uid(connection: socket.socket) -> int | None:
+def find_local_peer_uid(connection: socket.socket) -> int | None:
     """Return the uid at the other end, None where that is not on this host.
 
     It is 0 until a process has accepted the connection: ask after the first answer. Raises OSError.
     """
     own, other = (
-        _format_proc_address(connection.getsockname()),
-        _format_proc_address(connection.getpeername()),
+        _format_proc_net_address(connection.getsockname()),
+        _format_proc_net_address(connection.getpeername()),
     )
-    for fields in _read_proc_net_rows():
+    for fields in _read_proc_net_tcp_rows():
         if (
             _strip_mapped_ipv4_prefix(fields[_LOCAL]) == other
             and _strip_mapped_ipv4_prefix(fields[_REMOTE]) == own
@@ -36,7 +36,7 @@ def find_peer_uid(connection: socket.socket) -> int | None:
     return None
 
 
-def _read_proc_net_rows() -> Iterator[list[str]]:
+def _read_proc_net_tcp_rows() -> Iterator[list[str]]:
     for table in _TABLES:
         path = Path("/proc/net") / table
         if not path.exists():  # a kernel without IPv6
@@ -47,7 +47,7 @@ def _read_proc_net_rows() -> Iterator[list[str]]:
                 yield line.split()
 
 
-def _format_proc_address(address: tuple[str, int]) -> str:
+def _format_proc_net_address(address: tuple[str, int]) -> str:
     """Return an address as the kernel writes it: each four bytes as a number of this machine."""
     packed = ipaddress.ip_address(address[0].partition("%")[0]).packed
     words = [packed[at : at + 4] for at in range(0, len(packed), 4)]

@@ -41,27 +41,27 @@ def style_text(value: str, style: str = "") -> Text:
     return Text(value, style)
 
 
-def assemble_text(*parts: str | Text | tuple[str, str]) -> Text:
+def assemble_styled_text(*parts: str | Text | tuple[str, str]) -> Text:
     """Return one text of parts, each a text or a string with its style."""
     from rich.text import Text
 
     return Text.assemble(*parts)
 
 
-def join_texts(between: str, parts: Sequence[Text]) -> Text:
+def join_styled_texts(between: str, parts: Sequence[Text]) -> Text:
     """Texts as one, with the same words between each two of them."""
     return style_text(between).join(parts)
 
 
-def color_word(value: str, shown: str = "") -> Text:
+def color_state_word(value: str, shown: str = "") -> Text:
     """Return a word in the color of its meaning; `-` for nothing."""
     return style_text(shown or value or "-", STYLES.get(value or "-", ""))
 
 
-def format_counts(counts: dict[str, int]) -> Text:
+def format_state_counts(counts: dict[str, int]) -> Text:
     """`2 IDLE, 1 DOWN`, each word in the color of its meaning."""
-    parts = [color_word(name, f"{count} {name}") for name, count in counts.items()]
-    return join_texts(", ", parts) if parts else style_text("none", DIM)
+    parts = [color_state_word(name, f"{count} {name}") for name, count in counts.items()]
+    return join_styled_texts(", ", parts) if parts else style_text("none", DIM)
 
 
 def indent_block(what: RenderableType, depth: int = 2) -> Padding:
@@ -115,7 +115,7 @@ def format_count(number: int | None) -> str:
     return "-" if number is None else str(number)
 
 
-def make_table(*names: Heading) -> Table:
+def make_plain_table(*names: Heading) -> Table:
     """Return a plain table; a column is its heading, or that and rich's options for it."""
     from rich.table import Table
 
@@ -126,7 +126,7 @@ def make_table(*names: Heading) -> Table:
     return table
 
 
-def make_grid(*styles: str) -> Table:
+def make_headingless_grid(*styles: str) -> Table:
     """Columns without headings, one for each style and one more, which wraps."""
     from rich.table import Table
 

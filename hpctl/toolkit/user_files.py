@@ -78,7 +78,7 @@ def _open_path_descriptor(path: str, owner: int, is_kind: IsKind) -> int:
     """Return a descriptor that names the file without opening it (O_PATH). Raises OSError."""
     if not path.startswith("/") or "\0" in path:
         raise OSError(errno.EINVAL, "not an absolute path", path)
-    names = _split_path(path)
+    names = _split_path_components(path)
     place = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     links = 0
     try:
@@ -96,7 +96,7 @@ def _open_path_descriptor(path: str, owner: int, is_kind: IsKind) -> int:
             links += 1
             if status.st_uid != 0 or links > MOST_LINKS:
                 raise OSError(errno.ELOOP, "a link of a user is on the way", path)
-            names = _split_path(target) + names
+            names = _split_path_components(target) + names
             if target.startswith("/"):
                 os.close(place)
                 place = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -109,6 +109,6 @@ def _open_path_descriptor(path: str, owner: int, is_kind: IsKind) -> int:
     return place
 
 
-def _split_path(path: str) -> list[str]:
+def _split_path_components(path: str) -> list[str]:
     """Return the names of a path. `..` stays: the kernel resolves it from the directory reached."""
     return [name for name in path.split("/") if name not in ("", ".")]

@@ -31,7 +31,7 @@ LARGEST = 1 << 20
 """Bytes that are read of such a file; a larger one was not written by hand."""
 
 
-def read_limited_text(path: str | Path, error: type[InvalidFileError]) -> str:
+def read_size_limited_text(path: str | Path, error: type[InvalidFileError]) -> str:
     """Return a file's text. Raises `error` where there is none to read."""
     try:
         with Path(path).open("rb") as file:
@@ -60,7 +60,7 @@ def load_yaml(text: str, path: str, error: type[InvalidFileError]) -> Any:
     try:
         loader = yaml.SafeLoader(text)
         root = loader.get_single_node()
-        twice = list(_find_duplicate_keys(root))
+        twice = list(_find_duplicate_yaml_keys(root))
         data = loader.construct_document(root) if root is not None else None
     except yaml.YAMLError as failed:
         mark = getattr(failed, "problem_mark", None)
@@ -75,7 +75,7 @@ def load_yaml(text: str, path: str, error: type[InvalidFileError]) -> Any:
     return data
 
 
-def _find_duplicate_keys(root: Any) -> Iterator[str]:
+def _find_duplicate_yaml_keys(root: Any) -> Iterator[str]:
     """Of a key that a mapping has twice YAML silently keeps the last, which is never meant."""
     left, visited = [root], set[int]()
     while left:
@@ -95,20 +95,20 @@ def _find_duplicate_keys(root: Any) -> Iterator[str]:
         left += [value for _, value in reversed(node.value)]
 
 
-def format_problems(found: Iterable[tuple[Place, str]], text: str) -> list[str]:
+def format_yaml_problems(found: Iterable[tuple[Place, str]], text: str) -> list[str]:
     """Return each message with its place's name and line in a YAML text, in the text's order."""
     root = yaml.compose(text, Loader=yaml.SafeLoader)
     lines = []
     for loc, message in found:
         args = [str(part) if str(part).isprintable() else repr(part) for part in loc]
         where = ".".join(args) or "(top level)"
-        line = find_place_line(root, loc)
+        line = find_yaml_key_line(root, loc)
         place = f"{where} (line {line})" if line else where
         lines.append((line or 0, f"{place}: {message}"))
     return [line for _, line in sorted(lines, key=lambda pair: pair[0])]
 
 
-def suggest_word(word: str, args: list[str], cutoff: float = 0.6) -> str:
+def suggest_similar_word(word: str, args: list[str], cutoff: float = 0.6) -> str:
     """`; did you mean 'x'?` where one of the words is close."""
     from difflib import get_close_matches  # 4 ms, for a file with a mistake alone
 
@@ -116,7 +116,7 @@ def suggest_word(word: str, args: list[str], cutoff: float = 0.6) -> str:
     return f"; did you mean {found[0]!r}?" if found else ""
 
 
-def find_place_line(node: Any, loc: tuple[Any, ...]) -> int | None:
+def find_yaml_key_line(node: Any, loc: tuple[Any, ...]) -> int | None:
     """Return the line of the deepest key of a place that is in the file."""
     line = None
     for part in loc:
@@ -135,7 +135,7 @@ def find_place_line(node: Any, loc: tuple[Any, ...]) -> int | None:
 
 
 @runtime_checkable
-class ValueCheck(Protocol):
+class ValueConstraint(Protocol):
     """An annotation of a type that people write: what its values must be beside their kind."""
 
     def check(self, value: Any) -> Any:
@@ -164,20 +164,22 @@ def parse_yaml_struct(
     kind: type[_Struct], text: str, path: str, error: type[InvalidFileError]
 ) -> _Struct:
     """Return a struct of a YAML text. Raises `error` with every problem that it has."""
-    found, problems = build_struct(kind, load_yaml_mapping(text, path, error))
+    found, problems = build_struct_from_mapping(kind, load_yaml_mapping(text, path, error))
     if found is None:
-        raise error(path, format_problems(problems, text))
+        raise error(path, format_yaml_problems(problems, text))
     return found
 
 
-def build_struct(kind: type[_Struct], data: Any) -> tuple[_Struct | None, list[tuple[Place, str]]]:
+def build_struct_from_mapping(
+    kind: type[_Struct], data: Any
+) -> tuple[_Struct | None, list[tuple[Place, str]]]:
     """Return a struct of a mapping, or None and what is wrong with it."""
     problems: list[tuple[Place, str]] = []
-    found = _convert_struct(kind, data, (), problems)
+    found = _convert_mapping_to_struct(kind, data, (), problems)
     return (None if problems else found), problems
 
 
-def _convert_struct(
+def _convert_mapping_to_struct(
     kind: type[_Struct], data: Any, place: Place, problems: list[Any]
 ) -> _Struct | None:
     before, values = len(problems), dict[str, Any]()
@@ -190,14 +192,14 @@ def _convert_struct(
     for key, value in data.items():
         here = (*place, key)
         if key not in fields:
-            problems.append((here, f"no such key{suggest_word(str(key), list(fields))}"))
+            problems.append((here, f"no such key{suggest_similar_word(str(key), list(fields))}"))
             continue
         try:
             value = reads[key](value) if key in reads else value
         except ValueError as error:
             problems.append((here, f"{error}{_format_given_value(value)}"))
             continue
-        values[key] = _convert_value(fields[key].type, value, here, problems)
+        values[key] = _convert_yaml_value(fields[key].type, value, here, problems)
     missing = [name for name, field in fields.items() if field.required and name not in data]
     problems += [((*place, name), REQUIRED) for name in missing]
     if len(problems) > before:
@@ -209,7 +211,7 @@ def _convert_struct(
         return None
 
 
-def _convert_value(  # noqa: C901 -- one branch for each kind of type
+def _convert_yaml_value(  # noqa: C901 -- one branch for each kind of type
     kind: Any, data: Any, place: Place, problems: list[Any]
 ) -> Any:
     if get_origin(kind) in (Union, UnionType):
@@ -218,14 +220,14 @@ def _convert_value(  # noqa: C901 -- one branch for each kind of type
         kind = next(one for one in get_args(kind) if one is not type(None))
     base, *meta = get_args(kind) if get_origin(kind) is Annotated else (kind,)
     if _is_struct_type((base,)):
-        return _convert_struct(base, data, place, problems)
+        return _convert_mapping_to_struct(base, data, place, problems)
     inner = get_args(base)
     try:
         if get_origin(base) in (dict, Mapping) and isinstance(data, Mapping):
             msgspec.convert(data, _add_type_bounds(dict[Any, Any], meta))
             key, value = inner
             return {
-                _convert_value(key, k, (*place, k), problems): _convert_value(
+                _convert_yaml_value(key, k, (*place, k), problems): _convert_yaml_value(
                     value, v, (*place, k), problems
                 )
                 for k, v in data.items()
@@ -233,16 +235,17 @@ def _convert_value(  # noqa: C901 -- one branch for each kind of type
         if isinstance(data, float) and not math.isfinite(data):
             raise msgspec.ValidationError(f"should be a finite number (given {data})")
         if isinstance(data, str) and any(getattr(one, "title", "") == "seconds" for one in meta):
-            data = _parse_seconds(data)
+            data = _parse_duration_seconds(data)
         if isinstance(data, list) and _is_list_type(base):
             msgspec.convert(data, _add_type_bounds(list[Any], meta))
             entries = [
-                _convert_value(inner[0], one, (*place, n), problems) for n, one in enumerate(data)
+                _convert_yaml_value(inner[0], one, (*place, n), problems)
+                for n, one in enumerate(data)
             ]
             return {set: set, frozenset: frozenset}.get(get_origin(base), tuple)(entries)
-        found = msgspec.convert(data, kind, dec_hook=_convert_path)
+        found = msgspec.convert(data, kind, dec_hook=_convert_text_to_path)
         for one in meta:
-            if isinstance(one, ValueCheck):
+            if isinstance(one, ValueConstraint):
                 found = _run_value_check(one, found)
         return found
     except msgspec.ValidationError as error:
@@ -266,7 +269,7 @@ def _is_list_type(base: Any) -> bool:
     return get_origin(base) in (list, set, frozenset) or inner[1:] == (...,)
 
 
-def _run_value_check(check: ValueCheck, value: Any) -> Any:
+def _run_value_check(check: ValueConstraint, value: Any) -> Any:
     try:
         return check.check(value)
     except ValueError as error:
@@ -282,7 +285,7 @@ def _is_plain_class(kind: Any) -> bool:
     return isinstance(kind, type) and get_origin(kind) is None
 
 
-def _parse_seconds(text: str) -> float:
+def _parse_duration_seconds(text: str) -> float:
     seconds = parse_duration(text)
     if seconds is None:
         wrong = f"is no time: write seconds, or 30s, 10m, 2h, 1d{_format_given_value(text)}"
@@ -290,7 +293,7 @@ def _parse_seconds(text: str) -> float:
     return seconds
 
 
-def _convert_path(kind: type, value: Any) -> Any:
+def _convert_text_to_path(kind: type, value: Any) -> Any:
     if kind is not Path or not isinstance(value, str):
         raise ValueError("should be text: put it in quotes")
     return Path(value)
@@ -299,9 +302,9 @@ def _convert_path(kind: type, value: Any) -> Any:
 def _translate_msgspec_message(message: str, kind: Any, given: Any) -> str:
     """Return what msgspec says, in the words of the file."""
     if message.startswith("Invalid enum value"):
-        known = [str(one) for one in _list_choices(kind)]
+        known = [str(one) for one in _list_enum_or_literal_values(kind)]
         message = f"should be one of {', '.join(known)}{_format_given_value(given)}"
-        return message + suggest_word(str(given), known, cutoff=0.5)
+        return message + suggest_similar_word(str(given), known, cutoff=0.5)
     found = _EXPECTED.match(message)
     if found is None:
         return message
@@ -316,13 +319,13 @@ def _translate_msgspec_message(message: str, kind: Any, given: Any) -> str:
     return f"should be {_NAMES.get(what, what)}{rest}{quotes}{_format_given_value(given)}"
 
 
-def _list_choices(kind: Any) -> list[Any]:
+def _list_enum_or_literal_values(kind: Any) -> list[Any]:
     """Return the values of the enum or the Literal in a type."""
     if _is_plain_class(kind):
         return list(getattr(kind, "__members__", {}).values())
     choices: list[Any] = []
     for part in get_args(kind):
-        choices += [part] if isinstance(part, str) else _list_choices(part)
+        choices += [part] if isinstance(part, str) else _list_enum_or_literal_values(part)
     return choices
 
 

@@ -69,7 +69,7 @@ NOT_REACHED: Final = ("slurm", "silent")
 says so of each one for a moment after its RESUME, and no rule acts on it."""
 
 
-class Assessment(Struct, frozen=True):
+class NodeAssessment(Struct, frozen=True):
     """What the facts about one generation amount to, and which rule says so.
 
     For SUSPECT, `until` is when it must be looked at again (settling), if there is such a time.

@@ -12,8 +12,13 @@ from msgspec.structs import replace
 from hpctl.toolkit.compat import StrEnum
 from hpctl.vocabulary.identity import InstanceId, NodeName, RecoveryId
 from hpctl.vocabulary.model import Finding
-from hpctl.vocabulary.node_recovery import SCALE_DOWN, NodePhase, NodeRecovery
-from hpctl.vocabulary.recovery import StepKind, StepRecord, TransitionRecord, find_next_phase
+from hpctl.vocabulary.node_recovery import SCALE_DOWN, NodeRecovery, NodeRecoveryPhase
+from hpctl.vocabulary.recovery import (
+    RecoveryStepRecord,
+    RecoveryTransitionRecord,
+    StepKind,
+    find_phase_after_signal,
+)
 
 
 class ChangeKind(StrEnum):
@@ -34,7 +39,7 @@ class ChangeKind(StrEnum):
     """A reservation with the flag MAINT keeps nodes for an admin. The nodes are verified after."""
 
 
-class ChangePhase(StrEnum):
+class ClusterChangePhase(StrEnum):
     """The phase of a change. The last three are ends. SCHEDULED, BEGUN and ENDING are of
     maintenance windows."""
 
@@ -52,10 +57,12 @@ class ChangePhase(StrEnum):
     CANCELLED = "cancelled"
 
 
-ENDS: Final = frozenset({ChangePhase.DONE, ChangePhase.FAILED, ChangePhase.CANCELLED})
+ENDS: Final = frozenset(
+    {ClusterChangePhase.DONE, ClusterChangePhase.FAILED, ClusterChangePhase.CANCELLED}
+)
 
 
-class ChangeSignal(StrEnum):
+class ClusterChangeSignal(StrEnum):
     """An observed fact that moves a change."""
 
     ORDER_TAKEN = "order_taken"
@@ -72,45 +79,175 @@ class ChangeSignal(StrEnum):
     END_ASKED = "end_asked"
 
 
-TRANSITIONS: Final[Mapping[tuple[ChangeKind, ChangePhase, ChangeSignal], ChangePhase]] = {
-    (ChangeKind.ADD, ChangePhase.OPEN, ChangeSignal.ORDER_TAKEN): ChangePhase.ARRIVING,
-    (ChangeKind.ADD, ChangePhase.OPEN, ChangeSignal.REFUSED): ChangePhase.FAILED,
-    (ChangeKind.ADD, ChangePhase.OPEN, ChangeSignal.DEADLINE): ChangePhase.FAILED,
-    (ChangeKind.ADD, ChangePhase.ARRIVING, ChangeSignal.ARRIVED): ChangePhase.DONE,
-    (ChangeKind.ADD, ChangePhase.ARRIVING, ChangeSignal.REFUSED): ChangePhase.FAILED,
-    (ChangeKind.ADD, ChangePhase.ARRIVING, ChangeSignal.DEADLINE): ChangePhase.FAILED,
-    (ChangeKind.BURN_IN, ChangePhase.OPEN, ChangeSignal.ORDER_TAKEN): ChangePhase.TESTING,
-    (ChangeKind.BURN_IN, ChangePhase.OPEN, ChangeSignal.REFUSED): ChangePhase.FAILED,
-    (ChangeKind.BURN_IN, ChangePhase.OPEN, ChangeSignal.IN_USE): ChangePhase.LEAVING,
-    (ChangeKind.BURN_IN, ChangePhase.OPEN, ChangeSignal.DEADLINE): ChangePhase.LEAVING,
-    (ChangeKind.BURN_IN, ChangePhase.TESTING, ChangeSignal.TESTED): ChangePhase.DONE,
-    (ChangeKind.BURN_IN, ChangePhase.TESTING, ChangeSignal.REFUSED): ChangePhase.FAILED,
-    (ChangeKind.BURN_IN, ChangePhase.TESTING, ChangeSignal.IN_USE): ChangePhase.LEAVING,
-    (ChangeKind.BURN_IN, ChangePhase.TESTING, ChangeSignal.DEADLINE): ChangePhase.LEAVING,
-    (ChangeKind.BURN_IN, ChangePhase.LEAVING, ChangeSignal.GONE): ChangePhase.CANCELLED,
-    (ChangeKind.BURN_IN, ChangePhase.LEAVING, ChangeSignal.DEADLINE): ChangePhase.FAILED,
-    (ChangeKind.SPARES, ChangePhase.OPEN, ChangeSignal.SET_SEEN): ChangePhase.DONE,
-    (ChangeKind.SPARES, ChangePhase.OPEN, ChangeSignal.REFUSED): ChangePhase.FAILED,
-    (ChangeKind.SPARES, ChangePhase.OPEN, ChangeSignal.DEADLINE): ChangePhase.FAILED,
-    (ChangeKind.MAINTENANCE, ChangePhase.OPEN, ChangeSignal.RESERVED): ChangePhase.SCHEDULED,
-    (ChangeKind.MAINTENANCE, ChangePhase.OPEN, ChangeSignal.REFUSED): ChangePhase.FAILED,
-    (ChangeKind.MAINTENANCE, ChangePhase.OPEN, ChangeSignal.DEADLINE): ChangePhase.FAILED,
-    (ChangeKind.MAINTENANCE, ChangePhase.OPEN, ChangeSignal.END_ASKED): ChangePhase.ENDING,
-    (ChangeKind.MAINTENANCE, ChangePhase.SCHEDULED, ChangeSignal.BEGAN): ChangePhase.BEGUN,
-    (ChangeKind.MAINTENANCE, ChangePhase.SCHEDULED, ChangeSignal.GONE): ChangePhase.CANCELLED,
+TRANSITIONS: Final[
+    Mapping[tuple[ChangeKind, ClusterChangePhase, ClusterChangeSignal], ClusterChangePhase]
+] = {
+    (
+        ChangeKind.ADD,
+        ClusterChangePhase.OPEN,
+        ClusterChangeSignal.ORDER_TAKEN,
+    ): ClusterChangePhase.ARRIVING,
+    (
+        ChangeKind.ADD,
+        ClusterChangePhase.OPEN,
+        ClusterChangeSignal.REFUSED,
+    ): ClusterChangePhase.FAILED,
+    (
+        ChangeKind.ADD,
+        ClusterChangePhase.OPEN,
+        ClusterChangeSignal.DEADLINE,
+    ): ClusterChangePhase.FAILED,
+    (
+        ChangeKind.ADD,
+        ClusterChangePhase.ARRIVING,
+        ClusterChangeSignal.ARRIVED,
+    ): ClusterChangePhase.DONE,
+    (
+        ChangeKind.ADD,
+        ClusterChangePhase.ARRIVING,
+        ClusterChangeSignal.REFUSED,
+    ): ClusterChangePhase.FAILED,
+    (
+        ChangeKind.ADD,
+        ClusterChangePhase.ARRIVING,
+        ClusterChangeSignal.DEADLINE,
+    ): ClusterChangePhase.FAILED,
+    (
+        ChangeKind.BURN_IN,
+        ClusterChangePhase.OPEN,
+        ClusterChangeSignal.ORDER_TAKEN,
+    ): ClusterChangePhase.TESTING,
+    (
+        ChangeKind.BURN_IN,
+        ClusterChangePhase.OPEN,
+        ClusterChangeSignal.REFUSED,
+    ): ClusterChangePhase.FAILED,
+    (
+        ChangeKind.BURN_IN,
+        ClusterChangePhase.OPEN,
+        ClusterChangeSignal.IN_USE,
+    ): ClusterChangePhase.LEAVING,
+    (
+        ChangeKind.BURN_IN,
+        ClusterChangePhase.OPEN,
+        ClusterChangeSignal.DEADLINE,
+    ): ClusterChangePhase.LEAVING,
+    (
+        ChangeKind.BURN_IN,
+        ClusterChangePhase.TESTING,
+        ClusterChangeSignal.TESTED,
+    ): ClusterChangePhase.DONE,
+    (
+        ChangeKind.BURN_IN,
+        ClusterChangePhase.TESTING,
+        ClusterChangeSignal.REFUSED,
+    ): ClusterChangePhase.FAILED,
+    (
+        ChangeKind.BURN_IN,
+        ClusterChangePhase.TESTING,
+        ClusterChangeSignal.IN_USE,
+    ): ClusterChangePhase.LEAVING,
+    (
+        ChangeKind.BURN_IN,
+        ClusterChangePhase.TESTING,
+        ClusterChangeSignal.DEADLINE,
+    ): ClusterChangePhase.LEAVING,
+    (
+        ChangeKind.BURN_IN,
+        ClusterChangePhase.LEAVING,
+        ClusterChangeSignal.GONE,
+    ): ClusterChangePhase.CANCELLED,
+    (
+        ChangeKind.BURN_IN,
+        ClusterChangePhase.LEAVING,
+        ClusterChangeSignal.DEADLINE,
+    ): ClusterChangePhase.FAILED,
+    (
+        ChangeKind.SPARES,
+        ClusterChangePhase.OPEN,
+        ClusterChangeSignal.SET_SEEN,
+    ): ClusterChangePhase.DONE,
+    (
+        ChangeKind.SPARES,
+        ClusterChangePhase.OPEN,
+        ClusterChangeSignal.REFUSED,
+    ): ClusterChangePhase.FAILED,
+    (
+        ChangeKind.SPARES,
+        ClusterChangePhase.OPEN,
+        ClusterChangeSignal.DEADLINE,
+    ): ClusterChangePhase.FAILED,
+    (
+        ChangeKind.MAINTENANCE,
+        ClusterChangePhase.OPEN,
+        ClusterChangeSignal.RESERVED,
+    ): ClusterChangePhase.SCHEDULED,
+    (
+        ChangeKind.MAINTENANCE,
+        ClusterChangePhase.OPEN,
+        ClusterChangeSignal.REFUSED,
+    ): ClusterChangePhase.FAILED,
+    (
+        ChangeKind.MAINTENANCE,
+        ClusterChangePhase.OPEN,
+        ClusterChangeSignal.DEADLINE,
+    ): ClusterChangePhase.FAILED,
+    (
+        ChangeKind.MAINTENANCE,
+        ClusterChangePhase.OPEN,
+        ClusterChangeSignal.END_ASKED,
+    ): ClusterChangePhase.ENDING,
+    (
+        ChangeKind.MAINTENANCE,
+        ClusterChangePhase.SCHEDULED,
+        ClusterChangeSignal.BEGAN,
+    ): ClusterChangePhase.BEGUN,
+    (
+        ChangeKind.MAINTENANCE,
+        ClusterChangePhase.SCHEDULED,
+        ClusterChangeSignal.GONE,
+    ): ClusterChangePhase.CANCELLED,
     # An admin changed the reservation: another change follows it.
-    (ChangeKind.MAINTENANCE, ChangePhase.SCHEDULED, ChangeSignal.CHANGED): ChangePhase.CANCELLED,
-    (ChangeKind.MAINTENANCE, ChangePhase.SCHEDULED, ChangeSignal.END_ASKED): ChangePhase.ENDING,
-    (ChangeKind.MAINTENANCE, ChangePhase.BEGUN, ChangeSignal.CHANGED): ChangePhase.DONE,
-    (ChangeKind.MAINTENANCE, ChangePhase.BEGUN, ChangeSignal.GONE): ChangePhase.DONE,
-    (ChangeKind.MAINTENANCE, ChangePhase.BEGUN, ChangeSignal.END_ASKED): ChangePhase.ENDING,
-    (ChangeKind.MAINTENANCE, ChangePhase.ENDING, ChangeSignal.GONE): ChangePhase.DONE,
-    (ChangeKind.MAINTENANCE, ChangePhase.ENDING, ChangeSignal.REFUSED): ChangePhase.FAILED,
+    (
+        ChangeKind.MAINTENANCE,
+        ClusterChangePhase.SCHEDULED,
+        ClusterChangeSignal.CHANGED,
+    ): ClusterChangePhase.CANCELLED,
+    (
+        ChangeKind.MAINTENANCE,
+        ClusterChangePhase.SCHEDULED,
+        ClusterChangeSignal.END_ASKED,
+    ): ClusterChangePhase.ENDING,
+    (
+        ChangeKind.MAINTENANCE,
+        ClusterChangePhase.BEGUN,
+        ClusterChangeSignal.CHANGED,
+    ): ClusterChangePhase.DONE,
+    (
+        ChangeKind.MAINTENANCE,
+        ClusterChangePhase.BEGUN,
+        ClusterChangeSignal.GONE,
+    ): ClusterChangePhase.DONE,
+    (
+        ChangeKind.MAINTENANCE,
+        ClusterChangePhase.BEGUN,
+        ClusterChangeSignal.END_ASKED,
+    ): ClusterChangePhase.ENDING,
+    (
+        ChangeKind.MAINTENANCE,
+        ClusterChangePhase.ENDING,
+        ClusterChangeSignal.GONE,
+    ): ClusterChangePhase.DONE,
+    (
+        ChangeKind.MAINTENANCE,
+        ClusterChangePhase.ENDING,
+        ClusterChangeSignal.REFUSED,
+    ): ClusterChangePhase.FAILED,
 }
 
 
 class ChangeOpened(Struct, frozen=True):
-    """`plan_capacity` decided on a change.
+    """`plan_all_capacity_changes` decided on a change.
 
     ADD: `count` instances more in `group`, which has `size` then. SPARES: the group's reservation
     holds `nodes` from now on; `released` is how many of them were given up for the job recovery
@@ -142,10 +279,10 @@ class ClusterChange(Struct, frozen=True):
     """One change as the journal tells it."""
 
     opened: ChangeOpened
-    phase: ChangePhase
+    phase: ClusterChangePhase
     since: datetime
-    steps: tuple[StepRecord, ...] = ()
-    trail: tuple[TransitionRecord, ...] = ()
+    steps: tuple[RecoveryStepRecord, ...] = ()
+    trail: tuple[RecoveryTransitionRecord, ...] = ()
     tests: tuple[Finding, ...] = ()
     """What failed in its burn-in."""
 
@@ -166,39 +303,40 @@ class ClusterChange(Struct, frozen=True):
         return f"{about.kind} {about.node or about.group}"
 
     def on(self, seen: str, at: datetime, why: str, _: object = None) -> ClusterChange:
-        """Return the change after a signal. Raises IllegalSignal for what is not in the table."""
-        signal = ChangeSignal(seen)
-        phase = find_next_phase(TRANSITIONS, self.id, self.opened.kind, self.phase, signal)
-        trail = (*self.trail, TransitionRecord(at, signal, phase, why))
+        """Return the change after a signal. Raises IllegalRecoverySignalError for what is not in
+        the table."""
+        signal = ClusterChangeSignal(seen)
+        phase = find_phase_after_signal(TRANSITIONS, self.id, self.opened.kind, self.phase, signal)
+        trail = (*self.trail, RecoveryTransitionRecord(at, signal, phase, why))
         return replace(self, phase=phase, since=at, trail=trail)
 
 
-def is_awaiting_instances(change: ClusterChange) -> bool:
+def is_change_awaiting_instances(change: ClusterChange) -> bool:
     """Return whether instances may be coming: an order was taken, or its outcome is unknown."""
     return any(s.in_doubt or s.accepted for s in change.steps if s.kind is StepKind.ADD)
 
 
-_PHASES: Final[Mapping[NodePhase, ChangePhase]] = {
-    NodePhase.OPEN: ChangePhase.OPEN,
-    NodePhase.CORDONED: ChangePhase.CLOSED,
-    NodePhase.VACATED: ChangePhase.CLOSED,
-    NodePhase.REMEDYING: ChangePhase.LEAVING,
-    NodePhase.REMOVED: ChangePhase.DONE,
-    NodePhase.RETURNED: ChangePhase.DONE,
-    NodePhase.ESCALATED: ChangePhase.FAILED,
-    NodePhase.CANCELLED: ChangePhase.CANCELLED,
+_PHASES: Final[Mapping[NodeRecoveryPhase, ClusterChangePhase]] = {
+    NodeRecoveryPhase.OPEN: ClusterChangePhase.OPEN,
+    NodeRecoveryPhase.CORDONED: ClusterChangePhase.CLOSED,
+    NodeRecoveryPhase.VACATED: ClusterChangePhase.CLOSED,
+    NodeRecoveryPhase.REMEDYING: ClusterChangePhase.LEAVING,
+    NodeRecoveryPhase.REMOVED: ClusterChangePhase.DONE,
+    NodeRecoveryPhase.RETURNED: ClusterChangePhase.DONE,
+    NodeRecoveryPhase.ESCALATED: ClusterChangePhase.FAILED,
+    NodeRecoveryPhase.CANCELLED: ClusterChangePhase.CANCELLED,
 }
 
 
-def find_removal_phase(rec: NodeRecovery) -> ChangePhase:
+def find_node_removal_phase(rec: NodeRecovery) -> ClusterChangePhase:
     """Return the phase of a group's change of size that a node recovery carries out."""
-    drained = rec.phase in (NodePhase.CORDONED, NodePhase.VACATED)
+    drained = rec.phase in (NodeRecoveryPhase.CORDONED, NodeRecoveryPhase.VACATED)
     if drained and rec.steps and rec.steps[-1].kind is StepKind.RETURN:
-        return ChangePhase.GIVING_BACK
-    return _PHASES.get(rec.phase, ChangePhase.GIVING_BACK)
+        return ClusterChangePhase.GIVING_BACK
+    return _PHASES.get(rec.phase, ClusterChangePhase.GIVING_BACK)
 
 
-def find_removal_kind(rec: NodeRecovery) -> ChangeKind:
+def find_node_removal_kind(rec: NodeRecovery) -> ChangeKind:
     """Return what changes by a node recovery of capacity's."""
     return ChangeKind.REMOVE if rec.rule == SCALE_DOWN else ChangeKind.RETURN
 
@@ -208,11 +346,11 @@ def is_maintenance_window(change: ClusterChange) -> bool:
     return change.opened.kind is ChangeKind.MAINTENANCE
 
 
-def has_window_begun(window: ClusterChange) -> bool:
+def has_maintenance_window_begun(window: ClusterChange) -> bool:
     """Return whether a maintenance window has begun, whatever became of it since."""
-    return any(move.signal == ChangeSignal.BEGAN for move in window.trail)
+    return any(move.signal == ClusterChangeSignal.BEGAN for move in window.trail)
 
 
-def open_change(event: ChangeOpened) -> ClusterChange:
+def create_cluster_change(event: ChangeOpened) -> ClusterChange:
     """Return a change at its beginning."""
-    return ClusterChange(event, ChangePhase.OPEN, event.at)
+    return ClusterChange(event, ClusterChangePhase.OPEN, event.at)

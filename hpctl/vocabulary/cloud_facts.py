@@ -9,7 +9,7 @@ from msgspec import Struct, field
 
 from hpctl.toolkit.compat import StrEnum
 from hpctl.vocabulary.identity import InstanceId, LogicalId, NodeName
-from hpctl.vocabulary.isolation import InconsistentState
+from hpctl.vocabulary.isolation import ItemProcessingFailure
 
 
 class InstanceGroup(Struct, frozen=True):
@@ -78,7 +78,7 @@ class Instance(Struct, frozen=True):
     dns: str = ""
 
 
-class ProviderView(Struct, frozen=True):
+class CloudProviderView(Struct, frozen=True):
     """The provider's list of instances, read at `as_of`.
 
     `present` is false for a cluster without a provider (drain and requeue only).
@@ -96,4 +96,4 @@ class ProviderView(Struct, frozen=True):
     continuous: bool = False
     groups: Mapping[str, InstanceGroup] = field(default_factory=dict)
     unpatched: tuple[str, ...] = ()
-    flaws: tuple[InconsistentState, ...] = ()
+    flaws: tuple[ItemProcessingFailure, ...] = ()

@@ -3,7 +3,7 @@
 from enum import IntEnum
 
 
-class ControllerLogEvent(IntEnum):
+class SlurmctldLogEvent(IntEnum):
     """The most urgent news of some lines of slurmctld's log."""
 
     NONE = 0

@@ -18,7 +18,7 @@ class Tres(Struct, frozen=True):
 NOTHING_KNOWN: Final = Tres()
 
 
-class JobDemand(Struct, frozen=True):
+class JobResourceRequest(Struct, frozen=True):
     """What a pending job asks for; of an array, what each of its `tasks` that wait asks for.
 
     `nodes` at least, `each` on every one of them, `total` on all together. `whole`: no other job

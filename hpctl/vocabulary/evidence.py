@@ -35,7 +35,7 @@ PLACE: Final = (
 """What `evidence.directory` may be: an absolute path, or a bucket of S3 and a prefix in it."""
 
 
-class EvidenceOrder(Struct, frozen=True, forbid_unknown_fields=True):
+class EvidenceCollectionOrder(Struct, frozen=True, forbid_unknown_fields=True):
     """Keep this node's evidence. `until` and `since` in Unix seconds: when the order ends, and when
     the fault was first seen. `remedy` and `why` are what the node writes into its own log."""
 
@@ -47,7 +47,7 @@ class EvidenceOrder(Struct, frozen=True, forbid_unknown_fields=True):
     why: Annotated[str, Meta(max_length=300)] = ""
 
 
-class KeptArchive(Struct, frozen=True):
+class StoredEvidenceArchive(Struct, frozen=True):
     """One archive: where (a path, or `s3://bucket/key`), how many bytes, its SHA-256 in hex."""
 
     path: str
@@ -60,7 +60,7 @@ def is_s3_location(place: str) -> bool:
     return place.startswith("s3://")
 
 
-def format_archive_name(recovery: str) -> str:
+def format_evidence_archive_name(recovery: str) -> str:
     """Return the file name of a recovery's archive."""
     return f"{recovery}.tar.gz"
 
@@ -71,19 +71,19 @@ def find_evidence_finding(recovery: RecoveryId, findings: Iterable[Finding]) -> 
     return next((f for f in findings if f.check == EVIDENCE_CHECK and f.device == recovery), None)
 
 
-def is_archive_kept(answer: Finding) -> bool:
+def is_evidence_archive_stored(answer: Finding) -> bool:
     """Return whether an answer says that an archive of a possible size was kept."""
     match = _ANSWER.fullmatch(answer.evidence)
     bounded = match is not None and parse_count(match[1]) <= MOST_BYTES
     return answer.code == KEPT and answer.verdict is DeviceVerdict.OK and bounded
 
 
-def describe_archive(size: int, sha256: str) -> str:
+def describe_archive_size_and_digest(size: int, sha256: str) -> str:
     """Return an archive's size and digest in the words of the answer."""
     return f"{size} bytes, sha256 {sha256}"
 
 
-def parse_kept_archive(why: str) -> KeptArchive | None:
+def parse_stored_evidence_archive(why: str) -> StoredEvidenceArchive | None:
     """Return the archive that the reason of a recovery's move names; None where it names none."""
     match = _TRAIL.fullmatch(why)
-    return KeptArchive(match[1], parse_count(match[2]), match[3]) if match else None
+    return StoredEvidenceArchive(match[1], parse_count(match[2]), match[3]) if match else None

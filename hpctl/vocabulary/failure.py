@@ -28,7 +28,7 @@ class FailureCause(StrEnum):
     UNKNOWN = "unknown"
 
 
-class Confidence(StrEnum):
+class VerdictConfidence(StrEnum):
     """How sure a verdict is."""
 
     HIGH = "high"
@@ -44,7 +44,7 @@ class FailureVerdict(Struct, frozen=True):
     most telling first. `may_retry`: the job's policy permits another try."""
 
     cause: FailureCause
-    confidence: Confidence
+    confidence: VerdictConfidence
     rank: int | None = None
     node: NodeName | None = None
     reasons: tuple[str, ...] = ()

@@ -3,7 +3,7 @@
 from msgspec import Struct
 
 
-class FastSaveOptions(Struct, frozen=True, omit_defaults=True):
+class FastCheckpointSaveOptions(Struct, frozen=True, omit_defaults=True):
     """What a job asks of fast saves. `dir` may hold placeholders in the Comment.
 
     `memory`: the directory lies in the nodes' memory, and `size` bytes is what saves and copies may

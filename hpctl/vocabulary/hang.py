@@ -19,7 +19,7 @@ OTHERS_GATE: Final = "hang_of_others"
 """The gate of a hold on a job whose hangs another tool or a supervisor looks after."""
 
 
-class Hang(Struct, frozen=True):
+class JobHang(Struct, frozen=True):
     """A run without progress for longer than its past explains. `node`: the one that is odd,
     where exactly one is. `other`: which other program treats its hangs; empty for none."""
 
@@ -29,7 +29,7 @@ class Hang(Struct, frozen=True):
     other: str = ""
 
 
-class StalledRun(Struct, frozen=True):
+class StalledJobRun(Struct, frozen=True):
     """A run of which nothing works. `since`: when it was last seen at work, or first looked at.
     `why`: what its processes do instead, as the agents of its nodes count them."""
 

@@ -16,7 +16,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from hpctl.toolkit.hostlist import fold_hostlist
-from hpctl.vocabulary.cloud_facts import LEAVING, Instance, ProviderView
+from hpctl.vocabulary.cloud_facts import LEAVING, CloudProviderView, Instance
 from hpctl.vocabulary.identity import InstanceId, NodeName
 
 _NODES = 20_000
@@ -24,7 +24,7 @@ _NODES = 20_000
 _IP_HOST = re.compile(r"ip-(\d{1,3})-(\d{1,3})-(\d{1,3})-(\d{1,3})\Z")
 
 
-class InstanceJoin(Struct, frozen=True):
+class InstanceNodeMapping(Struct, frozen=True):
     """`instances`: the one that stands for each node, its `node` set. `unjoined`: of a node or an
     instance id, why it is joined to nothing although something has its address or name.
     `unknown`: the NodeAddrs that are names, and that no instance is known to have.
@@ -34,7 +34,7 @@ class InstanceJoin(Struct, frozen=True):
     unjoined: Mapping[str, str] = field(default_factory=dict)
     unknown: frozenset[str] = frozenset()
 
-    def of(self, provider: ProviderView) -> ProviderView:
+    def of(self, provider: CloudProviderView) -> CloudProviderView:
         """Return the provider's view with each instance's `node` as Slurm calls it; None for
         none."""
         mine = {i.id: i for i in self.instances.values()}
@@ -45,7 +45,7 @@ class InstanceJoin(Struct, frozen=True):
         return replace(provider, instances=named)
 
 
-class _NodeIndex:
+class _SlurmNodeIndex:
     """Slurm's nodes by address, by NodeAddr where that is a name, and by their own name."""
 
     def __init__(self, addresses: Mapping[NodeName, str], resolved: Mapping[str, str]) -> None:
@@ -59,7 +59,9 @@ class _NodeIndex:
             plain = is_ip_address(host)
             for label in () if plain else _list_dns_labels(host):
                 self._by_host.setdefault(label, []).append(name)
-            address = host if plain else parse_host_address(host) or resolved.get(host, "")
+            address = (
+                host if plain else parse_address_from_host_name(host) or resolved.get(host, "")
+            )
             if address:
                 self.known[name] = address
                 self._by_address.setdefault(address, []).append(name)
@@ -84,15 +86,15 @@ class _NodeIndex:
 
 
 def map_instances_to_nodes(
-    provider: ProviderView, addresses: Mapping[NodeName, str], resolved: Mapping[str, str]
-) -> InstanceJoin:
+    provider: CloudProviderView, addresses: Mapping[NodeName, str], resolved: Mapping[str, str]
+) -> InstanceNodeMapping:
     """Join a provider's list to the NodeAddr of each Slurm node; `resolved`: of those, the names'.
 
     An instance on its way out yields to its successor. Of two that live and have one address
     neither is taken, and nor is one whose address several nodes have. An instance that no node of
     Slurm's fits keeps the provider's guess at its name, unless a node of that name is another's.
     """
-    nodes, why = _NodeIndex(addresses, resolved), dict[str, str]()
+    nodes, why = _SlurmNodeIndex(addresses, resolved), dict[str, str]()
     claims: dict[NodeName, list[tuple[int, Instance]]] = {}
     for instance in provider.instances.values():
         rank, found = nodes.of(instance)
@@ -115,7 +117,7 @@ def map_instances_to_nodes(
             why[name] = f"{ids} all have its address or name"
             why.update(dict.fromkeys((i.id for i in rivals), f"so has another: {ids}, of {name}"))
     left = addresses.keys() - nodes.known.keys() - joined.keys()
-    return InstanceJoin(joined, why, frozenset(addresses[name] for name in left) - {""})
+    return InstanceNodeMapping(joined, why, frozenset(addresses[name] for name in left) - {""})
 
 
 def _choose_active_instance(rivals: Iterable[Instance]) -> Instance | None:
@@ -132,13 +134,13 @@ def _choose_active_instance(rivals: Iterable[Instance]) -> Instance | None:
 
 
 @lru_cache(_NODES)
-def parse_host_address(host: str) -> str:
+def parse_address_from_host_name(host: str) -> str:
     """Return the address that a host name of the form ip-10-1-0-3 spells; else nothing."""
     match = _IP_HOST.match(host.partition(".")[0])
     return ".".join(match.groups()) if match else ""
 
 
-def guess_node_name(address: str, dns: str) -> str:
+def guess_hyperpod_node_name(address: str, dns: str) -> str:
     """HyperPod's usual node name: the host's, else the one that the address makes; else nothing."""
     return dns.partition(".")[0] or (f"ip-{address.replace('.', '-')}" if address else "")
 

@@ -18,12 +18,16 @@ from msgspec.structs import replace
 from hpctl.toolkit import bounds
 from hpctl.toolkit.compat import StrEnum
 from hpctl.vocabulary.identity import JobAttempt, JobId, NodeName, RecoveryId
-from hpctl.vocabulary.recovery import StepRecord, TransitionRecord, find_next_phase
-from hpctl.vocabulary.run_policy import RunAction, RunDecision
+from hpctl.vocabulary.recovery import (
+    RecoveryStepRecord,
+    RecoveryTransitionRecord,
+    find_phase_after_signal,
+)
+from hpctl.vocabulary.run_policy import RunAction, RunActionDecision
 from hpctl.vocabulary.trouble import Trouble
 
 
-class JobPhase(StrEnum):
+class JobRecoveryPhase(StrEnum):
     """The phase of a job recovery. The last four are ends."""
 
     HIT = "hit"
@@ -40,10 +44,17 @@ class JobPhase(StrEnum):
     CANCELLED = "cancelled"
 
 
-ENDS: Final = frozenset({JobPhase.RESUMED, JobPhase.HELD, JobPhase.GAVE_UP, JobPhase.CANCELLED})
+ENDS: Final = frozenset(
+    {
+        JobRecoveryPhase.RESUMED,
+        JobRecoveryPhase.HELD,
+        JobRecoveryPhase.GAVE_UP,
+        JobRecoveryPhase.CANCELLED,
+    }
+)
 
 
-class JobSignal(StrEnum):
+class JobRecoverySignal(StrEnum):
     """An observed change that moves a job recovery."""
 
     SUPERVISED = "supervised"
@@ -68,45 +79,58 @@ class JobSignal(StrEnum):
     OPERATOR_CANCELLED = "operator_cancelled"
 
 
-_WAITING: Final = tuple(p for p in JobPhase if p not in ENDS)
-BEFORE_STOP: Final = (JobPhase.HIT, JobPhase.EXCISING, JobPhase.SAVING, JobPhase.STOPPING)
-_BEFORE_START: Final = (*BEFORE_STOP, JobPhase.WATCHING, JobPhase.RELEASED, JobPhase.STARTING)
+REQUEUED_BEFORE_PROOF: Final = "requeued once more before it had proved itself"
+"""Why a recovery ended as failed again, or starts the run again: the job is in the queue."""
 
-TRANSITIONS: Final[Mapping[tuple[JobPhase, JobSignal], JobPhase]] = {
+_WAITING: Final = tuple(p for p in JobRecoveryPhase if p not in ENDS)
+BEFORE_STOP: Final = (
+    JobRecoveryPhase.HIT,
+    JobRecoveryPhase.EXCISING,
+    JobRecoveryPhase.SAVING,
+    JobRecoveryPhase.STOPPING,
+)
+_BEFORE_START: Final = (
+    *BEFORE_STOP,
+    JobRecoveryPhase.WATCHING,
+    JobRecoveryPhase.RELEASED,
+    JobRecoveryPhase.STARTING,
+)
+
+TRANSITIONS: Final[Mapping[tuple[JobRecoveryPhase, JobRecoverySignal], JobRecoveryPhase]] = {
     # A job whose supervisor restarts its step is only watched: it stops when that does not come.
-    (JobPhase.HIT, JobSignal.SUPERVISED): JobPhase.EXCISING,
-    (JobPhase.EXCISING, JobSignal.EXCISED): JobPhase.WATCHING,
-    (JobPhase.EXCISING, JobSignal.STOP_WANTED): JobPhase.STOPPING,
-    (JobPhase.WATCHING, JobSignal.STOP_WANTED): JobPhase.STOPPING,
-    (JobPhase.WATCHING, JobSignal.WENT_ON): JobPhase.RESUMED,
-    (JobPhase.HIT, JobSignal.SAVE_WANTED): JobPhase.SAVING,
-    (JobPhase.HIT, JobSignal.STOP_WANTED): JobPhase.STOPPING,
-    (JobPhase.SAVING, JobSignal.SAVE_OVER): JobPhase.STOPPING,
+    (JobRecoveryPhase.HIT, JobRecoverySignal.SUPERVISED): JobRecoveryPhase.EXCISING,
+    (JobRecoveryPhase.EXCISING, JobRecoverySignal.EXCISED): JobRecoveryPhase.WATCHING,
+    (JobRecoveryPhase.EXCISING, JobRecoverySignal.STOP_WANTED): JobRecoveryPhase.STOPPING,
+    (JobRecoveryPhase.WATCHING, JobRecoverySignal.STOP_WANTED): JobRecoveryPhase.STOPPING,
+    (JobRecoveryPhase.WATCHING, JobRecoverySignal.WENT_ON): JobRecoveryPhase.RESUMED,
+    (JobRecoveryPhase.HIT, JobRecoverySignal.SAVE_WANTED): JobRecoveryPhase.SAVING,
+    (JobRecoveryPhase.HIT, JobRecoverySignal.STOP_WANTED): JobRecoveryPhase.STOPPING,
+    (JobRecoveryPhase.SAVING, JobRecoverySignal.SAVE_OVER): JobRecoveryPhase.STOPPING,
     # Nothing has stopped it yet, and its supervisor has restarted its step meanwhile.
-    (JobPhase.STOPPING, JobSignal.WENT_ON): JobPhase.RESUMED,
-    (JobPhase.STOPPING, JobSignal.QUEUED): JobPhase.RELEASED,
-    (JobPhase.RELEASED, JobSignal.STARTED): JobPhase.STARTING,
+    (JobRecoveryPhase.STOPPING, JobRecoverySignal.WENT_ON): JobRecoveryPhase.RESUMED,
+    (JobRecoveryPhase.STOPPING, JobRecoverySignal.QUEUED): JobRecoveryPhase.RELEASED,
+    (JobRecoveryPhase.RELEASED, JobRecoverySignal.STARTED): JobRecoveryPhase.STARTING,
     # slurmctld died within seconds of the requeue, and knows of none.
     **{
-        (p, JobSignal.STOP_WANTED): JobPhase.STOPPING
-        for p in (JobPhase.RELEASED, JobPhase.STARTING, JobPhase.PROVING)
+        (p, JobRecoverySignal.STOP_WANTED): JobRecoveryPhase.STOPPING
+        for p in (JobRecoveryPhase.RELEASED, JobRecoveryPhase.STARTING, JobRecoveryPhase.PROVING)
     },
-    (JobPhase.RELEASED, JobSignal.HELD): JobPhase.HELD,
-    (JobPhase.PROVING, JobSignal.PROVED): JobPhase.RESUMED,
-    (JobPhase.PROVING, JobSignal.FAILED_AGAIN): JobPhase.GAVE_UP,
+    (JobRecoveryPhase.RELEASED, JobRecoverySignal.HELD): JobRecoveryPhase.HELD,
+    (JobRecoveryPhase.PROVING, JobRecoverySignal.PROVED): JobRecoveryPhase.RESUMED,
+    (JobRecoveryPhase.PROVING, JobRecoverySignal.FAILED_AGAIN): JobRecoveryPhase.GAVE_UP,
     # Slurm put the run back in the queue with its begin delay, and no node is to blame.
-    (JobPhase.PROVING, JobSignal.REQUEUED_AGAIN): JobPhase.RELEASED,
+    (JobRecoveryPhase.PROVING, JobRecoverySignal.REQUEUED_AGAIN): JobRecoveryPhase.RELEASED,
     # Slurm may be quicker than we are (expedited requeue, an operator): running is running.
-    **{(p, JobSignal.RUNNING_SEEN): JobPhase.PROVING for p in _BEFORE_START},
-    **{(p, JobSignal.FINISHED): JobPhase.RESUMED for p in _WAITING},
-    **{(p, JobSignal.GONE): JobPhase.CANCELLED for p in _WAITING},
+    **{(p, JobRecoverySignal.RUNNING_SEEN): JobRecoveryPhase.PROVING for p in _BEFORE_START},
+    **{(p, JobRecoverySignal.FINISHED): JobRecoveryPhase.RESUMED for p in _WAITING},
+    **{(p, JobRecoverySignal.GONE): JobRecoveryPhase.CANCELLED for p in _WAITING},
     # What `hangs` of the configuration had ended is its owner's.
-    (JobPhase.HIT, JobSignal.ENDED): JobPhase.GAVE_UP,
+    (JobRecoveryPhase.HIT, JobRecoverySignal.ENDED): JobRecoveryPhase.GAVE_UP,
     # A job that nothing has stopped yet is not touched once its node is no longer treated.
-    **{(p, JobSignal.CALLED_OFF): JobPhase.CANCELLED for p in BEFORE_STOP},
-    **{(p, JobSignal.REFUSED): JobPhase.GAVE_UP for p in _WAITING},
-    **{(p, JobSignal.DEADLINE): JobPhase.GAVE_UP for p in _WAITING},
-    **{(p, JobSignal.OPERATOR_CANCELLED): JobPhase.CANCELLED for p in _WAITING},
+    **{(p, JobRecoverySignal.CALLED_OFF): JobRecoveryPhase.CANCELLED for p in BEFORE_STOP},
+    **{(p, JobRecoverySignal.REFUSED): JobRecoveryPhase.GAVE_UP for p in _WAITING},
+    **{(p, JobRecoverySignal.DEADLINE): JobRecoveryPhase.GAVE_UP for p in _WAITING},
+    **{(p, JobRecoverySignal.OPERATOR_CANCELLED): JobRecoveryPhase.CANCELLED for p in _WAITING},
 }
 
 
@@ -119,7 +143,7 @@ class JobRecovery(Struct, frozen=True):
     cause: RecoveryId
     bad_nodes: tuple[NodeName, ...]
     opened: datetime
-    phase: JobPhase
+    phase: JobRecoveryPhase
     since: datetime
     name: str = ""
     user: str = ""
@@ -138,8 +162,8 @@ class JobRecovery(Struct, frozen=True):
     known_as: str = ""
     lift: tuple[NodeName, ...] = ()
     note: str = ""
-    steps: tuple[StepRecord, ...] = ()
-    trail: tuple[TransitionRecord, ...] = ()
+    steps: tuple[RecoveryStepRecord, ...] = ()
+    trail: tuple[RecoveryTransitionRecord, ...] = ()
 
     @property
     def key(self) -> JobId:
@@ -159,7 +183,7 @@ class JobRecovery(Struct, frozen=True):
     @property
     def has_lost_node(self) -> bool:
         """Return whether its run has lost a node and continues only under its own supervisor."""
-        return any(move.signal == JobSignal.EXCISED for move in self.trail)
+        return any(move.signal == JobRecoverySignal.EXCISED for move in self.trail)
 
     @property
     def is_without_fault(self) -> bool:
@@ -167,17 +191,21 @@ class JobRecovery(Struct, frozen=True):
         return bool(self.lift or self.note)
 
     @property
-    def has_left_run_running(self) -> bool:
+    def has_ended_without_stopping_run(self) -> bool:
         """It ended without stopping the run, which may therefore be hit again."""
         if self.is_without_fault:
             return True
-        return any(move.signal in (JobSignal.WENT_ON, JobSignal.CALLED_OFF) for move in self.trail)
+        return any(
+            move.signal in (JobRecoverySignal.WENT_ON, JobRecoverySignal.CALLED_OFF)
+            for move in self.trail
+        )
 
     def on(self, seen: str, at: datetime, why: str, _: object = None) -> JobRecovery:
-        """Return the recovery after a signal. Raises IllegalSignal for a pair not in the table."""
-        signal = JobSignal(seen)
-        phase = find_next_phase(TRANSITIONS, self.id, self.phase, signal)
-        trail = (*self.trail, TransitionRecord(at, signal, phase, why))
+        """Return the recovery after a signal. Raises IllegalRecoverySignalError for a pair not in
+        the table."""
+        signal = JobRecoverySignal(seen)
+        phase = find_phase_after_signal(TRANSITIONS, self.id, self.phase, signal)
+        trail = (*self.trail, RecoveryTransitionRecord(at, signal, phase, why))
         return replace(self, phase=phase, since=at, trail=trail)
 
 
@@ -215,7 +243,7 @@ class JobReport(Struct, frozen=True):
     progress: int | None = None
 
     def __post_init__(self) -> None:
-        bounds.clean_text_fields(self, "why")
+        bounds.make_text_fields_printable(self, "why")
 
     @property
     def is_cause_only_report(self) -> bool:
@@ -228,7 +256,9 @@ class JobReport(Struct, frozen=True):
         )
 
     @classmethod
-    def of(cls, job: JobId, restarts: int, trouble: Trouble, answer: RunDecision) -> JobReport:
+    def of(
+        cls, job: JobId, restarts: int, trouble: Trouble, answer: RunActionDecision
+    ) -> JobReport:
         """Return the report of a trouble that `decide` has answered: REQUEUE and HOLD become
         wishes."""
         return cls(

@@ -74,7 +74,7 @@ class Finding(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         bounds.clamp_time_fields(self, "first", "last")
-        bounds.clean_text_fields(self, "device", "code", "detail", "evidence")
+        bounds.make_text_fields_printable(self, "device", "code", "detail", "evidence")
 
 
 class AgentReport(Struct, frozen=True):

@@ -19,10 +19,15 @@ from hpctl.toolkit.compat import StrEnum
 from hpctl.vocabulary.assessment import Remedy, Urgency
 from hpctl.vocabulary.identity import LogicalId, NodeGeneration, NodeName, RecoveryId, RuleId
 from hpctl.vocabulary.model import Finding
-from hpctl.vocabulary.recovery import StepKind, StepRecord, TransitionRecord, find_next_phase
+from hpctl.vocabulary.recovery import (
+    RecoveryStepRecord,
+    RecoveryTransitionRecord,
+    StepKind,
+    find_phase_after_signal,
+)
 
 
-class NodePhase(StrEnum):
+class NodeRecoveryPhase(StrEnum):
     """The phase of a node recovery. The last four are ends."""
 
     OPEN = "open"
@@ -39,14 +44,19 @@ class NodePhase(StrEnum):
     CANCELLED = "cancelled"
 
 
-IN_TEST: Final = (NodePhase.ACCEPTING, NodePhase.UNRESERVING)
+IN_TEST: Final = (NodeRecoveryPhase.ACCEPTING, NodeRecoveryPhase.UNRESERVING)
 """A node is resumed here inside a reservation of hpctl's."""
 ENDS: Final = frozenset(
-    {NodePhase.RETURNED, NodePhase.REMOVED, NodePhase.ESCALATED, NodePhase.CANCELLED}
+    {
+        NodeRecoveryPhase.RETURNED,
+        NodeRecoveryPhase.REMOVED,
+        NodeRecoveryPhase.ESCALATED,
+        NodeRecoveryPhase.CANCELLED,
+    }
 )
 
 
-class NodeSignal(StrEnum):
+class NodeRecoverySignal(StrEnum):
     """An observed change that moves a node recovery."""
 
     CORDON_SEEN = "cordon_seen"
@@ -85,101 +95,110 @@ class NodeSignal(StrEnum):
     OPERATOR_CANCELLED = "operator_cancelled"
 
 
-MAINTENANCE: Final = (NodeSignal.MAINTENANCE_BEGAN, NodeSignal.MAINTENANCE_ENDED)
-_WAITING: Final = tuple(p for p in NodePhase if p not in ENDS)
-_UNTOUCHED: Final = (NodePhase.OPEN, NodePhase.CORDONED, NodePhase.VACATED)
-_MAY_END: Final = tuple(p for p in _WAITING if p is not NodePhase.ACCEPTING)
+MAINTENANCE: Final = (NodeRecoverySignal.MAINTENANCE_BEGAN, NodeRecoverySignal.MAINTENANCE_ENDED)
+_WAITING: Final = tuple(p for p in NodeRecoveryPhase if p not in ENDS)
+_UNTOUCHED: Final = (NodeRecoveryPhase.OPEN, NodeRecoveryPhase.CORDONED, NodeRecoveryPhase.VACATED)
+_MAY_END: Final = tuple(p for p in _WAITING if p is not NodeRecoveryPhase.ACCEPTING)
 _ENDING: Final = {
-    NodeSignal.NEEDS_HUMAN: NodePhase.ESCALATED,
-    NodeSignal.DEADLINE: NodePhase.ESCALATED,
-    NodeSignal.NODE_GONE: NodePhase.CANCELLED,
-    NodeSignal.OPERATOR_TOOK_OVER: NodePhase.CANCELLED,
-    NodeSignal.OPERATOR_CANCELLED: NodePhase.CANCELLED,
+    NodeRecoverySignal.NEEDS_HUMAN: NodeRecoveryPhase.ESCALATED,
+    NodeRecoverySignal.DEADLINE: NodeRecoveryPhase.ESCALATED,
+    NodeRecoverySignal.NODE_GONE: NodeRecoveryPhase.CANCELLED,
+    NodeRecoverySignal.OPERATOR_TOOK_OVER: NodeRecoveryPhase.CANCELLED,
+    NodeRecoverySignal.OPERATOR_CANCELLED: NodeRecoveryPhase.CANCELLED,
 }
 
-TEST_ASKS: Final[Mapping[NodeSignal, Remedy]] = {
-    NodeSignal.TEST_ASKS_RESET: Remedy.RESET_GPU,
-    NodeSignal.TEST_ASKS_REBOOT: Remedy.REBOOT,
-    NodeSignal.TEST_ASKS_REPLACE: Remedy.REPLACE,
+TEST_ASKS: Final[Mapping[NodeRecoverySignal, Remedy]] = {
+    NodeRecoverySignal.TEST_ASKS_RESET: Remedy.RESET_GPU,
+    NodeRecoverySignal.TEST_ASKS_REBOOT: Remedy.REBOOT,
+    NodeRecoverySignal.TEST_ASKS_REPLACE: Remedy.REPLACE,
 }
 """The remedy that a failed test names; `test_failed` names none."""
 
-TRANSITIONS: Final[Mapping[tuple[NodePhase, NodeSignal], NodePhase]] = {
-    (NodePhase.OPEN, NodeSignal.CORDON_SEEN): NodePhase.CORDONED,
-    (NodePhase.CORDONED, NodeSignal.JOBS_GONE): NodePhase.VACATED,
+TRANSITIONS: Final[Mapping[tuple[NodeRecoveryPhase, NodeRecoverySignal], NodeRecoveryPhase]] = {
+    (NodeRecoveryPhase.OPEN, NodeRecoverySignal.CORDON_SEEN): NodeRecoveryPhase.CORDONED,
+    (NodeRecoveryPhase.CORDONED, NodeRecoverySignal.JOBS_GONE): NodeRecoveryPhase.VACATED,
     # The gate that held the remedy passes. The deadline of the phase starts again.
-    (NodePhase.VACATED, NodeSignal.REMEDY_ALLOWED): NodePhase.VACATED,
+    (NodeRecoveryPhase.VACATED, NodeRecoverySignal.REMEDY_ALLOWED): NodeRecoveryPhase.VACATED,
     # The remedy may destroy the node now: what it shows was kept, or why nothing was is known.
-    (NodePhase.VACATED, NodeSignal.EVIDENCE_KEPT): NodePhase.VACATED,
-    (NodePhase.VACATED, NodeSignal.NO_EVIDENCE): NodePhase.VACATED,
-    (NodePhase.VACATED, NodeSignal.REMEDY_ACCEPTED): NodePhase.REMEDYING,
-    (NodePhase.VACATED, NodeSignal.NOTHING_TO_REMEDY): NodePhase.VERIFYING,
-    (NodePhase.REMEDYING, NodeSignal.RESET_SEEN): NodePhase.VERIFYING,
-    (NodePhase.REMEDYING, NodeSignal.NEW_GENERATION_SEEN): NodePhase.REJOINING,
+    (NodeRecoveryPhase.VACATED, NodeRecoverySignal.EVIDENCE_KEPT): NodeRecoveryPhase.VACATED,
+    (NodeRecoveryPhase.VACATED, NodeRecoverySignal.NO_EVIDENCE): NodeRecoveryPhase.VACATED,
+    (NodeRecoveryPhase.VACATED, NodeRecoverySignal.REMEDY_ACCEPTED): NodeRecoveryPhase.REMEDYING,
+    (NodeRecoveryPhase.VACATED, NodeRecoverySignal.NOTHING_TO_REMEDY): NodeRecoveryPhase.VERIFYING,
+    (NodeRecoveryPhase.REMEDYING, NodeRecoverySignal.RESET_SEEN): NodeRecoveryPhase.VERIFYING,
+    (
+        NodeRecoveryPhase.REMEDYING,
+        NodeRecoverySignal.NEW_GENERATION_SEEN,
+    ): NodeRecoveryPhase.REJOINING,
     # A deletion: the instance leaves, and no other takes its place.
-    (NodePhase.REMEDYING, NodeSignal.INSTANCE_GONE): NodePhase.REMOVED,
-    (NodePhase.REJOINING, NodeSignal.REJOINED): NodePhase.VERIFYING,
+    (NodeRecoveryPhase.REMEDYING, NodeRecoverySignal.INSTANCE_GONE): NodeRecoveryPhase.REMOVED,
+    (NodeRecoveryPhase.REJOINING, NodeRecoverySignal.REJOINED): NodeRecoveryPhase.VERIFYING,
     # A second new generation while we wait for the first: the provider itself tried again.
-    (NodePhase.REJOINING, NodeSignal.NEW_GENERATION_SEEN): NodePhase.REJOINING,
-    (NodePhase.VERIFYING, NodeSignal.FAULT_AGAIN): NodePhase.VACATED,
+    (
+        NodeRecoveryPhase.REJOINING,
+        NodeRecoverySignal.NEW_GENERATION_SEEN,
+    ): NodeRecoveryPhase.REJOINING,
+    (NodeRecoveryPhase.VERIFYING, NodeRecoverySignal.FAULT_AGAIN): NodeRecoveryPhase.VACATED,
     # The GPU cannot be reset, or the machine did not come back from our reboot: on to the next
     # rung, not to a person yet.
-    (NodePhase.VACATED, NodeSignal.RESET_IN_VAIN): NodePhase.VACATED,
-    (NodePhase.REMEDYING, NodeSignal.RESET_IN_VAIN): NodePhase.VACATED,
-    (NodePhase.REJOINING, NodeSignal.RESET_IN_VAIN): NodePhase.VACATED,
-    (NodePhase.REMEDYING, NodeSignal.REBOOT_IN_VAIN): NodePhase.VACATED,
-    (NodePhase.REJOINING, NodeSignal.REBOOT_IN_VAIN): NodePhase.VACATED,
-    (NodePhase.VERIFYING, NodeSignal.RETURN_SEEN): NodePhase.RETURNED,
-    (NodePhase.VERIFYING, NodeSignal.ACCEPTANCE_DUE): NodePhase.ACCEPTING,
+    (NodeRecoveryPhase.VACATED, NodeRecoverySignal.RESET_IN_VAIN): NodeRecoveryPhase.VACATED,
+    (NodeRecoveryPhase.REMEDYING, NodeRecoverySignal.RESET_IN_VAIN): NodeRecoveryPhase.VACATED,
+    (NodeRecoveryPhase.REJOINING, NodeRecoverySignal.RESET_IN_VAIN): NodeRecoveryPhase.VACATED,
+    (NodeRecoveryPhase.REMEDYING, NodeRecoverySignal.REBOOT_IN_VAIN): NodeRecoveryPhase.VACATED,
+    (NodeRecoveryPhase.REJOINING, NodeRecoverySignal.REBOOT_IN_VAIN): NodeRecoveryPhase.VACATED,
+    (NodeRecoveryPhase.VERIFYING, NodeRecoverySignal.RETURN_SEEN): NodeRecoveryPhase.RETURNED,
+    (NodeRecoveryPhase.VERIFYING, NodeRecoverySignal.ACCEPTANCE_DUE): NodeRecoveryPhase.ACCEPTING,
     # Whatever ends a test, its reservation and its job go first.
     **{
-        (NodePhase.ACCEPTING, signal): NodePhase.UNRESERVING
+        (NodeRecoveryPhase.ACCEPTING, signal): NodeRecoveryPhase.UNRESERVING
         for signal in (
-            NodeSignal.TEST_PASSED,
-            NodeSignal.TEST_FAILED,
+            NodeRecoverySignal.TEST_PASSED,
+            NodeRecoverySignal.TEST_FAILED,
             *TEST_ASKS,
-            NodeSignal.FAULT_AGAIN,
-            NodeSignal.UNTESTED,
+            NodeRecoverySignal.FAULT_AGAIN,
+            NodeRecoverySignal.UNTESTED,
             *_ENDING,
         )
     },
     # What comes to light of a node that has passed, before it is let out of its reservation.
-    (NodePhase.UNRESERVING, NodeSignal.FAULT_AGAIN): NodePhase.UNRESERVING,
-    (NodePhase.UNRESERVING, NodeSignal.UNRESERVED): NodePhase.VACATED,
-    (NodePhase.UNRESERVING, NodeSignal.RETURN_SEEN): NodePhase.RETURNED,
+    (NodeRecoveryPhase.UNRESERVING, NodeRecoverySignal.FAULT_AGAIN): NodeRecoveryPhase.UNRESERVING,
+    (NodeRecoveryPhase.UNRESERVING, NodeRecoverySignal.UNRESERVED): NodeRecoveryPhase.VACATED,
+    (NodeRecoveryPhase.UNRESERVING, NodeRecoverySignal.RETURN_SEEN): NodeRecoveryPhase.RETURNED,
     # A mass event, or an order that was taken back or refused, before any instance felt
     # anything: the node was given back.
-    **{(p, NodeSignal.WITHDRAWN): NodePhase.CANCELLED for p in _UNTOUCHED},
+    **{(p, NodeRecoverySignal.WITHDRAWN): NodeRecoveryPhase.CANCELLED for p in _UNTOUCHED},
     # An admin's maintenance reservation holds the node. Its end restarts the phase's deadline.
     **{(p, s): p for p, s in product(_WAITING, MAINTENANCE)},
     # An admin rebooted or replaced the machine while it was in maintenance.
-    (NodePhase.VACATED, NodeSignal.NEW_GENERATION_SEEN): NodePhase.VACATED,
-    (NodePhase.VERIFYING, NodeSignal.NEW_GENERATION_SEEN): NodePhase.VERIFYING,
+    (NodeRecoveryPhase.VACATED, NodeRecoverySignal.NEW_GENERATION_SEEN): NodeRecoveryPhase.VACATED,
+    (
+        NodeRecoveryPhase.VERIFYING,
+        NodeRecoverySignal.NEW_GENERATION_SEEN,
+    ): NodeRecoveryPhase.VERIFYING,
     # A fault after a maintenance: it is treated by a separate recovery, under the gates.
-    (NodePhase.VERIFYING, NodeSignal.FAULT_FOUND): NodePhase.CANCELLED,
+    (NodeRecoveryPhase.VERIFYING, NodeRecoverySignal.FAULT_FOUND): NodeRecoveryPhase.CANCELLED,
     # HyperPod's health agent marked the node meanwhile; it may ask for more than our rung.
-    **{(p, NodeSignal.MARKED): p for p in _WAITING},
-    **{(p, NodeSignal.REPLACE_ASKED): p for p in _UNTOUCHED},
+    **{(p, NodeRecoverySignal.MARKED): p for p in _WAITING},
+    **{(p, NodeRecoverySignal.REPLACE_ASKED): p for p in _UNTOUCHED},
     **{(p, s): end for p, (s, end) in product(_MAY_END, _ENDING.items())},
 }
 
 
-MARKS: Final = frozenset({NodeSignal.MARKED, NodeSignal.REPLACE_ASKED})
+MARKS: Final = frozenset({NodeRecoverySignal.MARKED, NodeRecoverySignal.REPLACE_ASKED})
 FELT: Final = frozenset({StepKind.RESET, StepKind.REBOOT, StepKind.REPLACE, StepKind.REMOVE})
 """The steps that an instance feels."""
 _CLIMBS: Final = frozenset(
     {
-        NodeSignal.FAULT_AGAIN,
-        NodeSignal.RESET_IN_VAIN,
-        NodeSignal.REBOOT_IN_VAIN,
-        NodeSignal.TEST_FAILED,
+        NodeRecoverySignal.FAULT_AGAIN,
+        NodeRecoverySignal.RESET_IN_VAIN,
+        NodeRecoverySignal.REBOOT_IN_VAIN,
+        NodeRecoverySignal.TEST_FAILED,
         *TEST_ASKS,
     }
 )
 
 
-_EVIDENCE: Final = (NodeSignal.EVIDENCE_KEPT, NodeSignal.NO_EVIDENCE)
-_UNTREATED: Final = (NodeSignal.WITHDRAWN, NodeSignal.FAULT_FOUND)
+_EVIDENCE: Final = (NodeRecoverySignal.EVIDENCE_KEPT, NodeRecoverySignal.NO_EVIDENCE)
+_UNTREATED: Final = (NodeRecoverySignal.WITHDRAWN, NodeRecoverySignal.FAULT_FOUND)
 
 
 SCALE_DOWN: Final = RuleId("scale-down")
@@ -194,7 +213,7 @@ OF_MAINTENANCE: Final = frozenset({MAINTENANCE_BEGINS, MAINTENANCE_OVER})
 _OF_CAPACITY: Final = frozenset({SCALE_DOWN, REMOVAL_OVER})
 
 
-def is_await_only_ladder(ladder: tuple[Remedy, ...]) -> bool:
+def is_await_only_remedy_ladder(ladder: tuple[Remedy, ...]) -> bool:
     """Return whether hpctl only makes room before the provider takes the instance.
 
     No budget holds that back, and many at once are no broken check: a spot pool runs dry.
@@ -217,7 +236,7 @@ class NodeRecovery(Struct, frozen=True):
     urgency: Urgency
     ladder: tuple[Remedy, ...]
     opened: datetime
-    phase: NodePhase
+    phase: NodeRecoveryPhase
     since: datetime
     rung: int = 0
     why: str = ""
@@ -225,8 +244,8 @@ class NodeRecovery(Struct, frozen=True):
     by: str = ""
     findings: tuple[Finding, ...] = ()
     passed: tuple[str, ...] = ()
-    steps: tuple[StepRecord, ...] = ()
-    trail: tuple[TransitionRecord, ...] = ()
+    steps: tuple[RecoveryStepRecord, ...] = ()
+    trail: tuple[RecoveryTransitionRecord, ...] = ()
     tests: tuple[Finding, ...] = ()
     """What its newest acceptance test found."""
     marked_at: int = -1
@@ -262,28 +281,28 @@ class NodeRecovery(Struct, frozen=True):
     @property
     def test(self) -> str:
         """Return the id of its newest acceptance test, which its job and its reservation bear."""
-        return f"{self.id}-{sum(t.signal == NodeSignal.ACCEPTANCE_DUE for t in self.trail)}"
+        return f"{self.id}-{sum(t.signal == NodeRecoverySignal.ACCEPTANCE_DUE for t in self.trail)}"
 
     @property
-    def test_verdict(self) -> tuple[NodeSignal, str]:
+    def newest_test_result(self) -> tuple[NodeRecoverySignal, str]:
         """Return what ended its newest test, and why."""
         for move in reversed(self.trail):
-            signal = NodeSignal(move.signal)
-            if move.phase == NodePhase.UNRESERVING and signal not in (*MARKS, *MAINTENANCE):
+            signal = NodeRecoverySignal(move.signal)
+            if move.phase == NodeRecoveryPhase.UNRESERVING and signal not in (*MARKS, *MAINTENANCE):
                 return signal, move.why
-        return NodeSignal.NEEDS_HUMAN, "nothing says how its test ended"
+        return NodeRecoverySignal.NEEDS_HUMAN, "nothing says how its test ended"
 
     @property
-    def evidence(self) -> TransitionRecord | None:
+    def evidence(self) -> RecoveryTransitionRecord | None:
         """The move that says what was kept of the node before its remedy, or why nothing was; None
         where that is not settled."""
         return next((move for move in self.trail if move.signal in _EVIDENCE), None)
 
     @property
-    def in_maintenance(self) -> bool:
+    def is_in_maintenance(self) -> bool:
         """Return whether a maintenance reservation was last seen to hold the node."""
         seen = [move.signal for move in self.trail if move.signal in MAINTENANCE]
-        return seen[-1:] == [NodeSignal.MAINTENANCE_BEGAN]
+        return seen[-1:] == [NodeRecoverySignal.MAINTENANCE_BEGAN]
 
     @property
     def withdrawn(self) -> bool:
@@ -300,7 +319,7 @@ class NodeRecovery(Struct, frozen=True):
     @property
     def was_in_maintenance(self) -> bool:
         """Return whether a maintenance reservation has held the node since it opened."""
-        return any(move.signal == NodeSignal.MAINTENANCE_BEGAN for move in self.trail)
+        return any(move.signal == NodeRecoverySignal.MAINTENANCE_BEGAN for move in self.trail)
 
     @property
     def is_for_capacity_change(self) -> bool:
@@ -316,9 +335,10 @@ class NodeRecovery(Struct, frozen=True):
     def on(
         self, seen: str, at: datetime, why: str, now_is: NodeGeneration | None = None
     ) -> NodeRecovery:
-        """Return the recovery after a signal. Raises IllegalSignal for a pair not in the table."""
-        signal = NodeSignal(seen)
-        phase = find_next_phase(TRANSITIONS, self.id, self.phase, signal)
+        """Return the recovery after a signal. Raises IllegalRecoverySignalError for a pair not in
+        the table."""
+        signal = NodeRecoverySignal(seen)
+        phase = find_phase_after_signal(TRANSITIONS, self.id, self.phase, signal)
         marked = signal in MARKS
         return replace(
             self,
@@ -326,20 +346,20 @@ class NodeRecovery(Struct, frozen=True):
             # Who marks a node puts no deadline off.
             since=self.since if marked else at,
             urgency=Urgency.NOW if marked and not self.by else self.urgency,
-            rung=_choose_next_rung(self, signal),
+            rung=_choose_next_remedy_rung(self, signal),
             marked_at=self.drains if marked else self.marked_at,
             generation=now_is or self.generation,
-            trail=(*self.trail, TransitionRecord(at, signal, phase, why)),
+            trail=(*self.trail, RecoveryTransitionRecord(at, signal, phase, why)),
         )
 
 
-def _choose_next_rung(rec: NodeRecovery, signal: NodeSignal) -> int:
+def _choose_next_remedy_rung(rec: NodeRecovery, signal: NodeRecoverySignal) -> int:
     """Return the next rung for a signal that climbs, or the one further up that a failed test
     names.
 
     A replacement that fails its test may be replaced once more: it is another instance.
     """
-    if signal is NodeSignal.REPLACE_ASKED:
+    if signal is NodeRecoverySignal.REPLACE_ASKED:
         return rec.ladder.index(Remedy.REPLACE)
     if signal not in _CLIMBS:
         return rec.rung

@@ -10,7 +10,7 @@ COMMENT_OF_TEST: Final = "test: "
 """How the Comment begins in which the job of a failed test leaves the end of its output."""
 
 
-class NodeTest(Struct, frozen=True):
+class NodeTestJobSpec(Struct, frozen=True):
     """What to run where, and for how long at most.
 
     `name` is the job's, and that of the reservation in which it runs. With `idle` it runs in no

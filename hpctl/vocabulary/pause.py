@@ -24,7 +24,7 @@ WHY_CHARS: Final = 500
 
 
 @lru_cache(maxsize=64)
-def _expand_scope(scope: str) -> frozenset[NodeName]:
+def _expand_pause_scope(scope: str) -> frozenset[NodeName]:
     return frozenset(map(NodeName, expand_hostlist(scope)))
 
 
@@ -70,7 +70,7 @@ class Pause(Struct, frozen=True):
     @property
     def nodes(self) -> frozenset[NodeName]:
         """Return the nodes that it is of; empty for a pause of a partition or of the cluster."""
-        return frozenset() if self.whole or self.partition else _expand_scope(self.scope)
+        return frozenset() if self.whole or self.partition else _expand_pause_scope(self.scope)
 
     @property
     def ends(self) -> datetime | None:
@@ -134,13 +134,13 @@ def find_active_pauses(pauses: Pauses, now: datetime) -> list[Pause]:
     return [pauses[scope] for scope in sorted(pauses) if pauses[scope].is_active(now)]
 
 
-def find_cluster_pause(pauses: Pauses, now: datetime) -> Pause | None:
+def find_active_cluster_pause(pauses: Pauses, now: datetime) -> Pause | None:
     """Return the pause of the whole cluster that is in force."""
     pause = pauses.get("")
     return pause if pause is not None and pause.is_active(now) else None
 
 
-def find_covering_pause(
+def find_active_pause_covering_targets(
     pauses: Pauses,
     now: datetime,
     nodes: Collection[NodeName] = (),
@@ -148,12 +148,12 @@ def find_covering_pause(
 ) -> Pause | None:
     """Return the first pause in force that covers one of these nodes or partitions."""
     for pause in find_active_pauses(pauses, now):
-        if _is_covered_by_pause(pause, nodes, partitions):
+        if _is_target_covered_by_pause(pause, nodes, partitions):
             return pause
     return None
 
 
-def find_pause_end(
+def find_latest_pause_end(
     pauses: Pauses,
     now: datetime,
     nodes: Collection[NodeName] = (),
@@ -161,13 +161,13 @@ def find_pause_end(
 ) -> datetime | None:
     """Return since when no pause keeps hpctl from these nodes or partitions; `now` while one does;
     None where none did."""
-    found = [p for p in pauses.values() if _is_covered_by_pause(p, nodes, partitions)]
+    found = [p for p in pauses.values() if _is_target_covered_by_pause(p, nodes, partitions)]
     if any(p.is_active(now) for p in found):
         return now
     return max((p.ends for p in found if p.ends is not None), default=None)
 
 
-def _is_covered_by_pause(
+def _is_target_covered_by_pause(
     pause: Pause, nodes: Collection[NodeName], partitions: Collection[str]
 ) -> bool:
     if pause.whole:
@@ -177,34 +177,34 @@ def _is_covered_by_pause(
     return not pause.nodes.isdisjoint(nodes)
 
 
-def lift_pauses(pauses: Pauses, scope: str, at: datetime) -> dict[str, Pause]:
+def lift_pauses_in_scope(pauses: Pauses, scope: str, at: datetime) -> dict[str, Pause]:
     """Return the pauses after some were lifted: all for the empty scope; of nodes, the named ones
     leave each pause of nodes that has them."""
     changed = dict(pauses)
     for one in pauses.values():
         if not scope or one.scope == scope:
-            changed.update(end_pause(pauses, one.scope, at))
+            changed.update(end_pause_of_scope(pauses, one.scope, at))
     if not scope or scope.startswith(OF_PARTITION):
         return changed
     named = set(expand_hostlist(scope))
     for one in find_active_pauses(pauses, at):
         if named.isdisjoint(one.nodes):
             continue
-        changed.update(end_pause(pauses, one.scope, at))
+        changed.update(end_pause_of_scope(pauses, one.scope, at))
         left = fold_hostlist(one.nodes - named)
-        if left and not _is_pause_at_least_as_long(changed.get(left), one):
+        if left and not _is_pause_at_least_as_long_as(changed.get(left), one):
             changed[left] = msgspec.structs.replace(one, scope=left)
     return changed
 
 
-def _is_pause_at_least_as_long(one: Pause | None, other: Pause) -> bool:
+def _is_pause_at_least_as_long_as(one: Pause | None, other: Pause) -> bool:
     """Return whether a pause is open for as long as another one at least."""
     if one is None or one.lifted is not None:
         return False
     return one.until is None or (other.until is not None and other.until <= one.until)
 
 
-def end_pause(pauses: Pauses, scope: str, at: datetime) -> dict[str, Pause]:
+def end_pause_of_scope(pauses: Pauses, scope: str, at: datetime) -> dict[str, Pause]:
     """Return the pause of exactly this scope as ended, by its scope; nothing where none is open."""
     one = pauses.get(scope)
     if one is None or one.lifted is not None:
@@ -213,7 +213,7 @@ def end_pause(pauses: Pauses, scope: str, at: datetime) -> dict[str, Pause]:
     return {scope: msgspec.structs.replace(one, lifted=lifted)}
 
 
-def prune_pauses(pauses: Pauses, before: datetime) -> dict[str, Pause]:
+def remove_pauses_ended_before(pauses: Pauses, before: datetime) -> dict[str, Pause]:
     """Return the pauses without those that ended before a time."""
     return {
         scope: pause for scope, pause in pauses.items() if pause.ends is None or pause.ends > before

@@ -31,7 +31,7 @@ NoticeKind = Literal[
 """What users are notified of, as `notify.routes` names it."""
 
 
-class GroupLimits(Struct, frozen=True):
+class InstanceGroupSizeLimits(Struct, frozen=True):
     """Between how many instances a group may be scaled.
 
     `partition` is the Slurm partition whose jobs it serves; empty: those of its living nodes.
@@ -57,7 +57,7 @@ class AutoscalePolicy(Struct, frozen=True):
     """
 
     enabled: bool = False
-    groups: Mapping[str, GroupLimits] = field(default_factory=dict)
+    groups: Mapping[str, InstanceGroupSizeLimits] = field(default_factory=dict)
     up_after_s: SecondsOrNone = 120.0
     down_after_s: SecondsOrNone = 1800.0
     cooldown_s: SecondsOrNone = 600.0
@@ -74,7 +74,7 @@ Level = Literal["off", "quick", "full"]
 Floor = Annotated[float, Meta(ge=0, le=1e18)]
 
 
-class AcceptancePolicy(Struct, frozen=True):
+class AcceptanceTestPolicy(Struct, frozen=True):
     """After what a node is tested before it serves again, and how (docs/acceptance.md).
 
     `software_update`: after any boot that no recovery explains. `suspected`: of an idle node
@@ -116,7 +116,7 @@ class AcceptancePolicy(Struct, frozen=True):
         return self.full_s if level == "full" else self.quick_s
 
 
-class EvidencePolicy(Struct, frozen=True):
+class EvidenceCollectionPolicy(Struct, frozen=True):
     """What is kept of a node before its GPUs are reset or its instance is rebooted or replaced
     (docs/evidence.md). Off while `directory` is empty.
 
@@ -152,7 +152,7 @@ class UnrecoverableJobAction(StrEnum):
     KILL = "kill"
 
 
-class NodePolicy(Struct, frozen=True):
+class NodeRecoveryPolicy(Struct, frozen=True):
     """Deadlines of a node recovery's phases, and how its steps are repeated."""
 
     cordon_deadline_s: Seconds = 120.0
@@ -178,7 +178,7 @@ class NodePolicy(Struct, frozen=True):
     protected: frozenset[NodeName] = frozenset()
 
 
-class JobPolicy(Struct, frozen=True):
+class JobRecoveryPolicy(Struct, frozen=True):
     """Deadlines and budgets of a job recovery."""
 
     save_grace_s: SecondsOrNone = 60.0
@@ -210,7 +210,7 @@ class JobPolicy(Struct, frozen=True):
 HangAction = Literal["notify", "dump", "requeue", "cancel"]
 
 
-class HangPolicy(Struct, frozen=True):
+class JobHangPolicy(Struct, frozen=True):
     """What happens to a job that hangs and that no `hpctl run` wraps (docs/policies.md).
 
     `partitions`: the action in some partitions. A run hangs when it has stood still for `factor`
@@ -229,7 +229,7 @@ class HangPolicy(Struct, frozen=True):
     shown_s: Seconds = 60.0
 
 
-class TreatmentBudgets(Struct, frozen=True):
+class ConcurrentRecoveryBudgets(Struct, frozen=True):
     """How much may be in treatment at once. A fraction is of the nodes concerned.
 
     `drain_min` and `drain_fraction` bound how many nodes of the cluster, and of each partition, are
@@ -253,7 +253,7 @@ class TreatmentBudgets(Struct, frozen=True):
     approval_s: Seconds = 3600.0
 
 
-class FactAgeLimits(Struct, frozen=True):
+class ObservationAgeLimits(Struct, frozen=True):
     """How old a fact may be and still be acted on."""
 
     scheduler_s: Seconds = 60.0
@@ -300,15 +300,15 @@ class RecoveryPolicy(Struct, frozen=True):
 
     mode: OperatingMode = OperatingMode.OBSERVE
     partitions: frozenset[str] = frozenset()
-    node: NodePolicy = field(default_factory=NodePolicy)
-    job: JobPolicy = field(default_factory=JobPolicy)
-    budgets: TreatmentBudgets = field(default_factory=TreatmentBudgets)
-    ages: FactAgeLimits = field(default_factory=FactAgeLimits)
-    hangs: HangPolicy = field(default_factory=HangPolicy)
+    node: NodeRecoveryPolicy = field(default_factory=NodeRecoveryPolicy)
+    job: JobRecoveryPolicy = field(default_factory=JobRecoveryPolicy)
+    budgets: ConcurrentRecoveryBudgets = field(default_factory=ConcurrentRecoveryBudgets)
+    ages: ObservationAgeLimits = field(default_factory=ObservationAgeLimits)
+    hangs: JobHangPolicy = field(default_factory=JobHangPolicy)
     autoscale: AutoscalePolicy = field(default_factory=AutoscalePolicy)
     idle: BurnInPolicy = field(default_factory=BurnInPolicy)
-    acceptance: AcceptancePolicy = field(default_factory=AcceptancePolicy)
-    evidence: EvidencePolicy = field(default_factory=EvidencePolicy)
+    acceptance: AcceptanceTestPolicy = field(default_factory=AcceptanceTestPolicy)
+    evidence: EvidenceCollectionPolicy = field(default_factory=EvidenceCollectionPolicy)
     spares: Mapping[str, int] = field(default_factory=dict)
     """How many idle healthy nodes of an instance group are kept for jobs that lose one."""
     attended: bool = False

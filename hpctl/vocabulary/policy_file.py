@@ -25,7 +25,7 @@ from hpctl.vocabulary.policy import Seconds, SecondsOrNone
 from hpctl.vocabulary.run_policy import (
     DEFAULTS,
     RESTARTS,
-    Backoff,
+    RestartBackoff,
     RunAction,
     RunPolicy,
     TroubleTreatment,
@@ -33,20 +33,20 @@ from hpctl.vocabulary.run_policy import (
 from hpctl.vocabulary.trouble import TroubleKind
 
 _GENTLEST_FIRST = list(RunAction)
-_T = TypeVar("_T", Backoff, TroubleTreatment)
+_T = TypeVar("_T", RestartBackoff, TroubleTreatment)
 
 Factor = Annotated[float, Meta(ge=1, le=1_000_000)]
 Count = Annotated[int, Meta(ge=0, le=1_000_000)]
 ExitCode = Annotated[int, Meta(ge=1, le=255)]
 
 
-class PolicyError(InvalidFileError):
+class PolicyFileError(InvalidFileError):
     """A policy with problems: all of them, each with its place."""
 
     hint_text = "`hpctl policy example` prints every key with its default"
 
 
-def _parse_node_range(value: Any) -> Any:
+def _parse_node_count_range(value: Any) -> Any:
     """`8`, `"6-8"` or `[6, 8]` as (least, most)."""
     if isinstance(value, str):
         found = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", value)
@@ -62,18 +62,18 @@ def _parse_node_range(value: Any) -> Any:
     return tuple(value)
 
 
-def _split_command_line(value: Any) -> Any:
+def _split_notify_command_line(value: Any) -> Any:
     """Return a list as it is; one string as a command line."""
     return shlex.split(value) if isinstance(value, str) else value
 
 
-def _convert_to_list(value: Any) -> Any:
+def _convert_scalar_to_list(value: Any) -> Any:
     return [value] if isinstance(value, str | int) else value
 
 
-def _parse_action_ladder(value: Any) -> Any:
+def _parse_run_action_ladder(value: Any) -> Any:
     """`hold` or `[step, hold]`, the gentlest first."""
-    ladder = _convert_to_list(value)
+    ladder = _convert_scalar_to_list(value)
     known = [a for a in ladder if a in _GENTLEST_FIRST] if isinstance(ladder, list) else []
     for gentle, harsh in pairwise(known):
         if _GENTLEST_FIRST.index(gentle) > _GENTLEST_FIRST.index(harsh):
@@ -83,19 +83,19 @@ def _parse_action_ladder(value: Any) -> Any:
     return ladder
 
 
-def _parse_rule_names(value: Any) -> Any:
+def _parse_log_rule_names(value: Any) -> Any:
     """Return one name of log rules, or several: each a preset or an absolute path."""
     from hpctl.vocabulary.log_presets import PRESETS
 
-    rules = _convert_to_list(value)
+    rules = _convert_scalar_to_list(value)
     for rule in rules if isinstance(rules, list) else ():
         if isinstance(rule, str) and rule not in PRESETS and not rule.startswith("/"):
-            guess = yaml_files.suggest_word(rule, list(PRESETS))
+            guess = yaml_files.suggest_similar_word(rule, list(PRESETS))
             raise ValueError(f"{rule!r} is no preset and no absolute path{guess}")
     return rules
 
 
-class BackoffSection(Struct, frozen=True, omit_defaults=True):
+class RestartBackoffSection(Struct, frozen=True, omit_defaults=True):
     """How long the second restart in a row waits, and each further one."""
 
     first_s: SecondsOrNone | None = None
@@ -103,10 +103,10 @@ class BackoffSection(Struct, frozen=True, omit_defaults=True):
     cap_s: SecondsOrNone | None = None
 
 
-class TreatmentSection(Struct, frozen=True, omit_defaults=True):
+class TroubleTreatmentSection(Struct, frozen=True, omit_defaults=True):
     """What one kind of trouble gets; a key that is left out keeps what it was."""
 
-    READS: ClassVar[Reads] = {"ladder": _parse_action_ladder}
+    READS: ClassVar[Reads] = {"ladder": _parse_run_action_ladder}
 
     ladder: Annotated[tuple[RunAction, ...], Meta(min_length=1, max_length=20)] | None = None
     backoff: bool | None = None
@@ -121,15 +121,15 @@ class TreatmentSection(Struct, frozen=True, omit_defaults=True):
         return {"ladder": data} if isinstance(data, str | list) else data
 
 
-class PolicyFile(Struct, frozen=True, omit_defaults=True):
+class RunPolicyFile(Struct, frozen=True, omit_defaults=True):
     """One file, or one section of the daemon's configuration: only what is set counts."""
 
     READS: ClassVar[Reads] = {
-        "nodes": _parse_node_range,
-        "final_exit_codes": _convert_to_list,
-        "corruption_exit_codes": _convert_to_list,
-        "log_rules": _parse_rule_names,
-        "notify": _split_command_line,
+        "nodes": _parse_node_count_range,
+        "final_exit_codes": _convert_scalar_to_list,
+        "corruption_exit_codes": _convert_scalar_to_list,
+        "log_rules": _parse_log_rule_names,
+        "notify": _split_notify_command_line,
     }
 
     restarts: Count | None = None
@@ -138,7 +138,7 @@ class PolicyFile(Struct, frozen=True, omit_defaults=True):
     same_signature: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
     proven_s: Seconds | None = None
     most_excluded: Count | None = None
-    backoff: BackoffSection | None = None
+    backoff: RestartBackoffSection | None = None
     save_grace_s: SecondsOrNone | None = None
     nodes: tuple[int, int] | None = None
     grow_gain: Factor | None = None
@@ -148,7 +148,7 @@ class PolicyFile(Struct, frozen=True, omit_defaults=True):
     hang_floor_s: Seconds | None = None
     hang_factor: Factor | None = None
     hang_start_s: Seconds | None = None
-    on: dict[TroubleKind, TreatmentSection] | None = None
+    on: dict[TroubleKind, TroubleTreatmentSection] | None = None
     log_rules: tuple[str, ...] | None = None
     notify: tuple[str, ...] | None = None
 
@@ -165,25 +165,27 @@ class PolicyFile(Struct, frozen=True, omit_defaults=True):
             raise ValueError("on.final asks not to be run again: change final_exit_codes instead")
 
     def compact(self) -> dict[str, object]:
-        """Only what is set, as JSON: what a job's Comment holds. `parse_policy_json` reads it
+        """Only what is set, as JSON: what a job's Comment holds. `parse_run_policy_json` reads it
         back."""
         keys: dict[str, object] = msgspec.json.decode(msgspec.json.encode(self))
         return {**keys, "nodes": "-".join(map(str, self.nodes))} if self.nodes else keys
 
 
-def read_policy_file(path: str | Path) -> PolicyFile:
-    """Read and validate a file. Raises PolicyError with every problem it has."""
-    return parse_policy_yaml(yaml_files.read_limited_text(path, PolicyError), str(path))
+def read_run_policy_file(path: str | Path) -> RunPolicyFile:
+    """Read and validate a file. Raises PolicyFileError with every problem it has."""
+    return parse_run_policy_yaml(
+        yaml_files.read_size_limited_text(path, PolicyFileError), str(path)
+    )
 
 
-def parse_policy_yaml(text: str, place: str = "<text>") -> PolicyFile:
-    """Validate YAML text. Raises PolicyError with every problem it has."""
-    return yaml_files.parse_yaml_struct(PolicyFile, text, place, PolicyError)
+def parse_run_policy_yaml(text: str, place: str = "<text>") -> RunPolicyFile:
+    """Validate YAML text. Raises PolicyFileError with every problem it has."""
+    return yaml_files.parse_yaml_struct(RunPolicyFile, text, place, PolicyFileError)
 
 
-def parse_policy_json(keys: object) -> PolicyFile:
+def parse_run_policy_json(keys: object) -> RunPolicyFile:
     """A policy as a job's Comment or a message has it. Raises ValueError with what is wrong."""
-    found, problems = yaml_files.build_struct(PolicyFile, keys)
+    found, problems = yaml_files.build_struct_from_mapping(RunPolicyFile, keys)
     if found is None:
         place, first = problems[0]
         more = f" and {len(problems) - 1} more" if len(problems) > 1 else ""
@@ -191,7 +193,7 @@ def parse_policy_json(keys: object) -> PolicyFile:
     return found
 
 
-def merge_policy_files(files: Iterable[PolicyFile]) -> RunPolicy:
+def merge_run_policy_files(files: Iterable[RunPolicyFile]) -> RunPolicy:
     """Return the policy that layers of files make together: of each key, the last file that sets
     it.
 
@@ -201,7 +203,7 @@ def merge_policy_files(files: Iterable[PolicyFile]) -> RunPolicy:
     policy = RunPolicy()
     treatments = dict(policy.treatments)
     for file in files:
-        numbers = _collect_set_values(file)
+        numbers = _collect_set_section_values(file)
         numbers.pop("on", None)
         numbers["backoff"] = _apply_policy_section(policy.backoff, file.backoff)
         for kind, section in (file.on or {}).items():
@@ -211,26 +213,26 @@ def merge_policy_files(files: Iterable[PolicyFile]) -> RunPolicy:
     return replace(policy, treatments=treatments)
 
 
-def _collect_set_values(section: Struct) -> dict[str, Any]:
+def _collect_set_section_values(section: Struct) -> dict[str, Any]:
     """Return the keys that a file sets."""
     return {name: value for name, value in asdict(section).items() if value is not None}
 
 
 def _apply_policy_section(base: _T, section: Struct | None) -> _T:
-    return base if section is None else replace(base, **_collect_set_values(section))
+    return base if section is None else replace(base, **_collect_set_section_values(section))
 
 
-def format_example_policy() -> str:
+def format_example_policy_file() -> str:
     """Return a file with every key at its default, and each kind's treatment with its reason."""
     default = RunPolicy()
     out = ["# A recovery policy: every key with its default. Leave out what you do not change."]
     out.append("# Durations are seconds, or 30s, 10m, 2h, 1d.")
-    for name in PolicyFile.__struct_fields__:
+    for name in RunPolicyFile.__struct_fields__:
         value = getattr(default, name, None)
         if name == "on":
             out.append("on:")
             for kind, treatment in DEFAULTS.items():
-                body = _format_treatment(treatment)
+                body = _format_trouble_treatment_yaml(treatment)
                 out += [f"  # {treatment.why}", f"  {kind}: {body}"]
         elif name == "nodes":
             out += [
@@ -238,19 +240,19 @@ def format_example_policy() -> str:
                 "# nodes: 6-8",
             ]
         else:
-            plain = asdict(value) if isinstance(value, Backoff) else value
-            out.append(_format_flow_yaml({name: plain})[1:-1])
+            plain = asdict(value) if isinstance(value, RestartBackoff) else value
+            out.append(_format_value_as_flow_yaml({name: plain})[1:-1])
     return "\n".join(out) + "\n"
 
 
-def _format_treatment(treatment: TroubleTreatment) -> str:
-    keys = {name: getattr(treatment, name) for name in TreatmentSection.__struct_fields__}
-    return _format_flow_yaml(
+def _format_trouble_treatment_yaml(treatment: TroubleTreatment) -> str:
+    keys = {name: getattr(treatment, name) for name in TroubleTreatmentSection.__struct_fields__}
+    return _format_value_as_flow_yaml(
         {name: value for name, value in keys.items() if value is not False and value != 0}
     )
 
 
-def _format_flow_yaml(value: Any) -> str:
+def _format_value_as_flow_yaml(value: Any) -> str:
     """JSON, which is YAML, without the quotes that YAML can do without."""
     text = json.dumps(value)
     return re.sub(r'"([A-Za-z_]\w*)"', r"\1", text)

@@ -1,6 +1,6 @@
 """The doors to the world, in domain terms. Their docstrings promise failure behaviour.
 
-Reads raise `Unavailable` when they cannot answer (adapters retry them first, bounded and
+Reads raise `ServiceUnavailable` when they cannot answer (adapters retry them first, bounded and
 jittered); nothing else. Mutations are tried once, never raise for an expected failure, and
 answer an `Outcome` for every target they were given; repeating is the core's business.
 """
@@ -12,14 +12,14 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from hpctl.vocabulary.cloud_facts import ProviderView
-    from hpctl.vocabulary.evidence import EvidenceOrder
+    from hpctl.vocabulary.cloud_facts import CloudProviderView
+    from hpctl.vocabulary.evidence import EvidenceCollectionOrder
     from hpctl.vocabulary.identity import InstanceId, JobAttempt, JobId, NodeName, RecoveryId
-    from hpctl.vocabulary.node_test import NodeTest
+    from hpctl.vocabulary.node_test import NodeTestJobSpec
     from hpctl.vocabulary.outcome import Outcome
     from hpctl.vocabulary.preemption_order import PreemptionOrder
-    from hpctl.vocabulary.reset_order import ResetOrder
-    from hpctl.vocabulary.slurm_facts import Reservation, SchedulerView, SlurmJob, SlurmNode
+    from hpctl.vocabulary.reset_order import GpuResetOrder
+    from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob, SlurmNode, SlurmReservation
 
 
 class Scheduler(Protocol):
@@ -49,7 +49,7 @@ class Scheduler(Protocol):
         them: its own id is not there then.
         """
 
-    def read_boot_time(self) -> datetime | None:
+    def read_slurmctld_boot_time(self) -> datetime | None:
         """Return when slurmctld started, to the second below; None where that is not known.
 
         A slurmctld that was killed has forgotten the orders of the seconds before. Raises
@@ -144,14 +144,14 @@ class Scheduler(Protocol):
     def preemption_order(self) -> PreemptionOrder:
         """Return which jobs Slurm lets preempt which others. Raises Unavailable."""
 
-    def find_canceler(self, job: SlurmJob) -> str:
+    def find_job_canceler(self, job: SlurmJob) -> str:
         """Return the account that canceled a job's last run; "" where nothing tells it."""
 
     def requeue_exit_codes(self) -> frozenset[int]:
         """Return the exit codes after which Slurm itself requeues a batch job. Raises
         Unavailable."""
 
-    def reservations(self) -> Mapping[str, Reservation]:
+    def reservations(self) -> Mapping[str, SlurmReservation]:
         """Return all reservations, those to come included, by name. Raises Unavailable."""
 
     def leaves(self) -> Mapping[NodeName, str]:
@@ -174,7 +174,7 @@ class Scheduler(Protocol):
         """Reserve nodes with the flags MAINT and IGNORE_JOBS, for root alone. Convergent: a
         reservation of that name is left as it is. `reserve` for no nodes deletes it."""
 
-    def test(self, test: NodeTest) -> Outcome:
+    def test(self, test: NodeTestJobSpec) -> Outcome:
         """Run a command as a batch job alone on a node. Convergent.
 
         The job is the daemon's own user's. Where that user has a job of this name already, or had
@@ -193,7 +193,7 @@ class CloudProvider(Protocol):
         """Return how often each operation of its API was called, by result (`ok`, `throttled`,
         `error`). Any thread."""
 
-    def view(self) -> ProviderView:
+    def view(self) -> CloudProviderView:
         """Cluster and instances. Raises Unavailable."""
 
     def reboot(self, instances: Sequence[InstanceId]) -> Mapping[InstanceId, Outcome]:
@@ -212,18 +212,20 @@ class CloudProvider(Protocol):
         """Delete by instance id; the group shrinks by as many. Rejected("NodeIdNotFound"): gone."""
 
 
-class Agents(Protocol):
+class NodeAgents(Protocol):
     """The agents on the nodes, as far as orders reach them."""
 
-    def reset(self, orders: Sequence[ResetOrder]) -> Mapping[NodeName, Outcome]:
+    def reset(self, orders: Sequence[GpuResetOrder]) -> Mapping[NodeName, Outcome]:
         """Have GPUs reset. Accepted: offered to the agent, which takes it once or never; what
         came of it is a finding. Rejected("unavailable", transient): not offered to an agent."""
 
-    def request_evidence(self, orders: Sequence[EvidenceOrder]) -> Mapping[NodeName, Outcome]:
+    def request_evidence(
+        self, orders: Sequence[EvidenceCollectionOrder]
+    ) -> Mapping[NodeName, Outcome]:
         """Have nodes keep what they show. Outcomes as of `reset`."""
 
 
-class ServiceClient(Protocol):
+class AwsServiceClient(Protocol):
     """One AWS service in its own terms: `operation` and `request` as boto3's client takes them.
 
     For `hpctl cluster` and its siblings, which an operator runs; the daemon's orders to HyperPod
@@ -248,14 +250,14 @@ class ServiceClient(Protocol):
         """
 
 
-class Aws(Protocol):
+class AwsClientFactory(Protocol):
     """An account in a region, with a user's credentials."""
 
     @property
     def region(self) -> str:
         """Return its name. Raises HpctlError where nothing names one."""
 
-    def service(self, name: str) -> ServiceClient:
+    def service(self, name: str) -> AwsServiceClient:
         """Return a service by boto3's name. Raises HpctlError where no client can be made."""
 
 

@@ -11,15 +11,15 @@ from typing import Any, Generic, Protocol, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpctl.toolkit.bounds import add_seconds
+from hpctl.toolkit.bounds import add_seconds_within_bounds
 from hpctl.toolkit.compat import StrEnum
-from hpctl.vocabulary.evidence import EvidenceOrder
+from hpctl.vocabulary.evidence import EvidenceCollectionOrder
 from hpctl.vocabulary.identity import NodeName, RecoveryId
 from hpctl.vocabulary.model import Finding
 from hpctl.vocabulary.outcome import Outcome, OutcomeKind
 from hpctl.vocabulary.policy import RecoveryPolicy
-from hpctl.vocabulary.reason import parse_reason_owner
-from hpctl.vocabulary.reset_order import ResetOrder
+from hpctl.vocabulary.reason import parse_recovery_id_from_reason
+from hpctl.vocabulary.reset_order import GpuResetOrder
 from hpctl.vocabulary.slurm_facts import SlurmNode
 
 
@@ -77,7 +77,7 @@ CONVERGENT = frozenset(
 """Asking again changes nothing more: the port looks first, or the order is a state."""
 
 
-class StepRecord(Struct, frozen=True):
+class RecoveryStepRecord(Struct, frozen=True):
     """One attempt at one step, as the journal has it. No outcome: in doubt."""
 
     kind: StepKind
@@ -101,7 +101,7 @@ class StepRecord(Struct, frozen=True):
         return self.outcome is not None and self.outcome.kind is OutcomeKind.ACCEPTED
 
 
-class TransitionRecord(Struct, frozen=True):
+class RecoveryTransitionRecord(Struct, frozen=True):
     """One move of a recovery, with the reason as a person would say it."""
 
     at: datetime
@@ -110,7 +110,7 @@ class TransitionRecord(Struct, frozen=True):
     why: str
 
 
-class PhaseMove(Struct, frozen=True):
+class RecoveryPhaseMove(Struct, frozen=True):
     """The facts say that the recovery is in its next phase."""
 
     signal: StrEnum
@@ -119,7 +119,7 @@ class PhaseMove(Struct, frozen=True):
     """What the tests of a node found, for the move that rests on them."""
 
 
-class StartStep(Struct, frozen=True):
+class StepStartDecision(Struct, frozen=True):
     """One effect to bring about now."""
 
     kind: StepKind
@@ -155,9 +155,9 @@ class StartStep(Struct, frozen=True):
     idle: bool = False
     qos: str = ""
     """For TEST: in no reservation, but behind every other job; and of which QOS then."""
-    order: ResetOrder | None = None
+    order: GpuResetOrder | None = None
     """For RESET: what the node's agent is to do."""
-    evidence: EvidenceOrder | None = None
+    evidence: EvidenceCollectionOrder | None = None
     """For EVIDENCE: the same."""
 
 
@@ -174,7 +174,7 @@ class RecheckInterval(StrEnum):
     """Many times a second: slurmctld is about to change its mind."""
 
 
-class WaitUntil(Struct, frozen=True):
+class WaitDecision(Struct, frozen=True):
     """Nothing to do before `until` unless a fact changes."""
 
     until: datetime
@@ -182,25 +182,26 @@ class WaitUntil(Struct, frozen=True):
     look: RecheckInterval = RecheckInterval.WOKEN
 
 
-Next = PhaseMove | StartStep | WaitUntil
+Next = RecoveryPhaseMove | StepStartDecision | WaitDecision
 
 
-class IllegalSignal(Exception):
+class IllegalRecoverySignalError(Exception):
     """A signal that its phase does not know: a corrupt journal, or a bug."""
 
 
 P = TypeVar("P")
 
 
-def find_next_phase(table: Mapping[Any, P], rid: RecoveryId, *at: StrEnum) -> P:
-    """Return where a table leads. Raises IllegalSignal for phase and signal that are not in it."""
+def find_phase_after_signal(table: Mapping[Any, P], rid: RecoveryId, *at: StrEnum) -> P:
+    """Return where a table leads. Raises IllegalRecoverySignalError for phase and signal that are
+    not in it."""
     phase = table.get(at)
     if phase is None:
-        raise IllegalSignal(f"{rid}: {at[-1]} in phase {at[-2]}")
+        raise IllegalRecoverySignalError(f"{rid}: {at[-1]} in phase {at[-2]}")
     return phase
 
 
-class RepeatRule(Struct, frozen=True):
+class StepRetryRule(Struct, frozen=True):
     """How a step is repeated: seconds between attempts, how many, and the window of doubt."""
 
     retry_s: float
@@ -208,16 +209,24 @@ class RepeatRule(Struct, frozen=True):
     doubt_window_s: float
 
 
-def extend_deadline(deadline: datetime, able_since: datetime | None, grace_s: float) -> datetime:
+def extend_phase_deadline(
+    deadline: datetime, able_since: datetime | None, grace_s: float
+) -> datetime:
     """Return a deadline, or `grace_s` after hpctl could look and act again, whichever is later.
 
     What ended while the daemon did not run shows itself only then, and what a pause has kept from
     being done is not late because of a deadline that passed meanwhile.
     """
-    return deadline if able_since is None else max(deadline, add_seconds(able_since, grace_s))
+    return (
+        deadline
+        if able_since is None
+        else max(deadline, add_seconds_within_bounds(able_since, grace_s))
+    )
 
 
-def find_last_step(steps: tuple[StepRecord, ...], kind: StepKind) -> StepRecord | None:
+def find_last_step_attempt(
+    steps: tuple[RecoveryStepRecord, ...], kind: StepKind
+) -> RecoveryStepRecord | None:
     """Return the newest attempt at one kind of step."""
     for record in reversed(steps):
         if record.kind is kind:
@@ -226,37 +235,41 @@ def find_last_step(steps: tuple[StepRecord, ...], kind: StepKind) -> StepRecord 
 
 
 def record_step_outcome(
-    steps: tuple[StepRecord, ...], kind: StepKind, attempt: int, outcome: Outcome, at: datetime
-) -> tuple[StepRecord, ...]:
-    """Return the steps with what came back of one. Raises IllegalSignal where it is not
-    outstanding."""
+    steps: tuple[RecoveryStepRecord, ...],
+    kind: StepKind,
+    attempt: int,
+    outcome: Outcome,
+    at: datetime,
+) -> tuple[RecoveryStepRecord, ...]:
+    """Return the steps with what came back of one. Raises IllegalRecoverySignalError where it is
+    not outstanding."""
     for i in range(len(steps) - 1, -1, -1):
         s = steps[i]
         if s.kind is kind and s.attempt == attempt:
             if s.outcome is not None:
-                raise IllegalSignal(f"step {kind} #{attempt} resolved twice")
+                raise IllegalRecoverySignalError(f"step {kind} #{attempt} resolved twice")
             return (*steps[:i], replace(s, outcome=outcome, resolved=at), *steps[i + 1 :])
-    raise IllegalSignal(f"step {kind} #{attempt} resolved but never started")
+    raise IllegalRecoverySignalError(f"step {kind} #{attempt} resolved but never started")
 
 
-def decide_step_attempt(  # noqa: PLR0913 -- pure: all that decides is an argument
-    steps: tuple[StepRecord, ...],
+def decide_next_step_attempt(  # noqa: PLR0913 -- pure: all that decides is an argument
+    steps: tuple[RecoveryStepRecord, ...],
     kind: StepKind,
     target: str,
-    repeat: RepeatRule,
+    repeat: StepRetryRule,
     now: datetime,
     why: str = "",
-) -> StartStep | WaitUntil | Outcome:
+) -> StepStartDecision | WaitDecision | Outcome:
     """The next thing to do about a step whose effect has not been observed yet.
 
     Answers Do (take the step, or take it again), Wait (give its effect time to be seen), or the
     last Outcome where trying again is not for us to decide: a permanent rejection, or no
     attempt left. The caller has looked for the effect first; being here means it is not there.
     """
-    last = find_last_step(steps, kind)
+    last = find_last_step_attempt(steps, kind)
     if last is None or last.target != target:
-        return StartStep(kind, target, 1, why)
-    again = StartStep(kind, target, last.attempt + 1, why)
+        return StepStartDecision(kind, target, 1, why)
+    again = StepStartDecision(kind, target, last.attempt + 1, why)
     # A second reboot or signal is felt a second time, so doubt earns one more try, not many.
     blind = last.in_doubt and kind in (StepKind.REBOOT, StepKind.SIGNAL)
     spent = last.attempt >= (min(2, repeat.attempts) if blind else repeat.attempts)
@@ -272,9 +285,9 @@ def decide_step_attempt(  # noqa: PLR0913 -- pure: all that decides is an argume
         # Accepted but not seen, or rejected for now: both deserve patience, then another go.
         patience = last.accepted and kind not in CONVERGENT
         waited = repeat.doubt_window_s if patience else repeat.retry_s
-    ready = add_seconds(last.resolved or last.started, waited)
+    ready = add_seconds_within_bounds(last.resolved or last.started, waited)
     if now < ready:
-        return WaitUntil(
+        return WaitDecision(
             ready, f"{kind} was tried; its effect is not seen yet", look=RecheckInterval.SOON
         )
     if spent:
@@ -282,7 +295,7 @@ def decide_step_attempt(  # noqa: PLR0913 -- pure: all that decides is an argume
     return again
 
 
-class HasSteps(Protocol):
+class RecoveryWithSteps(Protocol):
     """A recovery or a change, as far as its steps go."""
 
     @property
@@ -290,15 +303,15 @@ class HasSteps(Protocol):
         """Return its phase."""
 
     @property
-    def steps(self) -> tuple[StepRecord, ...]:
+    def steps(self) -> tuple[RecoveryStepRecord, ...]:
         """Return what it has begun, oldest first."""
 
 
-R = TypeVar("R", bound=HasSteps)
+R = TypeVar("R", bound=RecoveryWithSteps)
 F = TypeVar("F")
 
 
-class RecoveryCase(Struct, Generic[R, F], frozen=True):
+class RecoveryDecisionContext(Struct, Generic[R, F], frozen=True):
     """One recovery or change, what is known now, and until when its phase may last."""
 
     rec: R
@@ -306,21 +319,21 @@ class RecoveryCase(Struct, Generic[R, F], frozen=True):
     policy: RecoveryPolicy
     now: datetime
     deadline: datetime
-    repeat: RepeatRule
+    repeat: StepRetryRule
 
-    def last(self, kind: StepKind) -> StepRecord | None:
+    def last(self, kind: StepKind) -> RecoveryStepRecord | None:
         """Return the newest attempt at one kind of step."""
-        return find_last_step(self.rec.steps, kind)
+        return find_last_step_attempt(self.rec.steps, kind)
 
-    def wait(self, why: str, look: RecheckInterval = RecheckInterval.WOKEN) -> WaitUntil:
+    def wait(self, why: str, look: RecheckInterval = RecheckInterval.WOKEN) -> WaitDecision:
         """Until the phase's deadline."""
-        return WaitUntil(self.deadline, why, look)
+        return WaitDecision(self.deadline, why, look)
 
     def attempt(
         self, kind: StepKind, target: str, why: str = ""
-    ) -> StartStep | WaitUntil | Outcome:
-        """`attempt_step` of this recovery."""
-        return decide_step_attempt(self.rec.steps, kind, target, self.repeat, self.now, why)
+    ) -> StepStartDecision | WaitDecision | Outcome:
+        """`attempt_node_step` of this recovery."""
+        return decide_next_step_attempt(self.rec.steps, kind, target, self.repeat, self.now, why)
 
     def take(
         self,
@@ -335,32 +348,32 @@ class RecoveryCase(Struct, Generic[R, F], frozen=True):
         us to decide."""
         answer = self.attempt(kind, target, why)
         if isinstance(answer, Outcome):
-            return PhaseMove(refused, f"{cannot}: {format_outcome(answer)}")
-        return replace(answer, **details) if isinstance(answer, StartStep) else answer
+            return RecoveryPhaseMove(refused, f"{cannot}: {format_call_outcome(answer)}")
+        return replace(answer, **details) if isinstance(answer, StepStartDecision) else answer
 
-    def enforce_deadline(self, answer: Next, too_late: StrEnum) -> Next:
+    def enforce_phase_deadline(self, answer: Next, too_late: StrEnum) -> Next:
         """Return the answer, or a move by `too_late` where it waits and the phase has lasted too
         long."""
-        if not isinstance(answer, WaitUntil):
+        if not isinstance(answer, WaitDecision):
             return answer
         if self.now >= self.deadline:
-            return PhaseMove(too_late, f"{self.rec.phase} for too long: {answer.why}")
+            return RecoveryPhaseMove(too_late, f"{self.rec.phase} for too long: {answer.why}")
         return replace(answer, until=min(answer.until, self.deadline))
 
 
-def describe_takeover(node: SlurmNode | None, owner: RecoveryId) -> str:
+def describe_node_takeover(node: SlurmNode | None, owner: RecoveryId) -> str:
     """Return how a node that `owner` drained was taken over: who resumes it, or gives it another
     Reason, wins. Empty where it was not: a node that is FAIL or DOWN was not resumed."""
     if node is None:
         return ""
     if node.in_service:
         return "another user or tool resumed the node"
-    if parse_reason_owner(node.reason) != owner:
+    if parse_recovery_id_from_reason(node.reason) != owner:
         return f"another user or tool changed the Reason to {node.reason!r}"
     return "" if node.closed else "another user or tool lifted the drain of the node, which is DOWN"
 
 
-def format_outcome(outcome: Outcome) -> str:
+def format_call_outcome(outcome: Outcome) -> str:
     """Return what came back, in the words of the system that answered."""
     return f"{outcome.code} {outcome.detail}".strip()
 

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct, field
 
 from hpctl.toolkit.errors import HpctlError
-from hpctl.vocabulary.fast_saves import FastSaveOptions
+from hpctl.vocabulary.fast_saves import FastCheckpointSaveOptions
 from hpctl.vocabulary.run_policy import RunPolicy
 
 COMMENT_PREFIX: Final = "hpctl:"
@@ -24,12 +24,12 @@ _MAX_SPARES: Final = 10_000
 _T = TypeVar("_T")
 
 
-class Registration(Struct, frozen=True):
+class JobRegistration(Struct, frozen=True):
     """A job that asked hpctl to look after it. Places are absolute and may hold placeholders.
 
     `files` are patterns of checkpoint files that no format recognizes. `policy` is the job's own
-    (`PolicyFile.compact()`), not yet validated. `save_signal` is a name such as USR1, "" for none.
-    `supervised`: a step supervisor runs in the job (`hpctl run`), which restarts its step by
+    (`RunPolicyFile.compact()`), not yet validated. `save_signal` is a name such as USR1, "" for
+    none. `supervised`: a step supervisor runs in the job (`hpctl run`), which restarts its step by
     itself. `preflight`: the level of tests. `fast`: saves on the nodes' own disks between two
     flushes. `flaw` says what of the Comment cannot be read, for a person.
     """
@@ -42,7 +42,7 @@ class Registration(Struct, frozen=True):
     save_signal: str = ""
     supervised: bool = False
     preflight: str = ""
-    fast: FastSaveOptions | None = None
+    fast: FastCheckpointSaveOptions | None = None
     flaw: str = ""
 
     def fields(self) -> dict[str, object]:
@@ -61,14 +61,14 @@ class Registration(Struct, frozen=True):
         return {key: value for key, value in values.items() if value}
 
 
-class EffectivePolicy(Struct, frozen=True):
+class EffectiveJobPolicy(Struct, frozen=True):
     """The policy under which one job is treated; `note` where its own part could not be used."""
 
     policy: RunPolicy = field(default_factory=RunPolicy)
     note: str = ""
 
 
-def format_registration_comment(registration: Registration, user_comment: str = "") -> str:
+def format_registration_comment(registration: JobRegistration, user_comment: str = "") -> str:
     """Return the Comment. Raises HpctlError where Slurm would not take it for its length."""
     text = json.dumps(registration.fields(), separators=(",", ":"))
     comment = f"{COMMENT_PREFIX}{text}" + (f" {user_comment}" if user_comment else "")
@@ -85,7 +85,7 @@ def format_registration_comment(registration: Registration, user_comment: str = 
     return comment
 
 
-def parse_registration_comment(comment: str) -> Registration | None:
+def parse_registration_comment(comment: str) -> JobRegistration | None:
     """Return what a Comment registers, or None for a job that never asked. Total over any text.
 
     A user may have written it: a value of a wrong type counts as not given, and is a flaw.
@@ -93,15 +93,15 @@ def parse_registration_comment(comment: str) -> Registration | None:
     if not comment.startswith(COMMENT_PREFIX + "{"):
         return None
     try:
-        found = _decode_object(comment[len(COMMENT_PREFIX) :])
+        found = _decode_leading_json_object(comment[len(COMMENT_PREFIX) :])
     except ValueError:
-        return Registration(flaw="its Comment is no JSON after `hpctl:`")
-    reader = _RegistrationReader(found)
+        return JobRegistration(flaw="its Comment is no JSON after `hpctl:`")
+    reader = _RegistrationCommentReader(found)
     tiers = reader.value("tiers", list, "a list")
     files = reader.value("files", list, "a list")
     policy = reader.value("policy", dict, "a mapping")
     spares = reader.spares()
-    return Registration(
+    return JobRegistration(
         ckpt=reader.value("ckpt", str, "a text"),
         files=tuple(each for each in files if isinstance(each, str) and each),
         tiers=tuple(tier for tier in tiers if isinstance(tier, str) and tier),
@@ -115,7 +115,7 @@ def parse_registration_comment(comment: str) -> Registration | None:
     )
 
 
-def _decode_object(text: str) -> dict[str, Any]:
+def _decode_leading_json_object(text: str) -> dict[str, Any]:
     """Return the JSON object that a text begins with. Raises ValueError."""
     try:
         fields, _ = json.JSONDecoder().raw_decode(text)
@@ -128,7 +128,7 @@ def _decode_object(text: str) -> dict[str, Any]:
     return fields
 
 
-class _RegistrationReader:
+class _RegistrationCommentReader:
     """Reads one Comment's values and notes those that are not what they should be."""
 
     def __init__(self, found: dict[str, Any]) -> None:
@@ -141,7 +141,7 @@ class _RegistrationReader:
         if isinstance(value, kind):
             return value
         if key in self._found:
-            self._note_problem(key, what)
+            self._record_value_problem(key, what)
         return kind()
 
     def spares(self) -> int:
@@ -149,19 +149,19 @@ class _RegistrationReader:
         spares = self._found.get("spares", 0)
         if type(spares) is int and 0 <= spares <= _MAX_SPARES:
             return spares
-        self._note_problem("spares", "a number of nodes")
+        self._record_value_problem("spares", "a number of nodes")
         return 0
 
-    def fast(self) -> FastSaveOptions | None:
+    def fast(self) -> FastCheckpointSaveOptions | None:
         """Return what is asked of fast saves; None where nothing is or it cannot be read."""
         value = self._found.get("fast")
         if not value:
             return None
         try:
-            return msgspec.convert(value, FastSaveOptions)
+            return msgspec.convert(value, FastCheckpointSaveOptions)
         except msgspec.ValidationError:
-            self._note_problem("fast", "what fast saves take")
+            self._record_value_problem("fast", "what fast saves take")
             return None
 
-    def _note_problem(self, key: str, what: str) -> None:
+    def _record_value_problem(self, key: str, what: str) -> None:
         self.flaws.append(f"`{key}` in its Comment is not {what}")

@@ -14,7 +14,7 @@ MOST_GPUS: Final = 32
 _Word = Annotated[str, Meta(max_length=64)]
 
 
-class ResetOrder(Struct, frozen=True, forbid_unknown_fields=True):
+class GpuResetOrder(Struct, frozen=True, forbid_unknown_fields=True):
     """Reset the GPUs at these PCI addresses (all where none is named). `until`: Unix seconds."""
 
     recovery: _Word

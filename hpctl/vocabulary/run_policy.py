@@ -37,7 +37,7 @@ STOPS: Final = frozenset({RunAction.END, RunAction.HOLD})
 """The actions after which a job runs again only if a person has it run again."""
 
 
-class Backoff(Struct, frozen=True):
+class RestartBackoff(Struct, frozen=True):
     """Seconds before a restart.
 
     The first restart after progress never waits; the second in a row waits `first_s`, each
@@ -219,7 +219,7 @@ class RunPolicy(Struct, frozen=True):
     same_signature: int = 2
     proven_s: float = 3600.0
     most_excluded: int = 8
-    backoff: Backoff = field(default_factory=Backoff)
+    backoff: RestartBackoff = field(default_factory=RestartBackoff)
     save_grace_s: float = 60.0
     nodes: tuple[int, int] | None = None
     grow_gain: float = 3.0
@@ -251,7 +251,7 @@ class RunPolicy(Struct, frozen=True):
         return RunAction.HOLD
 
 
-class RunDecision(Struct, frozen=True):
+class RunActionDecision(Struct, frozen=True):
     """What to do, after how many seconds, on which nodes not to, and why, for a person.
 
     `why` is one line of at most 200 characters; a HOLD's begins with "hpctl: ". `exclude` are all

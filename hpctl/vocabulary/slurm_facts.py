@@ -9,10 +9,10 @@ from typing import Final
 from msgspec import Struct, field
 
 from hpctl.toolkit.job_ids import format_array_task_id, format_het_component_id
-from hpctl.vocabulary.demand import NOTHING_KNOWN, JobDemand, Tres
+from hpctl.vocabulary.demand import NOTHING_KNOWN, JobResourceRequest, Tres
 from hpctl.vocabulary.exclusion_mark import parse_excluded_nodes
 from hpctl.vocabulary.identity import JobAttempt, JobId, NodeName
-from hpctl.vocabulary.isolation import InconsistentState
+from hpctl.vocabulary.isolation import ItemProcessingFailure
 
 
 class SlurmNode(Struct, frozen=True):
@@ -62,17 +62,17 @@ class SlurmNode(Struct, frozen=True):
         return self.state == "DOWN"
 
     @property
-    def powered_down(self) -> bool:
+    def is_powered_down(self) -> bool:
         """Stopped by Slurm's power saving, or about to be: its slurmd and agent are not awaited."""
         return not self.flags.isdisjoint(("POWERED_DOWN", "POWERING_DOWN"))
 
     @property
-    def powering_up(self) -> bool:
+    def is_powering_up(self) -> bool:
         """Started by Slurm's power saving, and not registered yet."""
         return not self.flags.isdisjoint(("POWER_UP", "POWERING_UP"))
 
     @property
-    def about_to_reboot(self) -> bool:
+    def is_about_to_reboot(self) -> bool:
         """`scontrol reboot` was called for it, and it has not booted since."""
         return not self.flags.isdisjoint(("REBOOT_REQUESTED", "REBOOT_ISSUED"))
 
@@ -175,7 +175,7 @@ class SlurmJob(Struct, frozen=True):
     comment: str = ""
     uid: int | None = None
     wants: int = 0
-    asks: JobDemand | None = None
+    asks: JobResourceRequest | None = None
     ran_from: datetime | None = None
     completing_on: tuple[NodeName, ...] = ()
     """Of a COMPLETING job the nodes that have not finished, where that was read."""
@@ -214,7 +214,7 @@ class SlurmJob(Struct, frozen=True):
         return COMPLETING in self.flags
 
     @property
-    def has_unknown_end(self) -> bool:
+    def has_unknown_end_state(self) -> bool:
         """It has ended, and Slurm tells how once it is no longer COMPLETING."""
         return self.state == COMPLETING
 
@@ -233,7 +233,7 @@ class SlurmJob(Struct, frozen=True):
         return self.completing_on or self.nodes
 
     @property
-    def launch_failed(self) -> bool:
+    def has_launch_failed(self) -> bool:
         """Requeued and held by slurmctld because its launch failed, which no owner did."""
         return self.state == "PENDING" and self.reason == LAUNCH_FAILED
 
@@ -243,12 +243,12 @@ class SlurmJob(Struct, frozen=True):
         return self.eligible is not None and self.eligible > self.submit + SLURMS_DELAY
 
     @property
-    def held_at_launch(self) -> bool:
+    def is_held_at_launch(self) -> bool:
         """Held by slurmctld for its launch, for whatever cause."""
         return self.state == "PENDING" and self.reason in HELD_AT_LAUNCH
 
     @property
-    def excluded_by_hpctl(self) -> tuple[NodeName, ...]:
+    def nodes_excluded_by_hpctl(self) -> tuple[NodeName, ...]:
         """Return those nodes of its ExcNodeList that hpctl wrote there, and no user."""
         if not self.excluded:
             return ()
@@ -266,13 +266,13 @@ class SlurmJob(Struct, frozen=True):
         return self.batch and self.requeue
 
     @property
-    def held_after_run(self) -> bool:
+    def is_held_after_requeue(self) -> bool:
         """Held by Slurm as it was requeued: it starts by no order but a release."""
         held = self.reason == REQUEUED_AND_HELD or SPECIAL_EXIT in self.flags
         return self.state == "PENDING" and held
 
     @property
-    def cannot_start(self) -> bool:
+    def is_held_as_unable_to_start(self) -> bool:
         """Held by Slurm because it could not start it as it is."""
         return self.state == "PENDING" and self.reason == CANNOT_START
 
@@ -292,7 +292,7 @@ class SlurmJob(Struct, frozen=True):
         )
 
 
-class Reservation(Struct, frozen=True):
+class SlurmReservation(Struct, frozen=True):
     """A reservation of Slurm's. `maintenance`: it has the flag MAINT. A time is None where it could
     not be read."""
 
@@ -303,7 +303,9 @@ class Reservation(Struct, frozen=True):
     maintenance: bool = False
 
 
-def map_reserved_nodes(reservations: Mapping[str, Reservation]) -> dict[str, tuple[NodeName, ...]]:
+def map_reserved_nodes(
+    reservations: Mapping[str, SlurmReservation],
+) -> dict[str, tuple[NodeName, ...]]:
     """Return the nodes of each reservation, by its name."""
     return {name: one.nodes for name, one in reservations.items()}
 
@@ -317,10 +319,10 @@ class SchedulerView(Struct, frozen=True):
     as_of: datetime
     nodes: Mapping[NodeName, SlurmNode] = field(default_factory=dict)
     jobs: Mapping[JobId, SlurmJob] = field(default_factory=dict)
-    flaws: tuple[InconsistentState, ...] = ()
+    flaws: tuple[ItemProcessingFailure, ...] = ()
     booted: datetime | None = None
     confirmed: datetime | None = None
-    reservations: Mapping[str, Reservation] | None = None
+    reservations: Mapping[str, SlurmReservation] | None = None
 
     @property
     def valid_at(self) -> datetime:
@@ -328,6 +330,6 @@ class SchedulerView(Struct, frozen=True):
         return self.as_of if self.confirmed is None else max(self.as_of, self.confirmed)
 
     @property
-    def oldest_slurmd(self) -> str:
+    def oldest_slurmd_version(self) -> str:
         """Return its release, "" where none is known. slurmctld is never older than a slurmd."""
         return min((n.version for n in self.nodes.values() if n.version), default="")

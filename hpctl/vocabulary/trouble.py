@@ -113,10 +113,10 @@ class Trouble(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         bounds.clamp_time_fields(self, "at")
-        bounds.clean_text_fields(self, "why", "signature", "device", "evidence")
+        bounds.make_text_fields_printable(self, "why", "signature", "device", "evidence")
 
 
-def classify_start_failure(why: str, again: bool) -> tuple[TroubleKind, str]:
+def classify_program_start_failure(why: str, again: bool) -> tuple[TroubleKind, str]:
     """Return what it amounts to that a program could not even be started (`UNSTARTED`).
 
     A name that is wrong once is wrong every time: FINAL. `again`: another run or rank of the same

@@ -7,7 +7,7 @@ refused by the receiver, and that a sender is believed only for what its credent
   MUNGE credential or the key of a session.
 - Job to daemon: `job_reports` defines the bodies, `job_report_client` sends them from inside the
   job; it raises nothing and gives up within seconds.
-- Commands to daemon: `make_authenticated_route` makes a route of the intake whose caller MUNGE
+- Commands to daemon: `make_authenticated_post_route` makes a route of the intake whose caller MUNGE
 proves.
 - Daemon to agent: orders and `stack_request` travel in the answer to a report.
 - `munge` calls libmunge; `heads` finds the head node that leads and checks its proof; `systemd`

@@ -30,7 +30,7 @@ _NAME = re.compile(rb"([0-9a-f]{24})\.([0-9a-f]{40})")
 _FIRST_MESSAGE = 4096
 
 
-def create_peer_name(secret: str) -> str:
+def create_signed_peer_name(secret: str) -> str:
     """Return a name that counts once, for `server_hostname` of a client's TLS."""
     number = secrets.token_hex(12)
     return f"{number}.{_sign_peer_name(secret, number)}"
@@ -74,7 +74,7 @@ class HandshakeLimiter:
         """Look at the first message of a connection, which is there and stays there to be read."""
         with self._lock:
             if connection in self._waiting:
-                self._exempt_named_peer(connection)
+                self._exempt_authenticated_peer(connection)
 
     def release(self, connection: socket.socket) -> None:
         """Let a connection go, which is proven or ends. Always before it is closed, and before a
@@ -96,14 +96,14 @@ class HandshakeLimiter:
     def _shut_down_oldest_connection(self, address: str) -> None:
         """Shut down the oldest connection of an address that is no peer's by its first message."""
         for held in [held for held, whose in self._waiting.items() if whose == address]:
-            if not self._exempt_named_peer(held):
+            if not self._exempt_authenticated_peer(held):
                 del self._waiting[held]
                 _shut_down_connection(held)
                 return
 
-    def _exempt_named_peer(self, connection: socket.socket) -> bool:
+    def _exempt_authenticated_peer(self, connection: socket.socket) -> bool:
         """Keep a connection out of the strangers' room where it has named itself as a peer."""
-        first = _peek_bytes(connection)
+        first = _peek_received_bytes(connection)
         if not any(self._verify_peer_name(*found.groups()) for found in _NAME.finditer(first)):
             return False
         self._waiting.pop(connection)
@@ -126,7 +126,7 @@ class HandshakeLimiter:
         return True
 
 
-def _peek_bytes(connection: socket.socket) -> bytes:
+def _peek_received_bytes(connection: socket.socket) -> bytes:
     """Return what can be read now, and leave it there."""
     # The connection's own thread has given it a limit, for which recv() would wait.
     ready = select.poll()

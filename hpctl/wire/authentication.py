@@ -39,13 +39,13 @@ from starlette.types import Receive
 
 from hpctl.toolkit.addresses import resolve_ipv4
 from hpctl.toolkit.bounds import parse_count
-from hpctl.toolkit.errors import HpctlError, Unavailable
+from hpctl.toolkit.errors import HpctlError, ServiceUnavailable
 from hpctl.toolkit.rate_limiter import RateLimiter
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.model import AgentReport
 from hpctl.wire import munge
 from hpctl.wire import reports as wire
-from hpctl.wire.stack_request import StackRequest
+from hpctl.wire.stack_request import RankStackTraceRequest
 
 _T = TypeVar("_T")
 
@@ -73,7 +73,7 @@ class RequestRefusal(HpctlError):
         return json.dumps(self.body).encode()
 
 
-class BodyLimits(Struct, frozen=True):
+class RequestBodyLimits(Struct, frozen=True):
     """How large a body may be, in bytes, how long it may take, and the answer to a larger one."""
 
     most: int
@@ -82,7 +82,7 @@ class BodyLimits(Struct, frozen=True):
     hint: str = ""
 
 
-async def read_body(announced: str, receive: Receive, bounds: BodyLimits) -> bytes:
+async def read_request_body(announced: str, receive: Receive, bounds: RequestBodyLimits) -> bytes:
     """Read the body; refuse it as soon as it is too large, announced so, or too slow.
 
     `announced` is its Content-Length. Raises Refusal: too_large, slow_body or disconnected.
@@ -91,13 +91,15 @@ async def read_body(announced: str, receive: Receive, bounds: BodyLimits) -> byt
     if parse_count(announced) > bounds.most:
         raise over
     try:
-        return await asyncio.wait_for(_receive_body(receive, bounds.most, over), bounds.within_s)
+        return await asyncio.wait_for(
+            _receive_body_chunks(receive, bounds.most, over), bounds.within_s
+        )
     except asyncio.TimeoutError as error:
         text = f"the body did not arrive within {bounds.within_s:.0f} s"
         raise RequestRefusal(408, "slow_body", text) from error
 
 
-async def _receive_body(receive: Receive, most: int, over: RequestRefusal) -> bytes:
+async def _receive_body_chunks(receive: Receive, most: int, over: RequestRefusal) -> bytes:
     body = bytearray()
     more = True
     while more:
@@ -128,7 +130,7 @@ class AgentSession(Struct, frozen=True):
 
     def proof(self, answer: bytes) -> str:
         """Return the head node's own proof of an answer within the session."""
-        return f"{wire.SESSION_SCHEME} {wire.sign_body(self.secret, answer)}"
+        return f"{wire.SESSION_SCHEME} {wire.sign_message_body(self.secret, answer)}"
 
 
 class AgentSessions:
@@ -173,7 +175,9 @@ class AgentSessions:
         if self._monotonic() >= session.until:
             message = f"the session of {session.node} is over after {self.lasts_s:.0f} s"
             raise RequestRefusal(401, "expired_session", message)
-        if not hmac.compare_digest(wire.sign_body(session.secret, body).encode(), proof.encode()):
+        if not hmac.compare_digest(
+            wire.sign_message_body(session.secret, body).encode(), proof.encode()
+        ):
             raise RequestRefusal(401, "bad_mac", "the body was not signed with the session's key")
         if peer != session.peer:
             message = f"the session of {session.node} was opened from {session.peer}, not {peer}"
@@ -224,7 +228,7 @@ class LeadershipNotice(Struct):
             )
 
 
-class IntakeSettings(Struct, frozen=True):
+class IntakeAuthenticationSettings(Struct, frozen=True):
     """Where the intake asks munged, whom it accepts, and for how long without asking again."""
 
     munge_socket: Path | None = None
@@ -233,13 +237,13 @@ class IntakeSettings(Struct, frozen=True):
     """Credentials that munged is asked about at once."""
     session_s: float = LASTS_S
     leading: LeadershipNotice = field(default_factory=LeadershipNotice)
-    asks: dict[NodeName, StackRequest] = field(default_factory=dict)
+    asks: dict[NodeName, RankStackTraceRequest] = field(default_factory=dict)
     """What agents are asked with the answer to their reports and heartbeats; others change it."""
 
     def prove(self, uid: int, answer: bytes) -> str:
         """Our proof of an answer, for a uid alone; empty where munged is away."""
         try:
-            credential = munge.encode_credential(answer, self.munge_socket, only_uid=uid)
+            credential = munge.encode_munge_credential(answer, self.munge_socket, only_uid=uid)
             return f"{wire.AUTH_SCHEME} {credential}"
         except munge.MungeUnavailable as error:
             log.warning("an answer goes without proof: %s", error)
@@ -265,14 +269,14 @@ class Authenticator:
     `session` and `decode_session_message` never block; the others wait for munged or the resolver.
     """
 
-    def __init__(self, settings: IntakeSettings, address_of: AddressOf) -> None:
+    def __init__(self, settings: IntakeAuthenticationSettings, address_of: AddressOf) -> None:
         self._settings, self._address_of = settings, address_of
         self._sessions = AgentSessions(settings.session_s)
         self._reports = RateLimiter(REPORTS, REPORTS_A_SECOND)
 
     def verify(self, authorization: str, body: bytes) -> munge.Credential:
         """Return the credential of a user who may report. Raises Refusal."""
-        credential = verify_body_credential(authorization, body, self._settings.munge_socket)
+        credential = verify_munge_body_credential(authorization, body, self._settings.munge_socket)
         if credential.uid not in self._settings.allowed_uids:
             hint = "The agent runs as root; other users may not report."
             raise RequestRefusal(403, "forbidden_uid", f"uid {credential.uid} may not report", hint)
@@ -283,9 +287,9 @@ class Authenticator:
     ) -> AuthenticatedMessage:
         """Return what was sent from a TCP address with an authenticated credential. Raises
         Refusal."""
-        message = self._decode_message(body)
+        message = self._decode_agent_message(body)
         node = NodeName(message.content.node)
-        address = self._check_node_address(node, credential.address, peer)
+        address = self._check_node_source_address(node, credential.address, peer)
         self._check_report_rate(message)
         return AuthenticatedMessage(message, credential.uid, address)
 
@@ -295,7 +299,7 @@ class Authenticator:
 
     def decode_session_message(self, session: AgentSession, body: bytes) -> wire.AgentMessage:
         """Return what was sent within a session. Raises Refusal."""
-        message = self._decode_message(body)
+        message = self._decode_agent_message(body)
         if message.content.node != session.node:
             text = f"the session is that of {session.node}, the body names {message.content.node}"
             raise RequestRefusal(403, "forged_node", text)
@@ -310,7 +314,7 @@ class Authenticator:
         continues with credentials then."""
         name, secret = self._sessions.open(proved.node, proved.address, peer)
         try:
-            wrapped = munge.encode_credential(
+            wrapped = munge.encode_munge_credential(
                 secret, self._settings.munge_socket, only_uid=proved.uid
             )
         except munge.MungeUnavailable as error:
@@ -318,7 +322,7 @@ class Authenticator:
             return None
         return wire.SessionGrant(name, wrapped, self._sessions.lasts_s)
 
-    def _decode_message(self, body: bytes) -> wire.AgentMessage:
+    def _decode_agent_message(self, body: bytes) -> wire.AgentMessage:
         message = decode_request_body(wire.decode_agent_message, body)
         start = message.content.agent_start
         if start.timestamp() > time.time() + AHEAD_S:
@@ -334,14 +338,14 @@ class Authenticator:
                 429, "too_many", f"too many reports of {node}", "The next is taken soon."
             )
 
-    def _check_node_address(self, node: NodeName, origin: IPv4Address, peer: str) -> str:
+    def _check_node_source_address(self, node: NodeName, origin: IPv4Address, peer: str) -> str:
         """Slurm's address of the node, which munged's and TCP's must be.
 
         A user with the MUNGE key, as root of any node has, makes munged say any origin: by the
         TCP peer a node is distinguished from another that has the key as well.
         """
         address = self._find_slurm_address(node)
-        known = _resolve_addresses(address)
+        known = _resolve_ipv4_addresses(address)
         for whence, what, hint in (
             (str(origin), "credential", "give its munged --origin with the address Slurm has."),
             (peer, "connection", "let Slurm have the address from which it reaches this host."),
@@ -358,7 +362,7 @@ class Authenticator:
     def _find_slurm_address(self, node: NodeName) -> str:
         try:
             address = self._address_of(node)
-        except Unavailable as error:
+        except ServiceUnavailable as error:
             raise RequestRefusal(503, "slurm_unavailable", str(error), error.hint) from error
         if address is None:
             hint = "The agent asks Slurm for its name; --node must be a NodeName of slurm.conf."
@@ -366,7 +370,7 @@ class Authenticator:
         return address
 
 
-def verify_body_credential(
+def verify_munge_body_credential(
     authorization: str, body: bytes, munge_socket: Path | None
 ) -> munge.Credential:
     """Return the credential of a body from any sender, proved and used up. Raises Refusal."""
@@ -375,13 +379,13 @@ def verify_body_credential(
         hint = "Send `Authorization: MUNGE <credential>`."
         raise RequestRefusal(401, "missing_credential", "the request carries no credential", hint)
     try:
-        credential = munge.decode_credential(text, munge_socket)
-    except munge.CredentialError as error:
+        credential = munge.decode_munge_credential(text, munge_socket)
+    except munge.MungeCredentialError as error:
         status = 409 if error.code == "replayed_credential" else 401
         raise RequestRefusal(status, error.code, str(error), error.hint) from error
     except munge.MungeUnavailable as error:
         raise RequestRefusal(503, "munge_unavailable", str(error), error.hint) from error
-    if credential.payload != wire.make_credential_payload(body):
+    if credential.payload != wire.make_request_credential_payload(body):
         raise RequestRefusal(401, "bad_digest", "the credential was made for other bytes")
     return credential
 
@@ -399,7 +403,7 @@ def decode_request_body(
         raise RequestRefusal(status, code, str(error), error.hint) from error
 
 
-def _resolve_addresses(address: str) -> frozenset[IPv4Address]:
+def _resolve_ipv4_addresses(address: str) -> frozenset[IPv4Address]:
     """Return the IPv4 addresses that Slurm's NodeAddr stands for; MUNGE knows no others."""
     try:
         return resolve_ipv4(address)

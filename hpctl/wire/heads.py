@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from hpctl.toolkit.errors import HpctlError, Unavailable
-from hpctl.toolkit.jitter import pick_pause
+from hpctl.toolkit.errors import HpctlError, ServiceUnavailable
+from hpctl.toolkit.jitter import pick_random_pause_seconds
 from hpctl.wire import munge
 from hpctl.wire import reports as wire
 
@@ -41,14 +41,14 @@ ROUND_S = (0.1, 0.5)
 wait for a new leader do not come all at once."""
 
 
-class HeadAddress(Struct, frozen=True):
+class HeadNodeAddress(Struct, frozen=True):
     """Where a head node's intake listens."""
 
     host: str
     port: int
 
     @classmethod
-    def parse(cls, url: str) -> HeadAddress:
+    def parse(cls, url: str) -> HeadNodeAddress:
         """From `http://host:port`. Raises HpctlError."""
         try:
             parts = urlsplit(url if "//" in url else f"http://{url}")
@@ -64,7 +64,7 @@ class HeadAddress(Struct, frozen=True):
         return cls(host, port or DEFAULT_PORT)
 
     @classmethod
-    def here(cls, listen: str) -> HeadAddress:
+    def here(cls, listen: str) -> HeadNodeAddress:
         """Return the daemon of this host, from its `intake.listen`."""
         host, _, port = listen.rpartition(":")
         return cls("127.0.0.1" if host in ("", "0.0.0.0") else host, int(port))  # noqa: S104
@@ -84,7 +84,9 @@ class HeadAddress(Struct, frozen=True):
         most. Raises HeadUnreachableError where nothing was sent, OSError and
         http.client.HTTPException where no answer came, Unproved, MungeUnavailable.
         """
-        credential = munge.encode_credential(wire.make_credential_payload(body), munge_socket)
+        credential = munge.encode_munge_credential(
+            wire.make_request_credential_payload(body), munge_socket
+        )
         left = until - time.monotonic()
         if left <= 0:
             raise HeadUnreachableError("no time left to ask")
@@ -101,8 +103,10 @@ class HeadAddress(Struct, frozen=True):
             response = connection.getresponse()
             text = response.read(_ANSWER_BYTES)
             if not is_retriable_status(response.status):
-                signed = wire.make_answer_payload(authorization, response.status, text)
-                check_answer_proof(response.getheader(wire.PROOF_HEADER, ""), signed, munge_socket)
+                signed = wire.make_answer_proof_payload(authorization, response.status, text)
+                verify_head_node_answer_proof(
+                    response.getheader(wire.PROOF_HEADER, ""), signed, munge_socket
+                )
             return response.status, text
         finally:
             connection.close()
@@ -112,8 +116,8 @@ class HeadUnreachableError(OSError):
     """No connection to the head node: nothing was sent."""
 
 
-def post_to_leader(  # noqa: PLR0913 -- one request: to whom, what, until when, as whom
-    heads: Sequence[HeadAddress],
+def post_request_to_leader(  # noqa: PLR0913 -- one request: to whom, what, until when, as whom
+    heads: Sequence[HeadNodeAddress],
     path: str,
     body: bytes,
     until: float,
@@ -130,7 +134,7 @@ def post_to_leader(  # noqa: PLR0913 -- one request: to whom, what, until when, 
     """
     several = len(heads) > 1
     reach_s, try_s = (REACH_S, math.inf if once else TRY_S) if several else (math.inf, math.inf)
-    head, silent, asked, standby = heads[0], None, set[HeadAddress](), b""
+    head, silent, asked, standby = heads[0], None, set[HeadNodeAddress](), b""
     while True:
         status, text, error = NOT_LEADER, b"", None
         try:
@@ -152,7 +156,7 @@ def post_to_leader(  # noqa: PLR0913 -- one request: to whom, what, until when, 
         head = goal if goal != silent else head
         if head in asked:
             asked.clear()
-            pause = pick_pause(*ROUND_S)
+            pause = pick_random_pause_seconds(*ROUND_S)
             if time.monotonic() + pause >= until:
                 if error is not None and not standby:
                     raise error
@@ -160,11 +164,11 @@ def post_to_leader(  # noqa: PLR0913 -- one request: to whom, what, until when, 
             time.sleep(pause)
 
 
-def parse_leader_address(text: bytes, heads: Sequence[HeadAddress]) -> HeadAddress | None:
+def parse_leader_address(text: bytes, heads: Sequence[HeadNodeAddress]) -> HeadNodeAddress | None:
     """Return the leader that a standby's answer names, where it is one of these: no answer, which
     may be old or a stranger's, has a credential sent anywhere else."""
     try:
-        named = HeadAddress.parse(json.loads(text)["leader"])
+        named = HeadNodeAddress.parse(json.loads(text)["leader"])
     except (ValueError, TypeError, KeyError, RecursionError, HpctlError):
         return None
     return named if named in heads else None
@@ -176,7 +180,7 @@ def is_retriable_status(status: int) -> bool:
     return status >= http.client.INTERNAL_SERVER_ERROR or status in (*later, NOT_LEADER)
 
 
-def explain_refusal(text: bytes) -> str:
+def format_refusal_response(text: bytes) -> str:
     """Return what the body of a refusal says: its code, message and hint; as it is where it has
     none."""
     try:
@@ -186,11 +190,11 @@ def explain_refusal(text: bytes) -> str:
         return text[:200].decode(errors="replace")
 
 
-class UnauthenticatedAnswerError(Unavailable):
+class UnauthenticatedAnswerError(ServiceUnavailable):
     """An answer that no daemon of this cluster has proved to be its own."""
 
 
-def check_answer_proof(
+def verify_head_node_answer_proof(
     proof: str, signed: bytes, munge_socket: Path | str | None, secret: bytes | None = None
 ) -> None:
     """Whether a daemon gave an answer, `signed` being wire.answered() of it.
@@ -201,7 +205,7 @@ def check_answer_proof(
     scheme, _, word = proof.partition(" ")
     if secret is not None:
         if scheme == wire.SESSION_SCHEME and hmac.compare_digest(
-            wire.sign_body(secret, signed).encode(), word.encode("utf-8", "replace")
+            wire.sign_message_body(secret, signed).encode(), word.encode("utf-8", "replace")
         ):
             return
         raise UnauthenticatedAnswerError(
@@ -214,13 +218,13 @@ def check_answer_proof(
             "the head node's answer cannot be trusted: it has no MUNGE credential", _HINT
         )
     try:
-        credential = munge.decode_credential(word, munge_socket)
-    except munge.CredentialError as error:
+        credential = munge.decode_munge_credential(word, munge_socket)
+    except munge.MungeCredentialError as error:
         raise UnauthenticatedAnswerError(
             f"the head node's answer cannot be trusted: MUNGE cannot check its credential: {error}",
             _HINT,
         ) from error
-    if credential.payload != signed or credential.uid not in list_trusted_uids():
+    if credential.payload != signed or credential.uid not in list_trusted_head_node_uids():
         raise UnauthenticatedAnswerError(
             f"the head node's answer cannot be trusted: it came from uid {credential.uid}, which "
             "is not the user of hpctl's daemon",
@@ -234,7 +238,7 @@ _HINT = (
 )
 
 
-def list_trusted_uids() -> set[int]:
+def list_trusted_head_node_uids() -> set[int]:
     """Return the users a daemon may run as: root, SlurmUser, and the calling user."""
     try:
         return {0, os.geteuid(), pwd.getpwnam(read_slurm_user()).pw_uid}

@@ -33,7 +33,7 @@ _WELCOME = 4096
 Message = dict[str, Any]
 
 
-class ChannelError(OSError):
+class JobChannelError(OSError):
     """The other side is gone, did not prove itself, or broke the rules. The connection is not
     usable."""
 
@@ -50,7 +50,7 @@ class JobChannel:
         peer_name: str | None = None,
         on_proven: Callable[[], None] | None = None,
     ) -> None:
-        """Prove each other. Takes `seconds` at most in all; raises ChannelError, OSError. The
+        """Prove each other. Takes `seconds` at most in all; raises JobChannelError, OSError. The
         caller closes the connection where this raises.
 
         `peer_name` makes this a client, which names itself so (`admission`); `on_proven` makes it a
@@ -77,38 +77,38 @@ class JobChannel:
         self.set_timeout(None)
 
     def set_timeout(self, seconds: float | None) -> None:
-        """Bound each wait for the other side, by ChannelError; None lifts the bound."""
+        """Bound each wait for the other side, by JobChannelError; None lifts the bound."""
         self._socket.settimeout(seconds)
 
     def send(self, message: Message) -> None:
-        """Send one message. Raises ChannelError."""
+        """Send one message. Raises JobChannelError."""
         content = memoryview(json.dumps(message).encode() + b"\n")
         try:
             while content:
                 content = content[self._tls.write(content) :]
                 self._flush_output()
         except OSError as error:
-            raise ChannelError(f"connection lost: {error}") from error
+            raise JobChannelError(f"connection lost: {error}") from error
 
     def receive(self, most: int) -> Message:
-        """Return the next message, of `most` bytes at most. Raises ChannelError."""
+        """Return the next message, of `most` bytes at most. Raises JobChannelError."""
         looked = 0
         while (end := self._lines.find(b"\n", looked)) < 0:
             looked = len(self._lines)
             if looked > most:
-                raise ChannelError("a message is too long")
-            self._lines += self._read_tls()
+                raise JobChannelError("a message is too long")
+            self._lines += self._read_decrypted_bytes()
         line = bytes(self._lines[:end])
         del self._lines[: end + 1]
         try:
             message = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise ChannelError("not a message") from error
+            raise JobChannelError("not a message") from error
         if not isinstance(message, dict):
-            raise ChannelError("not a message")
+            raise JobChannelError("not a message")
         return message
 
-    def create_body_sender(self, key: bytes) -> Callable[[memoryview], None]:
+    def create_encrypted_body_sender(self, key: bytes) -> Callable[[memoryview], None]:
         """Return what seals the pieces of one body, one call each, and sends them.
 
         All pieces but the last have PIECE bytes. `key` is of this body alone.
@@ -116,19 +116,19 @@ class JobChannel:
         cipher, number = AESGCM(key), 0
         sealed = memoryview(bytearray(PIECE + _TAG))
 
-        def send_piece(piece: memoryview) -> None:
+        def send_encrypted_piece(piece: memoryview) -> None:
             nonlocal number
             end = len(piece) + _TAG
-            cipher.encrypt_into(_make_nonce(number), piece, None, sealed[:end])
+            cipher.encrypt_into(_make_aes_gcm_nonce(number), piece, None, sealed[:end])
             number += 1
             self._socket.sendall(sealed[:end])
 
-        return send_piece
+        return send_encrypted_piece
 
-    def receive_body(self, key: bytes, size: int) -> Iterator[memoryview]:
+    def receive_encrypted_body(self, key: bytes, size: int) -> Iterator[memoryview]:
         """Yield so many bytes, in one page-aligned buffer that is filled again and again.
 
-        Raises ChannelError where the connection is lost or a piece is not what was sent.
+        Raises JobChannelError where the connection is lost or a piece is not what was sent.
         """
         cipher, number = AESGCM(key), 0
         most = min(size, PIECE)
@@ -136,13 +136,13 @@ class JobChannel:
         opened = memoryview(mmap.mmap(-1, most or 1))
         while size:
             count = min(size, PIECE)
-            self._fill_buffer(sealed[: count + _TAG])
+            self._receive_into_buffer(sealed[: count + _TAG])
             try:
                 cipher.decrypt_into(
-                    _make_nonce(number), sealed[: count + _TAG], None, opened[:count]
+                    _make_aes_gcm_nonce(number), sealed[: count + _TAG], None, opened[:count]
                 )
             except InvalidTag as error:
-                raise ChannelError("a file was changed on its way") from error
+                raise JobChannelError("a file was changed on its way") from error
             number += 1
             yield opened[:count]
             size -= count
@@ -157,10 +157,10 @@ class JobChannel:
                 self._tls.do_handshake()
             except ssl.SSLWantReadError:
                 self._flush_output()
-                self._read_record()
+                self._receive_tls_record()
             except ssl.SSLError as error:
                 self._send_tls_alert()
-                raise ChannelError("the other side does not know the secret") from error
+                raise JobChannelError("the other side does not know the secret") from error
             else:
                 self._flush_output()
                 return
@@ -170,39 +170,39 @@ class JobChannel:
         with suppress(OSError):
             self._flush_output()
 
-    def _read_tls(self) -> bytes:
+    def _read_decrypted_bytes(self) -> bytes:
         while True:
             try:
                 content = self._tls.read(_CHUNK)
             except ssl.SSLWantReadError:
-                self._read_record()
+                self._receive_tls_record()
                 continue
             except ssl.SSLError as error:
-                raise ChannelError(f"connection lost: {error.reason}") from error
+                raise JobChannelError(f"connection lost: {error.reason}") from error
             if not content:
-                raise ChannelError("connection lost")
+                raise JobChannelError("connection lost")
             return content
 
-    def _read_record(self) -> None:
-        """Read one TLS record, and not a byte of what comes after it. Raises ChannelError."""
+    def _receive_tls_record(self) -> None:
+        """Read one TLS record, and not a byte of what comes after it. Raises JobChannelError."""
         head = bytearray(_HEAD)
-        self._fill_buffer(memoryview(head))
+        self._receive_into_buffer(memoryview(head))
         length = int.from_bytes(head[3:], "big")
         if length > _RECORD:
-            raise ChannelError("not TLS")
+            raise JobChannelError("not TLS")
         record = bytearray(length)
-        self._fill_buffer(memoryview(record))
+        self._receive_into_buffer(memoryview(record))
         self._incoming.write(head + record)
 
-    def _fill_buffer(self, buffer: memoryview) -> None:
+    def _receive_into_buffer(self, buffer: memoryview) -> None:
         while buffer:
             self._set_handshake_timeout()
             try:
                 count = self._socket.recv_into(buffer)
             except OSError as error:
-                raise ChannelError(f"connection lost: {error}") from error
+                raise JobChannelError(f"connection lost: {error}") from error
             if not count:
-                raise ChannelError("connection lost")
+                raise JobChannelError("connection lost")
             buffer = buffer[count:]
 
     def _flush_output(self) -> None:
@@ -217,9 +217,9 @@ class JobChannel:
             return
         left = self._deadline - time.monotonic()
         if left <= 0:
-            raise ChannelError("the other side does not prove itself")
+            raise JobChannelError("the other side does not prove itself")
         self._socket.settimeout(left)
 
 
-def _make_nonce(number: int) -> bytes:
+def _make_aes_gcm_nonce(number: int) -> bytes:
     return number.to_bytes(12, "big")

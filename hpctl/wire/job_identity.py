@@ -30,25 +30,25 @@ def create_server_tls_context(secret: str, name: str, client: str) -> ssl.SSLCon
 
     No session tickets are sent: after the handshake the server speaks only when it answers.
     """
-    context = _create_tls_context(ssl.PROTOCOL_TLS_SERVER, secret, name, client)
+    context = _create_mutual_tls_context(ssl.PROTOCOL_TLS_SERVER, secret, name, client)
     context.num_tickets = 0
     return context
 
 
 def create_client_tls_context(secret: str, name: str, server: str) -> ssl.SSLContext:
     """Return the context of the part `name`, which trusts the part `server` and no other."""
-    return _create_tls_context(ssl.PROTOCOL_TLS_CLIENT, secret, name, server)
+    return _create_mutual_tls_context(ssl.PROTOCOL_TLS_CLIENT, secret, name, server)
 
 
-def _create_tls_context(side: int, secret: str, own: str, other: str) -> ssl.SSLContext:
+def _create_mutual_tls_context(side: int, secret: str, own: str, other: str) -> ssl.SSLContext:
     context = ssl.SSLContext(side)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     # The whole certificate is compared, so that the name in it proves nothing more.
     context.check_hostname = False
     context.verify_mode = ssl.CERT_REQUIRED
-    certificate, key = _create_certificate(secret, own)
+    certificate, key = _derive_certificate_from_secret(secret, own)
     _load_certificate_chain(context, key + certificate)
-    trusted, _ = _create_certificate(secret, other)
+    trusted, _ = _derive_certificate_from_secret(secret, other)
     context.load_verify_locations(cadata=trusted.decode())
     return context
 
@@ -64,7 +64,7 @@ def _load_certificate_chain(context: ssl.SSLContext, pem: bytes) -> None:
 
 
 @lru_cache(maxsize=64)
-def _create_certificate(secret: str, name: str) -> tuple[bytes, bytes]:
+def _derive_certificate_from_secret(secret: str, name: str) -> tuple[bytes, bytes]:
     """Return a certificate and its key, as PEM. The same arguments give the same bytes."""
     seed = hashlib.sha256(f"hpctl identity\0{secret}\0{name}".encode()).digest()
     key = Ed25519PrivateKey.from_private_bytes(seed)

@@ -27,7 +27,12 @@ from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.identity import JobId
 from hpctl.vocabulary.job_recovery import JobReport
 from hpctl.wire import job_reports as job_wire
-from hpctl.wire.heads import HeadAddress, explain_refusal, is_retriable_status, post_to_leader
+from hpctl.wire.heads import (
+    HeadNodeAddress,
+    format_refusal_response,
+    is_retriable_status,
+    post_request_to_leader,
+)
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +49,7 @@ _MAX_FILE = 256 * 1024
 _AUTH_INFO = re.compile(r"^\s*AuthInfo\s*=.*?\bsocket=([^\s,;]+)", re.IGNORECASE | re.MULTILINE)
 
 
-class DaemonReply(Struct, frozen=True):
+class JobReportReply(Struct, frozen=True):
     """What the head node answered.
 
     `ok`: the report is written down. `acts`: the daemon may act on this job; where not (it only
@@ -62,13 +67,13 @@ class DaemonReply(Struct, frozen=True):
     former: str = ""
 
 
-def send_report(
+def send_job_report(
     report: JobReport,
     *,
     head: str | None = None,
     timeout_s: float = 2.0,
     failover_s: float = FAILOVER_S,
-) -> DaemonReply | None:
+) -> JobReportReply | None:
     """Send one report to the head node that leads. Never raises.
 
     `head` (`http://HOST:PORT`) overrides what is configured. None where no head node is known or
@@ -85,31 +90,33 @@ def send_report(
             return None
         until = begun + timeout_s + (failover_s if len(heads) > 1 else 0.0)
         body = job_wire.encode_job_report(report)
-        return _parse_reply(*post_to_leader(heads, job_wire.PATH, body, until, known.munge_socket))
+        return _parse_job_report_reply(
+            *post_request_to_leader(heads, job_wire.PATH, body, until, known.munge_socket)
+        )
     except Exception as error:  # noqa: BLE001 -- a job must not end because no daemon was reached
         log.info("no report was sent to the head node: %s", error or type(error).__name__)
     return None
 
 
-def send_start_report(environment: Mapping[str, str], *, step: int | None, place: str) -> None:
+def send_run_start_report(environment: Mapping[str, str], *, step: int | None, place: str) -> None:
     """Tell the step that a run resumes from, None for the beginning.
 
     By it the daemon knows of jobs without a supervisor whether they got on between two crashes. Of
     a run that is not the first, why the one before ended is written to stderr, the job's log, where
     the daemon knows. `place` says in words where this run begins, "" where only the program knows.
-    As `_send_report_in_process`.
+    As `_send_job_report_in_subprocess`.
     """
 
-    def print_former_run(reply: DaemonReply | None) -> None:
+    def print_previous_run_end(reply: JobReportReply | None) -> None:
         if reply is not None and reply.former:
             restarts = read_restart_count(environment)
-            line = f"hpctl: {describe_former_run(restarts, reply.former, place)}"
+            line = f"hpctl: {describe_previous_run_end(restarts, reply.former, place)}"
             print(make_printable(line), file=sys.stderr, flush=True)
 
     if step is None and not read_restart_count(environment):
         return
-    heard = print_former_run if read_restart_count(environment) else None
-    _send_report_in_process(
+    heard = print_previous_run_end if read_restart_count(environment) else None
+    _send_job_report_in_subprocess(
         environment, lambda job, restarts: JobReport(job, restarts, progress=step), heard
     )
 
@@ -119,24 +126,26 @@ def read_restart_count(environment: Mapping[str, str]) -> int:
     return parse_count(environment.get("SLURM_RESTART_COUNT", ""))
 
 
-def describe_former_run(restarts: int, why: str, place: str) -> str:
+def describe_previous_run_end(restarts: int, why: str, place: str) -> str:
     """Return why the former run ended, and where this one begins: `run 2: run 1 ended: ...`."""
     begins = f"; {place}" if place else ""
     return f"run {restarts + 1}: run {restarts} ended: {why}{begins}"
 
 
-def send_run_note(why: str, environment: Mapping[str, str]) -> None:
+def send_job_run_note(why: str, environment: Mapping[str, str]) -> None:
     """Tell something about a run that its owner should read in `hpctl explain`.
 
-    As `_send_report_in_process`.
+    As `_send_job_report_in_subprocess`.
     """
-    _send_report_in_process(environment, lambda job, restarts: JobReport(job, restarts, why=why))
+    _send_job_report_in_subprocess(
+        environment, lambda job, restarts: JobReport(job, restarts, why=why)
+    )
 
 
-def _send_report_in_process(
+def _send_job_report_in_subprocess(
     environment: Mapping[str, str],
     make_report: Callable[[JobId, int], JobReport],
-    heard: Callable[[DaemonReply | None], None] | None = None,
+    heard: Callable[[JobReportReply | None], None] | None = None,
 ) -> None:
     """Send a report in a separate process, so that a start waits for nothing.
 
@@ -158,26 +167,26 @@ def _send_report_in_process(
         for stream in (0, 1) if heard is not None else (0, 1, 2):
             os.dup2(nothing, stream)
         report = make_report(JobId(int(job)), int(restarts))
-        reply = send_report(report, failover_s=WHOLE_FAILOVER_S)
+        reply = send_job_report(report, failover_s=WHOLE_FAILOVER_S)
         if heard is not None:
             heard(reply)
     finally:
         os._exit(0)
 
 
-class HeadSettings(Struct, frozen=True):
+class HeadNodeConnectionSettings(Struct, frozen=True):
     """The head nodes to send to, and which munged to ask (None: MUNGE's default)."""
 
     heads: tuple[str, ...] = ()
     munge_socket: str | None = None
 
 
-def read_head_settings(environment: Mapping[str, str]) -> HeadSettings:
+def read_head_settings(environment: Mapping[str, str]) -> HeadNodeConnectionSettings:
     """Return what environment and files say. What cannot be read says nothing."""
     agent = _read_environment_file(Path(environment.get(AGENT_ENV) or AGENT_ENV_FILE))
     heads = environment.get(HEAD) or environment.get(AGENT_HEAD) or agent.get(AGENT_HEAD, "")
     socket = environment.get(MUNGE_SOCKET) or agent.get(MUNGE_SOCKET)
-    return HeadSettings(
+    return HeadNodeConnectionSettings(
         tuple(re.split(r"[\s,]+", heads.strip())) if heads.strip() else (),
         socket or _find_munge_socket(environment.get("SLURM_CONF")),
     )
@@ -211,20 +220,20 @@ def _find_munge_socket(conf: str | None) -> str | None:
     return found[1] if found else None
 
 
-def _parse_head_address(url: str) -> HeadAddress | None:
+def _parse_head_address(url: str) -> HeadNodeAddress | None:
     try:
-        return HeadAddress.parse(url)
+        return HeadNodeAddress.parse(url)
     except HpctlError as error:
         log.info("no report is sent there: %s", error)
         return None
 
 
-def _parse_reply(status: int, text: bytes) -> DaemonReply:
+def _parse_job_report_reply(status: int, text: bytes) -> JobReportReply:
     if status == 200:
         taken = job_wire.decode_job_report_ack(text)
-        return DaemonReply(
+        return JobReportReply(
             True, taken.acts, text=taken.why, run_policy=taken.run_policy, former=taken.former
         )
-    return DaemonReply(
-        False, again=is_retriable_status(status), text=f"{status} {explain_refusal(text)}"
+    return JobReportReply(
+        False, again=is_retriable_status(status), text=f"{status} {format_refusal_response(text)}"
     )

@@ -36,7 +36,7 @@ _Exit = Annotated[int, Meta(ge=-255, le=255)]
 _S = TypeVar("_S", bound=Struct)
 
 
-class _WireTrouble(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class _WireJobTrouble(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     kind: TroubleKind
     at: Annotated[datetime, Meta(tz=True)]
     why: _Why
@@ -54,7 +54,7 @@ class _WireTrouble(Struct, frozen=True, forbid_unknown_fields=True, omit_default
 class _WireJobReport(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     job: Annotated[int, Meta(ge=1, le=2**32)]
     restarts: Annotated[int, Meta(ge=0, le=2**32)]
-    trouble: _WireTrouble | None = None
+    trouble: _WireJobTrouble | None = None
     action: RunAction = RunAction.NONE
     why: _Why = ""
     wish: RequestedAction = RequestedAction.NONE
@@ -99,20 +99,22 @@ def encode_job_report(report: JobReport) -> bytes:
         exclude=tuple(report.exclude[:MAX_EXCLUDE]),
         after_s=min(max(report.after_s, 0.0), MAX_AFTER_S),
     )
-    shaped = _convert_struct(_WireJobReport, cut, trouble=_make_wire_trouble(report.trouble))
+    shaped = _convert_to_wire_struct(
+        _WireJobReport, cut, trouble=_encode_job_trouble(report.trouble)
+    )
     return msgspec.json.encode(_JobReportEnvelope(wire.VERSION, shaped))
 
 
-def _convert_struct(shape: type[_S], value: object, **changes: object) -> _S:
+def _convert_to_wire_struct(shape: type[_S], value: object, **changes: object) -> _S:
     """Return the shape with the fields of a value of core's, less these changes."""
     return shape(**{name: getattr(value, name) for name in shape.__struct_fields__} | changes)
 
 
-def _make_wire_trouble(trouble: Trouble | None) -> _WireTrouble | None:
+def _encode_job_trouble(trouble: Trouble | None) -> _WireJobTrouble | None:
     if trouble is None:
         return None
-    return _convert_struct(
-        _WireTrouble,
+    return _convert_to_wire_struct(
+        _WireJobTrouble,
         trouble,
         why=trouble.why[:MAX_WHY],
         signature=trouble.signature[:MAX_WORD],
@@ -123,21 +125,21 @@ def _make_wire_trouble(trouble: Trouble | None) -> _WireTrouble | None:
 
 def decode_job_report(body: bytes) -> JobReport:
     """Return the report that a body holds. Raises wire.MalformedReportError or one of its kinds."""
-    wire.check_body_size(body, MAX_BODY)
+    wire.check_message_body_size(body, MAX_BODY)
     try:
         envelope = _decoder.decode(body)
     except wire.UNREADABLE as error:
-        raise wire.make_decode_error(error, "job report") from error
+        raise wire.make_message_decode_error(error, "job report") from error
     wire.check_format_version(envelope.v)
     report = envelope.job_report
     fields = msgspec.structs.asdict(report)
     fields["job"] = JobId(report.job)
     fields["exclude"] = tuple(NodeName(name) for name in report.exclude)
-    fields["trouble"] = None if report.trouble is None else _make_trouble(report.trouble)
+    fields["trouble"] = None if report.trouble is None else _decode_job_trouble(report.trouble)
     return JobReport(**fields)
 
 
-def _make_trouble(trouble: _WireTrouble) -> Trouble:
+def _decode_job_trouble(trouble: _WireJobTrouble) -> Trouble:
     fields = msgspec.structs.asdict(trouble)
     fields["at"] = convert_to_utc(trouble.at)
     fields["node"] = NodeName(trouble.node) if trouble.node else None
@@ -151,4 +153,4 @@ def encode_job_report_ack(taken: JobReportAck) -> bytes:
 
 def decode_job_report_ack(body: bytes) -> JobReportAck:
     """Return what the head node answered with 200. Raises wire.MalformedReportError."""
-    return wire.decode_ok_answer(_taken, body)
+    return wire.decode_head_node_answer(_taken, body)

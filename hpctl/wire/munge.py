@@ -27,10 +27,10 @@ from msgspec import Struct
 
 from hpctl.faults.health import ORDER_S
 from hpctl.toolkit.compat import UTC
-from hpctl.toolkit.errors import HpctlError, Unavailable
-from hpctl.vocabulary.evidence import EvidenceOrder
+from hpctl.toolkit.errors import HpctlError, ServiceUnavailable
+from hpctl.vocabulary.evidence import EvidenceCollectionOrder
 from hpctl.vocabulary.identity import NodeGeneration
-from hpctl.vocabulary.reset_order import ResetOrder
+from hpctl.vocabulary.reset_order import GpuResetOrder
 
 _OPT_CIPHER, _OPT_TTL, _OPT_ADDR4, _OPT_ENCODE_TIME, _OPT_SOCKET, _OPT_UID = 0, 4, 5, 6, 8, 9
 _CIPHER_AES128 = 4
@@ -55,7 +55,7 @@ _HINTS = {
 }
 
 
-class CredentialError(HpctlError):
+class MungeCredentialError(HpctlError):
     """A credential that proves nothing. `code` is a stable word for counters and answers.
 
     invalid_credential: forged, damaged, or encoded with another cluster's key. expired_: older than
@@ -69,7 +69,7 @@ class CredentialError(HpctlError):
         self.code = code
 
 
-class MungeUnavailable(Unavailable):
+class MungeUnavailable(ServiceUnavailable):
     """munged or its library cannot be asked: nothing is known about the credential."""
 
 
@@ -85,7 +85,7 @@ class Credential(Struct, frozen=True):
 
 
 @cache
-def _load_library() -> ctypes.CDLL:
+def _load_munge_library() -> ctypes.CDLL:
     try:
         lib = ctypes.CDLL("libmunge.so.2")
     except OSError as error:
@@ -109,7 +109,7 @@ class _MungeContext:
     """One munge_ctx_t, destroyed on leaving."""
 
     def __init__(self, socket: str | Path | None) -> None:
-        self._lib = _load_library()
+        self._lib = _load_munge_library()
         self.ctx = ctypes.c_void_p(self._lib.munge_ctx_create())
         if not self.ctx:
             raise MungeUnavailable(
@@ -142,7 +142,7 @@ class _MungeContext:
         text = self._lib.munge_ctx_strerror(self.ctx) or self._lib.munge_strerror(code)
         reason = text.decode(errors="replace")
         if code in _CODES:
-            raise CredentialError(_CODES[code], f"MUNGE: {reason}")
+            raise MungeCredentialError(_CODES[code], f"MUNGE: {reason}")
         if code in (_E_SOCKET, _E_TIMEOUT):
             raise MungeUnavailable(
                 f"the MUNGE daemon munged does not answer on the socket {self._socket}: {reason}",
@@ -154,7 +154,7 @@ class _MungeContext:
         )
 
 
-def encode_credential(
+def encode_munge_credential(
     payload: bytes,
     socket: str | Path | None = None,
     *,
@@ -169,7 +169,7 @@ def encode_credential(
     """
     cred = ctypes.c_void_p()
     with _MungeContext(socket) as context:
-        lib = _load_library()
+        lib = _load_munge_library()
         if only_uid is not None:
             context.set(_OPT_CIPHER, ctypes.c_int(_CIPHER_AES128))
             context.set(_OPT_UID, ctypes.c_uint32(only_uid))
@@ -186,17 +186,17 @@ def encode_credential(
             _free_c_memory(cred)
 
 
-def decode_credential(cred: str, socket: str | Path | None = None) -> Credential:
+def decode_munge_credential(cred: str, socket: str | Path | None = None) -> Credential:
     """Have munged verify a credential and use it up.
 
-    Raises CredentialError where it proves nothing, MungeUnavailable where munged cannot say.
+    Raises MungeCredentialError where it proves nothing, MungeUnavailable where munged cannot say.
     """
     if not cred:
-        raise CredentialError("invalid_credential", "MUNGE: no credential")
+        raise MungeCredentialError("invalid_credential", "MUNGE: no credential")
     buffer, length = ctypes.c_void_p(), ctypes.c_int()
     uid, gid = ctypes.c_uint32(), ctypes.c_uint32()
     with _MungeContext(socket) as context:
-        lib = _load_library()
+        lib = _load_munge_library()
         refs = [ctypes.byref(out) for out in (buffer, length, uid, gid)]
         try:
             context.check(lib.munge_decode(cred.encode("ascii", "replace"), context.ctx, *refs))
@@ -217,10 +217,10 @@ def decode_credential(cred: str, socket: str | Path | None = None) -> Credential
             _free_c_memory(buffer)
 
 
-Order = ResetOrder | EvidenceOrder
+Order = GpuResetOrder | EvidenceCollectionOrder
 _PREFIXES: Final[dict[type[Order], bytes]] = {
-    ResetOrder: b"hpctl1-order:",
-    EvidenceOrder: b"hpctl1-evidence:",
+    GpuResetOrder: b"hpctl1-order:",
+    EvidenceCollectionOrder: b"hpctl1-evidence:",
 }
 
 
@@ -231,7 +231,7 @@ class OrderRefusedError(HpctlError):
 def encode_order_credential(order: Order, socket: Path | None = None) -> str:
     """The credential of an order. Raises MungeUnavailable."""
     payload = _PREFIXES[type(order)] + msgspec.json.encode(order)
-    return encode_credential(payload, socket, ttl_s=int(ORDER_S))
+    return encode_munge_credential(payload, socket, ttl_s=int(ORDER_S))
 
 
 def decode_order_credential(
@@ -239,9 +239,9 @@ def decode_order_credential(
 ) -> Order:
     """The order of a credential, which is used up by that. `believed`: the uids of daemons.
 
-    Raises OrderRefusedError, CredentialError (a replay among others), MungeUnavailable.
+    Raises OrderRefusedError, MungeCredentialError (a replay among others), MungeUnavailable.
     """
-    found = decode_credential(credential, socket)
+    found = decode_munge_credential(credential, socket)
     if found.uid not in believed:
         raise OrderRefusedError(
             f"the agent refuses the order to the node: it came from uid {found.uid}",

@@ -14,11 +14,11 @@ from starlette.types import Send
 from hpctl.wire import munge
 from hpctl.wire import reports as wire
 from hpctl.wire.authentication import (
-    BodyLimits,
-    IntakeSettings,
+    IntakeAuthenticationSettings,
+    RequestBodyLimits,
     RequestRefusal,
-    read_body,
-    verify_body_credential,
+    read_request_body,
+    verify_munge_body_credential,
 )
 
 BODY_TIMEOUT_S = 10.0
@@ -40,7 +40,7 @@ MOST_CODES: Final = 6
 """Codes of one counter that have a series of their own; the others share one."""
 
 
-class RefusalCounter:
+class RequestRefusalCounter:
     """How often something was refused, by code."""
 
     def __init__(self, name: str, text: str, registry: CollectorRegistry) -> None:
@@ -58,8 +58,12 @@ Answer = Callable[[bytes, munge.Credential], Awaitable[bytes]]
 """The answer to a body that its sender's credential proves. Raises Refusal."""
 
 
-def make_authenticated_route(
-    path: str, most: int, settings: IntakeSettings, answer_to: Answer, refused: RefusalCounter
+def make_authenticated_post_route(
+    path: str,
+    most: int,
+    settings: IntakeAuthenticationSettings,
+    answer_to: Answer,
+    refused: RequestRefusalCounter,
 ) -> Route:
     """Make a route for bodies of at most `most` bytes. `refused` counts what is refused."""
 
@@ -68,10 +72,10 @@ def make_authenticated_route(
         credential: munge.Credential | None = None
         headers = {}
         try:
-            body = await read_body(
+            body = await read_request_body(
                 request.headers.get("content-length", "0"),
                 request.receive,
-                BodyLimits(
+                RequestBodyLimits(
                     most=most,
                     within_s=POST_TIMEOUT_S,
                     too_large=f"at most {most} bytes are taken at {path}",
@@ -79,7 +83,7 @@ def make_authenticated_route(
             )
             settings.leading.check()
             credential = await run_in_threadpool(
-                verify_body_credential, authorization, body, settings.munge_socket
+                verify_munge_body_credential, authorization, body, settings.munge_socket
             )
             status, answer = 200, await answer_to(body, credential)
         except RequestRefusal as refusal:
@@ -88,7 +92,7 @@ def make_authenticated_route(
             if status in (408, 413, 421):
                 headers["connection"] = "close"
         if credential is not None:
-            answered = wire.make_answer_payload(authorization, status, answer)
+            answered = wire.make_answer_proof_payload(authorization, status, answer)
             prove = partial(settings.prove, credential.uid)
             headers[wire.PROOF_HEADER] = await run_in_threadpool(prove, answered)
         return Response(answer, status, headers, "application/json")
@@ -96,7 +100,9 @@ def make_authenticated_route(
     return Route(path, handle_post, methods=["POST"])
 
 
-async def send_response(send: Send, status: int, body: bytes, proof: str, *, close: bool) -> None:
+async def send_asgi_response(
+    send: Send, status: int, body: bytes, proof: str, *, close: bool
+) -> None:
     """Send one whole response, with the proof where there is one."""
     headers = [_JSON, (b"content-length", str(len(body)).encode())]
     if proof:

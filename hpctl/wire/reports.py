@@ -26,12 +26,12 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from hpctl.faults.health import MOST_FINDINGS, make_finding_key
+from hpctl.faults.health import MOST_FINDINGS, make_finding_identity_key
 from hpctl.toolkit.bounds import clamp_time_fields, convert_to_utc
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.identity import BootId, InstanceId, NodeGeneration, NodeName
 from hpctl.vocabulary.model import AgentReport, ClearCondition, DeviceVerdict, Finding
-from hpctl.wire.stack_request import StackRequest
+from hpctl.wire.stack_request import RankStackTraceRequest
 
 _T = TypeVar("_T")
 VERSION = 1
@@ -102,7 +102,7 @@ class _WireFinding(Struct, frozen=True, forbid_unknown_fields=True):
     job: _Job = ""
 
 
-class _WireReport(Struct, frozen=True, forbid_unknown_fields=True):
+class _WireAgentReport(Struct, frozen=True, forbid_unknown_fields=True):
     node: _Node
     instance: _Id
     boot: _Id
@@ -153,14 +153,14 @@ class OperatorRequest(Struct, frozen=True, forbid_unknown_fields=True):
     detail: Annotated[str, Meta(max_length=30000)] = ""
 
 
-class _Envelope(Struct, frozen=True, forbid_unknown_fields=True):
+class _AgentMessageEnvelope(Struct, frozen=True, forbid_unknown_fields=True):
     v: int
-    report: _WireReport | None = None
+    report: _WireAgentReport | None = None
     heartbeat: Heartbeat | None = None
     open_session: bool = False
 
 
-class _VersionField(Struct, frozen=True):
+class _FormatVersionField(Struct, frozen=True):
     v: int
 
 
@@ -187,19 +187,19 @@ class ReportAck(Struct, frozen=True, omit_defaults=True):
 
     ack: int
     session: SessionGrant | None = None
-    stacks: StackRequest | None = None
+    stacks: RankStackTraceRequest | None = None
     order: Annotated[str, Meta(max_length=8192)] = ""
     """A credential of the daemon's, for this node's agent (hpctl.wire.munge)."""
 
 
-_version = msgspec.json.Decoder(_VersionField)
-_envelope = msgspec.json.Decoder(_Envelope)
+_version = msgspec.json.Decoder(_FormatVersionField)
+_envelope = msgspec.json.Decoder(_AgentMessageEnvelope)
 _ack = msgspec.json.Decoder(ReportAck)
 _asked = msgspec.json.Decoder(OperatorRequest)
 _encoder = msgspec.json.Encoder()
 
 
-def make_credential_payload(body: bytes) -> bytes:
+def make_request_credential_payload(body: bytes) -> bytes:
     """Return what the credential of a request must carry: `hpctl1:` and the body's SHA-256 in
     hex."""
     return b"hpctl1:" + hashlib.sha256(body).hexdigest().encode()
@@ -207,15 +207,15 @@ def make_credential_payload(body: bytes) -> bytes:
 
 def make_session_authorization(session: str, secret: bytes, body: bytes) -> str:
     """Return the Authorization header of a body that is sent within a session."""
-    return f"{SESSION_SCHEME} {session}:{sign_body(secret, body)}"
+    return f"{SESSION_SCHEME} {session}:{sign_message_body(secret, body)}"
 
 
-def sign_body(secret: bytes, body: bytes) -> str:
+def sign_message_body(secret: bytes, body: bytes) -> str:
     """Return the proof that the sender of a body knows its session's key: HMAC-SHA256 in hex."""
     return hmac.digest(secret, body, "sha256").hex()
 
 
-def make_answer_payload(authorization: str, status: int, answer: bytes) -> bytes:
+def make_answer_proof_payload(authorization: str, status: int, answer: bytes) -> bytes:
     """Return what the proof of an answer vouches for: that it is the answer to this very request.
 
     An Authorization header is never the same twice: credentials are used up, and what a session's
@@ -225,60 +225,68 @@ def make_answer_payload(authorization: str, status: int, answer: bytes) -> bytes
     return b"hpctl1-answer:" + hashlib.sha256(whole).hexdigest().encode()
 
 
-def digest_findings(findings: Iterable[Finding]) -> str:
+def compute_findings_digest(findings: Iterable[Finding]) -> str:
     """Return what names a list of findings, whatever its order: SHA-256 in hex.
 
     Over what a finding is, what it says and how it clears; not over counts, times and evidence,
     which grow with every repeat and of which no rule needs each value (see agent/send.py).
     """
-    content = sorted((*make_finding_key(f), f.verdict.value, f.clears.value) for f in findings)
+    content = sorted(
+        (*make_finding_identity_key(f), f.verdict.value, f.clears.value) for f in findings
+    )
     return hashlib.sha256(_encoder.encode(content)).hexdigest()
 
 
-def encode_report(report: AgentReport, *, open_session: bool = False) -> bytes:
+def encode_agent_report(report: AgentReport, *, open_session: bool = False) -> bytes:
     """Return the body of one report. Cuts evidence short where the whole would exceed MAX_BODY, and
     then leaves out the last findings: an agent that says less is better than one that says nothing.
 
     Of gauges the finite ones go, the first MAX_GAUGES of them in order of name.
     """
-    report = replace(report, gauges=_drop_infinite_gauges(report.gauges))
+    report = replace(report, gauges=_drop_nonfinite_gauge_values(report.gauges))
     for limit in (MAX_EVIDENCE, 512, 160, 40, 0):
-        body = _encode_envelope("report", _limit_evidence(report, limit), open_session)
+        body = _encode_agent_message_envelope(
+            "report", _truncate_finding_evidence(report, limit), open_session
+        )
         if len(body) <= MAX_BODY:
             return body
-    report = _limit_evidence(report, 0)
+    report = _truncate_finding_evidence(report, 0)
     while len(body) > MAX_BODY:
         report = replace(report, findings=report.findings[: len(report.findings) * 7 // 8])
-        body = _encode_envelope("report", report, open_session)
+        body = _encode_agent_message_envelope("report", report, open_session)
     return body
 
 
-def _drop_infinite_gauges(gauges: Mapping[str, float]) -> dict[str, float]:
+def _drop_nonfinite_gauge_values(gauges: Mapping[str, float]) -> dict[str, float]:
     """JSON has no infinity, and a report must not be refused for one number."""
     return dict(sorted((n, v) for n, v in gauges.items() if math.isfinite(v))[:MAX_GAUGES])
 
 
 def encode_heartbeat(heartbeat: Heartbeat, *, open_session: bool = False) -> bytes:
     """Return the body of one heartbeat. Of gauges those that a report would carry."""
-    heartbeat = msgspec.structs.replace(heartbeat, gauges=_drop_infinite_gauges(heartbeat.gauges))
-    return _encode_envelope("heartbeat", heartbeat, open_session)
+    heartbeat = msgspec.structs.replace(
+        heartbeat, gauges=_drop_nonfinite_gauge_values(heartbeat.gauges)
+    )
+    return _encode_agent_message_envelope("heartbeat", heartbeat, open_session)
 
 
-def _encode_envelope(kind: str, content: AgentReport | Heartbeat, open_session: bool) -> bytes:
+def _encode_agent_message_envelope(
+    kind: str, content: AgentReport | Heartbeat, open_session: bool
+) -> bytes:
     envelope: dict[str, Any] = {"v": VERSION, kind: content}
     if open_session:
         envelope["open_session"] = True
     return _encoder.encode(envelope)
 
 
-def _limit_evidence(report: AgentReport, limit: int) -> AgentReport:
+def _truncate_finding_evidence(report: AgentReport, limit: int) -> AgentReport:
     if all(len(finding.evidence) <= limit for finding in report.findings):
         return report
     cut = tuple(replace(f, evidence=f.evidence[:limit]) for f in report.findings)
     return replace(report, findings=cut)
 
 
-def decode_report(body: bytes) -> AgentReport:
+def decode_agent_report(body: bytes) -> AgentReport:
     """Return the report that a body holds. Raises MalformedReportError or one of its kinds."""
     content = decode_agent_message(body).content
     if not isinstance(content, AgentReport):
@@ -290,7 +298,7 @@ def decode_report(body: bytes) -> AgentReport:
 
 def decode_agent_message(body: bytes) -> AgentMessage:
     """Return what a body holds. Raises MalformedReportError or one of its kinds."""
-    check_body_size(body, MAX_BODY)
+    check_message_body_size(body, MAX_BODY)
     try:
         try:
             envelope = _envelope.decode(body)
@@ -300,9 +308,9 @@ def decode_agent_message(body: bytes) -> AgentMessage:
             raise
         check_format_version(envelope.v)
     except UNREADABLE as error:
-        raise make_decode_error(error, "report") from error
+        raise make_message_decode_error(error, "report") from error
     if envelope.report is not None and envelope.heartbeat is None:
-        return AgentMessage(_convert_wire_report(envelope.report), envelope.open_session)
+        return AgentMessage(_convert_wire_to_agent_report(envelope.report), envelope.open_session)
     if envelope.heartbeat is not None and envelope.report is None:
         return AgentMessage(envelope.heartbeat, envelope.open_session)
     raise InvalidReportError(
@@ -322,7 +330,7 @@ def decode_operator_request(body: bytes) -> OperatorRequest:
     try:
         asked = _asked.decode(body)
     except UNREADABLE as error:
-        raise make_decode_error(error, "request") from error
+        raise make_message_decode_error(error, "request") from error
     check_format_version(asked.v)
     if not (asked.target + asked.by + asked.detail).isprintable():
         raise InvalidReportError(
@@ -331,7 +339,7 @@ def decode_operator_request(body: bytes) -> OperatorRequest:
     return asked
 
 
-def make_journal_copy_path(journal: Path) -> Path:
+def make_public_journal_copy_path(journal: Path) -> Path:
     """Return where the copy of a SQLite journal lies that every user of the machine may read."""
     return journal.parent / "public" / journal.name
 
@@ -346,7 +354,7 @@ def check_format_version(version: int) -> None:
         )
 
 
-def check_body_size(body: bytes, most: int) -> None:
+def check_message_body_size(body: bytes, most: int) -> None:
     """Raises ReportTooLargeError."""
     if len(body) > most:
         raise ReportTooLargeError(
@@ -359,14 +367,14 @@ UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What a decoder raises."""
 
 
-def make_decode_error(error: Exception, what: str) -> MalformedReportError:
+def make_message_decode_error(error: Exception, what: str) -> MalformedReportError:
     """Return what it means that a body cannot be decoded."""
     if isinstance(error, msgspec.ValidationError):
         return InvalidReportError(f"the {what} is not in hpctl's format: {error}")
     return MalformedReportError(f"the {what} is not valid JSON: {error}")
 
 
-def decode_ok_answer(decoder: msgspec.json.Decoder[_T], body: bytes) -> _T:
+def decode_head_node_answer(decoder: msgspec.json.Decoder[_T], body: bytes) -> _T:
     """Return what the head node answered with 200. Raises MalformedReportError."""
     try:
         return decoder.decode(body)
@@ -383,12 +391,12 @@ def encode_report_ack(ack: ReportAck) -> bytes:
 
 def decode_report_ack(body: bytes) -> ReportAck:
     """Return what the head node answered with 200. Raises MalformedReportError."""
-    return decode_ok_answer(_ack, body)
+    return decode_head_node_answer(_ack, body)
 
 
-def _convert_wire_report(wire: _WireReport) -> AgentReport:
+def _convert_wire_to_agent_report(wire: _WireAgentReport) -> AgentReport:
     fields: dict[str, Any] = msgspec.structs.asdict(wire)
-    fields["findings"] = tuple(_convert_finding(n, f) for n, f in enumerate(wire.findings))
+    fields["findings"] = tuple(_convert_wire_finding(n, f) for n, f in enumerate(wire.findings))
     for name in ("sent_at", "agent_start"):
         fields[name] = convert_to_utc(fields[name])
     for name, kind in (("node", NodeName), ("instance", InstanceId), ("boot", BootId)):
@@ -396,7 +404,7 @@ def _convert_wire_report(wire: _WireReport) -> AgentReport:
     return AgentReport(**fields)
 
 
-def _convert_finding(index: int, wire: _WireFinding) -> Finding:
+def _convert_wire_finding(index: int, wire: _WireFinding) -> Finding:
     if wire.last < wire.first:
         raise InvalidReportError(
             "the agent's report is not valid: `last` is before `first` - at "

@@ -8,7 +8,7 @@ CHECK: Final = "job.stacks"
 """The check of the findings by which an agent tells stacks: lines in their evidence."""
 
 
-class StackRequest(Struct, frozen=True):
+class RankStackTraceRequest(Struct, frozen=True):
     """What a head node asks an agent for: the stacks of a job's ranks. `uid`: the job's owner."""
 
     id: str

@@ -33,7 +33,7 @@ _FIRST_PASSED = 3
 """SD_LISTEN_FDS_START."""
 
 
-def get_passed_sockets() -> list[socket.socket]:
+def get_systemd_passed_sockets() -> list[socket.socket]:
     """Return the listening sockets that a .socket unit passes to this process; no child inherits
     them."""
     count = os.environ.get("LISTEN_FDS", "")
@@ -47,7 +47,8 @@ def get_passed_sockets() -> list[socket.socket]:
     return found
 
 
-def pass_socket_to_successor(listener: int) -> None:
-    """Have `get_passed_sockets` of the program that takes this one's place find a socket."""
+def pass_listening_socket_across_exec(listener: int) -> None:
+    """Have `get_systemd_passed_sockets` of the program that takes this one's place find a
+    socket."""
     os.dup2(listener, _FIRST_PASSED, inheritable=True)
     os.environ |= {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1"}

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.nodes.acceptance import run
-from hpctl.nodes.acceptance.result import AcceptanceResult
+from hpctl.nodes.acceptance.result import AcceptanceTestResult
 from tests.adversary.bed import STRANGER, drop
 from tests.process import room
 
@@ -44,11 +44,11 @@ class Disk:
         self.fio.chmod(0o755)
         monkeypatch.setenv("PATH", f"{base}:{os.environ['PATH']}")
 
-    def test(self) -> AcceptanceResult:
+    def test(self) -> AcceptanceTestResult:
         """Run the quick test of a node's disk on this one."""
-        row = run.load_known_tests(Path("/nowhere"))["disk.quick"]
+        row = run.load_acceptance_tests(Path("/nowhere"))["disk.quick"]
         command = [word.replace("/opt/dlami/nvme", str(self.point)) for word in row.command]
-        return run.run_test(
+        return run.run_acceptance_test(
             replace(row, command=tuple(command), needs=run.AcceptanceRequirements()), 60.0, "n1"
         )
 

@@ -13,7 +13,7 @@ from hpctl.checkpoints.formats import pickle_reader
 from hpctl.checkpoints.formats.pickle_reader import PickleReader
 from hpctl.checkpoints.search import (
     CompleteCheckpoint,
-    find_last_complete_checkpoint,
+    find_newest_complete_checkpoint_in_tiers,
     list_checkpoints,
     verify_checkpoint,
 )
@@ -34,13 +34,13 @@ def make(root: Path, step: int) -> Path:
 def test_a_newer_checkpoint_of_another_user_is_passed_over(tmp_path):
     ours, theirs = make(tmp_path, 1), make(tmp_path, 2)
     os.chown(theirs, NOBODY, NOBODY)
-    search = find_last_complete_checkpoint(tmp_path)
+    search = find_newest_complete_checkpoint_in_tiers(tmp_path)
     assert search.found.path == ours
     (passed,) = search.passed_over
     assert f"user {NOBODY} owns it" in passed.why
     # Who owns the directory that we were told to look in is trusted with what is in it.
     os.chown(tmp_path, NOBODY, NOBODY)
-    search = find_last_complete_checkpoint(tmp_path)
+    search = find_newest_complete_checkpoint_in_tiers(tmp_path)
     assert search.found.path == theirs
 
 
@@ -83,7 +83,7 @@ def test_a_pickle_that_would_take_hours_is_given_up_and_an_older_one_taken(
     (tmp_path / "step-9" / ".metadata").write_bytes(b"\x80\x04" + piece * (SIZE // len(piece)))
     (tmp_path / "step-9" / "__0_0.distcp").write_bytes(b"x")
     began = time.thread_time()
-    search = find_last_complete_checkpoint(tmp_path)
+    search = find_newest_complete_checkpoint_in_tiers(tmp_path)
     assert time.thread_time() - began < 1.5
     assert search.found.path == whole
     (passed,) = search.passed_over
@@ -142,7 +142,7 @@ def test_loops_fifos_and_devices_delay_nothing(tmp_path, hostile):
     (tmp_path / "b").symlink_to("a")
     began = time.monotonic()
     for deep in (False, True):
-        assert find_last_complete_checkpoint(tmp_path, deep=deep).found.path == whole
+        assert find_newest_complete_checkpoint_in_tiers(tmp_path, deep=deep).found.path == whole
         good = [
             found
             for found in list_checkpoints(tmp_path, deep=deep)

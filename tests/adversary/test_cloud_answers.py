@@ -20,8 +20,8 @@ from hpctl.sagemaker import provider as sagemaker_provider
 from hpctl.sagemaker.aws import AwsAccount
 from hpctl.sagemaker.provider import SageMakerProvider
 from hpctl.toolkit.compat import UTC
-from hpctl.toolkit.errors import HpctlError, OrderOutcomeUnknown, Unavailable
-from hpctl.vocabulary.cloud_facts import ProviderView
+from hpctl.toolkit.errors import HpctlError, OrderOutcomeUnknown, ServiceUnavailable
+from hpctl.vocabulary.cloud_facts import CloudProviderView
 from hpctl.vocabulary.outcome import OutcomeKind
 from tests.aws_wire import Answer, answering
 from tests.examples import sliced
@@ -71,12 +71,12 @@ class Cloud:
             mutate_timeout_s=5, sleep=lambda _: None,
         )  # fmt: skip
 
-    def view(self) -> ProviderView | None:
+    def view(self) -> CloudProviderView | None:
         """What the adapter makes of it; None where it says that it cannot be read."""
         begun = time.monotonic()
         try:
             return self.provider.view()
-        except Unavailable:
+        except ServiceUnavailable:
             return None
         finally:
             assert time.monotonic() - begun < 60

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from msgspec import Struct
 
-from hpctl.checkpoints.patterns import FilePattern, parse_patterns
+from hpctl.checkpoints.patterns import FilePattern, parse_checkpoint_file_patterns
 from hpctl.checkpoints.search import (
     DECLARED,
     FORMATS,
     CompleteCheckpoint,
-    find_last_complete_checkpoint,
+    find_newest_complete_checkpoint_in_tiers,
     list_checkpoints,
     verify_checkpoint,
 )
@@ -118,7 +118,7 @@ def read_hostile(root: Path, sample: Sample, uid: int) -> str:
     """Put each hostile file in the place of each file of a checkpoint and read that; return what
     went wrong, one line each."""
     path, names = lay_out(root, sample)
-    declared = parse_patterns(sample.declared)
+    declared = parse_checkpoint_file_patterns(sample.declared)
     wrong = []
     for hostile in HOSTILE:
         for number, name in enumerate(names):
@@ -150,7 +150,7 @@ def check_judgment(path: Path) -> None:
 
 def check_search(root: Path, declared: Sequence[FilePattern]) -> None:
     """An older checkpoint is found whatever lies beside it."""
-    assert find_last_complete_checkpoint(root, declared=declared).found is not None
+    assert find_newest_complete_checkpoint_in_tiers(root, declared=declared).found is not None
     list_checkpoints(root, declared=declared)
 
 
@@ -221,7 +221,9 @@ def test_every_format_has_a_sample() -> None:
 def test_a_sample_is_whole(place: Path, name: str) -> None:
     sample = SAMPLES[name]
     lay_out(place, sample)
-    found = find_last_complete_checkpoint(place, declared=parse_patterns(sample.declared)).found
+    found = find_newest_complete_checkpoint_in_tiers(
+        place, declared=parse_checkpoint_file_patterns(sample.declared)
+    ).found
     if name in ("accelerate", "nvrx", "declared", "lightning"):
         return  # what these need besides is shown in the tests of the format
     assert found is not None

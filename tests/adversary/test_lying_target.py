@@ -14,7 +14,7 @@ import yaml
 from msgspec.structs import replace
 
 from hpctl.engine.config import AlertsSection, Config
-from hpctl.service.alerts import AlertNodeFinder, FiringNotice
+from hpctl.service.alerts import AlertmanagerAlert, AlertNodeFinder
 from hpctl.service.observability_command import make_prometheus_config
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.identity import NodeName
@@ -87,7 +87,7 @@ def scrape(target: str, place: Path) -> dict[str, str]:
 def find_accused(labels: dict[str, str], settings: AlertsSection) -> NodeName | None:
     """Return the node that an alert on the metric is taken to be about."""
     nodes = AlertNodeFinder({VICTIM: "10.1.0.1", LIAR: "127.0.0.1"}, settings.labels)
-    notice = FiringNotice(
+    notice = AlertmanagerAlert(
         status="firing",
         labels={"alertname": "DiskErrors", **labels},
         starts_at=datetime(2026, 1, 1, tzinfo=UTC),

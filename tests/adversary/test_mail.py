@@ -15,8 +15,8 @@ from hpctl.service.notify.outbox import (
     MOST,
     MOST_OF_OWNER,
     Outbox,
-    PostedNotice,
-    find_owners_at_limit,
+    OutboxEntry,
+    find_owners_at_message_limit,
 )
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.identity import JobId
@@ -121,13 +121,13 @@ def test_what_is_no_address_gets_no_mail(address: str) -> None:
 def test_an_owner_s_notices_fill_neither_the_outbox_nor_an_hour_of_another() -> None:
     now = datetime.now(UTC)
 
-    def post(number: int, owner: str, to: str) -> PostedNotice:
+    def post(number: int, owner: str, to: str) -> OutboxEntry:
         notice = Notice("job_gave_up", str(number), f"j-{number}", now, "it ended", "hpctl status")
-        return PostedNotice("mail", to, notice, now, owner=owner)
+        return OutboxEntry("mail", to, notice, now, owner=owner)
 
     many = [post(n, "mallory", f"a{n}@evil.org") for n in range(10_000)]
     outbox = Outbox(0).add(1, [*many, post(10_001, "bob", BOB)], now)
     assert len(outbox.posted) == MOST_OF_OWNER + 1 < MOST
     assert outbox.posted[-1].owner == "bob"
     sent = [replace(p, sent=now) for p in outbox.posted]
-    assert find_owners_at_limit(sent, 30, now) == {"mallory"}
+    assert find_owners_at_message_limit(sent, 30, now) == {"mallory"}

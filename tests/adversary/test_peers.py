@@ -154,8 +154,10 @@ class Node:
         return found
 
     def send(self, report, socket=None):
-        body = wire.encode_report(report)
-        proof = munge.encode_credential(wire.make_credential_payload(body), socket or self.munge)
+        body = wire.encode_agent_report(report)
+        proof = munge.encode_munge_credential(
+            wire.make_request_credential_payload(body), socket or self.munge
+        )
         return self.post(body, f"MUNGE {proof}")
 
 
@@ -183,17 +185,18 @@ def test_root_of_a_node_with_the_key_speaks_for_no_other(siege, pair):
 
 def test_a_replay_and_a_stolen_session_are_refused(siege, pair):
     bad, victim = pair
-    body = wire.encode_report(bad.report(), open_session=True)
-    proof = f"MUNGE {munge.encode_credential(wire.make_credential_payload(body), bad.munge)}"
+    body = wire.encode_agent_report(bad.report(), open_session=True)
+    payload = wire.make_request_credential_payload(body)
+    proof = f"MUNGE {munge.encode_munge_credential(payload, bad.munge)}"
     status, answer = bad.post(body, proof)
     assert status == 200, answer
     assert bad.post(body, proof)[1]["error"] == "replayed_credential"
     session = answer["session"]
-    secret = munge.decode_credential(session["key"], bad.munge).payload
-    again = wire.encode_report(bad.report())
+    secret = munge.decode_munge_credential(session["key"], bad.munge).payload
+    again = wire.encode_agent_report(bad.report())
     signed = wire.make_session_authorization(session["id"], secret, again)
     assert victim.post(again, signed)[1]["error"] == "moved_session"
-    for_other = wire.encode_report(bad.report(victim))
+    for_other = wire.encode_agent_report(bad.report(victim))
     signed = wire.make_session_authorization(session["id"], secret, for_other)
     assert bad.post(for_other, signed)[1]["error"] == "forged_node"
     siege.holds()
@@ -211,12 +214,14 @@ TIMES = {
 def test_a_finding_of_no_clock_is_refused_or_bounded(siege, pair, name):
     """Never a 500, and never a cycle or a restart that fails over it."""
     bad, _ = pair
-    document = json.loads(wire.encode_report(bad.report()))
+    document = json.loads(wire.encode_agent_report(bad.report()))
     finding = {"check": "kernel.odd", "verdict": "warn", "first": TIMES[name], "last": TIMES[name]}
     document["report"]["findings"] = [finding]
     body = json.dumps(document).encode()
     status, _ = bad.post(
-        body, f"MUNGE {munge.encode_credential(wire.make_credential_payload(body), bad.munge)}"
+        body,
+        "MUNGE"
+        f" {munge.encode_munge_credential(wire.make_request_credential_payload(body), bad.munge)}",
     )
     assert status in (200, 400, 422)
     siege.stands()

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from hpctl.jobs.hangs.ras_judge import RasHangInquiry
+from hpctl.jobs.hangs.ras_judge import RasHangInvestigation
 from hpctl.jobs.hangs.ras_report import RasAddress, RasQueryError, query_ras_service
 from tests.adversary.bed import STRANGER, begin
 from tests.jobs.hangs.test_ras_explain import hung, trouble_of
@@ -30,7 +30,7 @@ def test_another_user_names_no_rank_of_a_hang() -> None:
         RasQueryError, match=f"runs as uid {STRANGER.pw_uid}, not as the job's owner"
     ):
         query_ras_service(where)
-    hang = RasHangInquiry(where, apart_s=0.1).explain(progress, trouble_of(progress))
+    hang = RasHangInvestigation(where, apart_s=0.1).explain(progress, trouble_of(progress))
     assert hang is not None
     assert hang.finding is None
     assert hang.trouble.rank is None

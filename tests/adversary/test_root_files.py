@@ -12,11 +12,11 @@ import pytest
 
 from hpctl.checkpoints import marks
 from hpctl.checkpoints.hpctl_checkpoint import MARKS
-from hpctl.checkpoints.marks import CheckpointMark, write_mark
+from hpctl.checkpoints.marks import CheckpointMark, write_checkpoint_mark_file
 from hpctl.daemon.locks import lock_state_dir
 from hpctl.engine.journal import restore
 from hpctl.nodes.acceptance import run
-from hpctl.nodes.acceptance.result import FOLDER, AcceptanceResults
+from hpctl.nodes.acceptance.result import FOLDER, AcceptanceRunResults
 from hpctl.toolkit.compat import UTC
 from tests.adversary.bed import STRANGER, drop, public_directory
 
@@ -77,7 +77,7 @@ def test_a_result_of_a_test_that_becomes_a_link_changes_no_mode(
         as_stranger(f"cd {folder}", "name=$(ls -A)", "rm -f $name", f"ln -s {secret} $name")
 
     monkeypatch.setattr(os, "fsync", swap)
-    run.write_results(AcceptanceResults("r-1", "quick", 1.0, 2.0), theirs)
+    run.write_acceptance_result_file(AcceptanceRunResults("r-1", "quick", 1.0, 2.0), theirs)
     assert (folder / "r-1.json").is_symlink(), "the user did replace it"
 
 
@@ -87,14 +87,16 @@ def test_a_directory_of_marks_that_becomes_a_link_leads_root_nowhere(
     as_stranger(f"mkdir {theirs}/{MARKS}")
     target = tmp_path / "root"
     target.mkdir()
-    trusted = marks.find_trusted_owners
+    trusted = marks.find_trusted_mark_owners
 
     def swap(directory: Path) -> set[int]:
         as_stranger(f"mv {theirs}/{MARKS} {theirs}/aside", f"ln -s {target} {theirs}/{MARKS}")
         return trusted(directory)
 
-    monkeypatch.setattr(marks, "find_trusted_owners", swap)
-    write_mark(theirs, CheckpointMark(True, 3, "alice", datetime(2026, 11, 28, tzinfo=UTC)))
+    monkeypatch.setattr(marks, "find_trusted_mark_owners", swap)
+    write_checkpoint_mark_file(
+        theirs, CheckpointMark(True, 3, "alice", datetime(2026, 11, 28, tzinfo=UTC))
+    )
     assert list(target.iterdir()) == []
     assert len(list((theirs / "aside").glob("*.json"))) == 1
 
@@ -103,4 +105,6 @@ def test_a_directory_of_marks_that_becomes_a_link_leads_root_nowhere(
 def test_what_is_no_directory_of_marks_is_refused(theirs: Path, made: str) -> None:
     as_stranger(made.format(theirs / MARKS))
     with pytest.raises(PermissionError, match="not a directory of the owner's"):
-        write_mark(theirs, CheckpointMark(True, 3, "alice", datetime(2026, 11, 28, tzinfo=UTC)))
+        write_checkpoint_mark_file(
+            theirs, CheckpointMark(True, 3, "alice", datetime(2026, 11, 28, tzinfo=UTC))
+        )

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hpctl.engine.journal.audit_chain import find_broken_audit_row
+from hpctl.engine.journal.audit_chain import find_audit_row_with_wrong_digest
 from hpctl.engine.journal.events import RequestTaken
 from hpctl.engine.request_intake import OperatorRequestHandler
 from tests.engine.journal.conftest import database as database
@@ -35,7 +35,7 @@ def test_a_target_that_is_a_statement_is_a_text(head: Head, target: str) -> None
         [RequestTaken(NOON, r.id, r.verb, r.target, r.by, "no", False) for r in pending]
     )
     assert len(head.store.audit_trail()) == len(pending)
-    assert find_broken_audit_row(head.store.audit_trail()) is None
+    assert find_audit_row_with_wrong_digest(head.store.audit_trail()) is None
     assert len(list(head.store.events())) == len(pending)
 
 

@@ -7,15 +7,15 @@ import time
 import pytest
 
 from hpctl.service.intake import server as daemon_server
-from hpctl.service.intake.app import make_intake_app
+from hpctl.service.intake.app import make_agent_intake_app
 from hpctl.service.intake.server import (
     ConnectedPeer,
-    ConnectionBounds,
-    IntakeServer,
+    ConnectionLimits,
     PeerConnectionTracker,
+    UvicornServerThread,
 )
 from hpctl.wire import reports as wire
-from hpctl.wire.authentication import IntakeSettings
+from hpctl.wire.authentication import IntakeAuthenticationSettings
 from tests.intakes import Sink
 from tests.waiting import until
 
@@ -28,15 +28,15 @@ WITHIN_S = 30.0
 @pytest.fixture
 def server(monkeypatch):
     monkeypatch.setattr(daemon_server, "HEAD_S", 0.5)
-    app = make_intake_app(IntakeSettings(), Sink(), lambda _: None)
-    bounds = ConnectionBounds(waiting=40, waiting_of_address=10)
-    running = IntakeServer(app, "127.0.0.1", bounds=bounds)
+    app = make_agent_intake_app(IntakeAuthenticationSettings(), Sink(), lambda _: None)
+    bounds = ConnectionLimits(waiting=40, waiting_of_address=10)
+    running = UvicornServerThread(app, "127.0.0.1", bounds=bounds)
     running.start()
     yield running
     running.stop()
 
 
-def connect(server: IntakeServer, source: str = "127.0.0.1") -> socket.socket:
+def connect(server: UvicornServerThread, source: str = "127.0.0.1") -> socket.socket:
     return socket.create_connection(("127.0.0.1", server.port), WITHIN_S, (source, 0))
 
 
@@ -53,7 +53,7 @@ def ended(client: socket.socket, within_s: float = WITHIN_S) -> bool:
     return True
 
 
-def answers(server: IntakeServer, source: str = "127.0.0.1") -> bytes:
+def answers(server: UvicornServerThread, source: str = "127.0.0.1") -> bytes:
     with connect(server, source) as client:
         client.sendall(b"GET /healthz HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
         return client.recv(4096)
@@ -121,7 +121,7 @@ def test_a_crowd_of_one_address_and_of_many_leaves_room_for_who_says_something(s
 
 def test_bodies_of_strangers_are_bounded_in_all(monkeypatch):
     dropped = []
-    crowd = PeerConnectionTracker(ConnectionBounds(waiting_bytes=1000), lambda: 0.0)
+    crowd = PeerConnectionTracker(ConnectionLimits(waiting_bytes=1000), lambda: 0.0)
     peers = [ConnectedPeer(f"10.0.0.{n}", lambda n=n: dropped.append(n)) for n in range(5)]
     for peer in peers:
         crowd.made(peer)
@@ -135,7 +135,7 @@ def test_bodies_of_strangers_are_bounded_in_all(monkeypatch):
 def test_connections_that_say_nothing_end_no_stream():
     dropped: list[str] = []
     crowd = PeerConnectionTracker(
-        ConnectionBounds(waiting=4, in_all=12, oldest_busy_goes=True), lambda: 0.0
+        ConnectionLimits(waiting=4, in_all=12, oldest_busy_goes=True), lambda: 0.0
     )
     for number in range(10):
         stream = ConnectedPeer(f"10.0.0.{number}", lambda n=number: dropped.append(f"stream {n}"))
@@ -151,7 +151,7 @@ def test_connections_that_say_nothing_end_no_stream():
 
 def test_a_node_keeps_few_connections_and_the_oldest_go_first():
     dropped = []
-    crowd = PeerConnectionTracker(ConnectionBounds(kept_of_node=2), lambda: 0.0)
+    crowd = PeerConnectionTracker(ConnectionLimits(kept_of_node=2), lambda: 0.0)
     for number in range(4):
         peer = ConnectedPeer("10.0.0.1", lambda n=number: dropped.append(n))
         crowd.made(peer)

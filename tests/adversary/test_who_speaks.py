@@ -11,17 +11,21 @@ from contextlib import contextmanager
 import msgspec
 import pytest
 
-from hpctl.detection.send import DeliveryResult, HeadClient
+from hpctl.detection.send import HeadNodeClient, ReportDeliveryResult
 from hpctl.toolkit.bounds import EARLIEST, LATEST
 from hpctl.vocabulary.identity import NodeGeneration
 from hpctl.vocabulary.job_recovery import JobReport
-from hpctl.vocabulary.reset_order import ResetOrder
+from hpctl.vocabulary.reset_order import GpuResetOrder
 from hpctl.wire import authentication, munge
 from hpctl.wire import job_reports as job_wire
 from hpctl.wire import reports as wire
-from hpctl.wire.heads import HeadAddress as At
-from hpctl.wire.heads import UnauthenticatedAnswerError, check_answer_proof, list_trusted_uids
-from hpctl.wire.job_report_client import MUNGE_SOCKET, send_report
+from hpctl.wire.heads import HeadNodeAddress as At
+from hpctl.wire.heads import (
+    UnauthenticatedAnswerError,
+    list_trusted_head_node_uids,
+    verify_head_node_answer_proof,
+)
+from hpctl.wire.job_report_client import MUNGE_SOCKET, send_job_report
 from tests.intakes import Head, Session
 from tests.reports import report
 
@@ -58,7 +62,7 @@ def squatter(answer: bytes, proof: str = ""):
 @pytest.mark.parametrize("time", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-12:00"])
 @pytest.mark.parametrize("field", ["agent_start", "sent_at", "first", "last"])
 def test_times_that_no_clock_shows_are_bounded_or_refused(head, field, time):
-    document = json.loads(wire.encode_report(report()))
+    document = json.loads(wire.encode_agent_report(report()))
     finding = {"check": "a", "verdict": "fail", "first": time, "last": time}
     if field in finding:
         document["report"]["findings"] = [finding]
@@ -89,43 +93,45 @@ def test_a_node_that_writes_all_the_time_is_reported_to_wait(munges, monkeypatch
 
 
 def test_an_agent_believes_only_its_daemon_on_the_port(head, munges):
-    client = HeadClient((At.parse(head.server.url),), munges.n1)
+    client = HeadNodeClient((At.parse(head.server.url),), munges.n1)
     for seq in (1, 2):  # by credential, and within the session
-        assert client.post(report(seq=seq)).answer is DeliveryResult.ACKED
+        assert client.post(report(seq=seq)).answer is ReportDeliveryResult.ACKED
     client.close()
     acknowledged = wire.encode_report_ack(wire.ReportAck(1))
-    for proof in ("", "MUNGE x", f"MUNGE {munge.encode_credential(b'other', munges.n2)}"):
+    for proof in ("", "MUNGE x", f"MUNGE {munge.encode_munge_credential(b'other', munges.n2)}"):
         with squatter(acknowledged, proof) as url:
-            client = HeadClient((At.parse(url),), munges.n1)
-            assert client.post(report(seq=3)).answer is DeliveryResult.RETRY
+            client = HeadNodeClient((At.parse(url),), munges.n1)
+            assert client.post(report(seq=3)).answer is ReportDeliveryResult.RETRY
             client.close()
 
 
 def test_a_supervisor_believes_no_acknowledgement_of_a_stranger(munges, monkeypatch):
     monkeypatch.setenv(MUNGE_SOCKET, str(munges.n1))
     with squatter(job_wire.encode_job_report_ack(job_wire.JobReportAck(1, True))) as url:
-        assert send_report(JobReport(1, 0), head=url) is None
+        assert send_job_report(JobReport(1, 0), head=url) is None
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can encode as another user")
 def test_a_proof_of_another_user_is_none(munges):
     uid = 65534
-    output = wire.make_answer_payload("MUNGE a", 200, b"{}")
+    output = wire.make_answer_proof_payload("MUNGE a", 200, b"{}")
     made = subprocess.run(
         ["munge", f"--socket={munges.n1}"],
         input=output, user=uid, group=uid, extra_groups=[],
         capture_output=True, check=True, timeout=60,
     )  # fmt: skip
     with pytest.raises(UnauthenticatedAnswerError, match=f"uid {uid}"):
-        check_answer_proof(f"MUNGE {made.stdout.decode().strip()}", output, munges.n2)
-    check_answer_proof(f"MUNGE {munge.encode_credential(output, munges.n1)}", output, munges.n2)
+        verify_head_node_answer_proof(f"MUNGE {made.stdout.decode().strip()}", output, munges.n2)
+    verify_head_node_answer_proof(
+        f"MUNGE {munge.encode_munge_credential(output, munges.n1)}", output, munges.n2
+    )
 
 
 def order(realm, uid=None, **changes):
     """A credential of the head node's that orders a reset, as whoever has `uid` can make it."""
     mine = NodeGeneration("n1", "i-1", "b-1")
     values = {"recovery": "n-1", "generation": mine, "until": time.time() + 60, **changes}
-    wanted = ResetOrder(**values)
+    wanted = GpuResetOrder(**values)
     if uid is None:
         return munge.encode_order_credential(wanted, realm.head)
     made = subprocess.run(
@@ -139,23 +145,29 @@ def test_an_agent_obeys_its_daemon_once_and_no_order_for_another_boot(munges):
     mine = NodeGeneration("n1", "i-1", "b-1")
 
     def opened(credential):
-        return munge.decode_order_credential(credential, mine, list_trusted_uids(), munges.n1)
+        return munge.decode_order_credential(
+            credential, mine, list_trusted_head_node_uids(), munges.n1
+        )
 
     good = order(munges)
     assert opened(good).recovery == "n-1"
-    with pytest.raises(munge.CredentialError, match=r"[Rr]eplayed"):
+    with pytest.raises(munge.MungeCredentialError, match=r"[Rr]eplayed"):
         opened(good)
     others = [NodeGeneration("n2", "i-1", "b-1"), NodeGeneration("n1", "i-2", "b-1")]
     bad = [order(munges, generation=one) for one in (*others, NodeGeneration("n1", "i-1", "b-2"))]
     bad += [order(munges, until=time.time() - 1)]
-    bad += [munge.encode_credential(wire.make_credential_payload(b"a report"), munges.head)]
-    bad += [munge.encode_credential(b"hpctl1-order:[" * 99, munges.head)]
+    bad += [
+        munge.encode_munge_credential(
+            wire.make_request_credential_payload(b"a report"), munges.head
+        )
+    ]
+    bad += [munge.encode_munge_credential(b"hpctl1-order:[" * 99, munges.head)]
     if os.geteuid() == 0:
         bad += [order(munges, uid=65534)]
     for credential in bad:
         with pytest.raises(munge.OrderRefusedError):
             opened(credential)
-    with pytest.raises(munge.CredentialError):
+    with pytest.raises(munge.MungeCredentialError):
         opened("MUNGE:nonsense:")
 
 
@@ -165,7 +177,7 @@ def test_an_order_reaches_its_own_node_alone_and_in_a_proved_answer(munges):
     head.server.start()
     url = At.parse(head.server.url)
     for node, socket, expected in (("n1", munges.n1, "MUNGE:order:"), ("n2", munges.n2, "")):
-        client = HeadClient((url,), socket)
+        client = HeadNodeClient((url,), socket)
         got = [client.post(report(node, seq)).order for seq in (1, 2)]
         assert got == [expected] * 2
         client.close()

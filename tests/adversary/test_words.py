@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.engine.journal.events import JobReported
-from hpctl.engine.wake import WakeLimiter
+from hpctl.engine.wake import DaemonWakeRateLimiter
 from hpctl.jobs import report_intake
 from hpctl.toolkit import rate_limiter
 from hpctl.toolkit.compat import UTC
@@ -81,7 +81,7 @@ def test_a_job_that_slurm_lacks_is_asked_for_and_then_unknown():
 
 def test_the_loop_is_woken_once_a_second_and_never_forgotten():
     poked: list[float] = []
-    seldom = WakeLimiter(lambda: poked.append(time.monotonic()), 0.2)
+    seldom = DaemonWakeRateLimiter(lambda: poked.append(time.monotonic()), 0.2)
     begun = time.monotonic()
     seldom.poke()
     assert len(poked) == 1, "the first at once"

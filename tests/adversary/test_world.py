@@ -47,7 +47,7 @@ def test_a_crowd_at_its_socket_delays_neither_healing_nor_reading(siege: Siege, 
     def look() -> None:
         for _ in range(40):
             began = time.monotonic()
-            world = WorldReader(siege.live.config).read(output.now(), slurm=True)
+            world = WorldReader(siege.live.config).read(output.get_current_utc_time(), slurm=True)
             read.append((time.monotonic() - began, world.computed))
             time.sleep(0.2)
 

@@ -16,11 +16,11 @@ from hpctl.toolkit.declared_view import (
     AgeCell,
     Cell,
     Column,
-    FactTable,
-    InnerView,
-    ItemLines,
+    ItemTextLines,
+    LabeledValueTable,
     LayoutPart,
-    RepeatedParts,
+    NestedViewPart,
+    RepeatedLayoutParts,
     RowTable,
     TextLine,
 )
@@ -102,7 +102,7 @@ def cells_of(part: LayoutPart) -> list[Any]:
     """The cells of a part that are read of the view."""
     cells: list[Any] = [part.when, template(part.title)]
     match part:
-        case FactTable():
+        case LabeledValueTable():
             cells += [one for fact in part.facts for one in (fact.cell, function(fact.style))]
         case RowTable():
             columns = part.columns
@@ -110,9 +110,9 @@ def cells_of(part: LayoutPart) -> list[Any]:
             cells += [template(one.heading) for one in columns]
         case TextLine():
             cells += [template(part.text), function(part.style)]
-        case ItemLines() | RepeatedParts():
+        case ItemTextLines() | RepeatedLayoutParts():
             cells += [part.items]
-        case InnerView():
+        case NestedViewPart():
             cells += [part.view]
     return cells
 

@@ -8,24 +8,24 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from hpctl.capacity.autoscale import (
+    AutoscaledInstanceGroup,
     IdleNode,
+    JobWaitingForNodes,
     PastScalingChange,
-    ScaledGroup,
     ScaleDown,
     ScaleUp,
     ScalingDirection,
-    ScalingHold,
+    ScalingHoldDecision,
     ScalingInput,
-    UnplacedJob,
-    compute_remaining_budget,
-    decide_scaling,
+    compute_remaining_scaling_budget,
+    decide_group_autoscaling,
 )
 from hpctl.toolkit.compat import UTC
-from hpctl.vocabulary.demand import JobDemand, Tres
-from hpctl.vocabulary.policy import AutoscalePolicy, GroupLimits
+from hpctl.vocabulary.demand import JobResourceRequest, Tres
+from hpctl.vocabulary.policy import AutoscalePolicy, InstanceGroupSizeLimits
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
-LIMITS = GroupLimits(min_count=1, max_count=8)
+LIMITS = InstanceGroupSizeLimits(min_count=1, max_count=8)
 POLICY = AutoscalePolicy(enabled=True, groups={"w": LIMITS})
 
 
@@ -33,8 +33,8 @@ def ago(seconds: float) -> datetime:
     return NOW - timedelta(seconds=seconds)
 
 
-def job(number: int, nodes: int, waited_s: float = 600) -> UnplacedJob:
-    return UnplacedJob(number, ("train",), nodes, ago(waited_s))
+def job(number: int, nodes: int, waited_s: float = 600) -> JobWaitingForNodes:
+    return JobWaitingForNodes(number, ("train",), nodes, ago(waited_s))
 
 
 def idle(count: int, for_s: float | None = 10) -> tuple[IdleNode, ...]:
@@ -43,7 +43,9 @@ def idle(count: int, for_s: float | None = 10) -> tuple[IdleNode, ...]:
 
 
 def group(target=4, idle=(), *, arriving=0, blocked=""):
-    return ScaledGroup("w", ("train",), target, target - arriving, arriving, idle, blocked=blocked)
+    return AutoscaledInstanceGroup(
+        "w", ("train",), target, target - arriving, arriving, idle, blocked=blocked
+    )
 
 
 def past(direction=ScalingDirection.UP, ended_s=60, *, count=1, at_s=900, failed=False):
@@ -52,12 +54,12 @@ def past(direction=ScalingDirection.UP, ended_s=60, *, count=1, at_s=900, failed
 
 
 def answer(g, *jobs, history=(), policy=POLICY):
-    (one,) = decide_scaling(ScalingInput({"w": g}, jobs, history), policy, NOW)
+    (one,) = decide_group_autoscaling(ScalingInput({"w": g}, jobs, history), policy, NOW)
     return one
 
 
-def rule(found: ScaleUp | ScaleDown | ScalingHold) -> str:
-    assert isinstance(found, ScalingHold), found
+def rule(found: ScaleUp | ScaleDown | ScalingHoldDecision) -> str:
+    assert isinstance(found, ScalingHoldDecision), found
     return found.rule
 
 
@@ -94,8 +96,10 @@ def test_nothing_leaves_while_a_job_waits_however_young():
 
 
 def test_nothing_leaves_while_a_job_waits_in_another_partition_of_the_nodes():
-    nodes = ScaledGroup("w", ("train",), 4, 4, 0, idle(2, 9000), nodes_in=("train", "dev"))
-    assert rule(answer(nodes, UnplacedJob(8, ("dev",), 3, ago(1)))) == "wanted"
+    nodes = AutoscaledInstanceGroup(
+        "w", ("train",), 4, 4, 0, idle(2, 9000), nodes_in=("train", "dev")
+    )
+    assert rule(answer(nodes, JobWaitingForNodes(8, ("dev",), 3, ago(1)))) == "wanted"
     assert isinstance(answer(nodes), ScaleDown)
 
 
@@ -109,7 +113,7 @@ def test_nothing_leaves_while_a_job_waits_in_another_partition_of_the_nodes():
 )
 def test_a_group_does_not_turn_round_nor_ask_again_at_once(before, failed, held):
     found = answer(group(), job(7, 2), history=(past(before, 599, failed=failed),))
-    assert isinstance(found, ScalingHold) is held
+    assert isinstance(found, ScalingHoldDecision) is held
     later = answer(group(), job(7, 2), history=(past(before, 600, failed=failed),))
     assert isinstance(later, ScaleUp)
 
@@ -124,19 +128,21 @@ def test_a_removal_that_came_to_nothing_holds_no_growth_back():
 def test_instance_hours_run_until_as_many_have_left():
     policy = AutoscalePolicy(enabled=True, groups={"w": LIMITS}, hours_per_day=10)
     two = past(count=2, at_s=3 * 3600)
-    assert compute_remaining_budget([two], policy, NOW, {})[1] == pytest.approx(10 - 6)
+    assert compute_remaining_scaling_budget([two], policy, NOW, {})[1] == pytest.approx(10 - 6)
     one_gone = past(ScalingDirection.DOWN, 3600, at_s=3700)
-    assert compute_remaining_budget([two, one_gone], policy, NOW, {})[1] == pytest.approx(
+    assert compute_remaining_scaling_budget([two, one_gone], policy, NOW, {})[1] == pytest.approx(
         10 - 3 - 2
     )
-    assert compute_remaining_budget([two], policy, NOW, {"w": group(1)})[1] == pytest.approx(10 - 3)
+    assert compute_remaining_scaling_budget([two], policy, NOW, {"w": group(1)})[
+        1
+    ] == pytest.approx(10 - 3)
     tight = AutoscalePolicy(enabled=True, groups={"w": LIMITS}, hours_per_day=9)
     assert rule(answer(group(), job(7, 4), history=(two,), policy=tight)) == "hours_per_day"
 
 
-def small(number: int, gpus: int = 1, **more) -> UnplacedJob:
+def small(number: int, gpus: int = 1, **more) -> JobWaitingForNodes:
     each = Tres(1, 0, (("gpu", gpus),))
-    asks = JobDemand(each=each, total=each, **more)
+    asks = JobResourceRequest(each=each, total=each, **more)
     return replace(job(number, asks.nodes * asks.tasks), asks=asks)
 
 
@@ -152,9 +158,12 @@ def test_small_jobs_share_a_node():
 
 def test_an_array_is_served_as_far_as_there_is_room():
     assert answer(replace(group(4), like=GPUS), small(7, 8, tasks=100)).count == 4
-    policy = AutoscalePolicy(enabled=True, groups={"w": GroupLimits(0, 4), "x": GroupLimits(0, 9)})
-    groups = {n: ScaledGroup(n, ("train",), 2, 2, like=GPUS) for n in ("w", "x")}
-    found = decide_scaling(ScalingInput(groups, [small(7, 8, tasks=8)]), policy, NOW)
+    policy = AutoscalePolicy(
+        enabled=True,
+        groups={"w": InstanceGroupSizeLimits(0, 4), "x": InstanceGroupSizeLimits(0, 9)},
+    )
+    groups = {n: AutoscaledInstanceGroup(n, ("train",), 2, 2, like=GPUS) for n in ("w", "x")}
+    found = decide_group_autoscaling(ScalingInput(groups, [small(7, 8, tasks=8)]), policy, NOW)
     assert [f.count for f in found if isinstance(f, ScaleUp)] == [2, 6]
 
 
@@ -175,13 +184,15 @@ def test_a_job_that_these_nodes_cannot_serve_brings_none_but_keeps_what_is_there
     assert rule(answer(here, small(7, gpus=9))) == "no_fit"
 
 
-TWO = AutoscalePolicy(enabled=True, groups={"w": GroupLimits(0, 8), "x": GroupLimits(0, 8)})
+TWO = AutoscalePolicy(
+    enabled=True, groups={"w": InstanceGroupSizeLimits(0, 8), "x": InstanceGroupSizeLimits(0, 8)}
+)
 
 
 def two(history: tuple[PastScalingChange, ...] = (), **first) -> list[str]:
-    groups = {"w": replace(group(4), **first), "x": ScaledGroup("x", ("train",), 2, 2)}
-    found = decide_scaling(ScalingInput(groups, [job(7, 2)], history), TWO, NOW)
-    return [f.rule if isinstance(f, ScalingHold) else type(f).__name__ for f in found]
+    groups = {"w": replace(group(4), **first), "x": AutoscaledInstanceGroup("x", ("train",), 2, 2)}
+    found = decide_group_autoscaling(ScalingInput(groups, [job(7, 2)], history), TWO, NOW)
+    return [f.rule if isinstance(f, ScalingHoldDecision) else type(f).__name__ for f in found]
 
 
 def test_a_group_that_gets_no_instances_leaves_its_jobs_to_the_next():
@@ -195,8 +206,8 @@ def test_a_group_that_gets_no_instances_leaves_its_jobs_to_the_next():
 
 
 def test_what_arrives_in_the_next_group_is_not_ordered_in_the_first_as_well():
-    groups = {"w": group(4), "x": ScaledGroup("x", ("train",), 4, 2, 2)}
-    found = decide_scaling(ScalingInput(groups, [job(7, 2)]), TWO, NOW)
+    groups = {"w": group(4), "x": AutoscaledInstanceGroup("x", ("train",), 4, 2, 2)}
+    found = decide_group_autoscaling(ScalingInput(groups, [job(7, 2)]), TWO, NOW)
     assert [rule(f) for f in found] == ["no_demand", "enough"]
 
 
@@ -204,9 +215,9 @@ def test_off_stopped_blocked_and_unknown_say_so():
     off = AutoscalePolicy(groups={"w": LIMITS})
     assert rule(answer(group(), job(7, 2), policy=off)) == "off"
     assert rule(answer(group(blocked="the cluster is Updating"), job(7, 2))) == "blocked"
-    (gone,) = decide_scaling(ScalingInput({}, [job(7, 2)]), POLICY, NOW)
+    (gone,) = decide_group_autoscaling(ScalingInput({}, [job(7, 2)]), POLICY, NOW)
     assert rule(gone) == "unknown"
-    (stopped,) = decide_scaling(
+    (stopped,) = decide_group_autoscaling(
         ScalingInput({"w": group()}, [job(7, 2)], stopped="paused"), POLICY, NOW
     )
     assert rule(stopped) == "stopped"
@@ -216,7 +227,9 @@ policies = st.builds(
     AutoscalePolicy,
     enabled=st.just(True),
     groups=st.builds(
-        lambda low, more: {"w": GroupLimits(low, low + more)}, st.integers(0, 3), st.integers(0, 8)
+        lambda low, more: {"w": InstanceGroupSizeLimits(low, low + more)},
+        st.integers(0, 3),
+        st.integers(0, 8),
     ),
     up_after_s=st.sampled_from([0.0, 60.0, 300.0]),
     down_after_s=st.sampled_from([0.0, 120.0, 900.0]),
@@ -248,7 +261,7 @@ def test_no_answer_leaves_the_bounds(policy, running, free, arriving, jobs, hist
     nodes = [replace(idle(1, for_s)[0], node=f"n{n}") for n, for_s in enumerate(free)]
     here = group(running + arriving, tuple(nodes[:running]), arriving=arriving)
     found = answer(here, *jobs, history=tuple(history), policy=policy)
-    if isinstance(found, ScalingHold):
+    if isinstance(found, ScalingHoldDecision):
         return
     limits, up = policy.groups["w"], isinstance(found, ScaleUp)
     assert all(p.ended is not None for p in history), "one change at a time"

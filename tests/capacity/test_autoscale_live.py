@@ -2,9 +2,9 @@
 
 import pytest
 
-from hpctl.capacity.history import find_removal_recoveries
+from hpctl.capacity.history import list_scale_down_recoveries
 from hpctl.vocabulary.change import ChangeKind
-from hpctl.vocabulary.node_recovery import NodePhase
+from hpctl.vocabulary.node_recovery import NodeRecoveryPhase
 from tests.live import EAGER, FAST, Live, until
 
 pytestmark = [pytest.mark.integration, pytest.mark.slurm, pytest.mark.nightly]
@@ -29,7 +29,10 @@ def test_idle_nodes_leave_and_a_job_that_waits_brings_them_back(sandbox_factory)
     live.sandbox.start_daemon()
 
     def removed() -> int:
-        return sum(rec.phase is NodePhase.REMOVED for rec in find_removal_recoveries(live.state()))
+        return sum(
+            rec.phase is NodeRecoveryPhase.REMOVED
+            for rec in list_scale_down_recoveries(live.state())
+        )
 
     until(lambda: removed() == 2, 40, "both idle nodes left")
     assert live.running(busy)

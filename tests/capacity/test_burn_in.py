@@ -3,17 +3,17 @@
 import pytest
 from msgspec.structs import replace
 
-from hpctl.capacity.advance import advance_capacity_change
+from hpctl.capacity.advance import decide_next_capacity_change_step
 from hpctl.capacity.change_facts import CapacityChangeFacts
-from hpctl.capacity.plan import RankRisks, make_empty_risks, plan_capacity
+from hpctl.capacity.plan import RankRisks, make_empty_node_risks, plan_all_capacity_changes
 from hpctl.engine.journal.events import SignalSeen, StepResolved, StepStarted
 from hpctl.engine.journal.state import replay_events
-from hpctl.vocabulary.change import ChangeKind, ChangeOpened, ChangePhase
+from hpctl.vocabulary.change import ChangeKind, ChangeOpened, ClusterChangePhase
 from hpctl.vocabulary.model import DeviceVerdict, Finding, NodeHealth
 from hpctl.vocabulary.outcome import Outcome
-from hpctl.vocabulary.policy import BurnInPolicy, NodePolicy, OperatingMode, RecoveryPolicy
-from hpctl.vocabulary.reason import format_own_reason
-from hpctl.vocabulary.recovery import PhaseMove, StartStep, StepKind, WaitUntil
+from hpctl.vocabulary.policy import BurnInPolicy, NodeRecoveryPolicy, OperatingMode, RecoveryPolicy
+from hpctl.vocabulary.reason import format_hpctl_node_reason
+from hpctl.vocabulary.recovery import RecoveryPhaseMove, StepKind, StepStartDecision, WaitDecision
 from tests.fakes.capacity import N1, N2, N3, cluster, pending
 from tests.fakes.values import at, faulty, generation, opened, slurm_job
 from tests.unflawed import unflawed
@@ -22,9 +22,9 @@ DAY = 86400.0
 BURN = RecoveryPolicy(mode=OperatingMode.OWN, idle=BurnInPolicy(every_s=DAY, qos="low"))
 
 
-def chosen(view, policy=BURN, rank_risks: RankRisks = make_empty_risks):
+def chosen(view, policy=BURN, rank_risks: RankRisks = make_empty_node_risks):
     """The nodes whose test begins, in order."""
-    found = unflawed(plan_capacity(view, policy, at(0), rank_risks))
+    found = unflawed(plan_all_capacity_changes(view, policy, at(0), rank_risks))
     assert {c.kind for c in found} <= {ChangeKind.BURN_IN}
     return [c.node for c in found]
 
@@ -64,7 +64,7 @@ def test_a_node_is_tested_again_after_its_time_or_as_another_instance() -> None:
     [
         {"flags": frozenset({"DRAIN"})}, {"flags": frozenset({"MAINTENANCE", "RESERVED"})},
         {"state": "ALLOCATED"}, {"last_busy": at(-200)}, {"partitions": ()},
-        {"reason": format_own_reason("n-1", "x"), "flags": frozenset({"DRAIN"})},
+        {"reason": format_hpctl_node_reason("n-1", "x"), "flags": frozenset({"DRAIN"})},
     ],
 )  # fmt: skip
 def test_a_node_that_is_not_plainly_idle_is_left_alone(what) -> None:
@@ -76,7 +76,7 @@ def test_a_node_that_is_not_plainly_idle_is_left_alone(what) -> None:
 def test_nor_one_in_recovery_reserved_suspect_protected_or_silent() -> None:
     view = cluster(sick=[faulty(N3)], log=(opened(node=N2),), reservations={"hers": (N1,)})
     assert not {N1, N2, N3} & set(chosen(view, every()))
-    shut = replace(every(), node=NodePolicy(protected=frozenset({N1})))
+    shut = replace(every(), node=NodeRecoveryPolicy(protected=frozenset({N1})))
     assert N1 not in chosen(cluster(), shut)
     mine = replace(cluster().instances[N1], protected=True)
     assert N1 not in chosen(replace(cluster(), instances=cluster().instances | {N1: mine}), every())
@@ -94,7 +94,7 @@ def test_no_node_is_tested_where_a_users_job_waits() -> None:
 
 def begun(*events):
     """A burn-in with what has happened to it."""
-    (opens,) = unflawed(plan_capacity(cluster(), BURN, at(0), make_empty_risks))
+    (opens,) = unflawed(plan_all_capacity_changes(cluster(), BURN, at(0), make_empty_node_risks))
     state = replay_events([opens, *(e(opens.recovery) if callable(e) else e for e in events)])
     return state.changes[opens.recovery]
 
@@ -124,27 +124,34 @@ def killed(rid):
 
 
 def after(change, seconds=2.0, **facts):
-    return advance_capacity_change(change, CapacityChangeFacts(at(0), **facts), BURN, at(seconds))
+    return decide_next_capacity_change_step(
+        change, CapacityChangeFacts(at(0), **facts), BURN, at(seconds)
+    )
 
 
 def test_its_job_is_submitted_behind_all_others() -> None:
     step = after(begun())
-    assert isinstance(step, StartStep)
+    assert isinstance(step, StepStartDecision)
     assert (step.kind, step.nodes, step.idle, step.qos) == (StepKind.TEST, (N1,), True, "low")
     assert step.command.endswith(f"--level quick --id {step.target.removeprefix('hpctl-burn-in-')}")
     assert step.limit_s == BURN.acceptance.quick_s
 
 
 @pytest.mark.parametrize(
-    ("state", "phase"), [("COMPLETED", ChangePhase.DONE), ("FAILED", ChangePhase.FAILED),
-                         ("TIMEOUT", ChangePhase.FAILED), ("CANCELLED", ChangePhase.FAILED),
-                         ("", ChangePhase.FAILED)],
-)  # fmt: skip
+    ("state", "phase"),
+    [
+        ("COMPLETED", ClusterChangePhase.DONE),
+        ("FAILED", ClusterChangePhase.FAILED),
+        ("TIMEOUT", ClusterChangePhase.FAILED),
+        ("CANCELLED", ClusterChangePhase.FAILED),
+        ("", ClusterChangePhase.FAILED),
+    ],
+)
 def test_without_a_result_only_a_test_that_passed_counts(state, phase) -> None:
     change = begun(taken, answered, runs)
     job = slurm_job(7, state=state) if state else None
     move = after(change, BURN.acceptance.result_s + 1, job=job, unwanted="job 9 waits for nodes")
-    assert isinstance(move, PhaseMove)
+    assert isinstance(move, RecoveryPhaseMove)
     assert change.on(move.signal, at(2), move.why).phase is phase
 
 
@@ -158,16 +165,16 @@ BROKEN = Finding(
 @pytest.mark.parametrize("state", ["COMPLETED", "FAILED"])
 def test_a_job_that_has_ended_waits_for_its_result_and_then_counts(state) -> None:
     change, job = begun(taken, answered, runs), slurm_job(7, state=state, end=at(2))
-    assert isinstance(after(change, 10, job=job), WaitUntil)
+    assert isinstance(after(change, 10, job=job), WaitDecision)
     move = after(change, 10, job=job, results=(PASSED, RAN))
-    assert isinstance(move, PhaseMove)
-    assert (change.on(move.signal, at(2), "").phase, move.tests) == (ChangePhase.DONE, ())
+    assert isinstance(move, RecoveryPhaseMove)
+    assert (change.on(move.signal, at(2), "").phase, move.tests) == (ClusterChangePhase.DONE, ())
 
 
 def test_what_failed_goes_into_the_change_whatever_its_job_does() -> None:
     for job in (slurm_job(7), slurm_job(7, state="FAILED"), None):
         move = after(begun(taken, answered, runs), job=job, results=(PASSED, BROKEN, RAN))
-        assert isinstance(move, PhaseMove)
+        assert isinstance(move, RecoveryPhaseMove)
         assert (move.signal, move.why) == ("tested", "failed: gemm: GPU 3")
         assert move.tests == (BROKEN,)
 
@@ -175,28 +182,28 @@ def test_what_failed_goes_into_the_change_whatever_its_job_does() -> None:
 def test_a_waiting_job_ends_it_whether_or_not_slurmctld_has_answered() -> None:
     for change in (begun(), begun(taken), begun(taken, answered, runs)):
         move = after(change, job=slurm_job(7), unwanted="job 9 waits for nodes")
-        assert isinstance(move, PhaseMove)
+        assert isinstance(move, RecoveryPhaseMove)
         leaving = change.on(move.signal, at(2), move.why)
-        assert leaving.phase is ChangePhase.LEAVING
+        assert leaving.phase is ClusterChangePhase.LEAVING
         step = after(leaving, job=slurm_job(7))
-        assert isinstance(step, StartStep)
+        assert isinstance(step, StepStartDecision)
         assert (step.kind, step.target) == (StepKind.END_TEST, f"hpctl-burn-in-{change.id}")
 
 
 def test_it_is_over_once_its_job_is_gone_and_not_before() -> None:
     ended = begun(taken, answered, runs, wanted, ends, killed)
-    assert not isinstance(after(ended, 2.5, job=slurm_job(7)), PhaseMove)
+    assert not isinstance(after(ended, 2.5, job=slurm_job(7)), RecoveryPhaseMove)
     again = after(ended, 4.0, job=slurm_job(7))
-    assert isinstance(again, StartStep)
+    assert isinstance(again, StepStartDecision)
     assert again.attempt == 2
     gone = after(ended, 2.5, job=slurm_job(7, state="CANCELLED"))
-    assert isinstance(gone, PhaseMove)
-    assert ended.on(gone.signal, at(3), "").phase is ChangePhase.CANCELLED
+    assert isinstance(gone, RecoveryPhaseMove)
+    assert ended.on(gone.signal, at(3), "").phase is ClusterChangePhase.CANCELLED
 
 
 def test_one_that_lasts_too_long_is_ended() -> None:
     change = begun(taken, answered, runs)
     late = BURN.acceptance.quick_s + BURN.acceptance.result_s + BURN.node.doubt_window_s + 2
     move = after(change, late, job=slurm_job(7))
-    assert isinstance(move, PhaseMove)
-    assert change.on(move.signal, at(late), "").phase is ChangePhase.LEAVING
+    assert isinstance(move, RecoveryPhaseMove)
+    assert change.on(move.signal, at(late), "").phase is ClusterChangePhase.LEAVING

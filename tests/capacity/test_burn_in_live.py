@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from hpctl.vocabulary.change import ChangeKind, ChangePhase
+from hpctl.vocabulary.change import ChangeKind, ClusterChangePhase
 from tests.live import EAGER, FAST, Live, until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.integration]
@@ -34,8 +34,8 @@ def test_a_users_job_takes_the_node_from_a_burn_in(sandbox_factory, tmp_path):
 
     def wait_of_a_job() -> float:
         """How long a user's job waits that comes while the node is tested, in seconds."""
-        until(lambda: changes(ChangePhase.TESTING), 60, "an idle node is tested")
-        (mine,) = (c.id for c in changes(ChangePhase.TESTING))
+        until(lambda: changes(ClusterChangePhase.TESTING), 60, "an idle node is tested")
+        (mine,) = (c.id for c in changes(ClusterChangePhase.TESTING))
         until(lambda: any(j.running for j in live.scheduler.view().jobs.values()), 10, "it runs")
         job = live.submit("sleep 1", header="#!/bin/sh\n#SBATCH --exclusive\n")
         until(lambda: live.job(job).state == "COMPLETED", 30, "the user's job runs and ends")
@@ -46,13 +46,13 @@ def test_a_users_job_takes_the_node_from_a_burn_in(sandbox_factory, tmp_path):
         return (found.start - found.submit).total_seconds()
 
     waits = [wait_of_a_job() for _ in range(3)]
-    assert {c.phase for c in changes()} == {ChangePhase.CANCELLED}
+    assert {c.phase for c in changes()} == {ClusterChangePhase.CANCELLED}
     pace.write_text("0.1")
-    until(lambda: changes(ChangePhase.DONE), 60, "a test ends by itself")
-    (done,) = changes(ChangePhase.DONE)
+    until(lambda: changes(ClusterChangePhase.DONE), 60, "a test ends by itself")
+    (done,) = changes(ClusterChangePhase.DONE)
     assert f"--level quick --id {done.id}" in log.read_text()
     time.sleep(5)
-    assert len(changes(ChangePhase.DONE)) == 1, "it is not tested again before its time"
+    assert len(changes(ClusterChangePhase.DONE)) == 1, "it is not tested again before its time"
     # Slurm tells whole seconds; a test that does not give way takes its two minutes.
     assert sorted(waits)[1] <= 20.0, waits
 

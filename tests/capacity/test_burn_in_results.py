@@ -6,11 +6,11 @@ from msgspec.structs import replace
 from hpctl.capacity.facts import collect_change_facts
 from hpctl.engine.journal.events import SignalSeen
 from hpctl.faults.catalogue import build_fault_rules
-from hpctl.nodes.acceptance.daemon import list_test_findings
+from hpctl.nodes.acceptance.daemon import judge_reported_test_findings
 from hpctl.vocabulary.assessment import Remedy, Urgency
 from hpctl.vocabulary.model import DeviceVerdict, NodeHealth
 from hpctl.vocabulary.policy import OperatingMode, RecoveryPolicy
-from hpctl.vocabulary.reason import format_own_reason
+from hpctl.vocabulary.reason import format_hpctl_node_reason
 from hpctl.vocabulary.recovery import StepKind
 from tests.capacity.test_burn_in import (
     BROKEN,
@@ -37,7 +37,7 @@ def results_of_card(policy: RecoveryPolicy, hbm_gbs: float) -> DeviceVerdict:
     view = cluster()
     health = {**view.health, N1: NodeHealth(generation(N1), at(0), (speed, closing))}
     found = collect_change_facts(
-        change, replace(view, health=health), policy, at(2), list_test_findings
+        change, replace(view, health=health), policy, at(2), judge_reported_test_findings
     ).results
     return found[0].verdict
 
@@ -52,7 +52,7 @@ def test_the_agent_of_the_node_tells_the_result_judged_by_the_fleet() -> None:
         view = cluster(log=(opened(node=N2), other))
         health = {**view.health, of: NodeHealth(generation(of), at(0), findings)}
         return collect_change_facts(
-            change, replace(view, health=health), BURN, at(2), list_test_findings
+            change, replace(view, health=health), BURN, at(2), judge_reported_test_findings
         ).results
 
     assert results(*mine) == tuple(mine)
@@ -86,7 +86,7 @@ def test_a_node_that_failed_is_drained_for_a_person_with_its_evidence() -> None:
     assert (rec.why, rec.findings) == ("failed: gemm: GPU 3", (BROKEN,))
     view = cluster(log=[*failed(N1), rec])
     assert [(s.kind, s.target) for s in steps(view, BURN)] == [(StepKind.DRAIN, N1)]
-    shut = {"flags": frozenset({"DRAIN"}), "reason": format_own_reason(rec.recovery, "x")}
+    shut = {"flags": frozenset({"DRAIN"}), "reason": format_hpctl_node_reason(rec.recovery, "x")}
     log = [*failed(N1), rec]
     for signal in ("cordon_seen", "jobs_gone"):
         log.append(SignalSeen(at(1), rec.recovery, signal, ""))

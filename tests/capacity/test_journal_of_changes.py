@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from hpctl.capacity.autoscale import compute_remaining_budget
+from hpctl.capacity.autoscale import compute_remaining_scaling_budget
 from hpctl.capacity.history import read_scaling_history
 from hpctl.engine.journal.events import Event
 from hpctl.engine.journal.state import replay_events
@@ -16,7 +16,9 @@ from tests.fakes.values import at
 
 def hours(log: Sequence[Event]) -> float | None:
     history = read_scaling_history(replay_events(log))
-    return compute_remaining_budget(history, AutoscalePolicy(hours_per_day=1000.0), at(0), {})[1]
+    return compute_remaining_scaling_budget(
+        history, AutoscalePolicy(hours_per_day=1000.0), at(0), {}
+    )[1]
 
 
 def test_an_instance_is_past_once_it_has_left_and_lives_until_then() -> None:

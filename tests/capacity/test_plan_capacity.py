@@ -3,12 +3,12 @@
 import pytest
 from msgspec.structs import replace
 
-from hpctl.capacity.advance import advance_capacity_change
+from hpctl.capacity.advance import decide_next_capacity_change_step
 from hpctl.capacity.change_facts import CapacityChangeFacts
-from hpctl.capacity.facts import is_node_idle, list_waiting_jobs, make_scaling_input
-from hpctl.capacity.plan import make_empty_risks, plan_capacity
-from hpctl.capacity.removals import list_undrain_candidates
-from hpctl.engine.gates import build_gate_counts, count_launch_failures
+from hpctl.capacity.facts import is_node_idle, list_jobs_waiting_for_nodes, make_scaling_input
+from hpctl.capacity.plan import make_empty_node_risks, plan_all_capacity_changes
+from hpctl.capacity.removals import list_ended_removal_undrain_candidates
+from hpctl.engine.gates import build_recovery_gate_counts, count_consecutive_launch_failures
 from hpctl.engine.journal.events import (
     Event,
     JobRecoveryOpened,
@@ -24,19 +24,24 @@ from hpctl.vocabulary.change import (
     TRANSITIONS,
     ChangeKind,
     ChangeOpened,
-    ChangePhase,
-    ChangeSignal,
-    open_change,
+    ClusterChangePhase,
+    ClusterChangeSignal,
+    create_cluster_change,
 )
 from hpctl.vocabulary.cloud_facts import Instance, InstanceStatus
-from hpctl.vocabulary.demand import JobDemand
-from hpctl.vocabulary.job_recovery import JobPhase
-from hpctl.vocabulary.node_recovery import REMOVAL_OVER, SCALE_DOWN, NodePhase, NodeSignal
+from hpctl.vocabulary.demand import JobResourceRequest
+from hpctl.vocabulary.job_recovery import JobRecoveryPhase
+from hpctl.vocabulary.node_recovery import (
+    REMOVAL_OVER,
+    SCALE_DOWN,
+    NodeRecoveryPhase,
+    NodeRecoverySignal,
+)
 from hpctl.vocabulary.outcome import Outcome
 from hpctl.vocabulary.pause import Pause
-from hpctl.vocabulary.policy import GroupLimits, OperatingMode, RecoveryPolicy
-from hpctl.vocabulary.reason import format_own_reason
-from hpctl.vocabulary.recovery import PhaseMove, StartStep, StepKind
+from hpctl.vocabulary.policy import InstanceGroupSizeLimits, OperatingMode, RecoveryPolicy
+from hpctl.vocabulary.reason import format_hpctl_node_reason
+from hpctl.vocabulary.recovery import RecoveryPhaseMove, StepKind, StepStartDecision
 from hpctl.vocabulary.spares_reservation import RESERVATION
 from tests.fakes.capacity import N1, N2, N3, SCALE, SPARE, cluster, moves, pending, removal, steps
 from tests.fakes.values import at, attempt, faulty, generation, node_name, opened, slurm_job
@@ -44,7 +49,7 @@ from tests.unflawed import unflawed
 
 
 def opens(view, policy, now):
-    return unflawed(plan_capacity(view, policy, now, make_empty_risks))
+    return unflawed(plan_all_capacity_changes(view, policy, now, make_empty_node_risks))
 
 
 def test_idle_nodes_leave_one_change_each_and_a_waiting_job_brings_more() -> None:
@@ -109,16 +114,20 @@ LACKS_MORE = (
 @pytest.mark.parametrize("reason", [*LACKS_NODES, *LACKS_MORE.split()])
 def test_only_a_job_that_lacks_nodes_and_nothing_else_counts(reason: str) -> None:
     view = cluster(jobs=(pending(reason=reason),))
-    assert any(w.grows for w in list_waiting_jobs(view, at(0))) is (reason in LACKS_NODES)
+    assert any(w.grows for w in list_jobs_waiting_for_nodes(view, at(0))) is (reason in LACKS_NODES)
 
 
 def test_a_limit_of_the_partition_counts_only_where_more_nodes_lift_it() -> None:
-    assert list_waiting_jobs(cluster(jobs=(pending(wants=9, reason="PartitionNodeLimit"),)), at(0))
-    assert not list_waiting_jobs(
+    assert list_jobs_waiting_for_nodes(
+        cluster(jobs=(pending(wants=9, reason="PartitionNodeLimit"),)), at(0)
+    )
+    assert not list_jobs_waiting_for_nodes(
         cluster(jobs=(pending(wants=8, reason="PartitionNodeLimit"),)), at(0)
     )
-    array = pending(wants=100, reason="PartitionConfig", asks=JobDemand(tasks=100))
-    assert not list_waiting_jobs(cluster(jobs=(array,)), at(0)), "a task alone is not too large"
+    array = pending(wants=100, reason="PartitionConfig", asks=JobResourceRequest(tasks=100))
+    assert not list_jobs_waiting_for_nodes(cluster(jobs=(array,)), at(0)), (
+        "a task alone is not too large"
+    )
 
 
 ADD = ChangeOpened(at(0), "s-2", ChangeKind.ADD, "workers", "job 9", count=2, size=10)
@@ -126,10 +135,10 @@ ARRIVING = (
     ADD,
     StepStarted(at(1), ADD.recovery, StepKind.ADD, 1, "workers"),
     StepResolved(at(2), ADD.recovery, StepKind.ADD, 1, Outcome.accepted()),
-    SignalSeen(at(2), ADD.recovery, ChangeSignal.ORDER_TAKEN, "x"),
+    SignalSeen(at(2), ADD.recovery, ClusterChangeSignal.ORDER_TAKEN, "x"),
 )
 REMOVE = removal()
-OURS = {"flags": frozenset({"DRAIN"}), "reason": format_own_reason(REMOVE.recovery, "x")}
+OURS = {"flags": frozenset({"DRAIN"}), "reason": format_hpctl_node_reason(REMOVE.recovery, "x")}
 
 
 def ours(log, **more):
@@ -140,8 +149,8 @@ def ours(log, **more):
 def closed(*more: Event) -> tuple[Event, ...]:
     return (
         REMOVE,
-        SignalSeen(at(1), REMOVE.recovery, NodeSignal.CORDON_SEEN, "x"),
-        SignalSeen(at(1), REMOVE.recovery, NodeSignal.JOBS_GONE, "x"),
+        SignalSeen(at(1), REMOVE.recovery, NodeRecoverySignal.CORDON_SEEN, "x"),
+        SignalSeen(at(1), REMOVE.recovery, NodeRecoverySignal.JOBS_GONE, "x"),
         *more,
     )
 
@@ -149,7 +158,7 @@ def closed(*more: Event) -> tuple[Event, ...]:
 def test_a_node_is_closed_first_and_deleted_by_its_id_when_it_is_seen_closed_and_idle() -> None:
     (drain,) = steps(cluster(log=(REMOVE,)))
     assert (drain.kind, drain.target) == (StepKind.DRAIN, N1)
-    assert moves(ours((REMOVE,))) == [NodeSignal.CORDON_SEEN]
+    assert moves(ours((REMOVE,))) == [NodeRecoverySignal.CORDON_SEEN]
     for policy in (SCALE, replace(SCALE, mode=OperatingMode.ASSIST)):
         (delete,) = steps(ours(closed()), policy, seconds=2)
         assert (delete.kind, delete.target) == (StepKind.REMOVE, "i-n1")
@@ -157,27 +166,27 @@ def test_a_node_is_closed_first_and_deleted_by_its_id_when_it_is_seen_closed_and
 
 def test_a_node_that_got_work_meanwhile_is_given_back() -> None:
     job = slurm_job(5, nodes=(N1,))
-    assert moves(cluster(log=(REMOVE,), jobs=(job,))) == [NodeSignal.WITHDRAWN]
+    assert moves(cluster(log=(REMOVE,), jobs=(job,))) == [NodeRecoverySignal.WITHDRAWN]
     (give,) = steps(ours(closed(), jobs=(job,)), seconds=3)
     assert (give.kind, give.target) == (StepKind.RETURN, N1)
     begun = closed(StepStarted(at(3), REMOVE.recovery, StepKind.RETURN, 1, N1))
     (again,) = steps(ours(begun), seconds=30)
     assert again.kind is StepKind.RETURN, "what is being given back is not deleted after all"
-    assert moves(cluster(log=begun), seconds=4) == [NodeSignal.WITHDRAWN]
+    assert moves(cluster(log=begun), seconds=4) == [NodeRecoverySignal.WITHDRAWN]
 
 
 def test_a_node_whose_drain_is_in_doubt_and_that_got_work_is_not_drained_again() -> None:
     view = cluster(log=(REMOVE, StepStarted(at(0), REMOVE.recovery, StepKind.DRAIN, 1, N1)))
     assert [s.kind for s in steps(view, seconds=30)] == [StepKind.DRAIN]
     busy = replace(view, scheduler=replace(view.scheduler, jobs={5: slurm_job(5, nodes=(N1,))}))
-    assert moves(busy, seconds=30) == [NodeSignal.WITHDRAWN]
+    assert moves(busy, seconds=30) == [NodeRecoverySignal.WITHDRAWN]
     assert replay_events((REMOVE,)).last_of_node == {}, "the last fault of the node is another one"
 
 
 @pytest.mark.parametrize("reason", ["Resources", "None"])
 def test_a_job_that_comes_while_a_node_is_closed_has_it(reason: str) -> None:
     job = pending(reason=reason, eligible=at(1))
-    assert moves(cluster(log=(REMOVE,), jobs=(job,))) == [NodeSignal.WITHDRAWN]
+    assert moves(cluster(log=(REMOVE,), jobs=(job,))) == [NodeRecoverySignal.WITHDRAWN]
     assert [s.kind for s in steps(ours(closed(), jobs=(job,)), seconds=2)] == [StepKind.RETURN]
     elsewhere = pending(partition="dev", eligible=at(1))
     view = ours(closed(), jobs=(elsewhere,))
@@ -186,12 +195,12 @@ def test_a_job_that_comes_while_a_node_is_closed_has_it(reason: str) -> None:
 
 
 def test_an_operator_who_resumes_or_takes_the_node_keeps_it() -> None:
-    assert moves(cluster(log=closed()), seconds=2) == [NodeSignal.OPERATOR_TOOK_OVER]
+    assert moves(cluster(log=closed()), seconds=2) == [NodeRecoverySignal.OPERATOR_TOOK_OVER]
     hers = {"flags": frozenset({"DRAIN"}), "reason": "disk swap, Ada"}
     begun = StepStarted(at(1), REMOVE.recovery, StepKind.RETURN, 1, N1)
     for log in ((REMOVE,), closed(), closed(begun)):
         assert moves(cluster(log=log, change={N1: hers}), seconds=2) == [
-            NodeSignal.OPERATOR_TOOK_OVER
+            NodeRecoverySignal.OPERATOR_TOOK_OVER
         ]
 
 
@@ -201,9 +210,9 @@ def test_a_node_that_the_health_agent_marks_is_left_to_its_fault(mode: Operating
     policy = replace(SCALE, mode=mode)
     for log in ((REMOVE,), closed()):
         view = cluster(log=log, change=marked)
-        assert moves(view, policy, seconds=2) == [NodeSignal.OPERATOR_TOOK_OVER]
+        assert moves(view, policy, seconds=2) == [NodeRecoverySignal.OPERATOR_TOOK_OVER]
     under_way = cluster(log=deleting(Outcome.accepted()), change=marked)
-    assert moves(under_way, policy, seconds=5) == [NodeSignal.REMEDY_ACCEPTED]
+    assert moves(under_way, policy, seconds=5) == [NodeRecoverySignal.REMEDY_ACCEPTED]
 
 
 def deleting(outcome: Outcome | None) -> tuple[Event, ...]:
@@ -226,10 +235,13 @@ def test_a_deletion_in_doubt_is_looked_for_before_it_is_repeated() -> None:
         late = ours(deleting(outcome), seconds=200)
         assert [s.attempt for s in steps(late, seconds=200)] == [2]
         seen = without(late, "i-n1")
-        assert moves(seen, seconds=200) == [NodeSignal.REMEDY_ACCEPTED]
-        gone = (*deleting(outcome), SignalSeen(at(200), "n-1", NodeSignal.REMEDY_ACCEPTED, "x"))
+        assert moves(seen, seconds=200) == [NodeRecoverySignal.REMEDY_ACCEPTED]
+        gone = (
+            *deleting(outcome),
+            SignalSeen(at(200), "n-1", NodeRecoverySignal.REMEDY_ACCEPTED, "x"),
+        )
         assert moves(replace(seen, state=replay_events(gone)), seconds=200) == [
-            NodeSignal.INSTANCE_GONE
+            NodeRecoverySignal.INSTANCE_GONE
         ]
 
 
@@ -263,14 +275,14 @@ def test_a_refusal_after_a_doubt_takes_no_doubt_away() -> None:
             StepStarted(when, REMOVE.recovery, StepKind.REMOVE, number, "i-n1"),
             StepResolved(when, REMOVE.recovery, StepKind.REMOVE, number, busy),
         )
-    for seconds, moved in ((3590, []), (3700, [NodeSignal.DEADLINE])):
+    for seconds, moved in ((3590, []), (3700, [NodeRecoverySignal.DEADLINE])):
         view = ours(log, seconds=seconds)
         assert moves(view, seconds=seconds) == moved
         assert steps(view, seconds=seconds) == [], "nothing is given back"
 
 
 def left_closed(view: PlanningView, seconds: float) -> list[RecoveryCandidate]:
-    return list_undrain_candidates(view, SCALE, view.state.open_nodes, at(seconds))
+    return list_ended_removal_undrain_candidates(view, SCALE, view.state.open_nodes, at(seconds))
 
 
 def test_a_node_that_was_closed_for_nothing_is_given_back_however_long_that_takes() -> None:
@@ -278,17 +290,22 @@ def test_a_node_that_was_closed_for_nothing_is_given_back_however_long_that_take
     view = ours(closed(), seconds=3700)
     away = replace(view, provider=replace(view.provider, as_of=at(0)))
     assert [s.kind for s in steps(away, seconds=3700)] == [StepKind.RETURN]
-    log = closed(SignalSeen(at(3900), REMOVE.recovery, NodeSignal.NEEDS_HUMAN, "x"))
+    log = closed(SignalSeen(at(3900), REMOVE.recovery, NodeRecoverySignal.NEEDS_HUMAN, "x"))
     assert left_closed(ours(log, seconds=4000), 4000)[0].fault.rule == REMOVAL_OVER
     back = removal("n-2", rule=REMOVAL_OVER, ladder=(Remedy.NONE,), at=at(4000))
-    no = (*log, back, SignalSeen(at(4001), back.recovery, NodeSignal.NEEDS_HUMAN, "no"))
+    no = (*log, back, SignalSeen(at(4001), back.recovery, NodeRecoverySignal.NEEDS_HUMAN, "no"))
     for seconds, tried in ((4002, 0), (4601, 1)):
-        drained = {**OURS, "reason": format_own_reason(back.recovery, "x")}
+        drained = {**OURS, "reason": format_hpctl_node_reason(back.recovery, "x")}
         seen = cluster(log=no, change={N1: drained}, seconds=seconds)
         assert len(left_closed(seen, seconds)) == tried
-    cancelled = closed(SignalSeen(at(5), REMOVE.recovery, NodeSignal.OPERATOR_CANCELLED, "x"))
+    cancelled = closed(
+        SignalSeen(at(5), REMOVE.recovery, NodeRecoverySignal.OPERATOR_CANCELLED, "x")
+    )
     assert left_closed(ours(cancelled, seconds=10), 10) == [], "it waits for `hpctl undrain`"
-    doubt = (*deleting(None), SignalSeen(at(3700), REMOVE.recovery, NodeSignal.DEADLINE, "x"))
+    doubt = (
+        *deleting(None),
+        SignalSeen(at(3700), REMOVE.recovery, NodeRecoverySignal.DEADLINE, "x"),
+    )
     assert left_closed(ours(doubt, seconds=4000), 4000) == [], "it may still be deleted"
 
 
@@ -305,7 +322,7 @@ def test_a_refused_deletion_gives_the_node_back_and_a_busy_one_is_asked_again() 
 def test_an_addition_has_its_size_and_ends_when_all_is_in_slurm() -> None:
     (order,) = steps(cluster(log=(ADD,)))
     assert (order.kind, order.target, order.count, order.size) == (StepKind.ADD, "workers", 2, 10)
-    assert moves(cluster(log=ARRIVING[:-1]), seconds=2) == [ChangeSignal.ORDER_TAKEN]
+    assert moves(cluster(log=ARRIVING[:-1]), seconds=2) == [ClusterChangeSignal.ORDER_TAKEN]
     view = cluster(log=ARRIVING, seconds=5)
     ten = {"workers": replace(view.provider.groups["workers"], target=10)}
     assert moves(replace(view, provider=replace(view.provider, groups=ten)), seconds=5) == []
@@ -315,7 +332,7 @@ def test_an_addition_has_its_size_and_ends_when_all_is_in_slurm() -> None:
     assert moves(replace(there, provider=full), seconds=5) == [], "not in Slurm yet"
     old = {i: replace(x, launched=at(-5400)) for i, x in more(2).items()}
     broken = replace(full, instances={**view.provider.instances, **old})
-    assert moves(replace(there, provider=broken), seconds=5) == [ChangeSignal.ARRIVED]
+    assert moves(replace(there, provider=broken), seconds=5) == [ClusterChangeSignal.ARRIVED]
 
 
 def more(count: int) -> dict[str, Instance]:
@@ -348,9 +365,9 @@ def test_an_instance_in_any_other_state_than_running_is_none_that_serves(status,
 def test_an_addition_that_a_user_takes_back_is_not_ordered_again_at_once() -> None:
     """Nor is one ordered twice because the service tells of it a moment later."""
     job = pending(wants=10)
-    for seconds, moved in ((5, []), (182, [ChangeSignal.REFUSED])):
+    for seconds, moved in ((5, []), (182, [ClusterChangeSignal.REFUSED])):
         assert moves(cluster(log=ARRIVING, seconds=seconds, jobs=(job,)), seconds=seconds) == moved
-    over = (*ARRIVING, SignalSeen(at(182), ADD.recovery, ChangeSignal.REFUSED, "x"))
+    over = (*ARRIVING, SignalSeen(at(182), ADD.recovery, ClusterChangeSignal.REFUSED, "x"))
     assert opens(cluster(log=over, seconds=781, jobs=(job,)), SCALE, at(781)) == ()
     assert opens(cluster(log=over, seconds=782, jobs=(job,)), SCALE, at(782))
 
@@ -361,19 +378,22 @@ def test_an_addition_that_a_user_takes_back_is_not_ordered_again_at_once() -> No
         replace(SCALE, autoscale=replace(SCALE.autoscale, enabled=False)),
         replace(SCALE, mode=OperatingMode.OBSERVE),
         replace(SCALE, autoscale=replace(SCALE.autoscale, groups={})),
-        replace(SCALE, autoscale=replace(SCALE.autoscale, groups={"workers": GroupLimits(8, 12)})),
+        replace(
+            SCALE,
+            autoscale=replace(SCALE.autoscale, groups={"workers": InstanceGroupSizeLimits(8, 12)}),
+        ),
     ],
     ids=["off", "observe", "not named", "at the minimum by now"],
 )
 def test_what_is_no_longer_wanted_is_not_ordered(policy: RecoveryPolicy) -> None:
-    assert moves(cluster(log=(REMOVE,)), policy) == [NodeSignal.WITHDRAWN]
+    assert moves(cluster(log=(REMOVE,)), policy) == [NodeRecoverySignal.WITHDRAWN]
     if policy.mode is not OperatingMode.OBSERVE:
         given_back = steps(ours(closed()), policy, seconds=2)
         assert [s.kind for s in given_back] == [StepKind.RETURN]
     doubt = ours(deleting(None), seconds=200)
     assert steps(doubt, policy, seconds=200) == moves(doubt, policy, seconds=200) == []
-    if policy.autoscale.groups.get("workers") != GroupLimits(8, 12):
-        assert moves(cluster(log=(ADD,)), policy) == [ChangeSignal.REFUSED]
+    if policy.autoscale.groups.get("workers") != InstanceGroupSizeLimits(8, 12):
+        assert moves(cluster(log=(ADD,)), policy) == [ClusterChangeSignal.REFUSED]
 
 
 def test_a_second_hand_that_takes_nodes_out_never_has_us_go_below_the_minimum() -> None:
@@ -383,28 +403,28 @@ def test_a_second_hand_that_takes_nodes_out_never_has_us_go_below_the_minimum() 
             for x in [view.provider.instances[i]]}  # fmt: skip
     fewer = replace(view, provider=replace(view.provider, instances=gone))
     assert [s.target for s in steps(fewer)] == [N1], "one may still go"
-    assert moves(fewer) == [NodeSignal.WITHDRAWN]
+    assert moves(fewer) == [NodeRecoverySignal.WITHDRAWN]
 
 
 def test_a_machine_that_left_by_our_order_is_not_taken_for_lost() -> None:
-    from hpctl.engine.plan import find_node_candidates
+    from hpctl.engine.plan import find_node_recovery_candidates
     from hpctl.faults.catalogue import build_fault_rules
 
     gone = deleting(Outcome.accepted())
-    for signal in (NodeSignal.REMEDY_ACCEPTED, NodeSignal.INSTANCE_GONE):
+    for signal in (NodeRecoverySignal.REMEDY_ACCEPTED, NodeRecoverySignal.INSTANCE_GONE):
         gone += (SignalSeen(at(4), REMOVE.recovery, signal, "x"),)
         down = {N1: {"state": "DOWN", "flags": OURS["flags"], "reason": OURS["reason"]}}
         sick = faulty(N1, build_fault_rules().classes["node-lost"])
         view = cluster(log=gone, change=down, sick=[sick])
-        assert unflawed(find_node_candidates(view, build_fault_rules(), at(5))) == []
+        assert unflawed(find_node_recovery_candidates(view, build_fault_rules(), at(5))) == []
     assert unflawed(
-        find_node_candidates(cluster(change=down, sick=[sick]), build_fault_rules(), at(5))
+        find_node_recovery_candidates(cluster(change=down, sick=[sick]), build_fault_rules(), at(5))
     )
 
 
 def test_a_new_machine_under_the_old_name_is_given_back_to_slurm() -> None:
     gone = deleting(Outcome.accepted())
-    for signal in (NodeSignal.REMEDY_ACCEPTED, NodeSignal.INSTANCE_GONE):
+    for signal in (NodeRecoverySignal.REMEDY_ACCEPTED, NodeRecoverySignal.INSTANCE_GONE):
         gone += (SignalSeen(at(4), REMOVE.recovery, signal, "x"),)
     view = ours(gone, idle=0, seconds=10)
     assert left_closed(view, 10) == [], "the old machine is still listed"
@@ -423,21 +443,21 @@ def test_instances_on_their_way_out_are_not_deleted_again() -> None:
     going = replace(view.instances[N1], status=InstanceStatus.SHUTTING_DOWN)
     instances = {**view.provider.instances, going.id: going}
     seen = replace(view, provider=replace(view.provider, instances=instances))
-    assert moves(seen, seconds=9) == [NodeSignal.REMEDY_ACCEPTED]
+    assert moves(seen, seconds=9) == [NodeRecoverySignal.REMEDY_ACCEPTED]
 
 
 def test_a_removal_is_no_fault() -> None:
     """It spends no budget of the faults', and no failure of its own stops them."""
     log = tuple(removal(f"n-{n}", node_name(n)) for n in range(1, 5))
-    assert build_gate_counts(cluster(log=log), (), SCALE, at(0)).open == 0
+    assert build_recovery_gate_counts(cluster(log=log), (), SCALE, at(0)).open == 0
     late: tuple[Event, ...] = (*closed(),)
-    for signal in (NodeSignal.REMEDY_ACCEPTED, NodeSignal.DEADLINE):
+    for signal in (NodeRecoverySignal.REMEDY_ACCEPTED, NodeRecoverySignal.DEADLINE):
         late += (SignalSeen(at(2), REMOVE.recovery, signal, "x"),)
     view = ours(late)
-    assert build_gate_counts(view, (), SCALE, at(3)).open == 0, (
+    assert build_recovery_gate_counts(view, (), SCALE, at(3)).open == 0, (
         "nor does the node that stays drained"
     )
-    assert count_launch_failures(view.state, at(3), 3600) == 0
+    assert count_consecutive_launch_failures(view.state, at(3), 3600) == 0
 
 
 def events_of_earlier(*signals: str) -> tuple[Event, ...]:
@@ -455,18 +475,27 @@ NO, BACK, LATE, HERS = "refused", "back", "deadline", "operator_took_over"
 @pytest.mark.parametrize(
     ("signals", "phase"),
     [
-        ((), NodePhase.OPEN), ((SHUT,), NodePhase.VACATED), ((SHUT, TAKEN), NodePhase.REMEDYING),
-        ((SHUT, TAKEN, GONE), NodePhase.REMOVED), ((SHUT, GONE), NodePhase.REMOVED),
-        ((IN_USE,), NodePhase.CANCELLED), ((SHUT, IN_USE), NodePhase.CANCELLED),
-        ((SHUT, IN_USE, BACK), NodePhase.CANCELLED), ((SHUT, IN_USE, GONE), NodePhase.CANCELLED),
-        ((SHUT, NO, NO), NodePhase.CANCELLED), ((SHUT, NO, LATE), NodePhase.CANCELLED),
-        ((SHUT, NO, HERS), NodePhase.CANCELLED), ((NO,), NodePhase.ESCALATED),
-        ((LATE, BACK), NodePhase.ESCALATED), ((SHUT, TAKEN, LATE), NodePhase.ESCALATED),
-        ((SHUT, LATE), NodePhase.ESCALATED), ((HERS,), NodePhase.CANCELLED),
+        ((), NodeRecoveryPhase.OPEN),
+        ((SHUT,), NodeRecoveryPhase.VACATED),
+        ((SHUT, TAKEN), NodeRecoveryPhase.REMEDYING),
+        ((SHUT, TAKEN, GONE), NodeRecoveryPhase.REMOVED),
+        ((SHUT, GONE), NodeRecoveryPhase.REMOVED),
+        ((IN_USE,), NodeRecoveryPhase.CANCELLED),
+        ((SHUT, IN_USE), NodeRecoveryPhase.CANCELLED),
+        ((SHUT, IN_USE, BACK), NodeRecoveryPhase.CANCELLED),
+        ((SHUT, IN_USE, GONE), NodeRecoveryPhase.CANCELLED),
+        ((SHUT, NO, NO), NodeRecoveryPhase.CANCELLED),
+        ((SHUT, NO, LATE), NodeRecoveryPhase.CANCELLED),
+        ((SHUT, NO, HERS), NodeRecoveryPhase.CANCELLED),
+        ((NO,), NodeRecoveryPhase.ESCALATED),
+        ((LATE, BACK), NodeRecoveryPhase.ESCALATED),
+        ((SHUT, TAKEN, LATE), NodeRecoveryPhase.ESCALATED),
+        ((SHUT, LATE), NodeRecoveryPhase.ESCALATED),
+        ((HERS,), NodeRecoveryPhase.CANCELLED),
     ],
-)  # fmt: skip
+)
 def test_a_removal_of_an_earlier_version_is_the_recovery_in_the_matching_phase(
-    signals: tuple[str, ...], phase: NodePhase
+    signals: tuple[str, ...], phase: NodeRecoveryPhase
 ) -> None:
     state = replay_events(events_of_earlier(*signals))
     rec = state.nodes["s-1"]
@@ -479,12 +508,12 @@ def test_a_removal_of_an_earlier_version_is_the_recovery_in_the_matching_phase(
 def test_what_an_earlier_version_gave_back_is_given_back_by_its_own_recovery() -> None:
     begun = StepStarted(at(2), "s-1", StepKind.RETURN, 1, N1)
     log = (*events_of_earlier(SHUT, IN_USE), begun)
-    shut = {"flags": frozenset({"DRAIN"}), "reason": format_own_reason("s-1", "x")}
+    shut = {"flags": frozenset({"DRAIN"}), "reason": format_hpctl_node_reason("s-1", "x")}
     assert len(left_closed(cluster(log=log, change={N1: shut}, seconds=10), 10)) == 1
     about = ChangeOpened(at(3), "s-2", ChangeKind.RETURN, "workers", "x", node=N1, cause="s-1")
     log += (about, StepStarted(at(4), "s-2", StepKind.RETURN, 1, N1))
     log += (SignalSeen(at(5), "s-2", BACK, "x"),)
-    assert replay_events(log).nodes["s-2"].phase is NodePhase.RETURNED
+    assert replay_events(log).nodes["s-2"].phase is NodeRecoveryPhase.RETURNED
     assert replay_events(log).open_nodes == {}
 
 
@@ -493,14 +522,14 @@ def test_a_fault_could_open_beside_a_removal_of_an_earlier_version() -> None:
     for first, second in ((events_of_earlier(), (fault,)), ((fault,), events_of_earlier())):
         state = replay_events((*first, *second, SignalSeen(at(3), "s-1", SHUT, "x")))
         assert state.open_nodes == {N1: "n-9"}
-        assert state.nodes["s-1"].phase is NodePhase.CANCELLED
+        assert state.nodes["s-1"].phase is NodeRecoveryPhase.CANCELLED
 
 
 NAME = f"{RESERVATION}workers"
 
 
 def wanted(view, policy=SPARE):
-    changes = unflawed(plan_capacity(view, policy, at(0), make_empty_risks))
+    changes = unflawed(plan_all_capacity_changes(view, policy, at(0), make_empty_node_risks))
     assert len(changes) <= 1
     return changes[0] if changes else None
 
@@ -528,11 +557,11 @@ def test_a_node_that_is_verified_is_kept_before_it_is_given_back() -> None:
     log: tuple[Event, ...] = (opened(node=N1),)
     for signal in ("cordon_seen", "jobs_gone", "nothing_to_remedy"):
         log += (SignalSeen(at(0), "n-1", signal, "x"),)
-    shut = {"flags": frozenset({"DRAIN"}), "reason": format_own_reason("n-1", "x")}
+    shut = {"flags": frozenset({"DRAIN"}), "reason": format_hpctl_node_reason("n-1", "x")}
     assert set_to(cluster(idle=1, log=log, change={N1: shut})).nodes == (N1,)
 
 
-def victim(wants: int, phase: JobPhase = JobPhase.STARTING) -> tuple[Event, ...]:
+def victim(wants: int, phase: JobRecoveryPhase = JobRecoveryPhase.STARTING) -> tuple[Event, ...]:
     """Job 9 lost n8 and is about to start again."""
     rid = "j-1"
     begun = JobRecoveryOpened(at(-20), rid, attempt(9), "", (node_name(8),), "hit", partition="all")
@@ -552,7 +581,7 @@ def test_a_victim_that_is_short_of_nodes_gets_as_many_as_it_lost() -> None:
         view = cluster(idle=5, jobs=(job,), log=victim(5), reservations=kept, change=seen)
         change = set_to(view)
         assert (change.released, change.nodes, change.cause) == ((N1,), (N2,), "j-1")
-    done = (change, SignalSeen(at(0), change.recovery, ChangeSignal.SET_SEEN, "x"))
+    done = (change, SignalSeen(at(0), change.recovery, ClusterChangeSignal.SET_SEEN, "x"))
     after = cluster(
         idle=5, jobs=(job,), log=(*victim(5), *done), reservations={NAME: (N2,)},
         change={N2: free[N2]},
@@ -578,30 +607,38 @@ def test_a_victim_that_finds_enough_free_nodes_gets_no_spare() -> None:
 
 def test_a_refused_reservation_is_left_alone_for_a_while() -> None:
     first = set_to(cluster())
-    log = (first, SignalSeen(at(0), first.recovery, ChangeSignal.REFUSED, "busy"))
+    log = (first, SignalSeen(at(0), first.recovery, ClusterChangeSignal.REFUSED, "busy"))
     assert wanted(cluster(log=log)) is None
-    assert unflawed(plan_capacity(cluster(log=log, seconds=31), SPARE, at(31), make_empty_risks))
+    assert unflawed(
+        plan_all_capacity_changes(
+            cluster(log=log, seconds=31), SPARE, at(31), make_empty_node_risks
+        )
+    )
 
 
 def test_a_spare_that_got_a_job_meanwhile_is_not_asked_for_again() -> None:
     change = set_to(cluster())
     taken = {change.nodes[0]: {"state": "ALLOCATED"}}
-    assert moves(cluster(log=(change,), change=taken), SPARE, 0) == [ChangeSignal.REFUSED]
-    log = (change, SignalSeen(at(0), change.recovery, ChangeSignal.REFUSED, "x"))
+    assert moves(cluster(log=(change,), change=taken), SPARE, 0) == [ClusterChangeSignal.REFUSED]
+    log = (change, SignalSeen(at(0), change.recovery, ClusterChangeSignal.REFUSED, "x"))
     assert change.nodes[0] not in set_to(cluster(log=log, change=taken)).nodes
 
 
 def test_every_open_phase_has_a_way_out_and_a_deadline() -> None:
     for kind in (ChangeKind.ADD, ChangeKind.SPARES, ChangeKind.BURN_IN):
-        reached = {ChangePhase.OPEN} | {to for (k, _, _), to in TRANSITIONS.items() if k is kind}
+        reached = {ClusterChangePhase.OPEN} | {
+            to for (k, _, _), to in TRANSITIONS.items() if k is kind
+        }
         for phase in reached - ENDS:
-            assert (kind, phase, ChangeSignal.DEADLINE) in TRANSITIONS
-            change = replace(open_change(replace(ADD, kind=kind, nodes=(N1,))), phase=phase)
-            answer = advance_capacity_change(
+            assert (kind, phase, ClusterChangeSignal.DEADLINE) in TRANSITIONS
+            change = replace(
+                create_cluster_change(replace(ADD, kind=kind, nodes=(N1,))), phase=phase
+            )
+            answer = decide_next_capacity_change_step(
                 change, CapacityChangeFacts(cloud_at=at(-9)), SCALE, at(10**7)
             )
-            assert isinstance(answer, PhaseMove | StartStep), (kind, phase)
-            if isinstance(answer, PhaseMove):
+            assert isinstance(answer, RecoveryPhaseMove | StepStartDecision), (kind, phase)
+            if isinstance(answer, RecoveryPhaseMove):
                 assert (kind, phase, answer.signal) in TRANSITIONS
 
 

@@ -80,7 +80,7 @@ def write(directory: Path, files: Mapping[str, bytes]) -> Path:
 def generic(root: Path, name: str, step: int) -> Path:
     """A whole checkpoint of one file under hpctl's own manifest."""
     directory = write(root / name, {"data": b"x" * 100})
-    file = manifest.describe_file(directory / "data", directory)
+    file = manifest.make_file_manifest_entry(directory / "data", directory)
     manifest.write_manifest(directory, step=step, world_size=1, files=[file])
     return directory
 

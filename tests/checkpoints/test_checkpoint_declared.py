@@ -10,23 +10,26 @@ import pytest
 
 from hpctl.checkpoints import contents, first_save
 from hpctl.checkpoints.explain import describe_newest_checkpoint
-from hpctl.checkpoints.files import STARTS, read_recorded_starts
-from hpctl.checkpoints.patterns import parse_patterns, suggest_patterns
+from hpctl.checkpoints.files import STARTS, read_recorded_job_starts
+from hpctl.checkpoints.patterns import (
+    parse_checkpoint_file_patterns,
+    suggest_checkpoint_file_patterns,
+)
 from hpctl.checkpoints.resume import (
-    ResumePlaces,
+    CheckpointSearchPlaces,
     find_newest_resume_point,
     find_resume_point,
     read_resume_places,
 )
 from hpctl.checkpoints.search import (
     CompleteCheckpoint,
-    find_last_complete_checkpoint,
+    find_newest_complete_checkpoint_in_tiers,
     list_checkpoints,
     verify_checkpoint,
 )
 from hpctl.engine.explain_view import JobToExplain
 from hpctl.toolkit.errors import HpctlError
-from hpctl.vocabulary.registration import Registration
+from hpctl.vocabulary.registration import JobRegistration
 from hpctl.vocabulary.run_policy import RunPolicy
 from tests.checkpoints.checkpoint_files import torch_save, write
 from tests.checkpoints.test_checkpoint_own_format import run
@@ -44,7 +47,9 @@ def old(root) -> None:
 
 
 def find(root, *patterns):
-    return find_last_complete_checkpoint(root, declared=parse_patterns(patterns))
+    return find_newest_complete_checkpoint_in_tiers(
+        root, declared=parse_checkpoint_file_patterns(patterns)
+    )
 
 
 def test_a_directory_without_any_save_has_no_checkpoint(tmp_path):
@@ -151,11 +156,11 @@ def note(root, *starts: tuple[int, int]) -> None:
 def test_the_first_set_needs_a_file_of_each_task_of_the_job(tmp_path):
     note(tmp_path, (0, 4))
     save(tmp_path, 10, step=5, ranks=2)
-    search = find_last_complete_checkpoint(tmp_path)
+    search = find_newest_complete_checkpoint_in_tiers(tmp_path)
     assert search.verdict == "incomplete"
     assert search.passed_over[0].why == "only 2 of 4 ranks have saved their files"
     save(tmp_path, 10, step=5, ranks=4)
-    found = find_last_complete_checkpoint(tmp_path).found
+    found = find_newest_complete_checkpoint_in_tiers(tmp_path).found
     assert (found.step, found.unproven) == (5, "")
 
 
@@ -163,7 +168,7 @@ def test_interrupted_saves_of_two_starts_do_not_prove_each_other(tmp_path):
     note(tmp_path, (0, 4), (20, 4))
     save(tmp_path, 10, step=5, ranks=2)
     save(tmp_path, 30, step=6, ranks=2)
-    assert find_last_complete_checkpoint(tmp_path).verdict == "incomplete"
+    assert find_newest_complete_checkpoint_in_tiers(tmp_path).verdict == "incomplete"
 
 
 def test_a_start_that_saves_again_has_finished_the_save_before(tmp_path):
@@ -180,7 +185,7 @@ def test_rank_0_may_save_for_all(tmp_path, more):
     """A program that keeps its newest checkpoint alone has no step before, however long it ran."""
     note(tmp_path, (0, 4))
     save(tmp_path, 10, step=5, ranks=1, **more)
-    found = find_last_complete_checkpoint(tmp_path).found
+    found = find_newest_complete_checkpoint_in_tiers(tmp_path).found
     assert (found.step, found.unproven) == (5, "whether a step has more than 1 file")
 
 
@@ -188,15 +193,15 @@ def test_a_job_that_has_grown_is_held_to_its_new_tasks(tmp_path):
     note(tmp_path, (0, 2), (20, 4))
     save(tmp_path, 10, step=5, ranks=2)
     save(tmp_path, 30, step=6, ranks=2)
-    assert find_last_complete_checkpoint(tmp_path).found.step == 5
+    assert find_newest_complete_checkpoint_in_tiers(tmp_path).found.step == 5
     save(tmp_path, 30, step=6, ranks=4)
-    assert find_last_complete_checkpoint(tmp_path).found.step == 6
+    assert find_newest_complete_checkpoint_in_tiers(tmp_path).found.step == 6
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_the_files_say_of_how_many_ranks_they_are(tmp_path, ranks):
     save(tmp_path, 10, step=5, ranks=ranks, world_size=3)
-    found = find_last_complete_checkpoint(tmp_path).found
+    found = find_newest_complete_checkpoint_in_tiers(tmp_path).found
     assert (found.step, found.unproven) == (5, "") if ranks == 3 else found is None
 
 
@@ -223,7 +228,7 @@ def test_a_start_notes_the_tasks_of_the_job(tmp_path, monkeypatch):
     run("last", "--export", "--tell", tmp_path)
     monkeypatch.setenv("HPCTL_SPARES", "1")
     run("last", "--export", "--tell", tmp_path)
-    assert [start.tasks for start in read_recorded_starts(tmp_path)] == [0, 4, 0]
+    assert [start.tasks for start in read_recorded_job_starts(tmp_path)] == [0, 4, 0]
 
 
 def test_the_files_of_ranks_are_grouped_without_a_declaration(tmp_path):
@@ -231,7 +236,7 @@ def test_the_files_of_ranks_are_grouped_without_a_declaration(tmp_path):
     for step in (10, 20):
         write(tmp_path, {f"ckpt_{step}_rank{r}.pt": torch_save({"step": step}) for r in range(2)})
     (tmp_path / "ckpt_20_rank1.pt").unlink()
-    search = find_last_complete_checkpoint(tmp_path)
+    search = find_newest_complete_checkpoint_in_tiers(tmp_path)
     assert (search.found.step, search.found.format) == (10, "declared")
     assert "this is the file of one rank" in verify_checkpoint(tmp_path / "ckpt_10_rank0.pt").why
 
@@ -299,7 +304,7 @@ def test_links_hidden_and_temporary_files_are_no_part(tmp_path):
     write(tmp_path, {"m_3.pt": torch_save({}), "m_4.pt.tmp": torch_save({}), ".m_5.pt": b"x"})
     (tmp_path / "m_9.pt").symlink_to("m_3.pt")
     os.mkfifo(tmp_path / "m_8.pt")
-    rows = list_checkpoints(tmp_path, declared=parse_patterns(["*m_{step}.pt*"]))
+    rows = list_checkpoints(tmp_path, declared=parse_checkpoint_file_patterns(["*m_{step}.pt*"]))
     assert [row.step for row in rows if isinstance(row, CompleteCheckpoint)] == [3]
 
 
@@ -317,7 +322,7 @@ def test_the_file_of_another_user_is_refused(tmp_path, monkeypatch):
 )
 def test_a_text_that_is_no_pattern_is_refused_with_a_hint(text):
     with pytest.raises(HpctlError) as error:
-        parse_patterns([text])
+        parse_checkpoint_file_patterns([text])
     assert error.value.hint
 
 
@@ -336,7 +341,7 @@ def test_a_text_that_is_no_pattern_is_refused_with_a_hint(text):
     ],
 )
 def test_patterns_are_suggested_by_the_names(names, patterns):
-    assert suggest_patterns(names) == patterns
+    assert suggest_checkpoint_file_patterns(names) == patterns
 
 
 @pytest.mark.parametrize("pattern", ["ckpt*{step}.bin", "ckpt_{step}*.bin", "*{step}*"])
@@ -368,7 +373,7 @@ def test_each_start_looks_for_what_the_job_declares(tmp_path):
         "HPCTL_CHECKPOINT_FILES": '["weights-{step}.pt"]',
     }
     places = read_resume_places(environment)
-    assert places == ResumePlaces(tmp_path, files=("weights-{step}.pt",))
+    assert places == CheckpointSearchPlaces(tmp_path, files=("weights-{step}.pt",))
     assert find_resume_point(places).step == 21
     assert find_newest_resume_point(tmp_path, places.files).step == 21
     assert find_newest_resume_point(tmp_path).path is None
@@ -382,7 +387,7 @@ def test_explain_says_what_is_unproven(tmp_path):
     job = slurm_job(uid=os.geteuid())
 
     def explained(*files) -> str:
-        registered = Registration(ckpt=str(tmp_path), files=files)
+        registered = JobRegistration(ckpt=str(tmp_path), files=files)
         return describe_newest_checkpoint(JobToExplain(world([]), job, registered, RunPolicy()))
 
     assert "--checkpoint-files 'w-{step}.raw'" in explained()

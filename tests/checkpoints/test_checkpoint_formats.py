@@ -13,7 +13,7 @@ from hpctl.checkpoints import search as last
 from hpctl.checkpoints.search import (
     CompleteCheckpoint,
     SkippedCheckpoint,
-    find_last_complete_checkpoint,
+    find_newest_complete_checkpoint_in_tiers,
     verify_checkpoint,
 )
 from tests.checkpoints.checkpoint_files import (
@@ -53,7 +53,7 @@ def reason(path: Path, *, deep: bool = False) -> str:
 @pytest.mark.parametrize("name", WHOLE)
 def test_whole(tmp_path, name):
     path = make(tmp_path, name)
-    found = find_last_complete_checkpoint(tmp_path).found
+    found = find_newest_complete_checkpoint_in_tiers(tmp_path).found
     assert (found.path, found.step, found.format) == (path, 40, WHOLE[name][0])
     assert isinstance(verify_checkpoint(path, deep=True), CompleteCheckpoint)
 
@@ -207,7 +207,7 @@ def test_stale_handles(tmp_path, monkeypatch, lasting):
         return real(path, *args)
 
     monkeypatch.setattr(os, "open", failing)
-    search = find_last_complete_checkpoint(tmp_path)
+    search = find_newest_complete_checkpoint_in_tiers(tmp_path)
     assert search.found.step == (1 if lasting else 2)
     for each in search.passed_over:
         assert each.unreadable
@@ -232,9 +232,9 @@ def test_every_cut_of_what_torch_really_writes_is_seen(tmp_path):
 def test_torch_files_count_only_where_they_say_their_step(tmp_path):
     (tmp_path / "dataset.pt").write_bytes(torch_save({"rows": 5}))
     (tmp_path / "notes.pth").write_bytes(b"nothing")
-    assert find_last_complete_checkpoint(tmp_path).verdict == "none"
+    assert find_newest_complete_checkpoint_in_tiers(tmp_path).verdict == "none"
     (tmp_path / "model.pt").write_bytes(torch_save({"step": 9}))
-    found = find_last_complete_checkpoint(tmp_path).found
+    found = find_newest_complete_checkpoint_in_tiers(tmp_path).found
     assert (found.path.name, found.step, found.format) == ("model.pt", 9, "torch-save")
 
 
@@ -274,7 +274,7 @@ def test_hf_model_only_and_missing_parts(tmp_path):
     write(path, {"rng_state_0.pth": torch_save({}), "rng_state_2.pth": torch_save({})})
     assert "rng_state_1.pth is missing" in reason(path)
     (path / "trainer_state.json").unlink()
-    assert find_last_complete_checkpoint(tmp_path).verdict == "none"
+    assert find_newest_complete_checkpoint_in_tiers(tmp_path).verdict == "none"
 
 
 def test_an_index_that_promises_what_a_shard_lacks(tmp_path):
@@ -295,7 +295,7 @@ def test_a_save_that_has_not_ended_is_no_reason_to_stop_a_job(tmp_path, name, la
     assert (
         reason(path) == f"{last} is missing: the save writes this file last, so it has not finished"
     )
-    assert find_last_complete_checkpoint(tmp_path).verdict == "none"
+    assert find_newest_complete_checkpoint_in_tiers(tmp_path).verdict == "none"
 
 
 def test_what_hpctl_cannot_follow_may_be_whole(tmp_path):
@@ -303,7 +303,7 @@ def test_what_hpctl_cannot_follow_may_be_whole(tmp_path):
     shared = instance("m", "S", {"relative_path": "__0_0.distcp", "offset": 0, "length": 9})
     pairs = b"}(" + text("a") + shared + b"q\x07" + text("b") + b"h\x07" + b"u"
     (path / ".metadata").write_bytes(pickle_of(instance("m", "M", {"storage_data": pairs})))
-    assert find_last_complete_checkpoint(tmp_path).verdict == "unreadable"
+    assert find_newest_complete_checkpoint_in_tiers(tmp_path).verdict == "unreadable"
 
 
 def test_a_deepspeed_tag_that_later_steps_save_over(tmp_path):
@@ -338,7 +338,7 @@ def test_a_saved_object_of_any_size_says_its_step(tmp_path):
     many = b"}(" + b"".join(text(f"layer.{n}") + b"K\x07" for n in range(9000)) + b"u"
     ordered = b"ccollections\nOrderedDict\n)R(" + text("step") + b"K\x01" + text("x") + many + b"u"
     (tmp_path / "model.pt").write_bytes(torch_save(ordered))
-    assert find_last_complete_checkpoint(tmp_path).found.step == 1
+    assert find_newest_complete_checkpoint_in_tiers(tmp_path).found.step == 1
 
 
 _LIGHTNINGS = {"pytorch-lightning_version": "2.6.6", "global_step": 40}
@@ -360,16 +360,16 @@ def test_lightnings_weights_alone_are_no_point_to_resume_from(tmp_path, name):
 
 def test_lightning_with_deepspeed_is_not_taken_for_nothing(tmp_path):
     path = write(tmp_path / "last.ckpt", lightning_deepspeed_files(40))
-    found = find_last_complete_checkpoint(tmp_path).found
+    found = find_newest_complete_checkpoint_in_tiers(tmp_path).found
     assert (found.step, found.format) == (40, "lightning")
     (path / "checkpoint/bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt").unlink()
     assert "of data rank 1, model rank 0 is missing" in reason(path)
-    assert find_last_complete_checkpoint(tmp_path).verdict == "incomplete"
+    assert find_newest_complete_checkpoint_in_tiers(tmp_path).verdict == "incomplete"
     (path / "latest").unlink()  # killed in its first save: no reason to stop a job
     assert (
         reason(path) == "latest is missing: the save writes this file last, so it has not finished"
     )
-    assert find_last_complete_checkpoint(tmp_path).verdict == "none"
+    assert find_newest_complete_checkpoint_in_tiers(tmp_path).verdict == "none"
 
 
 @pytest.mark.parametrize("name", ["pytorch_model_fsdp.bin", "model.safetensors"])
@@ -407,16 +407,18 @@ def test_a_long_history_of_the_trainer_is_no_defect(tmp_path):
 
 def test_a_history_beyond_what_is_read_may_be_whole(tmp_path):
     os.truncate(write(tmp_path / "checkpoint-40", hf_files()) / "trainer_state.json", 1 << 30)
-    assert find_last_complete_checkpoint(tmp_path).verdict == "unreadable"
+    assert find_newest_complete_checkpoint_in_tiers(tmp_path).verdict == "unreadable"
 
 
 @pytest.mark.parametrize("said", [{"format": "orbax"}, {"files": ["a"]}, ["a", "b"]])
 def test_a_manifest_of_something_else_says_nothing_of_a_checkpoint(tmp_path, said):
     (make(tmp_path, "hf-trainer") / "manifest.json").write_text(json.dumps(said))
-    assert find_last_complete_checkpoint(tmp_path).found.format == "hf-trainer"
+    assert find_newest_complete_checkpoint_in_tiers(tmp_path).found.format == "hf-trainer"
     (tmp_path / "data").mkdir()
     (tmp_path / "data/manifest.json").write_text(json.dumps(said))
-    assert [each.claimed for each in find_last_complete_checkpoint(tmp_path).passed_over] == [False]
+    assert [
+        each.claimed for each in find_newest_complete_checkpoint_in_tiers(tmp_path).passed_over
+    ] == [False]
 
 
 def test_one_that_was_deleted_since_it_was_listed_is_not_unreadable(tmp_path):
@@ -428,7 +430,7 @@ def test_one_that_was_deleted_since_it_was_listed_is_not_unreadable(tmp_path):
 def test_a_directory_whose_name_is_a_digit_and_no_number(tmp_path):
     (tmp_path / "\N{SUPERSCRIPT TWO}").mkdir()
     path = make(tmp_path, "torch-dcp")
-    assert find_last_complete_checkpoint(tmp_path).found.path == path
+    assert find_newest_complete_checkpoint_in_tiers(tmp_path).found.path == path
 
 
 @pytest.mark.parametrize(
@@ -446,7 +448,7 @@ def test_a_directory_whose_name_is_a_digit_and_no_number(tmp_path):
 def test_torchtune_continues_from_one_epoch_alone(tmp_path, state, verdict, why):
     path = make(tmp_path, "torchtune")
     write(tmp_path, {"recipe_state/recipe_state.pt": torch_save(state)})
-    assert find_last_complete_checkpoint(tmp_path).verdict == verdict
+    assert find_newest_complete_checkpoint_in_tiers(tmp_path).verdict == verdict
     assert why in reason(path)
 
 
@@ -480,7 +482,7 @@ def test_composer_says_its_step_in_its_state(tmp_path):
     write(tmp_path, {"weights.pt": torch_save({"state": {"model": 1}})})
     write(tmp_path, {"latest-rank0.pt.symlink": b"ep0-ba12-rank0.pt"})
     (tmp_path / "latest-rank0.pt").symlink_to("ep0-ba12-rank0.pt")
-    found = find_last_complete_checkpoint(tmp_path).found
+    found = find_newest_complete_checkpoint_in_tiers(tmp_path).found
     assert (found.path.name, found.step, found.format) == ("ep0-ba12-rank0.pt", 12, "torch-save")
     assert [row.path.name for row in last.list_checkpoints(tmp_path)] == ["ep0-ba12-rank0.pt"]
 

@@ -27,7 +27,7 @@ def checkpoint(directory):
     files = []
     for name, data in (("a", b"alpha"), ("b", b""), ("deep/c", b"c" * 5000)):
         (directory / name).write_bytes(data)
-        files.append(manifest.describe_file(directory / name, directory))
+        files.append(manifest.make_file_manifest_entry(directory / name, directory))
     return manifest.write_manifest(directory, step=7, world_size=3, files=files, meta={"k": "v"})
 
 

@@ -19,9 +19,13 @@ from hpctl.checkpoints.marks import (
     CheckpointMark,
     find_median_write_time,
     read_checkpoint_marks,
-    write_mark,
+    write_checkpoint_mark_file,
 )
-from hpctl.checkpoints.resume import NoCompleteCheckpointError, ResumePlaces, find_resume_point
+from hpctl.checkpoints.resume import (
+    CheckpointSearchPlaces,
+    NoCompleteCheckpointError,
+    find_resume_point,
+)
 from hpctl.toolkit.compat import UTC
 from tests.checkpoints.checkpoint_files import generic, torch_save
 from tests.cli.test_json_contract import holds
@@ -46,7 +50,7 @@ def save(root: Path, step: int, ns: int = 0) -> Path:
 def go_back(root: Path, after: int, ns: int = 0, **more: object) -> Path:
     """Mark what is saved after a step, until the next start."""
     mark = CheckpointMark(True, after + 1, "alice", AT, why="loss is NaN", until_start=True, **more)
-    path = write_mark(root, mark)
+    path = write_checkpoint_mark_file(root, mark)
     if ns:
         os.utime(path, ns=(ns, ns))
     return path
@@ -58,7 +62,7 @@ def start(root: Path, ns: int) -> None:
 
 
 def newest(root: Path) -> int | None:
-    found = search.find_last_complete_checkpoint(root).found
+    found = search.find_newest_complete_checkpoint_in_tiers(root).found
     return found.step if found else None
 
 
@@ -66,7 +70,7 @@ def test_what_is_saved_after_a_step_is_passed_over_and_said(tmp_path):
     for step in (10, 20, 30, 40):
         save(tmp_path, step)
     go_back(tmp_path, 20)
-    found = search.find_last_complete_checkpoint(tmp_path)
+    found = search.find_newest_complete_checkpoint_in_tiers(tmp_path)
     assert found.found is not None
     assert found.found.step == 20
     assert [(p.path.name, p.why) for p in found.passed_over] == [
@@ -109,7 +113,7 @@ def test_a_clean_mark_takes_an_earlier_one_back_for_its_step(tmp_path):
     for step in (20, 30, 40):
         save(tmp_path, step, 100 * SECOND)
     go_back(tmp_path, 20, 110 * SECOND)
-    clean = write_mark(tmp_path, CheckpointMark(False, 30, "alice", AT, last=30))
+    clean = write_checkpoint_mark_file(tmp_path, CheckpointMark(False, 30, "alice", AT, last=30))
     os.utime(clean, ns=(120 * SECOND, 120 * SECOND))
     assert newest(tmp_path) == 30
     go_back(tmp_path, 20, 130 * SECOND)
@@ -122,20 +126,20 @@ def test_where_all_are_marked_no_run_starts_over_them(tmp_path):
     with pytest.raises(
         NoCompleteCheckpointError, match="complete and not marked: step-30: marked as poisoned"
     ):
-        find_resume_point(ResumePlaces(tmp_path), sleep=lambda _: None)
+        find_resume_point(CheckpointSearchPlaces(tmp_path), sleep=lambda _: None)
 
 
 def test_the_batches_to_skip_are_reported_while_they_may_come(tmp_path):
     save(tmp_path, 20, 100 * SECOND)
     save(tmp_path, 30, 100 * SECOND)
     go_back(tmp_path, 20, 110 * SECOND, skip="20:32")
-    assert find_resume_point(ResumePlaces(tmp_path)).skip == "20:32"
+    assert find_resume_point(CheckpointSearchPlaces(tmp_path)).skip == "20:32"
     save(tmp_path, 30)
-    assert find_resume_point(ResumePlaces(tmp_path)).skip == "20:32"
+    assert find_resume_point(CheckpointSearchPlaces(tmp_path)).skip == "20:32"
     save(tmp_path, 40)
-    assert find_resume_point(ResumePlaces(tmp_path)).skip == ""
+    assert find_resume_point(CheckpointSearchPlaces(tmp_path)).skip == ""
     go_back(tmp_path, 30, skip="")
-    point = find_resume_point(ResumePlaces(tmp_path))
+    point = find_resume_point(CheckpointSearchPlaces(tmp_path))
     assert (point.step, point.skip) == (30, ""), "the next going back says that none are left out"
 
 
@@ -177,7 +181,7 @@ def test_a_hostile_mark_loses_its_effect_and_is_said_and_others_keep_theirs(tmp_
         save(tmp_path, step)
     HOSTILE[kind](go_back(tmp_path, 5))
     go_back(tmp_path, 20)
-    found = search.find_last_complete_checkpoint(tmp_path)
+    found = search.find_newest_complete_checkpoint_in_tiers(tmp_path)
     assert found.found is not None
     assert found.found.step == 20
     (flaw,) = found.marks.flaws
@@ -219,13 +223,15 @@ def test_a_directory_of_marks_that_is_none_costs_no_resume(tmp_path, kind):
     (flaw,) = read_checkpoint_marks([tmp_path]).flaws
     assert flaw.endswith("have no effect: it is not a directory")
     with pytest.raises(OSError, match="not a directory"):
-        write_mark(tmp_path, CheckpointMark(True, 1, "x", AT))
+        write_checkpoint_mark_file(tmp_path, CheckpointMark(True, 1, "x", AT))
 
 
 def test_marks_show_nothing_that_a_terminal_obeys(tmp_path):
     save(tmp_path, 20)
     save(tmp_path, 30)
-    write_mark(tmp_path, CheckpointMark(True, 30, "\x1b[2J", AT, last=30, why="\x9b" + "x" * 900))
+    write_checkpoint_mark_file(
+        tmp_path, CheckpointMark(True, 30, "\x1b[2J", AT, last=30, why="\x9b" + "x" * 900)
+    )
     (row, _) = search.list_checkpoints(tmp_path)
     assert row.mark is not None
     assert row.mark.text.isprintable()
@@ -345,7 +351,7 @@ def test_a_save_of_a_step_that_was_passed_over_takes_its_name(tmp_path, publish)
     assert newest(tmp_path) == 20
     publish(tmp_path, 30, "new")
     assert state.read_text() == "new"
-    found = search.find_last_complete_checkpoint(tmp_path)
+    found = search.find_newest_complete_checkpoint_in_tiers(tmp_path)
     assert found.found is not None
     assert found.found.path == tmp_path / "step-00000030"
     kept = [path for path in tmp_path.iterdir() if "passed-over" in path.name]

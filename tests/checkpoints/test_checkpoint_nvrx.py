@@ -45,9 +45,9 @@ def test_a_copy_in_another_ranks_directory_counts(tmp_path) -> None:
     save(tmp_path, 10, range(4), world=4)
     save(tmp_path, 10, range(2), by=2, world=4)
     (tmp_path / "0/iter_0000010_0_local.pt").unlink()
-    assert last.find_last_complete_checkpoint(tmp_path).found.step == 10
+    assert last.find_newest_complete_checkpoint_in_tiers(tmp_path).found.step == 10
     (tmp_path / "2/iter_0000010_0_local.pt").unlink()
-    search = last.find_last_complete_checkpoint(tmp_path)
+    search = last.find_newest_complete_checkpoint_in_tiers(tmp_path)
     assert (search.verdict, search.passed_over[0].why) == (
         "none",
         "iteration 10 lacks the files of rank 0 of 4",
@@ -60,7 +60,7 @@ def test_every_copy_must_be_good_because_nvrx_takes_its_own(tmp_path) -> None:
     save(tmp_path, 20, range(1), by=1, world=2)
     bad = tmp_path / "0/iter_0000020_0_local.pt"
     bad.write_bytes(bad.read_bytes()[:-9])
-    search = last.find_last_complete_checkpoint(tmp_path)
+    search = last.find_newest_complete_checkpoint_in_tiers(tmp_path)
     assert search.found.step == 10
     assert "0/iter_0000020_0_local.pt has no zip end record" in search.passed_over[0].why
     assert search.passed_over[0].claimed
@@ -82,22 +82,24 @@ def test_on_a_nodes_own_disk_it_is_the_programs_business(tmp_path) -> None:
     shared = tmp_path / "shared"
     shared.mkdir()
     tiers = [CheckpointTier(tmp_path / "nvme", local=True), CheckpointTier(shared)]
-    assert last.find_last_complete_checkpoint(tiers, nodes=2).verdict == "none"
-    assert last.find_last_complete_checkpoint(tiers, nodes=1).verdict == "found"
+    assert last.find_newest_complete_checkpoint_in_tiers(tiers, nodes=2).verdict == "none"
+    assert last.find_newest_complete_checkpoint_in_tiers(tiers, nodes=1).verdict == "found"
     write(tmp_path / "nvme/step-50", dcp_files())
-    search = last.find_last_complete_checkpoint(tiers, nodes=2)
+    search = last.find_newest_complete_checkpoint_in_tiers(tiers, nodes=2)
     assert search.verdict == "incomplete"
     assert {p.why for p in search.passed_over} == {
         "on this node's own disk, which the job's other nodes cannot read"
     }
     gone = [CheckpointTier(tmp_path / "not-made-yet", local=True), CheckpointTier(shared)]
-    assert last.find_last_complete_checkpoint(gone).verdict == "none", "a new node's disk is empty"
+    assert last.find_newest_complete_checkpoint_in_tiers(gone).verdict == "none", (
+        "a new node's disk is empty"
+    )
 
 
 @pytest.mark.parametrize("number", [100, 0])
 def test_directories_that_are_called_like_ranks_are_no_ranks(tmp_path, number: int) -> None:
     write(tmp_path / str(number), dcp_files())
     write(tmp_path / "7", {"notes": b"x"})
-    search = last.find_last_complete_checkpoint(tmp_path)
+    search = last.find_newest_complete_checkpoint_in_tiers(tmp_path)
     assert (search.found.step, search.found.format) == (number, "torch-dcp")
     assert isinstance(last.verify_checkpoint(tmp_path / "7"), SkippedCheckpoint)

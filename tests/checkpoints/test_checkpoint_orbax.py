@@ -14,7 +14,7 @@ from hpctl.checkpoints.formats import ocdbt, orbax
 from hpctl.checkpoints.search import (
     CompleteCheckpoint,
     SkippedCheckpoint,
-    find_last_complete_checkpoint,
+    find_newest_complete_checkpoint_in_tiers,
     list_checkpoints,
     verify_checkpoint,
 )
@@ -214,7 +214,7 @@ def test_a_save_that_was_not_committed_is_no_checkpoint(tmp_path):
     write(tmp_path / "40.orbax-checkpoint-tmp", orbax_files())
     write(tmp_path / "41", {**orbax_files(), "_CHECKPOINT_METADATA": step("x.PyTree", None)})
     (tmp_path / "41/commit_success.txt").unlink()
-    assert find_last_complete_checkpoint(tmp_path).verdict == "none"
+    assert find_newest_complete_checkpoint_in_tiers(tmp_path).verdict == "none"
     (tmp_path / "41/commit_success.txt").write_text("yes")
     assert "_METADATA is missing" in passed(tmp_path / "41").why
 

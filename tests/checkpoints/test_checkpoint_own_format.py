@@ -7,8 +7,8 @@ import os
 from click.testing import CliRunner
 
 from hpctl.checkpoints import hpctl_checkpoint
-from hpctl.checkpoints.resume import ResumePlaces, find_resume_point
-from hpctl.checkpoints.search import find_last_complete_checkpoint
+from hpctl.checkpoints.resume import CheckpointSearchPlaces, find_resume_point
+from hpctl.checkpoints.search import find_newest_complete_checkpoint_in_tiers
 from hpctl.cli.main import cli
 from hpctl.jobs.sbatch import command
 
@@ -55,16 +55,19 @@ def test_nothing_is_said_where_there_is_nothing_or_something_better(tmp_path):
     own(tmp_path / "lightning_logs", 1)
     for name in (".hidden", "slurm-12.out", "attempts.jsonl", "events.out.tfevents.1.n1"):
         (tmp_path / name).touch()
-    point = find_resume_point(ResumePlaces(tmp_path))
-    assert (find_last_complete_checkpoint(tmp_path).unknown_note, point.unknown) == ("", "")
+    point = find_resume_point(CheckpointSearchPlaces(tmp_path))
+    assert (
+        find_newest_complete_checkpoint_in_tiers(tmp_path).unrecognized_files_note,
+        point.unknown,
+    ) == ("", "")
     own(tmp_path / "step-8")
     with hpctl_checkpoint.saving(7, tmp_path, ranks=1) as save:
         save.path("data").write_bytes(b"x")
-    found = find_last_complete_checkpoint(tmp_path)
-    assert (found.verdict, found.unknown_note) == ("found", "")
+    found = find_newest_complete_checkpoint_in_tiers(tmp_path)
+    assert (found.verdict, found.unrecognized_files_note) == ("found", "")
     (tmp_path / "step-00000007/data").unlink()
-    found = find_last_complete_checkpoint(tmp_path)
-    assert (found.verdict, found.unknown_note) == ("incomplete", "")
+    found = find_newest_complete_checkpoint_in_tiers(tmp_path)
+    assert (found.verdict, found.unrecognized_files_note) == ("incomplete", "")
     assert [each.path.name for each in found.passed_over if each.claimed] == ["step-00000007"]
 
 
@@ -79,9 +82,9 @@ def test_root_does_not_look_into_a_users_directory_when_it_submits(tmp_path, mon
 
     monkeypatch.setattr(command.os, "stat", stat)
     monkeypatch.setattr(command.os, "geteuid", lambda: 0)
-    assert command.find_unrecognized_checkpoints(str(tmp_path)) == ""
+    assert command.describe_unrecognized_checkpoint_files(str(tmp_path)) == ""
     monkeypatch.undo()
-    assert "11 files" in command.find_unrecognized_checkpoints(str(tmp_path))
+    assert "11 files" in command.describe_unrecognized_checkpoint_files(str(tmp_path))
 
 
 def test_nothing_of_no_known_format_is_opened(tmp_path, monkeypatch):
@@ -96,6 +99,6 @@ def test_nothing_of_no_known_format_is_opened(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "open", refused)
     monkeypatch.setattr(builtins, "open", refused)
-    search = find_last_complete_checkpoint(tmp_path)
+    search = find_newest_complete_checkpoint_in_tiers(tmp_path)
     assert search.verdict == "none"
-    assert "11 files in" in search.unknown_note
+    assert "11 files in" in search.unrecognized_files_note

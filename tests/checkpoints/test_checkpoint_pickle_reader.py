@@ -64,11 +64,11 @@ def metadata(tensors: int, shards: int, *, transformed: bool = False) -> Metadat
     return Metadata(about, {"storage_data": 5, "x": b"bytes", "y": {1, 2}, "z": [None]}, stored)
 
 
-def read(tmp_path, raw: bytes, *, keep: bool = False) -> dict[str, torch_files.DataFileItems]:
+def read(tmp_path, raw: bytes, *, keep: bool = False) -> dict[str, torch_files.DcpDataFileItems]:
     path = tmp_path / ".metadata"
     path.write_bytes(raw)
     with open_file(path, "") as file:
-        return torch_files.list_data_files(file, keep=keep)
+        return torch_files.list_dcp_data_files(file, keep=keep)
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
@@ -115,7 +115,7 @@ from hpctl.checkpoints.formats import torch_files
 from hpctl.checkpoints.files import open_file
 tracemalloc.start()
 with open_file(Path(sys.argv[1]), "") as file:
-    held = torch_files.list_data_files(file)
+    held = torch_files.list_dcp_data_files(file)
 print(len(held), tracemalloc.get_traced_memory()[1])
 """
 

@@ -10,7 +10,7 @@ import pytest
 
 from hpctl.checkpoints.search import (
     CompleteCheckpoint,
-    find_last_complete_checkpoint,
+    find_newest_complete_checkpoint_in_tiers,
     verify_checkpoint,
 )
 from tests.checkpoints.checkpoint_files import (
@@ -26,30 +26,30 @@ def test_the_older_format_is_proved_by_its_size(tmp_path):
     path = tmp_path / "legacy.pt"
     whole = legacy_stream(70_000)
     path.write_bytes(whole)
-    found = find_last_complete_checkpoint(tmp_path).found
+    found = find_newest_complete_checkpoint_in_tiers(tmp_path).found
     assert (found.step, found.format, found.unproven) == (70_000, "torch-save", "")
-    assert not find_last_complete_checkpoint(tmp_path, deep=True).found.deep, (
+    assert not find_newest_complete_checkpoint_in_tiers(tmp_path, deep=True).found.deep, (
         "the format has no digests"
     )
     for cut in range(len(whole)):
         path.write_bytes(whole[:cut])
-        assert find_last_complete_checkpoint(tmp_path).found is None, cut
+        assert find_newest_complete_checkpoint_in_tiers(tmp_path).found is None, cut
     path.write_bytes(whole + b"x")
-    assert "damaged" in find_last_complete_checkpoint(tmp_path).passed_over[0].why
+    assert "damaged" in find_newest_complete_checkpoint_in_tiers(tmp_path).passed_over[0].why
     path.write_bytes(whole.replace(b"LongStorage", b"NewsStorage"))
-    assert find_last_complete_checkpoint(tmp_path).verdict == "unreadable", (
+    assert find_newest_complete_checkpoint_in_tiers(tmp_path).verdict == "unreadable", (
         "the size of its items is not known"
     )
     path.write_bytes(whole.replace(b"K\1Nt", b"K\2Nt"))
-    assert find_last_complete_checkpoint(tmp_path).found is None
+    assert find_newest_complete_checkpoint_in_tiers(tmp_path).found is None
 
 
 @pytest.mark.parametrize("left", [0, 3, 100])
 def test_the_only_copy_is_not_called_nothing_once_it_is_cut(tmp_path, left):
     (tmp_path / "ckpt.pt").write_bytes(torch_save({"iter_num": 5})[:left])
-    assert find_last_complete_checkpoint(tmp_path).verdict == "incomplete"
+    assert find_newest_complete_checkpoint_in_tiers(tmp_path).verdict == "incomplete"
     (tmp_path / "ckpt.pt").write_bytes(bytes(1000))
-    assert find_last_complete_checkpoint(tmp_path).verdict == "incomplete"
+    assert find_newest_complete_checkpoint_in_tiers(tmp_path).verdict == "incomplete"
 
 
 @pytest.mark.parametrize(
@@ -65,14 +65,14 @@ def test_the_only_copy_is_not_called_nothing_once_it_is_cut(tmp_path, left):
 )
 def test_the_step_of_a_program(tmp_path, saved, step):
     (tmp_path / "ckpt.pt").write_bytes(torch_save(saved))
-    found = find_last_complete_checkpoint(tmp_path).found
+    found = find_newest_complete_checkpoint_in_tiers(tmp_path).found
     assert (found.step if found else None) == step
 
 
 def test_of_one_epoch_the_best_is_not_preferred(tmp_path):
     for name in ("checkpoint.pth.tar", "model_best.pth.tar"):
         (tmp_path / name).write_bytes(torch_save({"epoch": 4}))
-    search = find_last_complete_checkpoint(tmp_path)
+    search = find_newest_complete_checkpoint_in_tiers(tmp_path)
     assert search.found.path.name == "checkpoint.pth.tar"
     assert "checkpoint.pth.tar is saved over in place" in search.caution
 
@@ -84,14 +84,14 @@ def test_accelerate_is_compared_with_the_save_before(tmp_path):
     assert "no other save" in found.unproven
     custom = {"custom_checkpoint_0.pkl": torch_save({})}
     write(tmp_path / "step_30", {**accelerate_files(), **custom})
-    search = find_last_complete_checkpoint(tmp_path)
+    search = find_newest_complete_checkpoint_in_tiers(tmp_path)
     assert search.found.path.name == "step_30"
     assert search.passed_over[0].why == (
         "custom_checkpoint_0.pkl is missing, but the checkpoint step_30 in the same "
         "directory has this file"
     )
     write(path, custom)
-    found = find_last_complete_checkpoint(tmp_path).found
+    found = find_newest_complete_checkpoint_in_tiers(tmp_path).found
     assert (found.path, found.unproven) == (path, "")
 
 
@@ -117,15 +117,15 @@ def test_accelerate_over_an_older_save_is_not_whole(tmp_path):
 def test_the_weights_that_save_model_leaves_are_named(tmp_path):
     model = accelerate_files()["model.safetensors"]
     write(tmp_path / "final", {"model.safetensors": model, "training_args.bin": torch_save({})})
-    search = find_last_complete_checkpoint(tmp_path)
-    assert (search.verdict, search.unknown_note) == ("none", "")
+    search = find_newest_complete_checkpoint_in_tiers(tmp_path)
+    assert (search.verdict, search.unrecognized_files_note) == ("none", "")
     assert "only model weights" in search.passed_over[0].why
 
 
 def test_flax_ends_where_its_last_value_does(tmp_path):
     path = tmp_path / "checkpoint_9"
     path.write_bytes(flax_map(3))
-    found = find_last_complete_checkpoint(tmp_path).found
+    found = find_newest_complete_checkpoint_in_tiers(tmp_path).found
     assert (found.step, found.format) == (9, "flax")
     (tmp_path / "latest.msgpack").write_bytes(flax_map(3))
     assert verify_checkpoint(tmp_path / "latest.msgpack").step == 3
@@ -137,7 +137,7 @@ def test_flax_ends_where_its_last_value_does(tmp_path):
         b"",
     ):
         path.write_bytes(damaged)
-        assert find_last_complete_checkpoint(tmp_path).verdict == "incomplete", damaged
+        assert find_newest_complete_checkpoint_in_tiers(tmp_path).verdict == "incomplete", damaged
 
 
 def test_a_nested_or_endless_flax_file_is_bounded(tmp_path):
@@ -147,4 +147,4 @@ def test_a_nested_or_endless_flax_file_is_bounded(tmp_path):
         b"\x81\xdb" + b"\xff" * 9,
     ):
         (tmp_path / "checkpoint_1").write_bytes(hostile)
-        assert find_last_complete_checkpoint(tmp_path).found is None
+        assert find_newest_complete_checkpoint_in_tiers(tmp_path).found is None

@@ -8,9 +8,9 @@ from datetime import datetime
 import pytest
 
 from hpctl.checkpoints import search as last
-from hpctl.checkpoints.marks import CheckpointMark, write_mark
+from hpctl.checkpoints.marks import CheckpointMark, write_checkpoint_mark_file
 from hpctl.checkpoints.search import CompleteCheckpoint, SkippedCheckpoint
-from hpctl.sagemaker.objects import parse_file_time
+from hpctl.sagemaker.objects import parse_original_file_time
 from hpctl.toolkit.compat import UTC
 from tests.checkpoints.checkpoint_bucket import counted, place, put, run
 from tests.checkpoints.checkpoint_files import (
@@ -35,7 +35,7 @@ def test_each_format_is_whole_and_without_any_of_its_files_it_is_not(s3, name):
     files = make()
     put(s3, f"a/{directory}", files)
     put(s3, "a", BESIDE.get(name, {}))
-    search = last.find_last_complete_checkpoint(place("a"))
+    search = last.find_newest_complete_checkpoint_in_tiers(place("a"))
     assert search.found is not None, search.passed_over
     assert (search.found.format, search.found.step) == (form, 40)
     assert str(search.found.path) == f"s3://{BUCKET}/a/{directory}"
@@ -59,22 +59,22 @@ def test_marks_of_the_directory_count_for_its_copies_in_s3(s3, tmp_path):
         put(s3, f"m/step-{step}", files)
     put(s3, "m/step-40", dcp_files(step=40))
     mark = CheckpointMark(True, 21, "alice", datetime.now(UTC), until_start=True)
-    os.utime(write_mark(tmp_path, mark), ns=(time.time_ns() + 10**10,) * 2)
+    os.utime(write_checkpoint_mark_file(tmp_path, mark), ns=(time.time_ns() + 10**10,) * 2)
     places = [last.CheckpointTier(tmp_path), last.CheckpointTier(place("m"))]
-    found = last.find_last_complete_checkpoint(places)
+    found = last.find_newest_complete_checkpoint_in_tiers(places)
     assert found.found is not None
     assert (found.found.step, found.found.path) == (20, tmp_path / "step-20")
     assert [p.path.name for p in found.passed_over] == ["step-40", "step-30", "step-30"]
     (tmp_path / ".hpctl-starts").write_text(f"{time.time_ns() + 2 * 10**10}\n")
     late = time.time_ns() + 3 * 10**10
-    objects = last.find_marked_candidates(
+    objects = last.find_candidates_excluded_by_marks(
         [each for each in last.list_checkpoint_candidates(place("m"))[0] if each.claim.step == 30],
         last.read_checkpoint_marks([tmp_path]),
     )
     assert objects[0] is not None
     for each in (tmp_path / "step-30").rglob("*"):
         os.utime(each, ns=(late, late))
-    again = last.find_last_complete_checkpoint(places)
+    again = last.find_newest_complete_checkpoint_in_tiers(places)
     assert again.found is not None
     assert (again.found.step, again.found.path) == (30, tmp_path / "step-30")
 
@@ -86,7 +86,7 @@ def test_an_upload_in_progress_is_not_seen_and_a_deletion_is_passed_over(s3):
     put(s3, "u/step-2", begun)
     s3.create_multipart_upload(Bucket=BUCKET, Key="u/step-2/__1_0.distcp")
     root = place("u")
-    search = last.find_last_complete_checkpoint(root)
+    search = last.find_newest_complete_checkpoint_in_tiers(root)
     assert search.found is not None
     assert [(p.path.name, p.why) for p in search.passed_over] == [
         ("step-2", "__1_0.distcp is missing")
@@ -146,7 +146,7 @@ def test_times_are_those_that_the_uploader_noted(s3):
     ],
 )
 def test_noted_times(kept, when):
-    assert parse_file_time(kept) == when
+    assert parse_original_file_time(kept) == when
 
 
 def test_what_a_large_checkpoint_costs(s3, monkeypatch):
@@ -164,7 +164,7 @@ def test_what_a_large_checkpoint_costs(s3, monkeypatch):
     put(s3, "c/step-1", {".metadata": metadata})
     root = place("c")
     count = counted(root)
-    assert last.find_last_complete_checkpoint(root).found is not None
+    assert last.find_newest_complete_checkpoint_in_tiers(root).found is not None
     # The root, two pages of the candidate, NeMo's marker; then .metadata and each rank's tail.
     assert count == {
         "ListObjectsV2": 3,
@@ -204,4 +204,4 @@ def test_a_place_where_nothing_is(s3):
 
 def test_a_prefix_of_the_name_is_not_the_place(s3):
     put(s3, "run-10/step-3", dcp_files())
-    assert last.find_last_complete_checkpoint(place("run-1")).verdict == "none"
+    assert last.find_newest_complete_checkpoint_in_tiers(place("run-1")).verdict == "none"

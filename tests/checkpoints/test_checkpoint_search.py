@@ -11,7 +11,7 @@ from hpctl.checkpoints.fast.spec import META
 from hpctl.checkpoints.fetch import RENAMED
 from hpctl.checkpoints.files import STARTS
 from hpctl.checkpoints.run_records import HISTORIES
-from hpctl.checkpoints.search import find_last_complete_checkpoint
+from hpctl.checkpoints.search import find_newest_complete_checkpoint_in_tiers
 from hpctl.cli.main import cli
 from tests.checkpoints.checkpoint_files import generic
 from tests.gpu.recordings import read_json
@@ -28,7 +28,7 @@ def test_newest_step_wins_whatever_it_is_called_and_whenever_written(tmp_path) -
     (tmp_path / "latest.txt").write_text("step-99")
     os.utime(newest, (1, 1))
     os.utime(newest / "manifest.json", (1, 1))
-    search = find_last_complete_checkpoint(tmp_path)
+    search = find_newest_complete_checkpoint_in_tiers(tmp_path)
     assert (search.found.path, search.found.step, search.verdict) == (newest, 30, "found")
     assert search.passed_over == ()
 
@@ -40,7 +40,7 @@ def test_falls_back_and_says_why(tmp_path) -> None:
     generic(tmp_path, "step-4.tmp-9.0.0-ab", 4)
     (tmp_path / "step-5").mkdir()
     (tmp_path / "notes.txt").write_text("not a directory")
-    search = find_last_complete_checkpoint(tmp_path)
+    search = find_newest_complete_checkpoint_in_tiers(tmp_path)
     assert search.found.step == 1
     reasons = why(search)
     assert set(reasons) == {"step-2", "step-3", "step-4.tmp-9.0.0-ab", "step-5"}
@@ -50,15 +50,15 @@ def test_falls_back_and_says_why(tmp_path) -> None:
 
 
 def test_none_is_not_incomplete_is_not_unreadable(tmp_path) -> None:
-    assert find_last_complete_checkpoint(tmp_path).verdict == "none"
+    assert find_newest_complete_checkpoint_in_tiers(tmp_path).verdict == "none"
     (tmp_path / "step-1").mkdir()
-    assert find_last_complete_checkpoint(tmp_path).verdict == "none"
+    assert find_newest_complete_checkpoint_in_tiers(tmp_path).verdict == "none"
     (generic(tmp_path, "step-2", 2) / "data").unlink()
-    assert find_last_complete_checkpoint(tmp_path).verdict == "incomplete"
+    assert find_newest_complete_checkpoint_in_tiers(tmp_path).verdict == "incomplete"
     (tmp_path / "step-1/manifest.json").symlink_to("manifest.json")
-    assert find_last_complete_checkpoint(tmp_path).verdict == "unreadable"
+    assert find_newest_complete_checkpoint_in_tiers(tmp_path).verdict == "unreadable"
     generic(tmp_path, "step-0", 0)
-    assert find_last_complete_checkpoint(tmp_path).verdict == "found"
+    assert find_newest_complete_checkpoint_in_tiers(tmp_path).verdict == "found"
 
 
 def test_what_hpctl_keeps_beside_checkpoints_is_not_listed(tmp_path) -> None:
@@ -78,7 +78,7 @@ def test_what_hpctl_keeps_beside_checkpoints_is_not_listed(tmp_path) -> None:
 def test_a_name_that_no_shell_line_can_carry_is_passed_over(tmp_path) -> None:
     generic(tmp_path, "step-9\nfound /etc", 9)
     generic(tmp_path, "step-8", 8)
-    assert find_last_complete_checkpoint(tmp_path).found.step == 8
+    assert find_newest_complete_checkpoint_in_tiers(tmp_path).found.step == 8
 
 
 def run(*text: str) -> tuple[int, str, str]:
@@ -155,9 +155,11 @@ def test_a_place_that_cannot_be_read_is_never_none(tmp_path) -> None:
     assert (code, out) == (0, f"{good}\n")
     assert "there may be a newer checkpoint where it cannot look" in err
     with pytest.raises(FileNotFoundError):
-        find_last_complete_checkpoint(gone)
+        find_newest_complete_checkpoint_in_tiers(gone)
     assert (
-        find_last_complete_checkpoint([last.CheckpointTier(near), last.CheckpointTier(gone)]).found
+        find_newest_complete_checkpoint_in_tiers(
+            [last.CheckpointTier(near), last.CheckpointTier(gone)]
+        ).found
         is not None
     )
 

@@ -61,7 +61,7 @@ def test_a_single_large_file_comes_in_its_parts_and_their_digests_fit(s3, tmp_pa
         parts.append({"PartNumber": number, "ETag": made["ETag"]})
     s3.complete_multipart_upload(**key, MultipartUpload={"Parts": parts})
     source = place("run")
-    found = search.find_last_complete_checkpoint(source).found
+    found = search.find_newest_complete_checkpoint_in_tiers(source).found
     assert found is not None
     count = counted(source)
     copy = fetch_checkpoint(found, tmp_path, deep=True)

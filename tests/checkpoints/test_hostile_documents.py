@@ -17,10 +17,10 @@ from hpctl.checkpoints.files import (
     parse_json_object,
 )
 from hpctl.checkpoints.formats import hf_trainer, manifest, orbax
-from hpctl.checkpoints.patterns import parse_patterns
+from hpctl.checkpoints.patterns import parse_checkpoint_file_patterns
 from hpctl.checkpoints.search import (
     CompleteCheckpoint,
-    find_last_complete_checkpoint,
+    find_newest_complete_checkpoint_in_tiers,
     verify_checkpoint,
 )
 from hpctl.cli.main import cli
@@ -67,7 +67,7 @@ def test_a_name_that_no_file_can_have_costs_one_checkpoint(tmp_path: Path, name:
     row = verify_checkpoint(path)
     assert not isinstance(row, CompleteCheckpoint)
     assert "is named in the checkpoint, but is not a valid name of a file" in row.why
-    found = find_last_complete_checkpoint(tmp_path).found
+    found = find_newest_complete_checkpoint_in_tiers(tmp_path).found
     assert found is not None
     assert found.path == whole
 
@@ -76,9 +76,9 @@ def test_a_name_that_no_file_can_have_costs_one_checkpoint(tmp_path: Path, name:
 def test_no_look_takes_a_name_that_no_file_can_have(tmp_path: Path, name: str) -> None:
     for look in (
         files.read_file_size,
-        files.exists,
+        files.has_checkpoint_entry,
         files.list_directory_names,
-        files.read_modified_ns,
+        files.read_file_mtime_ns,
     ):
         with pytest.raises(
             IncompleteCheckpointError,
@@ -92,7 +92,9 @@ def test_a_file_of_one_byte_is_no_declared_checkpoint(tmp_path: Path) -> None:
     for step in (30, 40):
         (tmp_path / f"save_{step}.bin").write_bytes(b"\x80")
         os.utime(tmp_path / f"save_{step}.bin", (old, old))
-    find_last_complete_checkpoint(tmp_path, declared=parse_patterns(["save_{step}.bin"]))
+    find_newest_complete_checkpoint_in_tiers(
+        tmp_path, declared=parse_checkpoint_file_patterns(["save_{step}.bin"])
+    )
 
 
 def test_directories_deeper_than_calls_may_be_nested_are_walked(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from hpctl.checkpoints import hpctl_checkpoint, search
 from hpctl.checkpoints.search import (
     CompleteCheckpoint,
-    find_last_complete_checkpoint,
+    find_newest_complete_checkpoint_in_tiers,
     verify_checkpoint,
 )
 from hpctl.cli.main import cli
@@ -132,7 +132,9 @@ def test_a_save_that_is_killed_at_any_point_is_never_whole(job):
         codes.append(code)
         published = (job.root / "step-00000007").exists()
         assert job.whole() == ({7} if published else set())
-        assert find_last_complete_checkpoint(job.root).verdict == ("found" if published else "none")
+        assert find_newest_complete_checkpoint_in_tiers(job.root).verdict == (
+            "found" if published else "none"
+        )
         shutil.rmtree(job.root)
         job.root.mkdir()
     assert codes.count(0) == 1
@@ -146,7 +148,7 @@ def test_rank_0_finishes_what_all_ranks_have_saved(job):
     first = job.start(**SLURM, SLURM_PROCID=0, RANK=0, WORLD_SIZE=2)
     time.sleep(0.3)
     assert first.poll() is None, "rank 0 did not wait"
-    assert find_last_complete_checkpoint(job.root).verdict == "none"
+    assert find_newest_complete_checkpoint_in_tiers(job.root).verdict == "none"
     assert (job.run(**SLURM, RANK=1, WORLD_SIZE=2)[0], first.wait(timeout=30)) == (0, 0)
     first.communicate()
     row = verify_checkpoint(job.root / "step-00000007", deep=True)
@@ -280,21 +282,21 @@ def test_a_save_that_hpctl_would_not_call_whole_is_refused(root):
     save(root, 4, rank=1, ranks=2, attempt="a")
     with pytest.raises(ValueError, match="two ranks saved data"):
         save(root, 4, rank=0, ranks=2, attempt="a")
-    assert find_last_complete_checkpoint(root).verdict == "none"
+    assert find_newest_complete_checkpoint_in_tiers(root).verdict == "none"
 
 
 def test_ranks_that_do_not_agree_are_refused(root):
     save(root, 4, rank=1, ranks=3, attempt="a")
     with pytest.raises(ValueError, match="rank 1 saves step 4 of 3 ranks"):
         save(root, 4, rank=0, ranks=2, attempt="a")
-    assert find_last_complete_checkpoint(root).verdict == "none"
+    assert find_newest_complete_checkpoint_in_tiers(root).verdict == "none"
 
 
 @pytest.mark.parametrize(("environment", "told"), CASES["launched as"])
 def test_who_a_process_is(root, monkeypatch, environment, told):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert hpctl_checkpoint._read_rank() == tuple(told)
+    assert hpctl_checkpoint._read_rank_and_world_size() == tuple(told)
 
 
 def test_it_takes_any_python_since_3_8_and_nothing_else():
@@ -356,7 +358,7 @@ def test_a_shell_that_is_killed_at_any_line_leaves_nothing_whole(tmp_path, shell
         rows = search.list_checkpoints(ck, deep=True)
         whole = any(isinstance(row, CompleteCheckpoint) for row in rows)
         assert whole is not made.exists()
-        assert whole or find_last_complete_checkpoint(ck).verdict == "none"
+        assert whole or find_newest_complete_checkpoint_in_tiers(ck).verdict == "none"
         runs[whole] += 1
         if not whole:
             assert seal(shell, tmp_path / "hpctl_checkpoint.sh", made, "120") == (0, "")
@@ -385,7 +387,7 @@ def test_what_a_shell_refuses(tmp_path, shell):
     (ck / "step-2").mkdir()
     (ck / "step-2/mine").touch()
     assert seal(shell, script, made, "2")[0] == 1
-    assert (os.listdir(ck / "step-2"), find_last_complete_checkpoint(ck).verdict) == (
+    assert (os.listdir(ck / "step-2"), find_newest_complete_checkpoint_in_tiers(ck).verdict) == (
         ["mine"],
         "none",
     )

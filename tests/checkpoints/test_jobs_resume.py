@@ -10,10 +10,10 @@ from hpctl.checkpoints.command import checkpoint
 from hpctl.checkpoints.resume import (
     NoCompleteCheckpointError,
     ResumePoint,
-    find_generation_resume_point,
+    find_baseline_resume_point_of_step,
     find_newest_resume_point,
-    find_reference_resume_point,
     find_resume_point,
+    find_resume_point_of_rank_generation,
 )
 from hpctl.jobs.elastic import in_process
 from hpctl.jobs.run.settings import read_run_settings
@@ -35,7 +35,7 @@ def given(directory, **environ):
 
 
 def resume(given, sleep=lambda _: None):
-    return find_resume_point(given.resume_places, sleep=sleep)
+    return find_resume_point(given.resume_checkpoint_locations, sleep=sleep)
 
 
 def test_a_first_start_has_nothing_to_resume_from(tmp_path) -> None:
@@ -44,7 +44,7 @@ def test_a_first_start_has_nothing_to_resume_from(tmp_path) -> None:
     save(tmp_path, 7)
     assert resume(given(tmp_path, HPCTL_RESUME="scratch")).path is None
     # What a step itself saves goes into its directory: that is what counts as newer.
-    assert find_reference_resume_point(ResumePoint("s3://b/step-9", 9), tmp_path).step == 7
+    assert find_baseline_resume_point_of_step(ResumePoint("s3://b/step-9", 9), tmp_path).step == 7
 
 
 def test_damaged_ones_alone_are_no_reason_to_start_from_scratch(tmp_path) -> None:
@@ -82,10 +82,10 @@ def ask_each(environment: dict[str, str]) -> dict[str, str]:
 
     def step() -> str:
         run = read_run_settings(parse_srun_command(["x"]), environment)
-        return find_resume_point(run.resume_places, sleep=lambda _: None).path or ""
+        return find_resume_point(run.resume_checkpoint_locations, sleep=lambda _: None).path or ""
 
     def generation() -> str:
-        return find_generation_resume_point(environment, 1, was_empty=False).path or ""
+        return find_resume_point_of_rank_generation(environment, 1, was_empty=False).path or ""
 
     def process() -> str:
         with pytest.MonkeyPatch.context() as patch:

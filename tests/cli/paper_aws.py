@@ -15,7 +15,7 @@ from hpctl.toolkit.errors import ResourceNotFound
 from tests.cli import worlds
 from tests.tables import table
 
-NAMES = {xform_name(name): name for name in shapes.load_service_model().operation_names}
+NAMES = {xform_name(name): name for name in shapes.load_botocore_service_model().operation_names}
 ARN = "arn:aws:sagemaker:us-west-2:123456789012:cluster/ab12cd34ef56"
 GROUP = "worker-group-1"
 
@@ -26,7 +26,7 @@ def _file(name: str) -> dict[str, Any]:
 
 
 class PaperAws:
-    """`hpctl.vocabulary.ports.Aws` with the services that the commands ask."""
+    """`hpctl.vocabulary.ports.AwsClientFactory` with the services that the commands ask."""
 
     region = "us-west-2"
 

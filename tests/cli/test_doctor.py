@@ -10,15 +10,15 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.cli import doctor
-from hpctl.cli.doctor import DoctorFacts, read_config
+from hpctl.cli.doctor import DoctorCheckInputs, check_configuration_file
 from hpctl.engine.config import Config, SlurmSection
 from hpctl.engine.config_loading import load_config
-from hpctl.engine.state_disk import FilesystemMount, find_mount
+from hpctl.engine.state_disk import FilesystemMount, find_filesystem_mount_for_path
 from hpctl.engine.world_client import WorldClient, WorldUnavailableError
 from hpctl.toolkit.checks_view import CheckView
-from hpctl.toolkit.errors import Unavailable
-from hpctl.vocabulary.cloud_facts import Instance, InstanceGroup, InstanceStatus, ProviderView
-from hpctl.vocabulary.policy import AutoscalePolicy, GroupLimits, OperatingMode
+from hpctl.toolkit.errors import ServiceUnavailable
+from hpctl.vocabulary.cloud_facts import CloudProviderView, Instance, InstanceGroup, InstanceStatus
+from hpctl.vocabulary.policy import AutoscalePolicy, InstanceGroupSizeLimits, OperatingMode
 from hpctl.vocabulary.slurm_facts import SchedulerView
 from tests import munged
 from tests.cli import worlds
@@ -50,36 +50,40 @@ def with_(head, **change):
     ],
 )  # fmt: skip
 def test_the_file_system_is_that_of_the_longest_mount(path, kind):
-    assert find_mount(Path(path), MOUNTS).kind == kind
+    assert find_filesystem_mount_for_path(Path(path), MOUNTS).kind == kind
 
 
 def test_a_state_directory_on_the_network_fails_unless_a_database_server_keeps_the_journal(
     head, monkeypatch
 ):
-    monkeypatch.setattr(doctor, "find_open_directories", lambda path: [])
-    assert verdicts(doctor.check_state_directory(DoctorFacts(with_(head), worlds.NOW))) == {
+    monkeypatch.setattr(doctor, "find_world_writable_directories", lambda path: [])
+    assert verdicts(doctor.check_state_directory(DoctorCheckInputs(with_(head), worlds.NOW))) == {
         "state directory": "ok"
     }
-    monkeypatch.setattr(doctor, "find_mount", lambda path, mounts: FilesystemMount("/", "nfs4"))
+    monkeypatch.setattr(
+        doctor, "find_filesystem_mount_for_path", lambda path, mounts: FilesystemMount("/", "nfs4")
+    )
     (check,) = doctor.check_state_directory(
-        DoctorFacts(with_(head, state_dir=head.dir / "no"), worlds.NOW)
+        DoctorCheckInputs(with_(head, state_dir=head.dir / "no"), worlds.NOW)
     )
     assert (check.verdict, check.fix) == ("fail", f"mkdir -p {head.dir}/no")
-    (check,) = doctor.check_state_directory(DoctorFacts(with_(head), worlds.NOW))
+    (check,) = doctor.check_state_directory(DoctorCheckInputs(with_(head), worlds.NOW))
     assert (check.verdict, "nfs4" in check.what) == ("fail", True)
     server = with_(head, database_url="postgresql://head/hpctl")
-    assert verdicts(doctor.check_state_directory(DoctorFacts(server, worlds.NOW))) == {
+    assert verdicts(doctor.check_state_directory(DoctorCheckInputs(server, worlds.NOW))) == {
         "state directory": "ok"
     }
 
 
 def test_a_state_directory_on_the_file_system_of_tmp_is_a_warning(head, monkeypatch):
-    monkeypatch.setattr(doctor, "find_open_directories", lambda path: ["/tmp", "/var/tmp"])
-    (check,) = doctor.check_state_directory(DoctorFacts(with_(head), worlds.NOW))
+    monkeypatch.setattr(
+        doctor, "find_world_writable_directories", lambda path: ["/tmp", "/var/tmp"]
+    )
+    (check,) = doctor.check_state_directory(DoctorCheckInputs(with_(head), worlds.NOW))
     assert check.verdict == "warn"
     assert "on the file system of /tmp, /var/tmp, which any user can fill" in check.what
     server = with_(head, database_url="postgresql://head/hpctl")
-    assert verdicts(doctor.check_state_directory(DoctorFacts(server, worlds.NOW))) == {
+    assert verdicts(doctor.check_state_directory(DoctorCheckInputs(server, worlds.NOW))) == {
         "state directory": "ok"
     }
 
@@ -100,11 +104,11 @@ def test_the_daemons_lease_its_intake_and_a_kill_switch_left_on(history, monkeyp
         config = with_(history)
         intake = replace(config.intake, listen=f"0.0.0.0:{port}")
         config = replace(config, intake=intake)
-        found = verdicts(doctor.check_daemon(DoctorFacts(config, worlds.NOW)))
+        found = verdicts(doctor.check_daemon(DoctorCheckInputs(config, worlds.NOW)))
     assert found == {"journal": "ok", "daemon": "ok", "intake": "ok"}
-    assert verdicts(doctor.check_daemon(DoctorFacts(config, worlds.NOW)))["intake"] == "fail"
+    assert verdicts(doctor.check_daemon(DoctorCheckInputs(config, worlds.NOW)))["intake"] == "fail"
     (history.dir / "STOP").touch()
-    later = {c.name: c for c in doctor.check_daemon(DoctorFacts(config, worlds.at(3600)))}
+    later = {c.name: c for c in doctor.check_daemon(DoctorCheckInputs(config, worlds.at(3600)))}
     assert (later["daemon"].verdict, "silent for" in later["daemon"].what) == ("fail", True)
     switch = later["kill switch"]
     assert (switch.verdict, switch.fix) == ("warn", f"rm {history.dir}/STOP")
@@ -114,7 +118,7 @@ class Refuses:
     """A Slurm that answers nothing."""
 
     def view(self) -> None:
-        raise Unavailable("slurmctld is asked", "")
+        raise ServiceUnavailable("slurmctld is asked", "")
 
     def version(self) -> tuple[int, int, int]:
         return (24, 11, 5)
@@ -122,17 +126,19 @@ class Refuses:
 
 @pytest.fixture
 def mute(monkeypatch) -> None:
-    monkeypatch.setattr("hpctl.engine.adapters.choose_scheduler", lambda _: (Refuses(), "cli"))
+    monkeypatch.setattr(
+        "hpctl.engine.adapters.choose_slurm_client_for_daemon", lambda _: (Refuses(), "cli")
+    )
 
 
 def test_nodes_and_jobs_are_the_daemons_where_one_serves_its_world(head, mute, monkeypatch):
     slurm = worlds.slurm()
-    monkeypatch.setattr(WorldClient, "read_slurm", lambda _: slurm)
-    facts = DoctorFacts(with_(head), slurm.as_of + timedelta(seconds=4))
+    monkeypatch.setattr(WorldClient, "read_scheduler_view", lambda _: slurm)
+    facts = DoctorCheckInputs(with_(head), slurm.as_of + timedelta(seconds=4))
     found = {c.name: c.what for c in doctor.check_slurmctld(facts)}
     counts = f"{len(slurm.nodes)} nodes and {len(slurm.jobs)} jobs"
     assert found["slurmctld"] == f"{counts} read by the daemon 4.0 s ago"
-    assert list(doctor.check_instance_names(facts)) == []
+    assert list(doctor.check_instance_to_node_mapping(facts)) == []
 
 
 OLD = replace(worlds.slurm(), as_of=worlds.NOW - timedelta(seconds=31))
@@ -145,16 +151,16 @@ def test_slurm_is_asked_where_the_daemon_does_not_know_it(head, mute, monkeypatc
             raise served
         return served
 
-    monkeypatch.setattr(WorldClient, "read_slurm", read)
-    with pytest.raises(Unavailable, match="slurmctld is asked"):
-        list(doctor.check_slurmctld(DoctorFacts(with_(head), worlds.NOW)))
+    monkeypatch.setattr(WorldClient, "read_scheduler_view", read)
+    with pytest.raises(ServiceUnavailable, match="slurmctld is asked"):
+        list(doctor.check_slurmctld(DoctorCheckInputs(with_(head), worlds.NOW)))
 
 
 def test_the_cloud_is_asked_once(head, monkeypatch):
     asked = []
     once = SimpleNamespace(view=lambda: asked.append(1) or worlds.cloud())
     monkeypatch.setattr("hpctl.engine.adapters.make_cloud_provider", lambda _: once)
-    doctor.run_checks(with_(head), worlds.NOW)
+    doctor.run_doctor_checks(with_(head), worlds.NOW)
     assert asked == [1]
 
 
@@ -163,7 +169,9 @@ def test_missing_commands_are_named(head, tmp_path):
     slurm = replace(config.slurm, bin=tmp_path)
     (tmp_path / "scontrol").write_text("#!/bin/sh\n")
     (tmp_path / "scontrol").chmod(0o755)
-    (check,) = doctor.check_slurm_commands(DoctorFacts(replace(config, slurm=slurm), worlds.NOW))
+    (check,) = doctor.check_slurm_commands(
+        DoctorCheckInputs(replace(config, slurm=slurm), worlds.NOW)
+    )
     assert check.verdict == "fail"
     assert "squeue, sinfo, sbatch" in check.what
     assert "scontrol" not in check.what
@@ -177,7 +185,9 @@ def test_exactly_one_replaces():
         (True, OperatingMode.ASSIST): "ok",
     }
     for (automatic, mode), verdict in expected.items():
-        found = doctor.check_node_recovery_setting(ProviderView(worlds.NOW, True, automatic), mode)
+        found = doctor.check_node_recovery_setting(
+            CloudProviderView(worlds.NOW, True, automatic), mode
+        )
         assert (found.verdict, "`hpctl cluster update`" in found.fix) == (verdict, verdict != "ok")
 
 
@@ -192,10 +202,10 @@ def test_exactly_one_replaces():
     ],
 )
 def test_autoscaled_groups_are_there_and_can_grow(head, change, said):
-    groups = {"workers": GroupLimits(min_count=1, max_count=8)}
+    groups = {"workers": InstanceGroupSizeLimits(min_count=1, max_count=8)}
     section = AutoscalePolicy(enabled=True, groups=groups)
     known = {"workers": InstanceGroup("workers", target=4)}
-    view = ProviderView(worlds.NOW, True, groups=known, continuous=True)
+    view = CloudProviderView(worlds.NOW, True, groups=known, continuous=True)
     (check,) = doctor.check_autoscaled_groups(
         replace(view, **change), with_(head, autoscale=section)
     )
@@ -207,7 +217,7 @@ def test_a_cluster_that_takes_no_replacement_yet_is_reported_with_what_it_needs(
     head.cloud = replace(head.cloud, unpatched=("BatchReplaceClusterNodes",))
     (check,) = [
         c
-        for c in doctor.check_cloud(DoctorFacts(with_(head), worlds.NOW))
+        for c in doctor.check_cloud_provider_access(DoctorCheckInputs(with_(head), worlds.NOW))
         if c.name == "software update"
     ]
     assert (check.verdict, check.what[:36]) == ("warn", "older than BatchReplaceClusterNodes,")
@@ -215,16 +225,18 @@ def test_a_cluster_that_takes_no_replacement_yet_is_reported_with_what_it_needs(
 
 
 def test_what_does_not_answer_is_unknown_with_its_own_hint_and_hides_nothing_else(head):
-    found = verdicts(doctor.run_checks(with_(head), worlds.NOW))  # no journal was ever written
+    found = verdicts(
+        doctor.run_doctor_checks(with_(head), worlds.NOW)
+    )  # no journal was ever written
     assert (found["daemon"], found["cloud"], found["slurm.conf"]) == ("unknown", "ok", "unknown")
     head.cloud = head.slurm = None
-    found = {c.name: (c.verdict, c.fix) for c in doctor.run_checks(with_(head), worlds.NOW)}
+    found = {c.name: (c.verdict, c.fix) for c in doctor.run_doctor_checks(with_(head), worlds.NOW)}
     assert found["cloud"] == found["slurmctld"] == ("unknown", "look at its log")
 
 
 def test_a_broken_configuration_is_a_failed_check_with_every_problem(head):
     head.config.write_text("mode: won\nbudget: {}\n")
-    config, check = read_config(str(head.config))
+    config, check = check_configuration_file(str(head.config))
     assert config is None
     assert check.verdict == "fail"
     assert "mode" in check.what
@@ -240,9 +252,10 @@ def prints(head, monkeypatch):
 
     def said(*version: int, **config: str) -> dict[str, CheckView]:
         shows = SimpleNamespace(version=lambda: version, show_config=lambda: config)
-        monkeypatch.setattr("hpctl.engine.adapters.make_scheduler", lambda _: shows)
+        monkeypatch.setattr("hpctl.engine.adapters.make_slurm_command_client", lambda _: shows)
         return {
-            c.name: c for c in doctor.check_slurm_settings(DoctorFacts(with_(head), worlds.NOW))
+            c.name: c
+            for c in doctor.check_slurm_conf_settings(DoctorCheckInputs(with_(head), worlds.NOW))
         }
 
     return said
@@ -296,8 +309,8 @@ def test_commands_too_old_for_slurmctld_are_named_where_it_does_not_answer(
         (there / name).chmod(0o755)
     config = Config(slurm=SlurmSection(bin=there, adapter="cli"))
     found: list[CheckView] = []
-    with pytest.raises(Unavailable, match="Insane"):
-        found.extend(doctor.check_slurmctld(DoctorFacts(config, worlds.NOW)))
+    with pytest.raises(ServiceUnavailable, match="Insane"):
+        found.extend(doctor.check_slurmctld(DoctorCheckInputs(config, worlds.NOW)))
     what = "the commands are of Slurm 22.05.8, slurmctld of 25.11.7"
     adapter, *rest = [(c.name, c.verdict, c.what) for c in found]
     assert adapter[:2] == ("slurm adapter", "ok")

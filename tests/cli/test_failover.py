@@ -7,16 +7,16 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import replace
 
-from hpctl.cli.failover import preview_failover
+from hpctl.cli.failover import preview_daemon_failover
 from hpctl.engine import world_offline
-from hpctl.engine.journal.rows import DaemonIdentity, DaemonInfo, StandbyInfo
-from hpctl.engine.status_view import make_standby_views
+from hpctl.engine.journal.rows import DaemonIdentity, DaemonLeaseInfo, StandbyInfo
+from hpctl.engine.status_view import make_standby_daemon_views
 from tests.cli import worlds
 
 pytestmark = pytest.mark.integration
 
 NOW = worlds.at(0)
-LEADER = DaemonInfo(
+LEADER = DaemonLeaseInfo(
     "head-1", 7, "0.1", "own", NOW, NOW, NOW + timedelta(seconds=0.2), 0.0,
     epoch=3, beat=9, lease_s=0.2, address="head-1:8470",
 )  # fmt: skip
@@ -34,8 +34,10 @@ LEADER = DaemonInfo(
 )
 def test_a_dry_run_says_who_would_lead(to, silent_s, ok, answer):
     heard = NOW - timedelta(seconds=silent_s)
-    found = make_standby_views([StandbyInfo("head-2", "head-2:8470", 8, "0.1", 4, heard, 0)], NOW)
-    view = preview_failover(LEADER, found, to)
+    found = make_standby_daemon_views(
+        [StandbyInfo("head-2", "head-2:8470", 8, "0.1", 4, heard, 0)], NOW
+    )
+    view = preview_daemon_failover(LEADER, found, to)
     assert (view.ok, view.answer, view.done) == (ok, answer, False)
 
 

@@ -132,9 +132,9 @@ def holds(schema: str, *documents: str) -> None:
 @pytest.mark.parametrize("name", SHOWS)
 def test_what_is_printed_is_what_is_documented(history, name, monkeypatch):
     if name == "forecast":  # its calibration needs a week that has passed
-        monkeypatch.setattr(output, "now", lambda: worlds.at(15 * 86400.0))
+        monkeypatch.setattr(output, "get_current_utc_time", lambda: worlds.at(15 * 86400.0))
     checks = (CheckView("munge", "ok", "fine", ""),)
-    monkeypatch.setattr(doctor, "run_checks", lambda config, now: checks)
+    monkeypatch.setattr(doctor, "run_doctor_checks", lambda config, now: checks)
     with closing(history.store()) as store:
         store.record_standby_heartbeat(
             DaemonIdentity("head-2", 12, "0.1.0", "own", "head-2:8470"), 1, worlds.at(89.0)

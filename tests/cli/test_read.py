@@ -6,11 +6,11 @@ import pytest
 from msgspec.structs import replace
 from rich.table import Table
 
-from hpctl.cli.explain import find_node_name
-from hpctl.detection.budget import CheckLoadShedder, ResourceUsage
+from hpctl.cli.explain import resolve_target_node_name
+from hpctl.detection.budget import CheckLoadShedder, ProcessResourceUsage
 from hpctl.engine.explain_view import build_explain_view
 from hpctl.engine.journal.events import GateBlocked, JobReported
-from hpctl.engine.status_view import choose_exit_code, make_status_view
+from hpctl.engine.status_view import choose_cluster_status_exit_code, make_cluster_status_view
 from hpctl.faults.assess import assess_health
 from hpctl.faults.catalogue import build_fault_rules
 from hpctl.toolkit import view_drawing
@@ -26,8 +26,12 @@ pytestmark = pytest.mark.integration
 
 
 def test_all_is_well_after_a_healed_fault():
-    view = make_status_view(world(healed()))
-    assert (view.problems, view.unknowns, choose_exit_code(view)) == ((), (), ExitCode.FINE)
+    view = make_cluster_status_view(world(healed()))
+    assert (view.problems, view.unknowns, choose_cluster_status_exit_code(view)) == (
+        (),
+        (),
+        ExitCode.FINE,
+    )
 
 
 def test_a_fault_that_is_not_treated_yet_is_a_problem(head):
@@ -57,7 +61,7 @@ def test_a_job_that_its_own_supervisor_restarts_is_a_problem_for_a_minute(told, 
     )
     how = {"restarts": 1, "trouble": trouble, "action": RunAction.STEP, "at": worlds.at(71), **told}
     report = JobReport(4242, how["restarts"], how["trouble"], how["action"])
-    view = make_status_view(world(healed(), [JobReported(how["at"], report, 1001)]))
+    view = make_cluster_status_view(world(healed(), [JobReported(how["at"], report, 1001)]))
     line = (
         "Job 4242: rank 3 makes no progress in step 1200; its own supervisor restarts it:"
         " hpctl explain 4242"
@@ -93,24 +97,26 @@ def test_each_name_of_a_node_is_known(name):
     slurm = worlds.slurm()
     node = replace(slurm.nodes["ip-10-1-0-5"], address="10.1.0.5")
     w = world(healed(), slurm=replace(slurm, nodes={**slurm.nodes, node.name: node}))
-    assert find_node_name(w, name) == "ip-10-1-0-5"
-    assert find_node_name(w, "i-00000000000000099") == "i-00000000000000099"
+    assert resolve_target_node_name(w, name) == "ip-10-1-0-5"
+    assert resolve_target_node_name(w, "i-00000000000000099") == "i-00000000000000099"
 
 
 def test_what_waits_for_a_person_is_a_problem_until_one_takes_it_up():
-    view = make_status_view(world(healed(), troubled()))
+    view = make_cluster_status_view(world(healed(), troubled()))
     assert [r.id for r in view.waiting_for_a_person] == ["n-66666666"]
-    assert choose_exit_code(view) is ExitCode.PROBLEM
+    assert choose_cluster_status_exit_code(view) is ExitCode.PROBLEM
     slurm = worlds.slurm()
     taken = {**slurm.nodes, "ip-10-1-0-6": worlds.slurm_node(6)}
-    view = make_status_view(world(troubled(), slurm=replace(slurm, nodes=taken)))
+    view = make_cluster_status_view(world(troubled(), slurm=replace(slurm, nodes=taken)))
     assert view.waiting_for_a_person == ()
 
 
 def test_a_silent_daemon_is_not_alive_and_nothing_is_sure():
-    view = make_status_view(world(healed(), daemon=replace(worlds.DAEMON, until=worlds.at(80))))
+    view = make_cluster_status_view(
+        world(healed(), daemon=replace(worlds.DAEMON, until=worlds.at(80)))
+    )
     assert not view.daemon.alive
-    assert choose_exit_code(view) is ExitCode.CANNOT_TELL
+    assert choose_cluster_status_exit_code(view) is ExitCode.CANNOT_TELL
     assert "silent" in view.unknowns[0]
 
 
@@ -140,7 +146,7 @@ def test_checks_that_were_shed_are_no_evidence(head):
 
 def _shed() -> CheckLoadShedder:
     """A budget that was exceeded for long enough."""
-    used = iter(ResourceUsage(10.0 * n, 1.0) for n in range(9))
+    used = iter(ProcessResourceUsage(10.0 * n, 1.0) for n in range(9))
     budget = CheckLoadShedder([1], measure=lambda: next(used))
     for minute in range(5):
         budget.look(61.0 * minute)

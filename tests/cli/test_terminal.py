@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from hpctl.engine.journal.events import GateBlocked, JobReported, RequestTaken
 from hpctl.toolkit import output
 from hpctl.toolkit.compat import StrEnum
-from hpctl.toolkit.lazy_commands import LazyGroup
+from hpctl.toolkit.lazy_commands import LazyCommandGroup
 from hpctl.vocabulary.job_recovery import JobReport
 from hpctl.vocabulary.model import DeviceVerdict, Finding
 from hpctl.vocabulary.trouble import Trouble, TroubleKind
@@ -43,8 +43,10 @@ def hostile(value):
 
 @pytest.mark.parametrize("line", VIEWS)
 def test_no_field_of_a_view_is_obeyed(history, line, monkeypatch):
-    draw = output._draw_view
-    monkeypatch.setattr(output, "_draw_view", lambda on, how, view: draw(on, how, hostile(view)))
+    draw = output._draw_view_on_console
+    monkeypatch.setattr(
+        output, "_draw_view_on_console", lambda on, how, view: draw(on, how, hostile(view))
+    )
     real = click.echo
     lines: list[str] = []
 
@@ -82,7 +84,7 @@ def test_no_error_is_obeyed():
     def one(name: str) -> None:
         raise click.ClickException(name) if name.startswith("x") else click.UsageError(name)
 
-    group = LazyGroup("hpctl", table={"one": ("", "")})
+    group = LazyCommandGroup("hpctl", table={"one": ("", "")})
     group.get_command = lambda *_: one
     for word in ("x" + EVIL, "y" + EVIL):
         result = CliRunner().invoke(group, ["one", word], color=True)
@@ -95,7 +97,7 @@ def test_neither_echo_nor_questions_are_obeyed():
     @click.command()
     def ask() -> None:
         output.echo(EVIL)
-        output.print_exact("/a/path\x1b[2J")
+        output.print_exact_text("/a/path\x1b[2J")
         output.confirm("Delete " + EVIL)
         output.prompt("Type " + EVIL)
 

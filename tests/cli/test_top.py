@@ -18,7 +18,13 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
-from hpctl.cli.top import HEADINGS, TopModel, TopScreen, make_top_model, read_keys
+from hpctl.cli.top import (
+    HEADINGS,
+    TopScreen,
+    TopScreenContent,
+    make_top_screen_content,
+    read_pressed_keys,
+)
 from hpctl.engine.journal.events import GateBlocked
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.slurm_facts import Tres
@@ -32,11 +38,13 @@ pytestmark = pytest.mark.integration
 SICK, JOB = "ip-10-1-0-4", "4343"
 
 
-def everything() -> TopModel:
-    return make_top_model(worlds.world(worlds.healed(), worlds.troubled()))
+def everything() -> TopScreenContent:
+    return make_top_screen_content(worlds.world(worlds.healed(), worlds.troubled()))
 
 
-def shown(screen: TopScreen, found: TopModel, width: int = 80, height: int = 24) -> list[str]:
+def shown(
+    screen: TopScreen, found: TopScreenContent, width: int = 80, height: int = 24
+) -> list[str]:
     out = Console(width=width, height=height, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
     with out.file:
         out.print(screen.draw(found, "", height))
@@ -68,7 +76,7 @@ def test_a_job_s_line_shows_its_nodes_when_it_runs_again_and_what_it_lost() -> N
     eight = Tres(gres=(("gpu", 8),))
     nodes = {name: replace(node, has=eight) for name, node in slurm.nodes.items()}
     events = (worlds.healed(), worlds.troubled())
-    found = make_top_model(
+    found = make_top_screen_content(
         worlds.world(*events, slurm=replace(slurm, nodes=nodes), now=worlds.at(1800))
     )
     table = {row.target: row.cells for row in found.rows["jobs"]}
@@ -103,7 +111,7 @@ def test_many_problems_leave_room_and_say_how_many_more_there_are() -> None:
         GateBlocked(worlds.at(n), f"ip-10-1-0-{n}", "offender", why, f"xid-{n}")
         for n in range(20, 40)
     ]
-    found = make_top_model(worlds.world(worlds.troubled(), holds))
+    found = make_top_screen_content(worlds.world(worlds.troubled(), holds))
     lines = shown(TopScreen(), found)
     assert len(lines) == 24
     listed = [line for line in lines if line.startswith("! ")]
@@ -116,7 +124,7 @@ def test_many_problems_leave_room_and_say_how_many_more_there_are() -> None:
 
 
 def test_a_daemon_that_is_silent_is_a_problem_with_its_command() -> None:
-    found = make_top_model(worlds.world(now=worlds.at(4000)))
+    found = make_top_screen_content(worlds.world(now=worlds.at(4000)))
     (row,) = found.rows["problems"]
     assert row.cells[0].startswith("the daemon on head-1 (pid 4711) has been silent for 1 h")
     assert row.cells[2] == "systemctl status hpctl-daemon"
@@ -168,7 +176,7 @@ def test_no_name_is_obeyed() -> None:
     slurm = worlds.slurm()
     jobs = {i: replace(job, name=EVIL + "\nx", user=EVIL) for i, job in slurm.jobs.items()}
     nodes = {**slurm.nodes, NodeName(SICK): replace(slurm.nodes[NodeName(SICK)], reason=EVIL)}
-    found = make_top_model(
+    found = make_top_screen_content(
         worlds.world(worlds.troubled(), slurm=replace(slurm, jobs=jobs, nodes=nodes))
     )
     for view in found.rows:
@@ -185,10 +193,10 @@ def test_keys_are_read_by_name_also_in_pieces() -> None:
         (b"\x03", ["quit"]),
     ):
         os.write(theirs, piece)
-        assert read_keys(mine, 1) == names
-    assert read_keys(mine, 0) == []
+        assert read_pressed_keys(mine, 1) == names
+    assert read_pressed_keys(mine, 0) == []
     os.close(theirs)
-    assert read_keys(mine, 1) == ["quit"]
+    assert read_pressed_keys(mine, 1) == ["quit"]
     os.close(mine)
 
 

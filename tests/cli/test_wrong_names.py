@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.toolkit.errors import HpctlError, OrderOutcomeUnknown, Unavailable
+from hpctl.toolkit.errors import HpctlError, OrderOutcomeUnknown, ServiceUnavailable
 from tests.clusters.commands.test_cluster_file import PLAIN
 from tests.nodes.commands.test_requests import asked
 from tests.tables import beside
@@ -26,7 +26,9 @@ def test_a_wrong_argument_ends_as_its_kind_does(history, tmp_path, monkeypatch, 
         result = history.run(*args, width=300)
         error = result.exception
         expected = error is None or isinstance(error, SystemExit | HpctlError)
-        ended = 3 if isinstance(error, Unavailable | OrderOutcomeUnknown) else result.exit_code
+        ended = (
+            3 if isinstance(error, ServiceUnavailable | OrderOutcomeUnknown) else result.exit_code
+        )
         text = f"{result.output} {error} {getattr(error, 'hint', '')}"
         if not expected or ended != code or message not in text:
             wrong.append(f"{line}: {ended} {text}")

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from msgspec.structs import replace
 
 from hpctl.engine.gates import GATES
-from hpctl.engine.instance_resolver import join_instances_once
+from hpctl.engine.instance_resolver import match_instances_to_nodes_once
 from hpctl.engine.journal.events import (
     DaemonStarted,
     Event,
@@ -18,7 +18,7 @@ from hpctl.engine.journal.events import (
     StepResolved,
     StepStarted,
 )
-from hpctl.engine.journal.rows import DaemonInfo
+from hpctl.engine.journal.rows import DaemonLeaseInfo
 from hpctl.engine.journal.state import EngineState, replay_events
 from hpctl.engine.world import World
 from hpctl.faults.assess import assess_health
@@ -26,14 +26,14 @@ from hpctl.faults.catalogue import build_fault_rules
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.assessment import Remedy, Urgency
 from hpctl.vocabulary.change import ChangeKind as Capacity
-from hpctl.vocabulary.change import ChangeOpened, ChangeSignal
-from hpctl.vocabulary.cloud_facts import Instance, InstanceStatus, ProviderView
+from hpctl.vocabulary.change import ChangeOpened, ClusterChangeSignal
+from hpctl.vocabulary.cloud_facts import CloudProviderView, Instance, InstanceStatus
 from hpctl.vocabulary.identity import InstanceId, JobAttempt, NodeGeneration
 from hpctl.vocabulary.job_recovery import JobReport, RequestedAction
 from hpctl.vocabulary.model import DeviceVerdict, Finding, NodeHealth
 from hpctl.vocabulary.outcome import Outcome
 from hpctl.vocabulary.policy import OperatingMode, RecoveryPolicy
-from hpctl.vocabulary.reason import format_own_reason, parse_reason_owner
+from hpctl.vocabulary.reason import format_hpctl_node_reason, parse_recovery_id_from_reason
 from hpctl.vocabulary.recovery import StepKind
 from hpctl.vocabulary.run_policy import RunAction
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob, SlurmNode
@@ -197,17 +197,17 @@ def changes() -> list[Event]:
         StepStarted(at(-3600), up, add, 1, GROUP),
         StepResolved(at(-3599), up, add, 1, Outcome.accepted("2 of 2: a,b")),
         SignalSeen(
-            at(-3599), up, ChangeSignal.ORDER_TAKEN, "the service took the order for 2 more"
+            at(-3599), up, ClusterChangeSignal.ORDER_TAKEN, "the service took the order for 2 more"
         ),
-        SignalSeen(at(-3000), up, ChangeSignal.ARRIVED, f"8 instances of {GROUP} run"),
+        SignalSeen(at(-3000), up, ClusterChangeSignal.ARRIVED, f"8 instances of {GROUP} run"),
         ChangeOpened(at(10), down, Capacity.REMOVE, GROUP, "idle", node=node, instance=gone),
         SignalSeen(at(11), down, "closed_seen", "slurmctld shows DRAIN with our Reason"),
         StepStarted(at(11), down, remove, 1, gone),
         StepResolved(at(12), down, remove, 1, Outcome.accepted()),
         SignalSeen(
-            at(12), down, ChangeSignal.ORDER_TAKEN, f"the service accepted to delete {gone}"
+            at(12), down, ClusterChangeSignal.ORDER_TAKEN, f"the service accepted to delete {gone}"
         ),
-        SignalSeen(at(14), down, ChangeSignal.GONE, out),
+        SignalSeen(at(14), down, ClusterChangeSignal.GONE, out),
     ]
 
 
@@ -220,12 +220,17 @@ def slurm_node(n: int, **change) -> SlurmNode:
 def slurm() -> SchedulerView:
     drained = frozenset({"DRAIN"})
     nodes = [
-        slurm_node(1, state="ALLOCATED"), slurm_node(2), slurm_node(3, state="ALLOCATED"),
-        slurm_node(4, state="DOWN", flags=drained, reason=format_own_reason("n-44444444", "x")),
+        slurm_node(1, state="ALLOCATED"),
+        slurm_node(2),
+        slurm_node(3, state="ALLOCATED"),
+        slurm_node(
+            4, state="DOWN", flags=drained, reason=format_hpctl_node_reason("n-44444444", "x")
+        ),
         slurm_node(5, state="MIXED"),
-        slurm_node(6, flags=drained, reason=format_own_reason("n-66666666", "x")),
-        slurm_node(7, flags=drained, reason="cable swap [dc3]"), slurm_node(10),
-    ]  # fmt: skip
+        slurm_node(6, flags=drained, reason=format_hpctl_node_reason("n-66666666", "x")),
+        slurm_node(7, flags=drained, reason="cable swap [dc3]"),
+        slurm_node(10),
+    ]
     job = SlurmJob(
         4242, "RUNNING", SUBMIT, 1, name="train", user="alice", partition="gpu",
         nodes=("ip-10-1-0-1", "ip-10-1-0-3"),
@@ -245,16 +250,16 @@ def health() -> dict[str, NodeHealth]:
     return {h.generation.node: h for h in lines}
 
 
-def cloud() -> ProviderView:
+def cloud() -> CloudProviderView:
     ids = {h.generation.node: h.generation.instance for h in health().values()}
     instances = [
         Instance(i, InstanceStatus.RUNNING, "worker-group-1", node, f"worker-group-1-{k}")
         for k, (node, i) in enumerate(sorted(ids.items()))
     ]
-    return ProviderView(NOW, True, False, "InService", {i.id: i for i in instances})
+    return CloudProviderView(NOW, True, False, "InService", {i.id: i for i in instances})
 
 
-DAEMON = DaemonInfo(
+DAEMON = DaemonLeaseInfo(
     "head-1", 4711, "0.1.0", "own", at(-600), at(89.5), at(119.5), 0.012, ""
 )  # fmt: skip
 
@@ -263,7 +268,7 @@ def with_closed_by(state: EngineState, view: SchedulerView) -> SchedulerView:
     """Slurm, in which hpctl has closed those nodes alone that a recovery of the state is about."""
     nodes = dict(view.nodes)
     for name, node in view.nodes.items():
-        owner = parse_reason_owner(node.reason)
+        owner = parse_recovery_id_from_reason(node.reason)
         if owner is not None and owner not in state:
             nodes[name] = replace(node, state="IDLE", flags=frozenset(), reason="")
     return replace(view, nodes=nodes)
@@ -286,5 +291,5 @@ def world(*events: list[Event], **change) -> World:
     return (
         made
         if made.cloud is None
-        else replace(made, joined=join_instances_once(made.cloud, made.slurm)[1])
+        else replace(made, joined=match_instances_to_nodes_once(made.cloud, made.slurm)[1])
     )

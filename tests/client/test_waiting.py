@@ -14,7 +14,7 @@ from hpctl.client import (
     waiting,
 )
 from hpctl.client.slurm_queue import QueuedJob, parse_exit_status, read_queued_jobs
-from hpctl.client.waiting import LONGEST_S, SETTLE_S, FinalJobStates
+from hpctl.client.waiting import LONGEST_S, SETTLE_S, FinalJobStateReader
 from tests.client.stub import Programs, queued
 from tests.client.test_calls import EXPLAINED
 
@@ -30,7 +30,7 @@ def recovery(phase: str, *, ended: bool, shown: str = "7", opened: str = "2026-1
 def judged(job: QueuedJob, answer, *, after: float = 0.0) -> dict[str, str]:
     """What is said of a job now, and after a while of silence."""
     now = itertools.chain([0.0, 0.0], itertools.repeat(after))
-    ends = FinalJobStates(lambda: answer, lambda: next(now))
+    ends = FinalJobStateReader(lambda: answer, lambda: next(now))
     first = ends.find_final_states([job])
     return ends.find_final_states([job]) if after else first
 
@@ -40,7 +40,7 @@ def test_what_hpctl_never_starts_again_is_last_without_asking(state):
     def refuse():
         raise AssertionError("hpctl was asked")
 
-    assert FinalJobStates(refuse).find_final_states([QueuedJob("7", state, 0, 0, 0, "")]) == {
+    assert FinalJobStateReader(refuse).find_final_states([QueuedJob("7", state, 0, 0, 0, "")]) == {
         "7": state
     }
 
@@ -66,7 +66,7 @@ def test_else_an_end_is_last_after_a_while():
 
 def test_the_while_begins_again_with_each_run():
     times = iter([0.0, 0.0, SETTLE_S, SETTLE_S])
-    ends = FinalJobStates(lambda: NOTHING, lambda: next(times))
+    ends = FinalJobStateReader(lambda: NOTHING, lambda: next(times))
     assert ends.find_final_states([FAILED]) == {}
     assert ends.find_final_states([QueuedJob("7", "FAILED", 3, 0, 2, "")]) == {}
 
@@ -76,7 +76,7 @@ def test_without_a_daemon_an_end_is_last_after_a_while():
         raise ClientError("no daemon")
 
     times = iter([0.0, 0.0, SETTLE_S, SETTLE_S])
-    ends = FinalJobStates(silent, lambda: next(times))
+    ends = FinalJobStateReader(silent, lambda: next(times))
     assert ends.find_final_states([FAILED]) == {}
     assert ends.find_final_states([FAILED]) == {"7": "FAILED"}
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from hpctl.clusters.spec import ClusterSpec, build_spec
+from hpctl.clusters.spec import ClusterSpec, build_cluster_spec
 from tests.tables import beside
 
 VALUES = beside(__file__)
@@ -48,4 +48,4 @@ def specs(draw: st.DrawFn) -> ClusterSpec:
     answer["instance_groups"] = [{"name": n, **g} for n, g in zip(names, groups, strict=True)]
     answer["vpc"] = draw(st.fixed_dictionaries(_of(VALUES["vpc"])))
     answer["tags"] = draw(st.dictionaries(_names, st.text("abc =@", max_size=5), max_size=3))
-    return build_spec(answer, "the test")
+    return build_cluster_spec(answer, "the test")

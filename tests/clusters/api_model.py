@@ -9,7 +9,7 @@ from typing import Any
 from botocore.session import Session
 from botocore.validate import ParamValidator
 
-from hpctl.clusters.spec import ClusterSpec, read_spec
+from hpctl.clusters.spec import ClusterSpec, read_cluster_spec
 from hpctl.toolkit.compat import UTC
 
 FILES = Path(__file__).parent / "files"
@@ -84,4 +84,4 @@ def said(request, prefix: str = "") -> Iterator[str]:
 
 def files() -> dict[str, ClusterSpec]:
     """The sample files, which use every key between them."""
-    return {path.stem: read_spec(path) for path in sorted(FILES.glob("*.yaml"))}
+    return {path.stem: read_cluster_spec(path) for path in sorted(FILES.glob("*.yaml"))}

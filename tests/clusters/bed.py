@@ -5,7 +5,7 @@ import time
 
 from hpctl.sagemaker.aws import AwsAccount
 from hpctl.sandbox.emulator import HyperPodEmulator, NullMachineBackend
-from hpctl.sandbox.emulator.service import CallLog
+from hpctl.sandbox.emulator.service import ApiCallLog
 from tests.sagemaker.contract.beds import SANDBOX_KEYS, cluster
 
 CLUSTER = "llm"
@@ -32,14 +32,14 @@ class AwsBed:
 
     def _create(self) -> None:
         self.emulator.create(self.spec)
-        self.emulator.wait_until_in_service(CLUSTER, 30)
+        self.emulator.wait_until_cluster_in_service(CLUSTER, 30)
 
     def reset(self) -> None:
         """A fresh cluster; making an emulator's client costs far more."""
         assert self.emulator.response_errors == []
         self.emulator.faults.clear()
         for name in self.emulator.world.clusters:
-            self.emulator.wait_until_in_service(name, 60)
+            self.emulator.wait_until_cluster_in_service(name, 60)
         self.emulator.world.clusters.clear()
         self.machines.done.clear()
         self.forget_calls()
@@ -50,7 +50,7 @@ class AwsBed:
         assert self.emulator.response_errors == []
 
     def forget_calls(self) -> None:
-        self.emulator.calls = CallLog()
+        self.emulator.calls = ApiCallLog()
 
     def operations(self) -> list[str]:
         return [call.operation for call in self.emulator.calls.all()]
@@ -69,6 +69,6 @@ class AwsBed:
         begun = time.monotonic()
         time.sleep(0.5)
         self.emulator.handle(operation, {"ClusterName": CLUSTER, "NodeIds": [instance]})
-        self.emulator.wait_until_in_service(CLUSTER, 60)
+        self.emulator.wait_until_cluster_in_service(CLUSTER, 60)
         lag = time.monotonic() - begun
         self.emulator.faults.add("list_lag", seconds=lag, operations=["ListClusterNodes"])

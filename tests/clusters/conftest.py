@@ -28,7 +28,7 @@ def desk(bed: AwsBed) -> Desk:
 def shell(bed: AwsBed, tmp_path, monkeypatch):
     made = Shell(bed, tmp_path, monkeypatch)
     # Making boto3's clients takes longer than all the rest of a test.
-    monkeypatch.setattr("hpctl.engine.adapters.open_aws_account", lambda *_: bed.aws)
+    monkeypatch.setattr("hpctl.engine.adapters.make_aws_account_client", lambda *_: bed.aws)
     made.write()
     yield made
     bed.emulator.capacity.types.clear()

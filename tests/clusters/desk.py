@@ -6,13 +6,13 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
-from hpctl.clusters.fleet_joining import join_slurm_states
+from hpctl.clusters.fleet_joining import add_slurm_states_to_node_rows
 from hpctl.clusters.fleet_reading import read_fleet, read_node_rows
-from hpctl.clusters.node_lookup import resolve_nodes
+from hpctl.clusters.node_lookup import resolve_nodes_by_names
 from hpctl.clusters.node_order_plan import NodeOrderPlan, build_node_order_plan
-from hpctl.clusters.order_loop import OrderExecution
-from hpctl.clusters.order_ports import OrderPorts
-from hpctl.clusters.order_terms import NodeAction, OrderOptions
+from hpctl.clusters.order_loop import NodeOrderExecution
+from hpctl.clusters.order_ports import NodeOrderPorts
+from hpctl.clusters.order_terms import NodeAction, NodeOrderOptions
 from tests.clusters.bed import CLUSTER, AwsBed
 from tests.clusters.paper_slurm import BEGUN, PaperSlurm
 
@@ -31,15 +31,15 @@ class Desk:
     def plan(self, verb: NodeAction, *names: str, daemon: bool = False) -> NodeOrderPlan:
         fleet = read_fleet(self.bed.aws, CLUSTER, details=False)
         view = self.slurm.view()
-        rows = resolve_nodes(join_slurm_states(fleet.rows, view), names)
+        rows = resolve_nodes_by_names(add_slurm_states_to_node_rows(fleet.rows, view), names)
         return build_node_order_plan(verb, fleet.description, rows, view, by="ana", daemon=daemon)
 
-    def begin(self, order: NodeOrderPlan, **how: Any) -> OrderExecution:
-        options = OrderOptions(every_s=2.0, **how)
-        return OrderExecution(order, self.ports(), options)
+    def begin(self, order: NodeOrderPlan, **how: Any) -> NodeOrderExecution:
+        options = NodeOrderOptions(every_s=2.0, **how)
+        return NodeOrderExecution(order, self.ports(), options)
 
-    def ports(self) -> OrderPorts:
-        return OrderPorts(self.bed.aws, self.slurm, self, self.sleep)
+    def ports(self) -> NodeOrderPorts:
+        return NodeOrderPorts(self.bed.aws, self.slurm, self, self.sleep)
 
     def now(self) -> datetime:
         """The desk's own clock, which goes on while it sleeps."""

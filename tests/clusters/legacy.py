@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct
 
 from hpctl.sagemaker.aws import AwsAccount
-from hpctl.toolkit.errors import CallRefused, ResourceNotFound
+from hpctl.toolkit.errors import ResourceNotFound, ServiceCallRefused
 from tests.clusters.bed import AwsBed
 
 BUCKET = "sagemaker-x"
@@ -47,7 +47,7 @@ class Bucket:
     def order(self, operation: str, *, Bucket: str, Key: str, Body: bytes = b"") -> dict[str, Any]:
         self.calls.append(operation)
         if self.denied:
-            raise CallRefused("no identity-based policy allows it", code="AccessDenied")
+            raise ServiceCallRefused("no identity-based policy allows it", code="AccessDenied")
         if operation == "put_object":
             self.objects[Key] = Body
         else:

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from msgspec.structs import replace
 
 from hpctl.toolkit.compat import UTC
-from hpctl.toolkit.errors import Unavailable
+from hpctl.toolkit.errors import ServiceUnavailable
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.outcome import Outcome
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob, SlurmNode
@@ -31,7 +31,7 @@ class PaperSlurm:
     def view(self) -> SchedulerView:
         if self.blind:
             self.blind -= 1
-            raise Unavailable("slurmctld does not answer")
+            raise ServiceUnavailable("slurmctld does not answer")
         if self.at_look:
             self.at_look.pop(0)()
         return SchedulerView(BEGUN, dict(self.nodes), dict(self.jobs))

@@ -40,7 +40,7 @@ class Shell:
             f"cluster: {{provider: sagemaker, name: {CLUSTER}, region: {REGION},"
             f" endpoint_url: '{self.bed.emulator.endpoint_url}'}}\n"
         )
-        self.patch.setattr("hpctl.engine.adapters.make_scheduler", lambda _: slurm)
+        self.patch.setattr("hpctl.engine.adapters.make_slurm_command_client", lambda _: slurm)
         return slurm
 
     def run(self, *args: str, stdin: str = "", of: str = "cluster") -> Result:

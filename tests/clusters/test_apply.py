@@ -6,9 +6,9 @@ import time
 import pytest
 
 from hpctl.clusters import apply
-from hpctl.clusters.apply import PollSchedule, require_cluster
-from hpctl.clusters.diff import diff_cluster
-from hpctl.clusters.migration import require_no_running_jobs
+from hpctl.clusters.apply import PollSchedule, describe_existing_cluster
+from hpctl.clusters.diff import diff_request_with_cluster
+from hpctl.clusters.migration import require_no_jobs_for_slurm_config_strategy
 from hpctl.sandbox.emulator.faults import ApiError
 from hpctl.toolkit.errors import HpctlError, OrderOutcomeUnknown
 from tests.clusters.bed import CLUSTER, AwsBed
@@ -24,11 +24,11 @@ def request(bed, name="fresh"):
     return {**copy.deepcopy(bed.spec), "ClusterName": name}
 
 
-def change(bed: AwsBed, **of_workers) -> apply.UpdatePlan:
+def change(bed: AwsBed, **of_workers) -> apply.ClusterUpdatePlan:
     wanted = copy.deepcopy(bed.spec)
     wanted["InstanceGroups"][1] |= of_workers
-    found = require_cluster(bed.aws, CLUSTER)
-    return apply.plan_cluster_update(wanted, found, diff_cluster(wanted, found))
+    found = describe_existing_cluster(bed.aws, CLUSTER)
+    return apply.plan_cluster_update(wanted, found, diff_request_with_cluster(wanted, found))
 
 
 def test_a_cluster_of_that_name_that_differs_is_left_alone(bed):
@@ -83,11 +83,11 @@ def test_groups_that_are_going_already_are_not_ordered_away_again(bed):
 @pytest.mark.parametrize("strategy", ["Managed", "Overwrite"])
 def test_jobs_are_in_the_way_of_a_migration_that_rewrites_slurm_conf(strategy):
     """The migration guide, "Before you begin", running jobs."""
-    require_no_running_jobs("Merge", [1])
-    require_no_running_jobs(strategy, [])
+    require_no_jobs_for_slurm_config_strategy("Merge", [1])
+    require_no_jobs_for_slurm_config_strategy(strategy, [])
     for running in ([1], None):
         with pytest.raises(HpctlError, match="rewrites slurm"):
-            require_no_running_jobs(strategy, running)
+            require_no_jobs_for_slurm_config_strategy(strategy, running)
 
 
 def added(bed):
@@ -96,11 +96,11 @@ def added(bed):
 
 def test_a_lost_reply_to_add_is_repeated_with_its_token_and_adds_nothing_twice(bed):
     bed.emulator.faults.add("drop_reply", operations=["BatchAddClusterNodes"], calls=1)
-    apply.grow_group(bed.aws, CLUSTER, "workers", 6, PATIENCE)
+    apply.grow_instance_group(bed.aws, CLUSTER, "workers", 6, PATIENCE)
     tokens = [sent["ClientToken"] for sent in added(bed)]
     assert len(tokens) == 2
     assert len(set(tokens)) == 1
-    bed.emulator.wait_until_in_service(CLUSTER, 60)
+    bed.emulator.wait_until_cluster_in_service(CLUSTER, 60)
     assert len(bed.instances()) == 6
 
 
@@ -108,14 +108,14 @@ def test_two_commands_that_have_seen_the_same_add_once(bed, monkeypatch):
     other: list[int] = []
 
     def overtaken(aws, cluster):
-        found = require_cluster(aws, cluster)
+        found = describe_existing_cluster(aws, cluster)
         if not other:
             other.append(0)
-            other.append(apply.grow_group(bed.aws, CLUSTER, "workers", 6, PATIENCE))
+            other.append(apply.grow_instance_group(bed.aws, CLUSTER, "workers", 6, PATIENCE))
         return found
 
-    monkeypatch.setattr(apply, "require_cluster", overtaken)
-    apply.grow_group(bed.aws, CLUSTER, "workers", 6, PATIENCE)
+    monkeypatch.setattr(apply, "describe_existing_cluster", overtaken)
+    apply.grow_instance_group(bed.aws, CLUSTER, "workers", 6, PATIENCE)
     assert other == [0, 2]
     assert len(added(bed)) == 2
     until(lambda: len(bed.instances()) == 6 and "None" not in bed.instances())
@@ -125,16 +125,16 @@ def test_two_commands_that_have_seen_the_same_add_once(bed, monkeypatch):
         "batch_delete_cluster_nodes", ClusterName=CLUSTER, NodeIds=[gone]
     )
     until(lambda: len(bed.instances()) == 5)
-    assert apply.grow_group(bed.aws, CLUSTER, "workers", 6, PATIENCE) == 1
+    assert apply.grow_instance_group(bed.aws, CLUSTER, "workers", 6, PATIENCE) == 1
     until(lambda: len(bed.instances()) == 6)
 
 
 def test_a_second_controller_is_refused_where_the_api_sets_slurm_up(bed):
-    found = copy.deepcopy(require_cluster(bed.aws, CLUSTER))
+    found = copy.deepcopy(describe_existing_cluster(bed.aws, CLUSTER))
     found["InstanceGroups"][0]["SlurmConfig"] = {"NodeType": "Controller"}
-    assert apply.plan_growth_calls(found, "controller", 1) == ()
+    assert apply.plan_group_growth_api_calls(found, "controller", 1) == ()
     with pytest.raises(HpctlError, match="only one"):
-        apply.plan_growth_calls(found, "controller", 2)
+        apply.plan_group_growth_api_calls(found, "controller", 2)
 
 
 ORDERS = {
@@ -142,7 +142,9 @@ ORDERS = {
     "UpdateCluster": lambda bed: apply.apply_cluster_update(
         bed.aws, change(bed, InstanceCount=6), QUICK
     ),
-    "BatchAddClusterNodes": lambda bed: apply.grow_group(bed.aws, CLUSTER, "workers", 6, QUICK),
+    "BatchAddClusterNodes": lambda bed: apply.grow_instance_group(
+        bed.aws, CLUSTER, "workers", 6, QUICK
+    ),
     "DeleteCluster": lambda bed: apply.delete_cluster(bed.aws, CLUSTER, QUICK),
 }
 
@@ -190,5 +192,5 @@ def test_what_add_refuses_is_counted_by_its_code(bed, monkeypatch):
     answer = {"Successful": [], "Failed": [refused]}
     monkeypatch.setitem(bed.emulator.handlers, "BatchAddClusterNodes", lambda _: answer)
     with pytest.raises(HpctlError, match=rf"refused 2 node\(s\): no\. \({code}\)") as caught:
-        apply.grow_group(bed.aws, CLUSTER, "workers", 6, QUICK)
+        apply.grow_instance_group(bed.aws, CLUSTER, "workers", 6, QUICK)
     assert "0 of 2 were added" in str(caught.value)

@@ -5,7 +5,7 @@ import copy
 import pytest
 
 from hpctl.clusters.apply import plan_cluster_update
-from hpctl.clusters.diff import DiffKind, SpecChange, diff_cluster
+from hpctl.clusters.diff import SpecChange, SpecChangeKind, diff_request_with_cluster
 from tests.clusters import api_model
 from tests.tables import beside
 
@@ -34,13 +34,13 @@ def wanted(**of_workers):
 
 
 def only(request) -> SpecChange:
-    changes = diff_cluster(request, described()).changes
+    changes = diff_request_with_cluster(request, described()).changes
     assert len(changes) == 1, changes
     return changes[0]
 
 
 def test_what_the_service_fills_in_is_no_difference():
-    assert diff_cluster(REQUEST, described()).changes == ()
+    assert diff_request_with_cluster(REQUEST, described()).changes == ()
 
 
 @pytest.mark.parametrize(("of_workers", "kind", "place"), DATA["changes"])
@@ -53,26 +53,28 @@ def test_each_change_has_its_kind_and_its_consequence(of_workers, kind, place):
 def test_the_controller_neither_shrinks_nor_goes():
     request = copy.deepcopy(REQUEST)
     del request["InstanceGroups"][0]
-    assert only(request).kind is DiffKind.IMPOSSIBLE
+    assert only(request).kind is SpecChangeKind.IMPOSSIBLE
     there = described()
     there["InstanceGroups"][0]["TargetCount"] = 2
-    assert diff_cluster(REQUEST, there).changes[0].kind is DiffKind.IMPOSSIBLE
+    assert diff_request_with_cluster(REQUEST, there).changes[0].kind is SpecChangeKind.IMPOSSIBLE
 
 
 def test_tags_are_compared_where_they_were_read():
     request = {**REQUEST, "Tags": [{"Key": "team", "Value": "nlp"}, {"Key": "a", "Value": "b"}]}
-    assert diff_cluster(request, described()).changes == ()
-    changes = diff_cluster(request, described(), {"team": "cv", "old": "x", "a": "b"}).changes
+    assert diff_request_with_cluster(request, described()).changes == ()
+    changes = diff_request_with_cluster(
+        request, described(), {"team": "cv", "old": "x", "a": "b"}
+    ).changes
     assert [(c.place, c.old, c.new) for c in changes] == [
         ("Tags.team", "cv", "nlp"), ("Tags.old", "x", None),
     ]  # fmt: skip
     # A file that says nothing of tags may come from somebody who was not allowed to see them.
-    assert diff_cluster(REQUEST, described(), {"team": "cv"}).changes == ()
+    assert diff_request_with_cluster(REQUEST, described(), {"team": "cv"}).changes == ()
 
 
 def planned(request):
     there = described()
-    return plan_cluster_update(request, there, diff_cluster(request, there))
+    return plan_cluster_update(request, there, diff_request_with_cluster(request, there))
 
 
 def test_a_group_that_only_shrinks_is_not_restated():

@@ -10,17 +10,17 @@ from hypothesis import given, settings
 from hpctl.clusters import request as provisioning
 from hpctl.clusters.cluster_file import (
     build_spec_from_request,
-    format_spec_yaml,
-    import_request_json,
-    import_spec,
-    list_unknown_settings,
-    read_group_images,
+    format_commented_cluster_spec_yaml,
+    import_spec_from_cluster_description,
+    import_spec_from_request_json,
+    list_settings_missing_from_import,
+    read_group_image_settings,
 )
-from hpctl.clusters.diff import diff_cluster
-from hpctl.clusters.request import make_create_request
-from hpctl.clusters.service_model import open_service_model
-from hpctl.clusters.spec import ClusterSpec, SpecError, parse_spec
-from hpctl.clusters.spec.reading import find_broken_rules
+from hpctl.clusters.diff import diff_request_with_cluster
+from hpctl.clusters.request import make_create_cluster_request
+from hpctl.clusters.service_model import load_sagemaker_service_model
+from hpctl.clusters.spec import ClusterSpec, ClusterSpecError, parse_cluster_spec_yaml
+from hpctl.clusters.spec.reading import find_spec_rule_violations
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import HpctlError
 from tests.clusters.any_spec import specs
@@ -36,34 +36,40 @@ def parameters(spec):
 @settings(max_examples=50, deadline=None)
 @given(specs())
 def test_a_cluster_imported_asks_for_what_made_it(spec: ClusterSpec) -> None:
-    assert list(find_broken_rules(spec)) == []
-    request = make_create_request(spec)
+    assert list(find_spec_rule_violations(spec)) == []
+    request = make_create_cluster_request(spec)
     assert complaints(request) == ""
     answer = described(request)
-    imported = import_spec(answer, spec.tags, parameters(spec))
-    assert make_create_request(imported) == request
-    assert diff_cluster(request, answer, spec.tags).changes == ()
-    assert diff_cluster(make_create_request(imported), answer, spec.tags).changes == ()
-    assert parse_spec(format_spec_yaml(imported)) == imported
+    imported = import_spec_from_cluster_description(answer, spec.tags, parameters(spec))
+    assert make_create_cluster_request(imported) == request
+    assert diff_request_with_cluster(request, answer, spec.tags).changes == ()
+    assert (
+        diff_request_with_cluster(make_create_cluster_request(imported), answer, spec.tags).changes
+        == ()
+    )
+    assert parse_cluster_spec_yaml(format_commented_cluster_spec_yaml(imported)) == imported
 
 
-MODEL = open_service_model()
+MODEL = load_sagemaker_service_model()
 
 
 @settings(max_examples=40, deadline=None)
 @given(specs())
 def test_a_request_in_json_becomes_the_spec_that_it_came_from(spec: ClusterSpec) -> None:
     """`aws sagemaker create-cluster --cli-input-json` takes CreateCluster's members as they are."""
-    request = json.dumps(make_create_request(spec), default=str)
-    again = import_request_json(request, "r.json", MODEL)
+    request = json.dumps(make_create_cluster_request(spec), default=str)
+    again = import_spec_from_request_json(request, "r.json", MODEL)
     assert (
-        make_create_request(again)["InstanceGroups"] == make_create_request(spec)["InstanceGroups"]
+        make_create_cluster_request(again)["InstanceGroups"]
+        == make_create_cluster_request(spec)["InstanceGroups"]
     )
     assert (
-        import_request_json(json.dumps(make_create_request(again), default=str), "r.json", MODEL)
+        import_spec_from_request_json(
+            json.dumps(make_create_cluster_request(again), default=str), "r.json", MODEL
+        )
         == again
     )
-    assert parse_spec(format_spec_yaml(again)) == again
+    assert parse_cluster_spec_yaml(format_commented_cluster_spec_yaml(again)) == again
     # A group that overrides half of the network is sent, and comes back, with all of it.
     whole = all(bool(g.subnets) == bool(g.security_groups) for g in spec.groups)
     if whole and spec.slurm_config == "api":
@@ -72,10 +78,10 @@ def test_a_request_in_json_becomes_the_spec_that_it_came_from(spec: ClusterSpec)
 
 @pytest.mark.parametrize("date", ["2027-01-01T00:00:00Z", "2027-01-01T00:00:00+00:00", 1798761600])
 def test_a_date_of_a_request_is_read_as_the_aws_cli_reads_it(date: str | int) -> None:
-    request = make_create_request(files()["continuous"])
+    request = make_create_cluster_request(files()["continuous"])
     patch = {"PatchingStrategy": "WhenIdle", "PatchSchedule": {"NextPatchDate": date}}
     request["InstanceGroups"][1]["AutoPatchConfig"] = patch
-    group = import_request_json(json.dumps(request), "r.json", MODEL).groups[1]
+    group = import_spec_from_request_json(json.dumps(request), "r.json", MODEL).groups[1]
     assert group.raw == {}
     assert group.auto_patch.patch_schedule.next_patch_date == datetime(2027, 1, 1, tzinfo=UTC)
 
@@ -96,12 +102,12 @@ def test_a_date_of_a_request_is_read_as_the_aws_cli_reads_it(date: str | int) ->
     ],
 )
 def test_a_request_that_is_none_is_one_error_with_its_place(text: str, words: str) -> None:
-    with pytest.raises(SpecError, match=re.escape(words)):
-        import_request_json(text, "r.json", MODEL)
+    with pytest.raises(ClusterSpecError, match=re.escape(words)):
+        import_spec_from_request_json(text, "r.json", MODEL)
 
 
 def test_what_the_models_have_no_word_for_is_kept_unchanged() -> None:
-    request = make_create_request(files()["continuous"])
+    request = make_create_cluster_request(files()["continuous"])
     request["NewThing"] = {"Size": 1}
     head = request["InstanceGroups"][0]
     head["Newer"] = [1]
@@ -110,35 +116,42 @@ def test_what_the_models_have_no_word_for_is_kept_unchanged() -> None:
     spec = build_spec_from_request(request)
     assert spec.raw == {"NewThing": {"Size": 1}}
     assert spec.groups[0].raw["LifeCycleConfig"] == {"OnReboot": "b.sh"}
-    assert make_create_request(spec) == request
-    assert make_create_request(parse_spec(format_spec_yaml(spec))) == request
+    assert make_create_cluster_request(spec) == request
+    assert (
+        make_create_cluster_request(
+            parse_cluster_spec_yaml(format_commented_cluster_spec_yaml(spec))
+        )
+        == request
+    )
 
 
 def test_the_ami_is_shown_and_not_pinned() -> None:
-    answer = described(make_create_request(files()["full"]))
-    assert read_group_images(answer)["h100"] == {
+    answer = described(make_create_cluster_request(files()["full"]))
+    assert read_group_image_settings(answer)["h100"] == {
         "image_id": "ami-00000000",
         "image_release_version": "1.2.3",
     }
-    spec = import_spec(answer)
+    spec = import_spec_from_cluster_description(answer)
     assert not any(g.image_id or g.image_release_version for g in spec.groups)
-    assert "whether a group's AMI was chosen" in " ".join(list_unknown_settings(spec))
+    assert "whether a group's AMI was chosen" in " ".join(list_settings_missing_from_import(spec))
 
 
 def test_roles_that_are_unknown_are_left_open_and_said() -> None:
-    answer = described(make_create_request(files()["provisioning"]))
-    spec = import_spec(answer)
+    answer = described(make_create_cluster_request(files()["provisioning"]))
+    spec = import_spec_from_cluster_description(answer)
     assert [group.role for group in spec.groups] == [None, None, None]
-    parts = list_unknown_settings(spec, "AccessDenied")
+    parts = list_settings_missing_from_import(spec, "AccessDenied")
     assert parts[0].endswith("which are in provisioning_parameters.json (AccessDenied)")
     with pytest.raises(HpctlError, match="has no instance group with the role controller"):
         provisioning.render_provisioning_parameters(spec)
 
 
 def test_a_file_beside_the_scripts_that_makes_no_sense_is_an_error() -> None:
-    answer = described(make_create_request(files()["provisioning"]))
-    with pytest.raises(SpecError, match="fsx_lustre"):
-        import_spec(answer, None, {"controller_group": "ctl", "fsx_dns_name": "nonsense"})
+    answer = described(make_create_cluster_request(files()["provisioning"]))
+    with pytest.raises(ClusterSpecError, match="fsx_lustre"):
+        import_spec_from_cluster_description(
+            answer, None, {"controller_group": "ctl", "fsx_dns_name": "nonsense"}
+        )
 
 
 @pytest.mark.parametrize(
@@ -149,6 +162,6 @@ def test_a_file_beside_the_scripts_that_makes_no_sense_is_an_error() -> None:
     ],
 )
 def test_a_cluster_of_eks_is_refused(more):
-    answer = described(make_create_request(files()["continuous"]))
+    answer = described(make_create_cluster_request(files()["continuous"]))
     with pytest.raises(HpctlError, match="uses EKS"):
-        import_spec({**answer, **more})
+        import_spec_from_cluster_description({**answer, **more})

@@ -6,9 +6,9 @@ import pytest
 
 from hpctl.clusters import maintenance, maintenance_orders
 from hpctl.clusters.fleet_reading import read_node_rows
-from hpctl.clusters.maintenance import MaintenanceProgress
+from hpctl.clusters.maintenance import ClusterMaintenanceProgress
 from hpctl.clusters.maintenance_following import MaintenanceFollower
-from hpctl.clusters.watch import EventsUnsupported, read_cluster_events
+from hpctl.clusters.watch import ClusterEventsUnsupportedError, read_cluster_events
 from hpctl.toolkit.errors import HpctlError, OrderOutcomeUnknown
 from tests.clusters.bed import CLUSTER, AwsBed
 
@@ -33,7 +33,7 @@ def follow(bed: AwsBed, *groups: str, **more) -> MaintenanceFollower:
 
 def software(bed, **how):
     request = maintenance_orders.make_software_update_request(
-        CLUSTER, maintenance_orders.SoftwareUpdate(**how)
+        CLUSTER, maintenance_orders.SoftwareUpdateOptions(**how)
     )
     maintenance_orders.send_maintenance_order(
         bed.aws,
@@ -107,7 +107,7 @@ def test_checks_are_followed_to_their_end_and_a_bad_node_is_replaced(bed):
     bad = bed.worker()
     bed.emulator.faults.add("fail_health_check", calls=1, nodes=[bad], code="replace")
     check(bed)
-    looks: list[MaintenanceProgress] = list(follow(bed, "workers").health())
+    looks: list[ClusterMaintenanceProgress] = list(follow(bed, "workers").health())
     assert looks[-1].done
     assert bad not in bed.instances()
     assert len(bed.instances()) == 4
@@ -141,7 +141,7 @@ def test_events_come_oldest_first_with_the_reason_of_a_failure(bed):
 def test_a_cluster_that_has_no_events_says_why_and_what_there_is_instead():
     bed = AwsBed(workers=1, NodeProvisioningMode=None)
     try:
-        with pytest.raises(EventsUnsupported, match="not Continuous") as caught:
+        with pytest.raises(ClusterEventsUnsupportedError, match="not Continuous") as caught:
             read_cluster_events(bed.aws, CLUSTER)
         assert "hpctl cluster instances" in caught.value.hint
     finally:

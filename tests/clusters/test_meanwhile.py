@@ -7,8 +7,8 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.clusters import apply, order_cloud
-from hpctl.clusters.apply import require_cluster
-from hpctl.clusters.order_progress import OrderPhase
+from hpctl.clusters.apply import describe_existing_cluster
+from hpctl.clusters.order_progress import NodeOrderPhase
 from hpctl.clusters.order_terms import NodeAction
 from hpctl.toolkit.errors import HpctlError
 from tests.clusters.bed import CLUSTER
@@ -27,11 +27,11 @@ def test_ctrl_c_in_the_middle_of_the_order_gives_no_node_back(desk, monkeypatch)
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(order_cloud, "call_service", interrupted)
+    monkeypatch.setattr(order_cloud, "call_batch_node_operation", interrupted)
     with pytest.raises(KeyboardInterrupt):
         next(run.iter_progress())
     left = {one.node: one for one in run.let_go()}
-    assert (left[idle].phase, left[busy].phase) == (OrderPhase.IN_DOUBT, OrderPhase.LET_GO)
+    assert (left[idle].phase, left[busy].phase) == (NodeOrderPhase.IN_DOUBT, NodeOrderPhase.LET_GO)
     assert left[idle].left_drained == desk.slurm.nodes[idle].reason
     assert desk.slurm.nodes[idle].drained
     assert not desk.slurm.nodes[busy].drained
@@ -72,7 +72,7 @@ def test_a_node_that_came_up_meanwhile_proves_no_order(desk):
     row = replace(order.targets[0].row, status="Pending")
     order = replace(order, targets=(replace(order.targets[0], row=row),))
     (one,) = desk.carry_out(order, timeout_s=5)
-    assert one.phase is OrderPhase.DONE
+    assert one.phase is NodeOrderPhase.DONE
     assert desk.bed.operations().count("BatchDeleteClusterNodes") == 2
 
 
@@ -81,10 +81,10 @@ def test_a_node_is_not_given_back_because_a_second_sending_was_refused(desk):
     faults, only = desk.bed.emulator.faults, ["BatchDeleteClusterNodes"]
     faults.add("internal_error", calls=1, operations=only, accepted=False)
     looks = desk.begin(desk.plan(NodeAction.DELETE, desk.workers[0])).iter_progress()
-    assert next(looks)[0].phase is OrderPhase.ORDERED
+    assert next(looks)[0].phase is NodeOrderPhase.ORDERED
     faults.add("access_denied", operations=only)
     (one,) = [*itertools.islice(looks, 50)][-1]
-    assert (one.phase, one.code) == (OrderPhase.IN_DOUBT, "AccessDeniedException")
+    assert (one.phase, one.code) == (NodeOrderPhase.IN_DOUBT, "AccessDeniedException")
     assert one.left_drained
     assert desk.slurm.nodes[desk.workers[0]].drained
 
@@ -95,7 +95,7 @@ def test_an_update_of_something_else_than_counts_is_not_taken_for_done(bed):
     bed.emulator.faults.add("internal_error", operations=["UpdateCluster"], calls=1, accepted=False)
     apply.apply_cluster_update(bed.aws, change(bed, OnStartDeepHealthChecks=checks), PATIENCE)
     assert bed.operations().count("UpdateCluster") == 2
-    workers = require_cluster(bed.aws, CLUSTER)["InstanceGroups"][1]
+    workers = describe_existing_cluster(bed.aws, CLUSTER)["InstanceGroups"][1]
     assert workers["OnStartDeepHealthChecks"] == checks
 
 
@@ -110,8 +110,8 @@ def test_an_update_that_is_refused_changes_no_tag(bed):
 def test_an_update_does_not_restate_a_count_that_has_changed_since(bed):
     """Somebody added nodes while the question was open: their count would end others at random."""
     planned = change(bed, OnStartDeepHealthChecks=["InstanceStress"])
-    apply.grow_group(bed.aws, CLUSTER, "workers", 6, PATIENCE)
-    bed.emulator.wait_until_in_service(CLUSTER, 60)
+    apply.grow_instance_group(bed.aws, CLUSTER, "workers", 6, PATIENCE)
+    bed.emulator.wait_until_cluster_in_service(CLUSTER, 60)
     with pytest.raises(HpctlError, match=r"workers had a target of 4, and has 6") as caught:
         apply.apply_cluster_update(bed.aws, planned, PATIENCE)
     assert "again" in caught.value.hint
@@ -121,8 +121,8 @@ def test_an_update_does_not_restate_a_count_that_has_changed_since(bed):
 
 def test_a_group_that_got_a_node_meanwhile_is_not_deleted_with_it(bed):
     emptied = bed.instances()
-    apply.grow_group(bed.aws, CLUSTER, "workers", 5, PATIENCE)
-    bed.emulator.wait_until_in_service(CLUSTER, 60)
+    apply.grow_instance_group(bed.aws, CLUSTER, "workers", 5, PATIENCE)
+    bed.emulator.wait_until_cluster_in_service(CLUSTER, 60)
     with pytest.raises(
         HpctlError, match=r"workers was not deleted: another user or program added node ip-"
     ):

@@ -6,11 +6,15 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.clusters.fleet import NOT_FOUND, NodeLookupError, NodeRow
-from hpctl.clusters.fleet_joining import join_health, join_instance_names, join_slurm_states
+from hpctl.clusters.fleet_joining import (
+    add_health_to_node_rows,
+    add_instance_names_to_rows,
+    add_slurm_states_to_node_rows,
+)
 from hpctl.clusters.fleet_reading import read_fleet, read_node_rows
-from hpctl.clusters.node_lookup import resolve_node, resolve_nodes
+from hpctl.clusters.node_lookup import resolve_node_by_name, resolve_nodes_by_names
 from hpctl.toolkit.compat import UTC
-from hpctl.vocabulary.assessment import Assessment, NodeCondition
+from hpctl.vocabulary.assessment import NodeAssessment, NodeCondition
 from hpctl.vocabulary.identity import NodeGeneration
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob, SlurmNode
 from tests.clusters.bed import CLUSTER
@@ -67,7 +71,9 @@ def test_a_node_is_found_by_each_of_its_names(name):
             },
         ]
     }
-    assert resolve_node(join_instance_names(ROWS, config), name).instance_id == "i-02"
+    assert (
+        resolve_node_by_name(add_instance_names_to_rows(ROWS, config), name).instance_id == "i-02"
+    )
 
 
 @pytest.mark.parametrize(
@@ -80,7 +86,7 @@ def test_a_node_is_found_by_each_of_its_names(name):
 )
 def test_a_name_that_nothing_has_is_answered_with_the_nearest(name, said):
     with pytest.raises(NodeLookupError) as caught:
-        resolve_node(ROWS, name)
+        resolve_node_by_name(ROWS, name)
     assert name in str(caught.value)
     assert said in caught.value.hint
 
@@ -88,14 +94,14 @@ def test_a_name_that_nothing_has_is_answered_with_the_nearest(name, said):
 def test_a_name_that_two_have_is_no_name():
     twins = (*ROWS, replace(ROWS[0], instance_id="i-09", logical_id="node-z"))
     with pytest.raises(NodeLookupError, match="2 nodes: i-01, i-09"):
-        resolve_node(twins, "10.1.0.2")
+        resolve_node_by_name(twins, "10.1.0.2")
 
 
 def test_hostlists_name_several_and_all_wrong_names_are_reported_at_once():
-    found = resolve_nodes(ROWS, ["ip-10-1-0-[2-3]", "i-02"])
+    found = resolve_nodes_by_names(ROWS, ["ip-10-1-0-[2-3]", "i-02"])
     assert [row.instance_id for row in found] == ["i-01", "i-02"]
     with pytest.raises(NodeLookupError) as caught:
-        resolve_nodes(ROWS, ["i-01", "nope", "ip-10-1-0-[9"])
+        resolve_nodes_by_names(ROWS, ["i-01", "nope", "ip-10-1-0-[9"])
     assert "nope" in str(caught.value)
     assert "ip-10-1-0-[9" in str(caught.value)
 
@@ -108,22 +114,22 @@ def test_slurm_is_joined_by_name_or_by_address():
         SlurmNode("gpu-3", "ALLOCATED", address="10.1.0.3", partitions=("dev",)),
     )
     view = SchedulerView(NOW, {n.name: n for n in nodes}, {j.id: j for j in (running, ended)})
-    first, second, third = join_slurm_states(ROWS, view)
+    first, second, third = add_slurm_states_to_node_rows(ROWS, view)
     assert (first.slurm_state, first.slurm_flags, first.role) == ("IDLE", ("DRAIN",), "")
     assert (second.node, second.jobs, second.role) == ("gpu-3", (7,), "compute")
     assert third.slurm_state == NOT_FOUND
 
 
 def test_health_is_of_this_instance_and_of_no_earlier_one():
-    def judged(node: str, instance: str) -> Assessment:
+    def judged(node: str, instance: str) -> NodeAssessment:
         here = NodeGeneration(node, instance, "b")
-        return Assessment(here, NodeCondition.HEALTHY, NOW, why="all checks pass")
+        return NodeAssessment(here, NodeCondition.HEALTHY, NOW, why="all checks pass")
 
     answer = {
         "ip-10-1-0-2": judged("ip-10-1-0-2", "i-01"),
         "ip-10-1-0-3": judged("ip-10-1-0-3", "i-00"),
     }
-    first, second, third = join_health(ROWS, answer)
+    first, second, third = add_health_to_node_rows(ROWS, answer)
     assert first.health == "healthy"
     assert second.health == "unknown"
     assert "i-00" in second.health_why

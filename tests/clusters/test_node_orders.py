@@ -9,11 +9,11 @@ from hpctl.clusters import failures, order_terms
 from hpctl.clusters.fleet import NodeRow
 from hpctl.clusters.fleet_reading import read_node_rows
 from hpctl.clusters.node_order_plan import build_node_order_plan
-from hpctl.clusters.order_progress import OrderPhase
+from hpctl.clusters.order_progress import NodeOrderPhase
 from hpctl.clusters.order_terms import NodeAction
 from hpctl.nodes import advance
-from hpctl.toolkit.errors import CallRefused
-from hpctl.vocabulary.node_recovery import NodePhase
+from hpctl.toolkit.errors import ServiceCallRefused
+from hpctl.vocabulary.node_recovery import NodeRecoveryPhase
 from tests.clusters.bed import CLUSTER, AwsBed
 from tests.clusters.desk import Desk
 from tests.sagemaker.contract.beds import add
@@ -74,7 +74,7 @@ def test_an_order(desk, steps):  # noqa: C901 -- one table of orders and answers
             for one, fields in zip(done, step.get("texts", []), strict=False):
                 has(one, fields)
         if step.get("settle"):
-            desk.bed.emulator.wait_until_in_service(CLUSTER)
+            desk.bed.emulator.wait_until_cluster_in_service(CLUSTER)
         if "drained" in step:
             drained = [n for n, name in enumerate(names) if slurm.nodes[name].drained]
             assert drained == step["drained"]
@@ -93,17 +93,17 @@ def test_a_replacement_waits_for_the_job_and_gives_the_node_back(desk):
     name, old = desk.workers[0], desk.bed.worker()
     desk.slurm.run(7, name)
     order = desk.plan(NodeAction.REPLACE, name)
-    seen: list[tuple[OrderPhase, str, list[str]]] = []
+    seen: list[tuple[NodeOrderPhase, str, list[str]]] = []
 
     def look() -> None:
         node = desk.slurm.nodes[name]
         batches = [op for op, _ in ordered(desk.bed) if op.startswith("Batch")]
-        seen.append((OrderPhase.JOBS, node.reason, batches))
+        seen.append((NodeOrderPhase.JOBS, node.reason, batches))
 
     desk.later(nothing, look, look, lambda: desk.slurm.end(7), nothing, nothing, desk.rejoin(name))
     (one,) = desk.carry_out(order)
-    assert one.phase is OrderPhase.DONE
-    assert seen == [(OrderPhase.JOBS, f"operator:replace:{old}@20260101T000000 by ana", [])] * 2
+    assert one.phase is NodeOrderPhase.DONE
+    assert seen == [(NodeOrderPhase.JOBS, f"operator:replace:{old}@20260101T000000 by ana", [])] * 2
     assert ("BatchReplaceClusterNodes", (old,)) in ordered(desk.bed)
     assert one.new_instance_id == desk.bed.worker() != old
     node = desk.slurm.nodes[name]
@@ -113,13 +113,13 @@ def test_a_replacement_waits_for_the_job_and_gives_the_node_back(desk):
 def test_a_node_is_not_given_back_before_the_new_slurmd_has_registered(desk):
     name = desk.workers[0]
     looks = desk.begin(desk.plan(NodeAction.REPLACE, name)).iter_progress()
-    coming = (OrderPhase.ORDERED, OrderPhase.COMING)
+    coming = (NodeOrderPhase.ORDERED, NodeOrderPhase.COMING)
     first = next(one for (one,) in itertools.islice(looks, 500) if one.phase not in coming)
-    assert first.phase is OrderPhase.JOINING
-    assert {one.phase for (one,) in itertools.islice(looks, 20)} == {OrderPhase.JOINING}
+    assert first.phase is NodeOrderPhase.JOINING
+    assert {one.phase for (one,) in itertools.islice(looks, 20)} == {NodeOrderPhase.JOINING}
     assert desk.slurm.nodes[name].drained
     desk.slurm.registers(name)
-    assert next(looks)[0].phase is OrderPhase.DONE
+    assert next(looks)[0].phase is NodeOrderPhase.DONE
     assert not desk.slurm.nodes[name].drained
 
 
@@ -129,7 +129,7 @@ def test_let_go_gives_back_what_was_not_ordered(desk):
     walk = desk.begin(desk.plan(NodeAction.REPLACE, busy, idle))
     next(walk.iter_progress())
     left = {one.node: one for one in walk.let_go()}
-    assert (left[busy].phase, left[idle].phase) == (OrderPhase.LET_GO, OrderPhase.LEFT)
+    assert (left[busy].phase, left[idle].phase) == (NodeOrderPhase.LET_GO, NodeOrderPhase.LEFT)
     assert not desk.slurm.nodes[busy].drained
     assert desk.slurm.nodes[idle].drained
 
@@ -137,17 +137,17 @@ def test_let_go_gives_back_what_was_not_ordered(desk):
 def test_a_new_instance_that_fails_is_reported_with_the_line_of_its_log(desk, monkeypatch):
     read: list[str] = []
 
-    def line(_aws, where: failures.LifecycleLogLocation) -> failures.FailedLogLine:
+    def line(_aws, where: failures.LifecycleLogLocation) -> failures.LifecycleFailureLogLine:
         read.append(str(where))
-        return failures.FailedLogLine("step mount_fsx failed: no such host")
+        return failures.LifecycleFailureLogLine("step mount_fsx failed: no such host")
 
-    monkeypatch.setattr(failures, "read_failed_line", line)
+    monkeypatch.setattr(failures, "read_lifecycle_failure_log_line", line)
     desk.bed.machines.fail_boot.add("workers-1")
     try:
         (one,) = desk.carry_out(desk.plan(NodeAction.REPLACE, desk.workers[0]))
     finally:
         desk.bed.machines.fail_boot.clear()
-    assert one.phase is OrderPhase.FAILED
+    assert one.phase is NodeOrderPhase.FAILED
     assert "mount_fsx" in one.text
     assert read[0].endswith(f"LifecycleConfig/workers/{one.new_instance_id}")
     assert "hpctl cluster lifecycle push" in one.fix
@@ -155,7 +155,7 @@ def test_a_new_instance_that_fails_is_reported_with_the_line_of_its_log(desk, mo
     # The script is fixed: what failed is ordered anew, and not waited for as if it were coming.
     desk.later(nothing, nothing, desk.rejoin(desk.workers[0]))
     (last,) = desk.carry_out(desk.plan(NodeAction.REPLACE, desk.workers[0]))
-    assert (last.phase, last.instance_id) == (OrderPhase.DONE, one.new_instance_id)
+    assert (last.phase, last.instance_id) == (NodeOrderPhase.DONE, one.new_instance_id)
     assert not desk.slurm.nodes[desk.workers[0]].drained
 
 
@@ -165,7 +165,7 @@ def test_many_nodes_go_out_in_calls_that_the_service_takes():
         desk = Desk(bed)
         for verb in (NodeAction.REBOOT, NodeAction.DELETE):
             desk.carry_out(desk.plan(verb, *desk.workers), wait=False)
-            bed.emulator.wait_until_in_service(CLUSTER)
+            bed.emulator.wait_until_cluster_in_service(CLUSTER)
         sizes = [(op, len(ids)) for op, ids in ordered(bed) if op.startswith("Batch")]
         assert sizes == [
             *[("BatchRebootClusterNodes", n) for n in (25, 25, 10)],
@@ -186,7 +186,7 @@ def test_a_node_of_unknown_identity_is_not_touched():
 def test_a_deletion_that_another_command_was_faster_with_is_done(desk):
     ours, theirs = (desk.plan(NodeAction.DELETE, *desk.workers[:2]) for _ in range(2))
     desk.carry_out(theirs)
-    assert {one.phase for one in desk.carry_out(ours)} == {OrderPhase.DONE}
+    assert {one.phase for one in desk.carry_out(ours)} == {NodeOrderPhase.DONE}
 
 
 def test_a_second_order_for_what_is_under_way_counts_as_taken(desk):
@@ -198,13 +198,13 @@ def test_a_second_order_for_what_is_under_way_counts_as_taken(desk):
     desk.bed.emulator.faults.add("fail_nodes", calls=1, nodes=[old], code="InstanceIdInUse")
     walk = desk.begin(order)
     (one,) = next(walk.iter_progress())
-    assert one.phase is OrderPhase.ORDERED
+    assert one.phase is NodeOrderPhase.ORDERED
 
 
 def test_where_a_node_cannot_be_drained_nothing_is_ordered(desk):
     desk.slurm.denied = True
     with pytest.raises(
-        CallRefused, match=r"could not drain node .*: denied; nothing was requested"
+        ServiceCallRefused, match=r"could not drain node .*: denied; nothing was requested"
     ):
         desk.carry_out(desk.plan(NodeAction.REPLACE, desk.workers[0]))
     assert not [op for op, _ in ordered(desk.bed) if op.startswith("Batch")]
@@ -219,7 +219,7 @@ def test_a_place_without_an_instance_is_deleted_by_its_logical_id(desk):
     rows = read_node_rows(desk.bed.aws, CLUSTER, details=False)
     (place,) = [row.logical_id for row in rows if not row.instance_id]
     (one,) = desk.carry_out(desk.plan(NodeAction.DELETE, place))
-    assert (one.phase, one.instance_id) == (OrderPhase.DONE, place)
+    assert (one.phase, one.instance_id) == (NodeOrderPhase.DONE, place)
     sent = desk.bed.emulator.calls.all("BatchDeleteClusterNodes")[-1].request
     assert sent["NodeLogicalIds"] == [place]
     assert "NodeIds" not in sent
@@ -231,7 +231,7 @@ def test_while_jobs_are_waited_for_the_service_is_not_asked(desk):
     next(looks)
     desk.bed.forget_calls()
     for _ in range(5):
-        assert next(looks)[0].phase is OrderPhase.JOBS
+        assert next(looks)[0].phase is NodeOrderPhase.JOBS
     assert desk.bed.operations() == []
 
 
@@ -252,7 +252,10 @@ def test_a_node_that_cannot_be_given_back_on_ctrl_c_is_shown_with_its_reason(des
     next(run.iter_progress())
     desk.slurm.blind = 9
     (one,) = run.let_go()
-    assert (one.phase, one.left_drained) == (OrderPhase.LET_GO, desk.slurm.nodes[one.node].reason)
+    assert (one.phase, one.left_drained) == (
+        NodeOrderPhase.LET_GO,
+        desk.slurm.nodes[one.node].reason,
+    )
     assert "not given back: slurmctld does not answer" in one.text
 
 
@@ -261,7 +264,7 @@ def test_an_internal_error_is_shown_at_its_node_alone(desk, monkeypatch):
     taken = advance.advance_node_recovery
 
     def advances(rec, *facts):
-        if rec.node == broken and rec.phase is NodePhase.VACATED:
+        if rec.node == broken and rec.phase is NodeRecoveryPhase.VACATED:
             raise ZeroDivisionError("a bug")
         return taken(rec, *facts)
 
@@ -271,7 +274,7 @@ def test_an_internal_error_is_shown_at_its_node_alone(desk, monkeypatch):
     last = next(look for look in looks if sum(one.has_ended for one in look) == 1)
     found = {one.node: one for one in last}
     assert "ZeroDivisionError" in found[broken].text
-    assert found[sound].phase is OrderPhase.DONE
+    assert found[sound].phase is NodeOrderPhase.DONE
     monkeypatch.undo()
-    assert {one.phase for one in run.let_go()} == {OrderPhase.LET_GO, OrderPhase.DONE}
+    assert {one.phase for one in run.let_go()} == {NodeOrderPhase.LET_GO, NodeOrderPhase.DONE}
     assert not desk.slurm.nodes[broken].drained

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hpctl.clusters.fleet_reading import read_fleet
-from hpctl.clusters.node_lookup import resolve_nodes
+from hpctl.clusters.node_lookup import resolve_nodes_by_names
 from hpctl.clusters.node_order_plan import NodeOrderPlan, build_node_order_plan
 from hpctl.clusters.order_terms import NodeAction
 from tests.clusters.bed import CLUSTER, AwsBed
@@ -114,7 +114,7 @@ def play(bed: AwsBed, case: dict[str, Any]) -> tuple[list[str], list[str]]:
     order = make_plan(desk, NodeAction(verb), [desk.workers[n] for n in at], case)
     for replaced in case.get("replaced meanwhile", []):
         bed.emulator.start_unrequested_recovery(played.ids[desk.workers[replaced]])
-        bed.emulator.wait_until_in_service(CLUSTER, 60)
+        bed.emulator.wait_until_cluster_in_service(CLUSTER, 60)
     watch(desk, played)
     run = begin(desk, order, case)
     last: Any = ()
@@ -162,7 +162,7 @@ def make_plan(
         return desk.plan(verb, *names)
     fleet = read_fleet(desk.bed.aws, CLUSTER, details=False)
     return build_node_order_plan(
-        verb, fleet.description, resolve_nodes(fleet.rows, names), None, by="ana"
+        verb, fleet.description, resolve_nodes_by_names(fleet.rows, names), None, by="ana"
     )
 
 

@@ -5,16 +5,16 @@ import itertools
 import pytest
 from msgspec.structs import replace
 
-from hpctl.clusters.order_follow import DaemonOrderFollower
-from hpctl.clusters.order_progress import OrderPhase
-from hpctl.clusters.order_terms import NodeAction, OrderOptions
+from hpctl.clusters.order_follow import DaemonNodeOrderFollower
+from hpctl.clusters.order_progress import NodeOrderPhase
+from hpctl.clusters.order_terms import NodeAction, NodeOrderOptions
 from hpctl.engine.journal.events import NodeRecoveryOpened, SignalSeen, StepResolved, StepStarted
 from hpctl.engine.journal.state import EngineState
 from hpctl.engine.world import World
-from hpctl.toolkit.errors import Unavailable
+from hpctl.toolkit.errors import ServiceUnavailable
 from hpctl.vocabulary.assessment import Remedy, Urgency
 from hpctl.vocabulary.identity import BootId, InstanceId, NodeGeneration, NodeName
-from hpctl.vocabulary.node_recovery import NodeSignal
+from hpctl.vocabulary.node_recovery import NodeRecoverySignal
 from hpctl.vocabulary.outcome import Outcome
 from hpctl.vocabulary.policy import RecoveryPolicy
 from hpctl.vocabulary.recovery import StepKind
@@ -39,7 +39,7 @@ class Daemon:
             )
         )  # fmt: skip
 
-    def sees(self, *signals: NodeSignal, why: str = "seen") -> None:
+    def sees(self, *signals: NodeRecoverySignal, why: str = "seen") -> None:
         for signal in signals:
             self.state.fold(SignalSeen(self.desk.now(), self.rid, signal, why))
 
@@ -48,17 +48,17 @@ class Daemon:
         self.state.fold(StepStarted(at, self.rid, step, 1, self.old))
         self.state.fold(StepResolved(at, self.rid, step, 1, outcome))
 
-    def follow(self, refusals=None, **how) -> DaemonOrderFollower:
+    def follow(self, refusals=None, **how) -> DaemonNodeOrderFollower:
         order = self.desk.plan(NodeAction.REPLACE, self.name)
-        options = OrderOptions(every_s=2.0, **how)
-        return DaemonOrderFollower(order, refusals or {}, self.read, self.desk.ports(), options)
+        options = NodeOrderOptions(every_s=2.0, **how)
+        return DaemonNodeOrderFollower(order, refusals or {}, self.read, self.desk.ports(), options)
 
     def read(self) -> World:
         """The world as the daemon would serve it."""
         at = self.desk.now()
         try:
             return World(at, RecoveryPolicy(), self.state, slurm=self.desk.slurm.view())
-        except Unavailable as error:
+        except ServiceUnavailable as error:
             return World(at, RecoveryPolicy(), self.state, slurm_error=str(error))
 
 
@@ -73,22 +73,24 @@ def test_a_recovery_is_shown_in_the_words_of_an_order_until_it_has_ended(daemon,
     desk.slurm.run(7, daemon.name)
     looks = daemon.follow().iter_progress()
     (one,) = next(looks)
-    assert (one.phase, one.jobs) == (OrderPhase.JOBS, (7,))
+    assert (one.phase, one.jobs) == (NodeOrderPhase.JOBS, (7,))
     desk.slurm.end(7)
-    daemon.sees(NodeSignal.CORDON_SEEN, NodeSignal.JOBS_GONE)
+    daemon.sees(NodeRecoverySignal.CORDON_SEEN, NodeRecoverySignal.JOBS_GONE)
     daemon.orders(Outcome.accepted())
-    daemon.sees(NodeSignal.REMEDY_ACCEPTED)
-    assert next(looks)[0].phase is OrderPhase.ORDERED
+    daemon.sees(NodeRecoverySignal.REMEDY_ACCEPTED)
+    assert next(looks)[0].phase is NodeOrderPhase.ORDERED
     request = {"ClusterName": CLUSTER, "NodeIds": [daemon.old]}
     desk.bed.emulator.handle("BatchReplaceClusterNodes", request)
-    desk.bed.emulator.wait_until_in_service(CLUSTER, 60)
-    assert next(looks)[0].phase is OrderPhase.JOINING
+    desk.bed.emulator.wait_until_cluster_in_service(CLUSTER, 60)
+    assert next(looks)[0].phase is NodeOrderPhase.JOINING
     fresh = NodeGeneration(daemon.name, InstanceId(desk.bed.worker()), BootId("b"))
-    seen = SignalSeen(desk.now(), daemon.rid, NodeSignal.NEW_GENERATION_SEEN, "booted", fresh)
+    seen = SignalSeen(
+        desk.now(), daemon.rid, NodeRecoverySignal.NEW_GENERATION_SEEN, "booted", fresh
+    )
     daemon.state.fold(seen)
-    daemon.sees(NodeSignal.REJOINED, NodeSignal.RETURN_SEEN)
+    daemon.sees(NodeRecoverySignal.REJOINED, NodeRecoverySignal.RETURN_SEEN)
     (one,) = next(looks)
-    assert (one.phase, one.new_instance_id) == (OrderPhase.DONE, desk.bed.worker())
+    assert (one.phase, one.new_instance_id) == (NodeOrderPhase.DONE, desk.bed.worker())
     assert one.left_drained == ""
     assert next(looks, None) is None
 
@@ -97,9 +99,9 @@ def test_an_order_whose_recovery_is_not_seen_yet_has_not_ended(desk):
     daemon = Daemon(desk)
     looks = daemon.follow().iter_progress()
     (one,) = next(looks)
-    assert (one.phase, "not seen yet" in one.text) == (OrderPhase.JOBS, True)
+    assert (one.phase, "not seen yet" in one.text) == (NodeOrderPhase.JOBS, True)
     daemon.opens()
-    daemon.sees(NodeSignal.CORDON_SEEN)
+    daemon.sees(NodeRecoverySignal.CORDON_SEEN)
     assert next(looks)[0].text == ""
 
 
@@ -112,22 +114,22 @@ def test_slurm_that_the_daemon_cannot_read_is_said(daemon, desk):
 
 
 def test_an_escalation_is_a_failure_with_the_reason_that_stays(daemon):
-    daemon.sees(NodeSignal.CORDON_SEEN, NodeSignal.JOBS_GONE)
+    daemon.sees(NodeRecoverySignal.CORDON_SEEN, NodeRecoverySignal.JOBS_GONE)
     daemon.orders(Outcome.rejected("ValidationException", "no such cluster"))
-    daemon.sees(NodeSignal.NEEDS_HUMAN, why="cannot replace it")
+    daemon.sees(NodeRecoverySignal.NEEDS_HUMAN, why="cannot replace it")
     (one,) = [*daemon.follow().iter_progress()][-1]
     assert (one.phase, one.code, one.text) == (
-        OrderPhase.REFUSED, "ValidationException", "no such cluster",
+        NodeOrderPhase.REFUSED, "ValidationException", "no such cluster",
     )  # fmt: skip
 
 
 def test_a_deadline_is_a_failure_and_the_node_stays_drained(daemon):
-    daemon.sees(NodeSignal.CORDON_SEEN, NodeSignal.JOBS_GONE)
+    daemon.sees(NodeRecoverySignal.CORDON_SEEN, NodeRecoverySignal.JOBS_GONE)
     daemon.orders(Outcome.accepted())
-    daemon.sees(NodeSignal.REMEDY_ACCEPTED)
-    daemon.sees(NodeSignal.DEADLINE, why="remedying for too long")
+    daemon.sees(NodeRecoverySignal.REMEDY_ACCEPTED)
+    daemon.sees(NodeRecoverySignal.DEADLINE, why="remedying for too long")
     (one,) = [*daemon.follow().iter_progress()][-1]
-    assert (one.phase, one.text) == (OrderPhase.FAILED, "remedying for too long")
+    assert (one.phase, one.text) == (NodeOrderPhase.FAILED, "remedying for too long")
     assert one.left_drained.startswith("hpctl:n-1 ")
 
 
@@ -136,29 +138,32 @@ def test_ctrl_c_leaves_the_order_to_the_daemon(daemon, desk):
     follow = daemon.follow()
     next(follow.iter_progress())
     (one,) = follow.let_go()
-    assert one.phase is OrderPhase.LEFT
+    assert one.phase is NodeOrderPhase.LEFT
     assert desk.slurm.updates == []
 
 
 def test_what_the_daemon_refuses_is_said_in_its_words(daemon):
     refusals = {daemon.name: "held by foreign_drain: drained by bob"}
     (one,) = [*daemon.follow(refusals).iter_progress()][-1]
-    assert (one.phase, one.text) == (OrderPhase.REFUSED, "held by foreign_drain: drained by bob")
+    assert (one.phase, one.text) == (
+        NodeOrderPhase.REFUSED,
+        "held by foreign_drain: drained by bob",
+    )
 
 
 def test_the_time_that_the_command_waits_is_the_commands_own(daemon):
-    daemon.sees(NodeSignal.CORDON_SEEN, NodeSignal.JOBS_GONE)
+    daemon.sees(NodeRecoverySignal.CORDON_SEEN, NodeRecoverySignal.JOBS_GONE)
     daemon.orders(Outcome.accepted())
-    daemon.sees(NodeSignal.REMEDY_ACCEPTED)
+    daemon.sees(NodeRecoverySignal.REMEDY_ACCEPTED)
     (one,) = [*itertools.islice(daemon.follow(timeout_s=5.0).iter_progress(), 20)][-1]
-    assert (one.phase, one.text) == (OrderPhase.LEFT, "not back after 5 s")
+    assert (one.phase, one.text) == (NodeOrderPhase.LEFT, "not back after 5 s")
 
 
 def test_an_earlier_recovery_of_the_node_is_not_followed(daemon, desk):
-    daemon.sees(NodeSignal.OPERATOR_CANCELLED)
+    daemon.sees(NodeRecoverySignal.OPERATOR_CANCELLED)
     daemon.rid = "n-2"
     daemon.opens()
     desk.slurm.run(7, daemon.name)
     (one,) = next(daemon.follow().iter_progress())
-    assert one.phase is OrderPhase.JOBS
+    assert one.phase is NodeOrderPhase.JOBS
     assert replace(one, jobs=()).text == ""

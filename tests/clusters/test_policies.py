@@ -69,12 +69,12 @@ def test_every_operation_that_is_called_has_a_row_and_no_other(who: str) -> None
     assert rows <= calls.keys()
 
 
-def granted(statements: tuple[iam_policies.PolicyStatement, ...]) -> dict[str, tuple[str, ...]]:
+def granted(statements: tuple[iam_policies.IamPolicyStatement, ...]) -> dict[str, tuple[str, ...]]:
     return {action: one.resources for one in statements for action in one.actions}
 
 
 def test_a_policy_is_narrowed_to_what_is_named() -> None:
-    to = iam_policies.make_policy_scope(
+    to = iam_policies.make_iam_policy_scope(
         cluster=ARN, bucket="s3://sagemaker-ours/scripts", role="hyperpod"
     )
     found = granted(iam_policies.list_operator_statements(to))
@@ -92,14 +92,14 @@ def test_a_policy_is_narrowed_to_what_is_named() -> None:
 
 def test_the_daemon_may_do_nothing_but_to_its_cluster() -> None:
     found = granted(
-        iam_policies.list_head_node_statements(iam_policies.make_policy_scope(cluster=ARN))
+        iam_policies.list_head_node_statements(iam_policies.make_iam_policy_scope(cluster=ARN))
     )
     assert set(found.values()) == {(ARN,)}
     assert all(action.startswith("sagemaker:") for action in found)
 
 
 def test_evidence_in_s3_is_written_by_nodes_and_read_by_heads() -> None:
-    to = iam_policies.make_policy_scope(cluster=ARN, evidence="s3://ours/hpctl/evidence/")
+    to = iam_policies.make_iam_policy_scope(cluster=ARN, evidence="s3://ours/hpctl/evidence/")
     objects = ("arn:aws:s3:::ours/hpctl/evidence/*",)
     head, node = (
         granted(iam_policies.list_head_node_statements(to)),
@@ -108,7 +108,7 @@ def test_evidence_in_s3_is_written_by_nodes_and_read_by_heads() -> None:
     assert (head["s3:GetObject"], head["s3:DeleteObject"]) == (objects, objects)
     assert head["s3:ListBucket"] == ("arn:aws:s3:::ours",)
     assert node["s3:PutObject"] == objects
-    to = iam_policies.make_policy_scope(cluster=ARN, evidence="/fsx/hpctl/evidence")
+    to = iam_policies.make_iam_policy_scope(cluster=ARN, evidence="/fsx/hpctl/evidence")
     both = (
         *iam_policies.list_head_node_statements(to),
         *iam_policies.list_execution_role_statements(to),
@@ -119,7 +119,7 @@ def test_evidence_in_s3_is_written_by_nodes_and_read_by_heads() -> None:
 def test_roles_are_passed_to_sagemaker_alone() -> None:
     passing = [
         s
-        for s in iam_policies.list_operator_statements(iam_policies.PolicyScope())
+        for s in iam_policies.list_operator_statements(iam_policies.IamPolicyScope())
         if "iam:PassRole" in s.actions
     ]
     assert [s.condition for s in passing] == [
@@ -130,7 +130,9 @@ def test_roles_are_passed_to_sagemaker_alone() -> None:
 @pytest.mark.parametrize("who", iam_policies.PERSONAS)
 def test_a_policy_is_one_that_iam_takes(who: str) -> None:
     text = json.dumps(
-        iam_policies.make_policy(iam_policies.PERSONAS[who](iam_policies.PolicyScope()))
+        iam_policies.make_iam_policy_document(
+            iam_policies.PERSONAS[who](iam_policies.IamPolicyScope())
+        )
     )
     document = json.loads(text)
     assert document["Version"] == "2012-10-17"
@@ -145,7 +147,7 @@ def test_the_operator_may_start_the_sessions_that_ssh_starts() -> None:
     from hpctl.clusters.commands.ssh import DOCUMENT
 
     allowed = granted(
-        iam_policies.list_operator_statements(iam_policies.make_policy_scope(cluster=ARN))
+        iam_policies.list_operator_statements(iam_policies.make_iam_policy_scope(cluster=ARN))
     )["ssm:StartSession"]
     assert ARN in allowed
     assert any(arn.endswith(f"document/{DOCUMENT}") for arn in allowed)

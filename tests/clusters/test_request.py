@@ -6,9 +6,9 @@ from typing import get_args
 import pytest
 
 from hpctl.clusters import request as provisioning
-from hpctl.clusters.request import LEFT_TO_RAW, make_create_request
-from hpctl.clusters.spec import build_spec, field_types
-from hpctl.clusters.spec.reading import find_broken_rules
+from hpctl.clusters.request import LEFT_TO_RAW, make_create_cluster_request
+from hpctl.clusters.spec import build_cluster_spec, field_types
+from hpctl.clusters.spec.reading import find_spec_rule_violations
 from hpctl.sandbox.emulator import HyperPodEmulator, NullMachineBackend
 from hpctl.sandbox.emulator.faults import ApiError
 from tests.clusters.api_model import FILES, files, model, paths, said, shape
@@ -23,7 +23,9 @@ def left(path: str) -> bool:
 
 def test_every_field_of_create_cluster_is_mapped_or_left_to_raw_for_a_reason() -> None:
     takes = {path for path in paths(shape("CreateCluster")) if not left(path)}
-    reached = {path for spec in files().values() for path in said(make_create_request(spec))}
+    reached = {
+        path for spec in files().values() for path in said(make_create_cluster_request(spec))
+    }
     assert takes - reached == set()
     assert reached - takes == set()
 
@@ -74,10 +76,10 @@ def test_what_the_rules_refuse_the_service_refuses(
     emulator: HyperPodEmulator, mixture: Mixture
 ) -> None:
     listed = {"name": "mixture", **mixture.top, "instance_groups": mixture.groups}
-    spec = build_spec(listed, "the test")
-    assert list(find_broken_rules(spec))
+    spec = build_cluster_spec(listed, "the test")
+    assert list(find_spec_rule_violations(spec))
     with pytest.raises(ApiError) as refused:
-        emulator.create(make_create_request(spec))
+        emulator.create(make_create_cluster_request(spec))
     assert refused.value.code == "ValidationException"
 
 

@@ -99,7 +99,7 @@ class Stage:
                 "1 check of the cluster file cluster.yaml failed, so nothing was created or changed"
             )
 
-        self.shell.patch.setattr("hpctl.clusters.commands.validate.validate_or_exit", fail)
+        self.shell.patch.setattr("hpctl.clusters.commands.validate.validate_spec_or_exit", fail)
 
     def do_jobs(self, jobs: Mapping[int, list[int]]) -> None:
         """Be on the head node, with these jobs on the nodes of these numbers."""
@@ -289,9 +289,11 @@ def test_scene(name: str, steps: list[Any], on: str, request) -> None:
     bed = shell.bed
     handlers = dict(bed.emulator.handlers)
     aws = Account(bed.aws, bed.s3) if isinstance(bed, LegacyBed) else bed.aws
-    shell.patch.setattr("hpctl.engine.adapters.open_aws_account", lambda *_: aws)
+    shell.patch.setattr("hpctl.engine.adapters.make_aws_account_client", lambda *_: aws)
     for place in ("context", "capacity"):
-        shell.patch.setattr(f"hpctl.clusters.commands.{place}.open_aws", lambda *_: aws)
+        shell.patch.setattr(
+            f"hpctl.clusters.commands.{place}.make_aws_client_for_command", lambda *_: aws
+        )
     if isinstance(bed, LegacyBed):
         played = bed.s3
     stage = Stage(shell, played)

@@ -3,8 +3,8 @@
 import jsonschema
 import pytest
 
-from hpctl.clusters.spec import SpecError, parse_spec
-from hpctl.clusters.spec.schema import make_json_schema
+from hpctl.clusters.spec import ClusterSpecError, parse_cluster_spec_yaml
+from hpctl.clusters.spec.schema import make_cluster_spec_json_schema
 from tests.clusters.api_model import FILES
 from tests.clusters.mixtures import GPU, HEAD, MIXTURES, Mixture, cluster
 
@@ -12,8 +12,8 @@ pytestmark = pytest.mark.integration
 
 
 def problems(text: str) -> list[str]:
-    with pytest.raises(SpecError) as caught:
-        parse_spec(text)
+    with pytest.raises(ClusterSpecError) as caught:
+        parse_cluster_spec_yaml(text)
     return list(caught.value.problems)
 
 
@@ -99,12 +99,12 @@ def test_editors_find_nothing_wrong_with_the_samples(path):
         schedule = one.get("auto_patch", {}).get("patch_schedule")
         if schedule:
             schedule["next_patch_date"] = schedule["next_patch_date"].isoformat()
-    jsonschema.Draft202012Validator.check_schema(make_json_schema())
-    jsonschema.validate(data, make_json_schema())
+    jsonschema.Draft202012Validator.check_schema(make_cluster_spec_json_schema())
+    jsonschema.validate(data, make_cluster_spec_json_schema())
 
 
 def test_editors_see_a_misspelled_key_and_a_bad_name() -> None:
-    validator = jsonschema.Draft202012Validator(make_json_schema())
+    validator = jsonschema.Draft202012Validator(make_cluster_spec_json_schema())
     bad = {"name": "a_", "nodes": 3, "instance_groups": []}
     assert {error.validator for error in validator.iter_errors(bad)} == {
         "pattern", "additionalProperties", "minItems",

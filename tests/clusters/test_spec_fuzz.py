@@ -8,8 +8,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpctl.clusters.request import make_create_request
-from hpctl.clusters.spec import ClusterSpec, SpecError, parse_spec
+from hpctl.clusters.request import make_create_cluster_request
+from hpctl.clusters.spec import ClusterSpec, ClusterSpecError, parse_cluster_spec_yaml
 from tests.clusters.api_model import FILES, complaints
 from tests.tables import table
 
@@ -72,8 +72,8 @@ def parsed(text: str) -> ClusterSpec | None:
     """The spec, or None where there are problems, each in a line."""
     problems: tuple[str, ...] = ()
     try:
-        return parse_spec(text)
-    except SpecError as error:
+        return parse_cluster_spec_yaml(text)
+    except ClusterSpecError as error:
         problems = error.problems
     assert problems
     assert all(problem.isprintable() for problem in problems)
@@ -85,7 +85,7 @@ def parsed(text: str) -> ClusterSpec | None:
 def test_a_damaged_file_is_a_spec_or_a_list_of_problems(text: str) -> None:
     spec = parsed(text)
     if spec is not None and not any([spec.raw, *(group.raw for group in spec.groups)]):
-        assert complaints(make_create_request(spec)) == ""
+        assert complaints(make_create_cluster_request(spec)) == ""
 
 
 @settings(max_examples=40, deadline=None)

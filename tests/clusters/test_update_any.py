@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from hpctl.clusters import apply
-from hpctl.clusters.apply import PollSchedule, require_cluster
-from hpctl.clusters.diff import DiffKind, diff_cluster
+from hpctl.clusters.apply import PollSchedule, describe_existing_cluster
+from hpctl.clusters.diff import SpecChangeKind, diff_request_with_cluster
 from hpctl.clusters.fleet_reading import read_node_rows
-from hpctl.clusters.order_call import choose_node_id
-from hpctl.clusters.request import make_create_request
+from hpctl.clusters.order_call import choose_node_id_for_api_call
+from hpctl.clusters.request import make_create_cluster_request
 from tests.clusters.any_spec import specs
 from tests.examples import examples
 
@@ -56,20 +56,26 @@ def changed(request, how):
 def test_an_update_leaves_only_what_goes_by_name(bed, spec, how):
     emulator, aws = bed.emulator, bed.aws
     emulator.world.clusters.clear()
-    before = make_create_request(small(spec))
+    before = make_create_cluster_request(small(spec))
     name = before["ClusterName"]
     emulator.create(before)
-    emulator.wait_until_in_service(name, 20)
+    emulator.wait_until_cluster_in_service(name, 20)
     wanted = changed(before, how)
-    found = require_cluster(aws, name)
-    plan = apply.plan_cluster_update(wanted, found, diff_cluster(wanted, found))
+    found = describe_existing_cluster(aws, name)
+    plan = apply.plan_cluster_update(wanted, found, diff_request_with_cluster(wanted, found))
     apply.apply_cluster_update(aws, replace(plan, tags_set={}, tags_gone=()), PATIENCE)
-    emulator.wait_until_in_service(name, 20)
-    found = require_cluster(aws, name)
+    emulator.wait_until_cluster_in_service(name, 20)
+    found = describe_existing_cluster(aws, name)
     counts = {g["InstanceGroupName"]: g["TargetCount"] for g in found["InstanceGroups"]}
     assert counts == {**plan.before, **plan.targets}
-    assert {change.kind for change in diff_cluster(wanted, found).changes} <= {DiffKind.DESTROY}
+    assert {change.kind for change in diff_request_with_cluster(wanted, found).changes} <= {
+        SpecChangeKind.DESTROY
+    }
     apply.delete_instance_groups(
-        aws, name, plan.leaving, PATIENCE, {choose_node_id(r) for r in read_node_rows(aws, name)}
+        aws,
+        name,
+        plan.leaving,
+        PATIENCE,
+        {choose_node_id_for_api_call(r) for r in read_node_rows(aws, name)},
     )
-    emulator.wait_until_in_service(name, 20)
+    emulator.wait_until_cluster_in_service(name, 20)

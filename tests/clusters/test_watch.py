@@ -10,7 +10,12 @@ from moto.server import ThreadedMotoServer
 from msgspec.structs import replace
 
 from hpctl.clusters import failures, progress
-from hpctl.clusters.progress import ClusterProgress, GroupProgress, NodeProgress, WaitState
+from hpctl.clusters.progress import (
+    ClusterProgress,
+    ClusterWaitState,
+    InstanceGroupProgress,
+    NodeProgress,
+)
 from hpctl.clusters.watch import watch_cluster
 from hpctl.sagemaker.failure_causes import (
     InstancePlacement,
@@ -20,7 +25,7 @@ from hpctl.sagemaker.failure_causes import (
 )
 from hpctl.sandbox.emulator.launch import NO_CAPACITY
 from hpctl.toolkit.compat import UTC
-from hpctl.toolkit.errors import Unavailable
+from hpctl.toolkit.errors import ServiceUnavailable
 from tests.clusters.bed import CLUSTER, REGION, AwsBed
 from tests.sagemaker.contract.beds import add
 
@@ -71,8 +76,8 @@ def write(logs, group: str, stream: str, *lines: str) -> None:
 
 
 def test_a_deletion_that_was_not_ordered_is_not_waited_for(bed):
-    last = followed(bed, progress.evaluate_deletion_progress, every_s=30.0)[-1]
-    assert (last.verdict, last.waited_s) == (WaitState.FAILED, progress.LAG_S)
+    last = followed(bed, progress.evaluate_cluster_deletion_progress, every_s=30.0)[-1]
+    assert (last.verdict, last.waited_s) == (ClusterWaitState.FAILED, progress.LAG_S)
     assert "its deletion was not ordered" in last.why
 
 
@@ -81,9 +86,9 @@ def test_a_failed_script_is_reported_by_node_step_and_line(logs):
     try:
         bed.machines.fail_boot.add("workers-3")
         add(bed.emulator, CLUSTER)
-        first = followed(bed, progress.build_service_wait_condition(patience_s=30.0))[-1]
+        first = followed(bed, progress.build_in_service_wait_condition(patience_s=30.0))[-1]
         [node] = first.failed_nodes
-        assert first.verdict is WaitState.FAILED
+        assert first.verdict is ClusterWaitState.FAILED
         assert node.trouble.unread == "the log has not reached CloudWatch Logs (yet)"
         group, _, stream = node.trouble.log.partition(" ")
         assert group == f"/aws/sagemaker/Clusters/{CLUSTER}/{first.arn.rpartition('/')[2]}"
@@ -97,7 +102,7 @@ def test_a_failed_script_is_reported_by_node_step_and_line(logs):
             "[SageMaker] Lifecycle script failed with exit code 1",
         )
         answer = (
-            followed(bed, progress.build_service_wait_condition(patience_s=30.0))[-1]
+            followed(bed, progress.build_in_service_wait_condition(patience_s=30.0))[-1]
             .failed_nodes[0]
             .trouble
         )
@@ -127,9 +132,9 @@ def starved(bed: AwsBed, subnet: str, **more) -> str:
         **more,
     }
     bed.emulator.handle("UpdateCluster", {"ClusterName": CLUSTER, "InstanceGroups": [group]})
-    last = followed(bed, progress.build_service_wait_condition(patience_s=60.0))[-1]
+    last = followed(bed, progress.build_in_service_wait_condition(patience_s=60.0))[-1]
     [node] = last.failures
-    assert last.verdict is WaitState.FAILED
+    assert last.verdict is ClusterWaitState.FAILED
     assert node.trouble.cause is NodeFailureKind.CAPACITY
     return f"{node.trouble.meaning}. {node.trouble.fix}"
 
@@ -156,8 +161,8 @@ def test_a_node_that_is_tried_forever_does_not_keep_a_wait_forever():
     try:
         bed.machines.fail_boot.add("workers-2")
         add(bed.emulator, CLUSTER)
-        looks = followed(bed, progress.build_service_wait_condition(patience_s=60.0))
-        assert looks[-1].verdict is WaitState.FAILED
+        looks = followed(bed, progress.build_in_service_wait_condition(patience_s=60.0))
+        assert looks[-1].verdict is ClusterWaitState.FAILED
         assert looks[-1].waited_s < 200.0
     finally:
         bed.close()
@@ -166,7 +171,7 @@ def test_a_node_that_is_tried_forever_does_not_keep_a_wait_forever():
 def test_a_deadline_ends_a_wait_and_is_kept_to_the_second(bed):
     last = followed(bed, lambda _: progress.WAITING, timeout_s=25.0, every_s=10.0)
     assert [look.waited_s for look in last] == [0.0, 10.0, 20.0, 25.0]
-    assert last[-1].verdict is WaitState.DEADLINE
+    assert last[-1].verdict is ClusterWaitState.DEADLINE
 
 
 def look(status: str = "InService", current: int = 2, target: int = 2, **more) -> ClusterProgress:
@@ -177,7 +182,7 @@ def look(status: str = "InService", current: int = 2, target: int = 2, **more) -
     again = more.pop("again", ())
     return ClusterProgress(
         cluster=CLUSTER, status=status, at=START,
-        groups=(GroupProgress("workers", ("ml.p5.48xlarge",), status, current, target),),
+        groups=(InstanceGroupProgress("workers", ("ml.p5.48xlarge",), status, current, target),),
         nodes=tuple(made),
         failures=tuple(node for node in made if node.has_failed or node.instance_id in again),
         seen=frozenset({status, *more.pop("seen", ())}), **more,
@@ -187,27 +192,30 @@ def look(status: str = "InService", current: int = 2, target: int = 2, **more) -
 @pytest.mark.parametrize(
     ("seen", "verdict"),
     [
-        (look(), WaitState.REACHED), (look(current=1), WaitState.WAITING),
-        (look(nodes=["Running", "DeepHealthCheckInProgress"]), WaitState.WAITING),
-        (look("Creating", 0), WaitState.WAITING), (look("Updating"), WaitState.WAITING),
-        (look("Failed", failure="why"), WaitState.FAILED), (look("Deleting"), WaitState.FAILED),
-        (look("Deleted", 0, 0), WaitState.WAITING),
-        (look("Deleted", 0, 0, seen=["InService"]), WaitState.FAILED),
-        (look("Deleted", 0, 0, waited_s=200.0), WaitState.FAILED),
-        (look(seen=["Updating", "RollingBack"], failure="why"), WaitState.FAILED),
-        (look(target=3, current=3), WaitState.WAITING),
-        (look(target=3, current=3, waited_s=200.0), WaitState.FAILED),
-        (look(current=1, nodes=["Running", "Failure"]), WaitState.WAITING),
-        (look(current=1, nodes=["Running", "Failure"], still_s=1000.0), WaitState.FAILED),
-        (look(current=1, nodes=["Pending", "Failure"], still_s=1000.0), WaitState.WAITING),
+        (look(), ClusterWaitState.REACHED),
+        (look(current=1), ClusterWaitState.WAITING),
+        (look(nodes=["Running", "DeepHealthCheckInProgress"]), ClusterWaitState.WAITING),
+        (look("Creating", 0), ClusterWaitState.WAITING),
+        (look("Updating"), ClusterWaitState.WAITING),
+        (look("Failed", failure="why"), ClusterWaitState.FAILED),
+        (look("Deleting"), ClusterWaitState.FAILED),
+        (look("Deleted", 0, 0), ClusterWaitState.WAITING),
+        (look("Deleted", 0, 0, seen=["InService"]), ClusterWaitState.FAILED),
+        (look("Deleted", 0, 0, waited_s=200.0), ClusterWaitState.FAILED),
+        (look(seen=["Updating", "RollingBack"], failure="why"), ClusterWaitState.FAILED),
+        (look(target=3, current=3), ClusterWaitState.WAITING),
+        (look(target=3, current=3, waited_s=200.0), ClusterWaitState.FAILED),
+        (look(current=1, nodes=["Running", "Failure"]), ClusterWaitState.WAITING),
+        (look(current=1, nodes=["Running", "Failure"], still_s=1000.0), ClusterWaitState.FAILED),
+        (look(current=1, nodes=["Pending", "Failure"], still_s=1000.0), ClusterWaitState.WAITING),
         (
             look(current=1, nodes=["Running", "Pending"], again=["i-1"], still_s=1000.0),
-            WaitState.FAILED,
+            ClusterWaitState.FAILED,
         ),
     ],
-)  # fmt: skip
+)
 def test_when_a_cluster_is_in_service(seen, verdict):
-    assert progress.build_service_wait_condition({"workers": 2})(seen)[0] is verdict
+    assert progress.build_in_service_wait_condition({"workers": 2})(seen)[0] is verdict
 
 
 @pytest.mark.parametrize(
@@ -262,7 +270,7 @@ def test_a_shortage_is_reported_by_where_the_instances_should_come_from(where, t
     ],
 )
 def test_the_line_that_tells_most_is_picked(lines, step, line):
-    found = failures.find_failed_line(lines)
+    found = failures.find_lifecycle_failure_log_line(lines)
     assert (found.step, found.line) == (step, line)
     assert (found.unread == "the log is empty") is (not lines)
 
@@ -273,13 +281,13 @@ def test_a_look_that_fails_is_reported_and_the_wait_continues(bed, monkeypatch):
 
     def second_fails(operation: str, **request):
         if next(asked) == 2:
-            raise Unavailable("no answer")
+            raise ServiceUnavailable("no answer")
         return read(operation, **request)
 
     monkeypatch.setattr(
         type(sagemaker), "read", lambda _self, *args, **kw: second_fails(*args, **kw)
     )
-    verdicts = iter([(WaitState.WAITING, ""), (WaitState.REACHED, "")])
+    verdicts = iter([(ClusterWaitState.WAITING, ""), (ClusterWaitState.REACHED, "")])
     looks = followed(bed, lambda _: next(verdicts))
     assert [look.unread for look in looks] == ["", "no answer", ""]
     assert looks[1].nodes == looks[0].nodes

@@ -11,15 +11,15 @@ from typing import Any
 import yaml
 
 from hpctl.engine.adapters import open_journal_reader
-from hpctl.engine.journal.rows import DaemonInfo
+from hpctl.engine.journal.rows import DaemonLeaseInfo
 from hpctl.engine.world_reader import read_world_once
-from hpctl.faults.hma_marks import find_hma_mark
+from hpctl.faults.hma_marks import find_hma_reason_mark
 from hpctl.sandbox.api import Sandbox
 from hpctl.toolkit.compat import UTC
-from hpctl.toolkit.errors import Unavailable
+from hpctl.toolkit.errors import ServiceUnavailable
 from hpctl.vocabulary.job_recovery import JobRecovery
 from hpctl.vocabulary.node_recovery import NodeRecovery
-from hpctl.vocabulary.reason import parse_reason_owner
+from hpctl.vocabulary.reason import parse_recovery_id_from_reason
 from tests.left_behind import left_behind
 from tests.live import EAGER, FAST, Live, until
 from tests.process import room
@@ -125,7 +125,7 @@ class Chaos(Live):
         calls = self.asked(instance, operation)
         return sum(instance in ((c["response"] or {}).get("Successful") or ()) for c in calls)
 
-    def daemon(self) -> DaemonInfo:
+    def daemon(self) -> DaemonLeaseInfo:
         store = open_journal_reader(self.config)
         try:
             info = store.daemon()
@@ -196,8 +196,8 @@ class Chaos(Live):
         """A node is closed only by a recovery that has not given it back, or by somebody else."""
         state = self.state()
         for name, node in self.scheduler.view().nodes.items():
-            assert not find_hma_mark(node), f"{name} is left with HyperPod's mark"
-            owner = parse_reason_owner(node.reason) if node.closed else None
+            assert not find_hma_reason_mark(node), f"{name} is left with HyperPod's mark"
+            owner = parse_recovery_id_from_reason(node.reason) if node.closed else None
             if owner is not None:
                 assert state.nodes[owner].node == name
                 assert state.nodes[owner].phase in ("escalated", "cancelled"), name
@@ -235,6 +235,8 @@ def stays(test, for_s: float, what: str) -> None:
     """Something must hold all the time for a while."""
     limit = time.monotonic() + for_s
     while time.monotonic() < limit:
-        with suppress(Unavailable):  # a slurmctld that did not answer in time says nothing of it
+        with suppress(
+            ServiceUnavailable
+        ):  # a slurmctld that did not answer in time says nothing of it
             assert test(), what
         time.sleep(0.2)

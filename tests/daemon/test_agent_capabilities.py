@@ -18,8 +18,8 @@ FEATURES = {
     # Results of acceptance tests are written by the daemon's user.
     "CAP_CHOWN": """
 from hpctl.nodes.acceptance import result
-result.list_trusted_uids = lambda: {0, 65534}
-result.ResultInbox(place / "spool").prepare()
+result.list_trusted_head_node_uids = lambda: {0, 65534}
+result.AcceptanceResultInbox(place / "spool").prepare()
 folder = place / "spool" / result.FOLDER
 assert folder.stat().st_uid == 65534, folder.stat()
 """,

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from hpctl.daemon.cloud_pace import CloudReadInterval
+from hpctl.daemon.cloud_pace import CloudPollIntervalController
 from hpctl.engine.cloud_watch import CloudPoller
 from hpctl.engine.config import Config
 from hpctl.engine.journal.events import GateBlocked, HoldLifted
@@ -31,7 +31,7 @@ class Readings:
 def test_what_the_clouds_last_reading_holds_has_it_read_again(gate, busy):
     live, state, readings = LiveConfig(Config()), EngineState(), Readings()
     cloud: Any = readings
-    pace = CloudReadInterval(live, cloud)
+    pace = CloudPollIntervalController(live, cloud)
     state.fold(GateBlocked(NOW, "n1", gate, "the service calls i-1 Pending", "xid-79", False))
     pace.follow(state)
     cluster = live.config.cluster
@@ -43,5 +43,5 @@ def test_what_the_clouds_last_reading_holds_has_it_read_again(gate, busy):
 
 def test_the_interval_is_the_one_of_the_configuration_in_force():
     cloud, live = CloudPoller(NoProvider(), lambda: None, 3600), LiveConfig(Config())
-    CloudReadInterval(live, cloud).follow(EngineState())
+    CloudPollIntervalController(live, cloud).follow(EngineState())
     assert cloud.interval_s == live.config.cluster.poll_s

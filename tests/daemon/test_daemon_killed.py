@@ -4,12 +4,12 @@ import time
 
 import pytest
 
-from hpctl.vocabulary.node_recovery import ENDS, NodePhase
+from hpctl.vocabulary.node_recovery import ENDS, NodeRecoveryPhase
 from tests.live import EAGER, FAST, Live, until
 
 pytestmark = [pytest.mark.integration, pytest.mark.slurm, pytest.mark.nightly]
 # A phase that lasts long enough to be hit: the daemon is killed the moment it is journaled.
-PHASES = [p for p in NodePhase if p not in ENDS]
+PHASES = [p for p in NodeRecoveryPhase if p not in ENDS]
 SLOW = {**FAST, "node": {**FAST["node"], "verify_healthy_s": 3.0}}
 
 

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from hpctl.cli import main as program
-from hpctl.slurm.run import SlurmRunner
+from hpctl.slurm.run import SlurmCommandRunner
 
 pytestmark = pytest.mark.integration
 
@@ -71,4 +71,4 @@ def test_slurm_is_found_where_hyperpod_has_it(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["hpctl", "--version"])
     with pytest.raises(SystemExit):
         program.main()
-    assert SlurmRunner().run("scontrol-of-hyperpod").text == "slurm 24.11.5\n"
+    assert SlurmCommandRunner().run("scontrol-of-hyperpod").text == "slurm 24.11.5\n"

@@ -5,7 +5,7 @@ from datetime import datetime
 import pytest
 
 from hpctl.vocabulary.node_recovery import NodeRecovery
-from hpctl.vocabulary.recovery import StepKind, find_last_step
+from hpctl.vocabulary.recovery import StepKind, find_last_step_attempt
 from tests.daemon.chaos import Chaos, cluster
 from tests.live import until
 
@@ -22,7 +22,7 @@ def live():
 
 def return_time(rec: NodeRecovery) -> datetime:
     """When the order to give a node back was sent."""
-    returned = find_last_step(rec.steps, StepKind.RETURN)
+    returned = find_last_step_attempt(rec.steps, StepKind.RETURN)
     assert returned is not None, rec.steps
     return returned.started
 

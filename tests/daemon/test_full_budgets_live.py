@@ -14,7 +14,7 @@ from hpctl.engine.remedies import find_remedy_start
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.node_recovery import NodeRecovery
-from hpctl.vocabulary.recovery import StepKind, find_last_step
+from hpctl.vocabulary.recovery import StepKind, find_last_step_attempt
 from tests.daemon.chaos import Chaos, cluster
 from tests.live import until
 
@@ -102,7 +102,9 @@ class Soak:
         after, early = [], []
         for rec in self.live.node_recoveries():
             line = max(at for node, at in self.lines if node == rec.node and at <= rec.opened)
-            drain, back = (find_last_step(rec.steps, k) for k in (StepKind.DRAIN, StepKind.RETURN))
+            drain, back = (
+                find_last_step_attempt(rec.steps, k) for k in (StepKind.DRAIN, StepKind.RETURN)
+            )
             assert drain is not None, rec
             assert drain.resolved is not None, rec
             assert back is not None, rec

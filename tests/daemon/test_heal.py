@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from hpctl.vocabulary.recovery import StepKind, find_last_step
+from hpctl.vocabulary.recovery import StepKind, find_last_step_attempt
 from tests.daemon.chaos import Chaos, cluster, stays
 from tests.live import SLEEPER, until
 
@@ -86,7 +86,7 @@ def test_two_nodes_of_a_job_fail_at_once(live: Chaos) -> None:
     assert [r.phase for r in live.of_job(job)] == ["resumed"]
     for victim in victims:
         live.returned(victim)
-    downs = [find_last_step(r.steps, StepKind.DOWN) for v in victims for r in live.of(v)]
+    downs = [find_last_step_attempt(r.steps, StepKind.DOWN) for v in victims for r in live.of(v)]
     assert len([step for step in downs if step]) == 1
 
 
@@ -112,7 +112,7 @@ def test_a_lost_reply_earns_no_second_replacement(live: Chaos) -> None:
     before = live.instance(victim)
     live.sandbox.inject_api("drop-reply")
     live.xid(victim)
-    assert find_last_step(live.returned(victim).steps, StepKind.REPLACE) is not None
+    assert find_last_step_attempt(live.returned(victim).steps, StepKind.REPLACE) is not None
     assert live.accepted(before) == 1
     fresh = live.instance(victim)
     assert fresh != before

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from hpctl.daemon.health import Housekeeping, InconsistencyLog
+from hpctl.daemon.health import DaemonHousekeeping, InconsistentStateLogger
 from hpctl.engine.config import Config
 from hpctl.engine.live_config import LiveConfig
-from hpctl.vocabulary.isolation import InconsistentState
+from hpctl.vocabulary.isolation import ItemProcessingFailure
 
 
 class Part:
@@ -28,7 +28,7 @@ class Head:
         here: Any = self
         self.told: list[dict[str, str]] = []
         named = dict(zip(("slurm", "page"), self.parts, strict=True))
-        self.keeping = Housekeeping(
+        self.keeping = DaemonHousekeeping(
             LiveConfig(Config()), here, here, named, on_troubles=(self.told.append,)
         )
 
@@ -75,8 +75,8 @@ def test_health_in_memory_is_stored_in_time(monkeypatch):
 
 
 def test_a_flaw_is_logged_once_as_long_as_it_is(caplog):
-    log = InconsistencyLog()
-    flaw = InconsistentState("n1", "assess", "ValueError: x", "ab12")
+    log = InconsistentStateLogger()
+    flaw = ItemProcessingFailure("n1", "assess", "ValueError: x", "ab12")
     for flaws in ([flaw], [flaw], [], [flaw]):
         log.note(flaws)
     lines = [text for _, text in logged(caplog)]

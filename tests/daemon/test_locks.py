@@ -4,8 +4,8 @@ import fcntl
 
 import pytest
 
-from hpctl.daemon.locks import ClusterLock
-from hpctl.engine.adapters import read_cluster_name
+from hpctl.daemon.locks import SlurmClusterLock
+from hpctl.engine.adapters import read_slurm_cluster_name
 from hpctl.wire import heads
 
 
@@ -28,7 +28,7 @@ def is_locked(path):
 
 
 def test_what_slurmctld_has_sent_is_locked_once_it_is_there(configless):
-    lock = ClusterLock(None)
+    lock = SlurmClusterLock(None)
     assert lock.trouble == ""
     configless.parent.mkdir()
     configless.write_text("ClusterName=Alpha\n")
@@ -41,7 +41,7 @@ def test_what_slurmctld_has_sent_is_locked_once_it_is_there(configless):
 def test_a_file_that_is_replaced_is_locked_again(tmp_path):
     conf = tmp_path / "slurm.conf"
     conf.write_text("")
-    lock = ClusterLock(conf)
+    lock = SlurmClusterLock(conf)
     (tmp_path / "new").write_text("")
     (tmp_path / "new").replace(conf)
     assert not is_locked(conf)
@@ -53,7 +53,7 @@ def test_a_file_that_is_replaced_is_locked_again(tmp_path):
 
 
 def test_a_cluster_is_named_by_what_slurmctld_has_sent(configless):
-    assert read_cluster_name(None) == ""
+    assert read_slurm_cluster_name(None) == ""
     configless.parent.mkdir()
     configless.write_text("ClusterName=Alpha\n")
-    assert read_cluster_name(None) == "alpha"
+    assert read_slurm_cluster_name(None) == "alpha"

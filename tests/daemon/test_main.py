@@ -7,7 +7,7 @@ import pytest
 
 from hpctl.daemon import main
 from hpctl.daemon.composition import compose_daemon
-from hpctl.daemon.lifecycle import Daemon, RestartRequested
+from hpctl.daemon.lifecycle import Daemon, DaemonRestartRequest
 from hpctl.engine.journal.state import InconsistentEventError
 from hpctl.toolkit.errors import HpctlError
 
@@ -33,9 +33,11 @@ def close(daemon: Daemon) -> None:
 def test_a_reload_between_two_programs_waits_for_the_second(monkeypatch):
     masks = []
     monkeypatch.setattr(
-        main, "compose_daemon_when_ready", lambda _: Mock(run=lambda: RestartRequested(5))
+        main,
+        "compose_daemon_when_database_ready",
+        lambda _: Mock(run=lambda: DaemonRestartRequest(5)),
     )
-    monkeypatch.setattr(main, "pass_socket_to_successor", Mock())
+    monkeypatch.setattr(main, "pass_listening_socket_across_exec", Mock())
     given = (signal.SIG_BLOCK, ())
     monkeypatch.setattr(main.os, "execv", lambda *_: masks.append(signal.pthread_sigmask(*given)))
     try:

@@ -6,7 +6,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from hpctl.daemon.configuration_audit import ConfigurationAudit
+from hpctl.daemon.configuration_audit import ConfigurationChangeRecorder
 from hpctl.daemon.reload import NEEDS_RESTART, ConfigReload
 from hpctl.engine.cloud_watch import CloudPoller
 from hpctl.engine.config import Config, read_config_file
@@ -15,7 +15,7 @@ from hpctl.engine.journal.state import EngineState
 from hpctl.engine.leadership import Leadership
 from hpctl.engine.live_config import LiveConfig
 from hpctl.engine.observe import ClusterObserver, ObserverSources
-from hpctl.vocabulary.cloud_facts import ProviderView
+from hpctl.vocabulary.cloud_facts import CloudProviderView
 from hpctl.vocabulary.identity import JobId
 from hpctl.vocabulary.policy import OperatingMode
 from hpctl.vocabulary.slurm_facts import SlurmJob
@@ -44,7 +44,7 @@ class Head:
         self.live = LiveConfig(read_config_file(self.path))
         self.memory, self.page = Memory(), Mock()
         memory: Any = self.memory
-        self.audit = ConfigurationAudit(self.path, self.live, memory, Clock(T0))
+        self.audit = ConfigurationChangeRecorder(self.path, self.live, memory, Clock(T0))
         leadership = Mock(spec=Leadership, leads=leads)
         self.reload = ConfigReload(self.path, self.live, leadership, self.audit, (self.page,))
 
@@ -59,7 +59,7 @@ class Head:
 
     def audited(self) -> dict[str, str]:
         """The settings in the journal, after what is due was written."""
-        self.audit.write_if_due()
+        self.audit.write_configuration_if_requested()
         taken: ConfigurationTaken | None = self.memory.state.configuration
         return dict(taken.settings) if taken else {}
 
@@ -73,17 +73,17 @@ def test_the_kill_switch_is_where_the_file_says_after_a_reload(head, tmp_path):
     """An operator who creates it in an emergency has read the configuration, not the process."""
     before, after = tmp_path / "STOP", tmp_path / "HALT"
     assert not head.reloads(f"kill_switch: {before}")
-    nothing: Any = SimpleNamespace(view=lambda: ProviderView(T0), snapshot=dict)
+    nothing: Any = SimpleNamespace(view=lambda: CloudProviderView(T0), snapshot=dict)
     sources = ObserverSources(nothing, CloudPoller(nothing, lambda: None, 30), nothing)
     observer = ClusterObserver(sources, head.live, Clock(T0))
     assert not head.reloads(f"kill_switch: {after}")
     before.touch()
-    assert observer.find_stop_reason() == ""
+    assert observer.find_kill_switch_reason() == ""
     after.touch()
-    assert str(after) in observer.find_stop_reason()
+    assert str(after) in observer.find_kill_switch_reason()
     after.unlink()
     after.symlink_to(after)
-    assert "cannot be seen" in observer.find_stop_reason()
+    assert "cannot be seen" in observer.find_kill_switch_reason()
 
 
 @pytest.mark.parametrize("text", ["modee: own", "mode: own", "catalogue: {no-such-rule: {}}", "["])
@@ -109,7 +109,7 @@ def test_a_full_disk_puts_the_audit_off(head):
     assert not head.reloads("mode: assist")
     head.memory.full = True
     with pytest.raises(OSError, match="No space left"):
-        head.audit.write_if_due()
+        head.audit.write_configuration_if_requested()
     head.memory.full = False
     assert head.audited()["mode"] == '"assist"'
 

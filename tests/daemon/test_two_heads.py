@@ -13,28 +13,28 @@ from unittest.mock import Mock
 import pytest
 from prometheus_client import CollectorRegistry
 
-from hpctl.detection.send import DISTRUST_S, DeliveryResult, HeadClient
+from hpctl.detection.send import DISTRUST_S, HeadNodeClient, ReportDeliveryResult
 from hpctl.engine import request_client
 from hpctl.engine.adapters import open_journal_writer
 from hpctl.engine.clock import SystemClock
 from hpctl.engine.config import parse_config
 from hpctl.engine.leadership import Leadership
 from hpctl.engine.node_health import NodeHealthStore
-from hpctl.engine.request_intake import make_request_route as request_route
+from hpctl.engine.request_intake import make_operator_request_route as request_route
 from hpctl.jobs.report_intake import make_job_report_route
 from hpctl.service.intake import channel, process
-from hpctl.service.intake.app import make_intake_app
+from hpctl.service.intake.app import make_agent_intake_app
 from hpctl.service.intake.line import IntakeConnection
 from hpctl.service.intake.process import IntakeBackend, IntakeProcess
-from hpctl.service.intake.server import IntakeServer
-from hpctl.toolkit.errors import Unavailable
+from hpctl.service.intake.server import UvicornServerThread
+from hpctl.toolkit.errors import ServiceUnavailable
 from hpctl.vocabulary.job_recovery import JobReport
 from hpctl.wire import heads
 from hpctl.wire import reports as wire
-from hpctl.wire.authentication import IntakeSettings, LeadershipNotice, RequestRefusal
-from hpctl.wire.heads import HeadAddress as At
-from hpctl.wire.heads import parse_leader_address, post_to_leader
-from hpctl.wire.job_report_client import MUNGE_SOCKET, DaemonReply, send_report
+from hpctl.wire.authentication import IntakeAuthenticationSettings, LeadershipNotice, RequestRefusal
+from hpctl.wire.heads import HeadNodeAddress as At
+from hpctl.wire.heads import parse_leader_address, post_request_to_leader
+from hpctl.wire.job_report_client import MUNGE_SOCKET, JobReportReply, send_job_report
 from tests.agent_process import AgentProcess
 from tests.fakes.desk import Desk
 from tests.intakes import Sink, credential, post
@@ -111,15 +111,15 @@ def test_an_agent_follows_the_leader_and_loses_nothing(pair, tmp_path):
 def test_only_heads_that_are_configured_are_followed(pair, munges):
     with mute() as (elsewhere, listener):
         pair.leads(None, f"{elsewhere.host}:{elsewhere.port}")
-        client = HeadClient(tuple(pair.at), munges.n1)
-        assert client.post(report()).answer is DeliveryResult.RETRY
+        client = HeadNodeClient(tuple(pair.at), munges.n1)
+        assert client.post(report()).answer is ReportDeliveryResult.RETRY
         pair.leads(1, f"{elsewhere.host}:{elsewhere.port}")
-        assert client.post(report(seq=2)).answer is DeliveryResult.ACKED
+        assert client.post(report(seq=2)).answer is ReportDeliveryResult.ACKED
         client.close()
         # Whoever hears a standby name itself asks the next.
         pair.leads(1, pair.urls[0].removeprefix("http://"))
-        client = HeadClient(tuple(pair.at), munges.n1)
-        assert client.post(report(seq=3)).answer is DeliveryResult.ACKED
+        client = HeadNodeClient(tuple(pair.at), munges.n1)
+        assert client.post(report(seq=3)).answer is ReportDeliveryResult.ACKED
         client.close()
         listener.setblocking(False)
         with pytest.raises(BlockingIOError):
@@ -134,22 +134,24 @@ def test_frozen_leader_delays_clients_only_briefly(pair, munges, monkeypatch):
     monkeypatch.setattr(heads, "TRY_S", 0.4)
     with mute() as (frozen, _):
         pair.leads(None, f"{frozen.host}:{frozen.port}")
-        client = HeadClient((frozen, pair.at[1]), munges.n1)
-        assert client.post(report()).answer is DeliveryResult.RETRY
+        client = HeadNodeClient((frozen, pair.at[1]), munges.n1)
+        assert client.post(report()).answer is ReportDeliveryResult.RETRY
         begun = time.monotonic()
         answers = [client.post(report(seq=n)).answer for n in (2, 3)]
-        assert answers == [DeliveryResult.RETRY] * 2
+        assert answers == [ReportDeliveryResult.RETRY] * 2
         pair.leads(1)
-        assert client.post(report(seq=4)).answer is DeliveryResult.ACKED
+        assert client.post(report(seq=4)).answer is ReportDeliveryResult.ACKED
         assert time.monotonic() - begun < 0.4  # it was not asked again
         client.close()
-        body, end = wire.encode_report(report(seq=5)), time.monotonic() + 5
-        status, answer = post_to_leader((frozen, pair.at[1]), wire.PATH, body, end, munges.n1)
+        body, end = wire.encode_agent_report(report(seq=5)), time.monotonic() + 5
+        status, answer = post_request_to_leader(
+            (frozen, pair.at[1]), wire.PATH, body, end, munges.n1
+        )
         assert (status, b"forged_node" in answer) == (403, True)  # not from the node's address
         # What a head node has got is not sent twice where that could do something twice.
         end = time.monotonic() + 0.3
         with pytest.raises(TimeoutError):
-            post_to_leader((frozen, pair.at[1]), wire.PATH, body, end, munges.n1, once=True)
+            post_request_to_leader((frozen, pair.at[1]), wire.PATH, body, end, munges.n1, once=True)
 
 
 def test_a_request_reaches_the_leader_from_any_head(munges, tmp_path, monkeypatch):
@@ -161,23 +163,23 @@ def test_a_request_reaches_the_leader_from_any_head(munges, tmp_path, monkeypatc
 
     leading, servers = (LeadershipNotice(until=0.0), LeadershipNotice()), []
     for each in leading:
-        settings = IntakeSettings(munge_socket=munges.head, leading=each)
+        settings = IntakeAuthenticationSettings(munge_socket=munges.head, leading=each)
         routes = [request_route(take, settings, CollectorRegistry())]
-        app = make_intake_app(settings, Sink(), lambda _: None, routes=routes)
-        servers.append(IntakeServer(app, "127.0.0.1"))
+        app = make_agent_intake_app(settings, Sink(), lambda _: None, routes=routes)
+        servers.append(UvicornServerThread(app, "127.0.0.1"))
         servers[-1].start()
     urls = [server.url for server in servers]
     settings = {"heads": urls, "intake": {"munge_socket": str(munges.head)}}
     config = parse_config(json.dumps({**settings, "state_dir": str(tmp_path)}))
     open_journal_writer(config).close()
     try:
-        sent = request_client.ask_daemon(config, "pause", [""], wait_s=0.0)
+        sent = request_client.send_operator_requests(config, "pause", [""], wait_s=0.0)
         assert [row.id for row in sent.requests] == [1]
         assert [what.verb for what in asked] == ["pause"]
         leading[1].until = 0.0
         monkeypatch.setattr(request_client, "SEND_S", 0.3)
-        with pytest.raises(Unavailable, match="no head"):
-            request_client.ask_daemon(config, "pause", [""], wait_s=0.0)
+        with pytest.raises(ServiceUnavailable, match="no head"):
+            request_client.send_operator_requests(config, "pause", [""], wait_s=0.0)
     finally:
         for server in servers:
             server.stop()
@@ -185,10 +187,10 @@ def test_a_request_reaches_the_leader_from_any_head(munges, tmp_path, monkeypatc
 
 def test_a_job_s_report_waits_for_the_new_leader(munges, monkeypatch):
     desk, leading = Desk(), LeadershipNotice(until=0.0)
-    settings = IntakeSettings(munge_socket=munges.head, leading=leading)
+    settings = IntakeAuthenticationSettings(munge_socket=munges.head, leading=leading)
     routes = [make_job_report_route(desk.desk.take, settings, SystemClock(), CollectorRegistry())]
-    server = IntakeServer(
-        make_intake_app(settings, Sink(), lambda _: None, routes=routes), "127.0.0.1"
+    server = UvicornServerThread(
+        make_agent_intake_app(settings, Sink(), lambda _: None, routes=routes), "127.0.0.1"
     )
     server.start()
     monkeypatch.setenv("HPCTL_HEAD", f"http://127.0.0.1:9,{server.url}")
@@ -196,12 +198,14 @@ def test_a_job_s_report_waits_for_the_new_leader(munges, monkeypatch):
     try:
         # It asks until its time is over: on a busy machine a short one brings no answer at all.
         times = iter(LONGER_AND_LONGER)
-        refused = until(lambda: send_report(JobReport(7, 0), timeout_s=next(times), failover_s=0.0))
+        refused = until(
+            lambda: send_job_report(JobReport(7, 0), timeout_s=next(times), failover_s=0.0)
+        )
         assert refused.again
         assert "not_leader" in refused.text
         threading.Timer(1.0, lambda: setattr(leading, "until", math.inf)).start()
-        reply = send_report(JobReport(7, 0), timeout_s=PATIENCE_S)
-        assert reply == DaemonReply(True, acts=True)
+        reply = send_job_report(JobReport(7, 0), timeout_s=PATIENCE_S)
+        assert reply == JobReportReply(True, acts=True)
         assert len(desk.stored) == 1
     finally:
         server.stop()
@@ -219,11 +223,11 @@ def test_the_intake_s_process_leads_as_long_as_its_daemon_says_so(munges, monkey
     line, setup = IntakeConnection(), channel.Setup(str(munges.head), (0,), None)
     intake = IntakeProcess(setup, "127.0.0.1:0", backend, line)
     intake.start()
-    line.set_addresses({report().node: "127.0.1.2"})
+    line.set_node_addresses({report().node: "127.0.1.2"})
     seq = iter(range(1, 100))
 
     def send(*, brief: bool = False) -> tuple[int, dict[str, Any]]:
-        body = wire.encode_report(report(seq=next(seq)))
+        body = wire.encode_agent_report(report(seq=next(seq)))
         if brief:
             body = wire.encode_heartbeat(beat(seq=next(seq)))
         proof = {"Authorization": credential(munges.n1, body)}

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from hpctl.detection.check import CheckedMachine, ExpectedHardware, Observation
+from hpctl.detection.check import CheckedMachine, CheckObservation, ExpectedHardware
 from hpctl.vocabulary.model import DeviceVerdict
 from tests.fakes.fabric import limits
 
@@ -17,5 +17,5 @@ def machine(root, files=None, *, instance_type="", monotonic=lambda: 0.0):
     return CheckedMachine(root, ExpectedHardware(instance_type), monotonic=monotonic)
 
 
-def summary(observations: Iterable[Observation]) -> list[tuple[str, str, DeviceVerdict]]:
+def summary(observations: Iterable[CheckObservation]) -> list[tuple[str, str, DeviceVerdict]]:
     return [(seen.code, seen.device, seen.verdict) for seen in observations]

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from hpctl.faults.table import SECTIONS, expand_pattern_fragments
+from hpctl.faults.table import SECTIONS, expand_regex_fragments
 from hpctl.vocabulary.assessment import Urgency
 
 HERE = Path(__file__).parent
@@ -35,7 +35,7 @@ BENIGN = ["", *rows("kernel_benign.txt")]
 
 def _pattern(text: str) -> re.Pattern[str]:
     """A row's pattern: the names of its groups may occur more than once there."""
-    return re.compile(re.sub(r"\(\?P<\w+>", "(", expand_pattern_fragments(text)))
+    return re.compile(re.sub(r"\(\?P<\w+>", "(", expand_regex_fragments(text)))
 
 
 PATTERNS = [_pattern(text) for _, rows in SECTIONS for row in rows for text in row.line]

@@ -10,7 +10,7 @@ import pytest
 from hpctl.detection.kmsg import format_kmsg_record
 from tests.gpu.recordings import read_text
 from tests.process import run_text
-from tests.sysfs_tree import SysfsTree
+from tests.sysfs_tree import EmulatedSysfsTree
 
 pytestmark = pytest.mark.integration
 
@@ -82,7 +82,7 @@ def test_what_is_missing_is_absent_and_what_is_wrong_fails(tmp_path) -> None:
     bare = check("--only", "efa", root=tmp_path)
     assert bare.returncode == 0
     assert "absent" in bare.stdout
-    SysfsTree(tmp_path).add_efas(3)
+    EmulatedSysfsTree(tmp_path).add_p5_efa_devices(3)
     config = tmp_path / "agent.yaml"
     config.write_text("expected: {efa_devices: 4}\n")
     short = check("--only", "efa.devices", "--config", str(config), root=tmp_path)

@@ -6,14 +6,16 @@ import pytest
 
 from hpctl.detection import config
 from hpctl.detection import settings as detection_settings
-from hpctl.faults.table import CheckLimit, CheckSpec
+from hpctl.faults.table import HealthCheckSpec, HealthCheckThreshold
 from hpctl.toolkit.errors import HpctlError
-from hpctl.wire.heads import DEFAULT_PORT, HeadAddress
+from hpctl.wire.heads import DEFAULT_PORT, HeadNodeAddress
 from tests.process import run_text
 
 SPECS = (
-    CheckSpec("host.disk", "", "", every_s=60, limits={"full": CheckLimit(95, "%", "")}),
-    CheckSpec("host.clock", "", "", every_s=60),
+    HealthCheckSpec(
+        "host.disk", "", "", every_s=60, limits={"full": HealthCheckThreshold(95, "%", "")}
+    ),
+    HealthCheckSpec("host.clock", "", "", every_s=60),
 )
 
 
@@ -93,20 +95,20 @@ def test_a_file_that_was_named_must_be_there(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("url", "head"),
     [
-        ("http://head:9000", HeadAddress("head", 9000)),
-        ("http://head", HeadAddress("head", DEFAULT_PORT)),
-        ("10.0.0.1:8470/", HeadAddress("10.0.0.1", 8470)),
-        ("http://[::1]:80", HeadAddress("::1", 80)),
+        ("http://head:9000", HeadNodeAddress("head", 9000)),
+        ("http://head", HeadNodeAddress("head", DEFAULT_PORT)),
+        ("10.0.0.1:8470/", HeadNodeAddress("10.0.0.1", 8470)),
+        ("http://[::1]:80", HeadNodeAddress("::1", 80)),
     ],
 )
-def test_a_heads_url(url: str, head: HeadAddress) -> None:
-    assert HeadAddress.parse(url) == head
+def test_a_heads_url(url: str, head: HeadNodeAddress) -> None:
+    assert HeadNodeAddress.parse(url) == head
 
 
 @pytest.mark.parametrize("url", ["https://head:1", "http://head/x", "http://", "http://h:x", ""])
 def test_what_is_no_heads_url(url: str) -> None:
     with pytest.raises(HpctlError, match="URL"):
-        HeadAddress.parse(url)
+        HeadNodeAddress.parse(url)
 
 
 @pytest.mark.parametrize(
@@ -117,17 +119,18 @@ def test_the_instance_id_is_the_firmwares(tmp_path, tag: str | None, instance: s
     path = tmp_path / "board_asset_tag"
     if tag is not None:
         path.write_text(tag)
-    assert detection_settings.read_own_instance_id("n1", path) == instance
+    assert detection_settings.read_local_ec2_instance_id("n1", path) == instance
 
 
 def test_the_boot_id(tmp_path) -> None:
     assert (
-        detection_settings.read_own_boot_id() == detection_settings.BOOT_ID_FILE.read_text().strip()
+        detection_settings.read_local_boot_id()
+        == detection_settings.BOOT_ID_FILE.read_text().strip()
     )
     (tmp_path / "empty").write_text("\n")
     for path in (tmp_path / "none", tmp_path / "empty"):
         with pytest.raises(HpctlError, match="boot id"):
-            detection_settings.read_own_boot_id(path)
+            detection_settings.read_local_boot_id(path)
 
 
 def test_the_agent_stays_away_from_what_is_heavy() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from hpctl.detection.check import Observation
+from hpctl.detection.check import CheckObservation
 from hpctl.detection.conditions import MAX_THINGS, CheckFindingTracker
 from hpctl.detection.findings import (
     MAX_DETAILED,
@@ -17,14 +17,14 @@ from hpctl.detection.findings import (
     MAX_NOTES,
     FindingStore,
 )
-from hpctl.faults.table import CheckSpec
+from hpctl.faults.table import HealthCheckSpec
 from hpctl.vocabulary.model import AgentReport, ClearCondition, DeviceVerdict, Finding
 from hpctl.wire import reports as wire
 from tests.fakes.values import T0, at
 
-SPEC = CheckSpec("host.disk", "", "", every_s=10, seen=(2, 3), gone_s=60)
+SPEC = HealthCheckSpec("host.disk", "", "", every_s=10, seen=(2, 3), gone_s=60)
 
-FULL = Observation("full", "/", evidence="96 %")
+FULL = CheckObservation("full", "/", evidence="96 %")
 
 
 def run(conditions: CheckFindingTracker, *runs: bool, start: float = 0) -> list[int]:
@@ -83,8 +83,8 @@ def test_nothing_is_believed_before_its_time():
 def test_not_being_able_to_tell_neither_adds_nor_ends():
     conditions = CheckFindingTracker(SPEC)
     run(conditions, True, True)
-    assert conditions.record_unknown("no answer", at(500))
-    assert not conditions.record_unknown("no answer", at(510)), "told once"
+    assert conditions.record_unknown_check_run("no answer", at(500))
+    assert not conditions.record_unknown_check_run("no answer", at(510)), "told once"
     known, unknown = conditions.findings()
     assert known.code == "full"
     assert (unknown.verdict, unknown.detail, unknown.count) == (
@@ -113,27 +113,27 @@ def test_a_clock_that_is_set_back_costs_no_report(clears):
     conditions = CheckFindingTracker(replace(SPEC, clears=clears))
     run(conditions, True, True)
     conditions.saw([FULL], at(30 - HOUR))
-    conditions.record_unknown("no answer", at(40 - HOUR))
-    conditions.record_unknown("no answer", at(50 - 2 * HOUR))
+    conditions.record_unknown_check_run("no answer", at(40 - HOUR))
+    conditions.record_unknown_check_run("no answer", at(50 - 2 * HOUR))
     found = tuple(conditions.findings())
     assert len(found) == 2
     assert all(f.first <= f.last <= at(50 - 2 * HOUR) for f in found)
     report = AgentReport("n1", "i-1", "b-1", 1, at(50 - 2 * HOUR), at(0), found)
-    assert wire.decode_report(wire.encode_report(report)) == report
+    assert wire.decode_agent_report(wire.encode_agent_report(report)) == report
 
 
 def test_a_name_that_is_not_utf_8_costs_no_report():
     name = os.fsdecode(b"caf\xe9.sh")
-    odd = Observation("refused", name, DeviceVerdict.WARN, name, name)
+    odd = CheckObservation("refused", name, DeviceVerdict.WARN, name, name)
     conditions = CheckFindingTracker(replace(SPEC, seen=(1, 1)))
     conditions.saw([odd], at(0))
     conditions.saw([replace(odd, verdict=DeviceVerdict.FAIL)], at(10))
-    conditions.record_unknown(name, at(20))
+    conditions.record_unknown_check_run(name, at(20))
     found = tuple(conditions.findings())
     report = AgentReport("n1", "i-1", "b-1", 1, at(30), at(0), found)
-    assert [f.detail for f in wire.decode_report(wire.encode_report(report)).findings] == [
-        "caf?.sh"
-    ] * 2
+    assert [
+        f.detail for f in wire.decode_agent_report(wire.encode_agent_report(report)).findings
+    ] == ["caf?.sh"] * 2
 
 
 def test_a_clock_that_is_set_back_keeps_nothing_alive():
@@ -154,11 +154,11 @@ def test_a_worse_verdict_is_news():
 
 def test_a_check_gone_mad_is_bounded():
     conditions = CheckFindingTracker(replace(SPEC, seen=(1, 1)))
-    conditions.saw([Observation(f"c{i}") for i in range(10_000)], at(0))
+    conditions.saw([CheckObservation(f"c{i}") for i in range(10_000)], at(0))
     assert len(conditions.findings()) == MAX_THINGS
 
 
-# One thing that a check sees may end otherwise than its CheckSpec says.
+# One thing that a check sees may end otherwise than its HealthCheckSpec says.
 
 
 def output(conditions: CheckFindingTracker) -> set[str]:
@@ -166,12 +166,14 @@ def output(conditions: CheckFindingTracker) -> set[str]:
 
 
 def test_its_own_time_and_its_own_way_to_clear():
-    conditions = CheckFindingTracker(CheckSpec("plugin.x", "x", "x", every_s=60.0, gone_s=60.0))
+    conditions = CheckFindingTracker(
+        HealthCheckSpec("plugin.x", "x", "x", every_s=60.0, gone_s=60.0)
+    )
     conditions.saw(
         [
-            Observation("plain"),
-            Observation("long", gone_s=3600.0),
-            Observation("boot", clears=ClearCondition.BOOT),
+            CheckObservation("plain"),
+            CheckObservation("long", gone_s=3600.0),
+            CheckObservation("boot", clears=ClearCondition.BOOT),
         ],
         T0,
     )

@@ -7,7 +7,7 @@ from unittest.mock import Mock
 import pytest
 
 from hpctl.detection import node_name
-from hpctl.toolkit.errors import Unavailable
+from hpctl.toolkit.errors import ServiceUnavailable
 from tests.munged import realm
 
 LINE = "NodeName={} Arch=x86_64 CPUTot=16 Gres=gpu:8 NodeAddr={} NodeHostName={} State=IDLE"
@@ -63,26 +63,26 @@ def slurm(tmp_path, monkeypatch) -> Scontrol:
 
 def test_the_name_is_that_of_the_node_at_our_address(slurm, origin, tmp_path):
     slurm.knows(gpu_1="127.0.1.1", gpu_2="127.0.1.2", gpu_3="127.0.1.22")
-    assert node_name.find_own_node_name(origin, tmp_path) == "gpu-2"
+    assert node_name.find_own_slurm_node_name(origin, tmp_path) == "gpu-2"
     assert slurm.asked() == ["-o show node ip-127-0-1-2", "-o show node"]
     slurm.knows(gpu_1="127.0.1.1", gpu_2="127.0.1.2")
-    assert node_name.find_own_node_name(origin, tmp_path) == "gpu-2"
+    assert node_name.find_own_slurm_node_name(origin, tmp_path) == "gpu-2"
     assert slurm.asked() == ["-o show node gpu-2"], "once known, it is one cheap question"
 
 
 def test_a_host_name_is_only_a_guess(slurm, origin, tmp_path):
     slurm.knows(ip_127_0_1_2="127.0.1.2")
-    assert node_name.find_own_node_name(origin, tmp_path / "a") == "ip-127-0-1-2"
+    assert node_name.find_own_slurm_node_name(origin, tmp_path / "a") == "ip-127-0-1-2"
     assert slurm.asked() == ["-o show node ip-127-0-1-2"]
     slurm.knows(ip_127_0_1_2="127.0.1.9", gpu_2="127.0.1.2")
-    assert node_name.find_own_node_name(origin, tmp_path / "b") == "gpu-2"
+    assert node_name.find_own_slurm_node_name(origin, tmp_path / "b") == "gpu-2"
 
 
 def test_a_node_addr_may_be_a_host_name(slurm, origin, tmp_path, monkeypatch):
     found = {"gpu-2": frozenset({node_name.IPv4Address("127.0.1.2")})}
     monkeypatch.setattr(node_name, "resolve_ipv4", lambda host: found.get(host, frozenset()))
     slurm.knows(gpu_1="gpu-1", gpu_2="gpu-2")
-    assert node_name.find_own_node_name(origin, tmp_path) == "gpu-2"
+    assert node_name.find_own_slurm_node_name(origin, tmp_path) == "gpu-2"
 
 
 def test_who_is_at_no_nodes_address_says_so(slurm, origin, tmp_path):
@@ -90,17 +90,17 @@ def test_who_is_at_no_nodes_address_says_so(slurm, origin, tmp_path):
     with pytest.raises(
         node_name.NodeNameError, match=r"no node has the NodeAddr 127\.0\.1\.2"
     ) as caught:
-        node_name.find_own_node_name(origin, tmp_path, wait_s=0)
+        node_name.find_own_slurm_node_name(origin, tmp_path, wait_s=0)
     assert "--origin" in caught.value.hint
     slurm.knows(gpu_1="127.0.1.2", gpu_2="127.0.1.2")
     with pytest.raises(node_name.NodeNameError, match="2 nodes, gpu-1 for one"):
-        node_name.find_own_node_name(origin, tmp_path, wait_s=0)
+        node_name.find_own_slurm_node_name(origin, tmp_path, wait_s=0)
 
 
 def test_it_waits_for_slurm_and_says_so_once(slurm, origin, tmp_path, monkeypatch, caplog):
     slurm.is_away()
-    with pytest.raises(Unavailable, match="Unable to contact slurm controller"):
-        node_name.find_own_node_name(origin, tmp_path, wait_s=0)
+    with pytest.raises(ServiceUnavailable, match="Unable to contact slurm controller"):
+        node_name.find_own_slurm_node_name(origin, tmp_path, wait_s=0)
     pauses: list[float] = []
 
     def pause(seconds: float) -> None:
@@ -110,15 +110,15 @@ def test_it_waits_for_slurm_and_says_so_once(slurm, origin, tmp_path, monkeypatc
 
     clock = Mock(spec_set=time, sleep=pause, monotonic=lambda: 3.0 * len(pauses))
     monkeypatch.setattr(node_name, "time", clock)
-    assert node_name.find_own_node_name(origin, tmp_path) == "gpu-2"
+    assert node_name.find_own_slurm_node_name(origin, tmp_path) == "gpu-2"
     assert (len(pauses), len(caplog.records)) == (3, 1)
     slurm.is_away()
-    assert node_name.find_own_node_name(origin, tmp_path) == "gpu-2", "kept for such a time"
+    assert node_name.find_own_slurm_node_name(origin, tmp_path) == "gpu-2", "kept for such a time"
     (tmp_path / "slurm-name").write_text("gpu-2 127.0.1.9")
-    with pytest.raises(Unavailable):
-        node_name.find_own_node_name(origin, tmp_path, wait_s=0)
+    with pytest.raises(ServiceUnavailable):
+        node_name.find_own_slurm_node_name(origin, tmp_path, wait_s=0)
 
 
 def test_slurmds_own_word_is_enough(slurm, tmp_path, monkeypatch):
     monkeypatch.setenv("SLURMD_NODENAME", "gpu-7")
-    assert node_name.find_own_node_name(tmp_path / "nobody", tmp_path) == "gpu-7"
+    assert node_name.find_own_slurm_node_name(tmp_path / "nobody", tmp_path) == "gpu-7"

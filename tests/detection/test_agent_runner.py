@@ -15,23 +15,28 @@ from hpctl.detection.budget import (
     OVER_WINDOWS,
     WINDOW_S,
     CheckLoadShedder,
-    ResourceUsage,
+    ProcessResourceUsage,
 )
 from hpctl.detection.changes import FindingChangeListener
-from hpctl.detection.check import CheckedMachine, DeviceAbsentError, Observation, UnknownResultError
-from hpctl.detection.check_once import run_checks_once
+from hpctl.detection.check import (
+    CheckedMachine,
+    CheckObservation,
+    CheckResultUnknownError,
+    DeviceAbsentError,
+)
+from hpctl.detection.check_once import run_node_checks_once
 from hpctl.detection.runner import CheckRunner, LoadedCheck
-from hpctl.faults.table import CheckSpec
+from hpctl.faults.table import HealthCheckSpec
 from hpctl.vocabulary.model import DeviceVerdict, Finding
 from tests.waiting import PATIENCE_S, until
 
-BAD = Observation("bad", "dev0")
+BAD = CheckObservation("bad", "dev0")
 LEAST = 0.8
 """A pause is never shorter than this part of what is asked for, by its jitter."""
 
 
 def check(name, gather=lambda machine: None, judge=lambda seen, before, limits: [BAD], **spec):
-    row = CheckSpec(name, "", "", **{"every_s": 0.05, "gone_s": 0.0, **spec})
+    row = HealthCheckSpec(name, "", "", **{"every_s": 0.05, "gone_s": 0.0, **spec})
     return LoadedCheck(row, gather, judge, {})
 
 
@@ -41,7 +46,7 @@ def started():
 
     def start(*checks, changed=lambda: None, **more):
         budget = more.pop("budget", CheckLoadShedder([]))
-        listener = Mock(spec_set=FindingChangeListener, note_change=changed)
+        listener = Mock(spec_set=FindingChangeListener, handle_finding_change=changed)
         runner = CheckRunner(
             checks, CheckedMachine(), listener, budget, **{"boot_age_s": 1e6, **more}
         )
@@ -62,7 +67,7 @@ def test_a_judge_is_given_what_was_seen_before(started):
     pairs: list[tuple[int, int | None]] = []
     numbers = iter(range(1000))
 
-    def judge(seen: int, before: int | None, limits) -> list[Observation]:
+    def judge(seen: int, before: int | None, limits) -> list[CheckObservation]:
         pairs.append((seen, before))
         return []
 
@@ -76,7 +81,7 @@ def test_one_that_breaks_is_unknown_and_the_others_go_on(started):
         raise ValueError("oops")
 
     def blind(machine: CheckedMachine) -> None:
-        raise UnknownResultError("no answer")
+        raise CheckResultUnknownError("no answer")
 
     runner = started(check("a.a", broken), check("b.b", blind), check("c.c"))
     until(lambda: len(named(runner)) == 3)
@@ -95,7 +100,7 @@ def test_what_could_not_tell_is_asked_again_soon(started, monkeypatch):
     def blind_at_first(machine: CheckedMachine) -> None:
         looked.append(time.monotonic())
         if not next(answers):
-            raise UnknownResultError("the first sweep is under way")
+            raise CheckResultUnknownError("the first sweep is under way")
 
     runner = started(check("a.a", blind_at_first, every_s=60))
     until(lambda: "a.a:bad" in named(runner))
@@ -166,7 +171,7 @@ def test_numbers_that_are_old_are_not_reported_as_those_of_now(started, monkeypa
             trouble[0]()
 
     def blind() -> None:
-        raise UnknownResultError("the driver hangs")
+        raise CheckResultUnknownError("the driver hangs")
 
     runner = started(replace(check("a.a", gather), gauges=lambda seen, before: {"a.a": 1.0}))
     for one in (blind, lambda: release.wait(PATIENCE_S)):
@@ -179,7 +184,7 @@ def test_numbers_that_are_old_are_not_reported_as_those_of_now(started, monkeypa
 
 def test_over_the_budget_the_optional_check_is_left_out_and_reported(started, monkeypatch):
     monkeypatch.setattr("hpctl.detection.budget.WINDOW_S", 0.05)
-    greedy = CheckLoadShedder([0, 2], measure=lambda: ResourceUsage(time.monotonic(), 10.0))
+    greedy = CheckLoadShedder([0, 2], measure=lambda: ProcessResourceUsage(time.monotonic(), 10.0))
     runner = started(check("a.a"), check("b.b", shed=2), budget=greedy)
     until(lambda: "agent.checks:shed" in named(runner))
     assert named(runner)["agent.checks:shed"].detail.endswith("b.b")
@@ -193,10 +198,10 @@ def test_a_look_tells_what_is_not_here_from_what_is_well():
         raise DeviceAbsentError("no GPU")
 
     def blind(machine: CheckedMachine) -> None:
-        raise UnknownResultError("no answer")
+        raise CheckResultUnknownError("no answer")
 
     well = check("a.a", judge=lambda *_: [])
-    rows = run_checks_once(
+    rows = run_node_checks_once(
         [well, check("b.b"), check("c.c", absent), check("d.d", blind)], CheckedMachine()
     )
     assert [row.state for row in rows] == ["ok", "fail", "absent", "unknown"]
@@ -210,8 +215,8 @@ class Meter:
     def __init__(self) -> None:
         self.cpu_s, self.memory_mb, self.now = 0.0, 20.0, 0.0
 
-    def __call__(self) -> ResourceUsage:
-        return ResourceUsage(self.cpu_s, self.memory_mb)
+    def __call__(self) -> ProcessResourceUsage:
+        return ProcessResourceUsage(self.cpu_s, self.memory_mb)
 
     def windows(self, budget: CheckLoadShedder, count: int, cpu_percent: float) -> None:
         for _ in range(count):
@@ -230,19 +235,19 @@ def test_the_highest_level_goes_first_and_level_0_never():
     meter = Meter()
     budget = budget_of(meter)
     meter.windows(budget, OVER_WINDOWS - 1, 3)
-    assert not budget.is_level_shed(2)
+    assert not budget.is_check_level_shed(2)
     meter.windows(budget, 1, 3)
-    assert (budget.is_level_shed(2), budget.is_level_shed(1), budget.is_level_shed(0)) == (
-        True,
-        False,
-        False,
-    )
+    assert (
+        budget.is_check_level_shed(2),
+        budget.is_check_level_shed(1),
+        budget.is_check_level_shed(0),
+    ) == (True, False, False)
     meter.windows(budget, 10 * OVER_WINDOWS, 3)
-    assert (budget.is_level_shed(2), budget.is_level_shed(1), budget.is_level_shed(0)) == (
-        True,
-        True,
-        False,
-    )
+    assert (
+        budget.is_check_level_shed(2),
+        budget.is_check_level_shed(1),
+        budget.is_check_level_shed(0),
+    ) == (True, True, False)
     (reported,) = budget.observations(["host.zombies", "gpu.clocks"])
     assert reported.detail == "not run to save resources: gpu.clocks, host.zombies"
     assert "3.00 % of a core" in reported.evidence
@@ -253,7 +258,7 @@ def test_memory_counts_too():
     budget = budget_of(meter)
     meter.memory_mb = 41
     meter.windows(budget, OVER_WINDOWS, 0.1)
-    assert budget.is_level_shed(2)
+    assert budget.is_check_level_shed(2)
 
 
 def test_they_come_back_after_a_long_calm():
@@ -261,6 +266,6 @@ def test_they_come_back_after_a_long_calm():
     budget = budget_of(meter)
     meter.windows(budget, OVER_WINDOWS, 3)
     meter.windows(budget, CALM_WINDOWS - 1, 0.1)
-    assert budget.is_level_shed(2)
+    assert budget.is_check_level_shed(2)
     meter.windows(budget, 1, 0.1)
-    assert not budget.is_level_shed(2)
+    assert not budget.is_check_level_shed(2)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from hpctl.detection import send
-from hpctl.detection.send import REPEATS_EVERY, DeliveryResult, HeadReply, ReportSender
+from hpctl.detection.send import REPEATS_EVERY, HeadNodeReply, ReportDeliveryResult, ReportSender
 from hpctl.detection.send_pace import SendRateLimiter
 from hpctl.detection.settings import AgentSettings
 from hpctl.detection.spool import FindingsSpool, RestoredFindings
@@ -18,7 +18,7 @@ from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.identity import NodeGeneration
 from hpctl.vocabulary.model import AgentReport, ClearCondition, DeviceVerdict, Finding
 from hpctl.wire import reports as wire
-from hpctl.wire.heads import HeadAddress
+from hpctl.wire.heads import HeadNodeAddress
 
 NOON = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 
@@ -37,15 +37,15 @@ class Line:
         self.away = False
         self.now = 1000.0
 
-    def post(self, answer: AgentReport | wire.Heartbeat) -> HeadReply:
+    def post(self, answer: AgentReport | wire.Heartbeat) -> HeadNodeReply:
         self.sent.append(answer)
         if self.away:
-            return HeadReply(DeliveryResult.RETRY, "away")
+            return HeadNodeReply(ReportDeliveryResult.RETRY, "away")
         if isinstance(answer, AgentReport):
-            self.held = wire.digest_findings(answer.findings)
+            self.held = wire.compute_findings_digest(answer.findings)
         elif answer.digest != self.held:
-            return HeadReply(DeliveryResult.NEED_FULL)
-        return HeadReply(DeliveryResult.ACKED)
+            return HeadNodeReply(ReportDeliveryResult.NEED_FULL)
+        return HeadNodeReply(ReportDeliveryResult.ACKED)
 
     def said(self) -> list[str]:
         kinds = ["full" if isinstance(s, AgentReport) else "brief" for s in self.sent]
@@ -71,11 +71,11 @@ class Bench:
         self.directory = directory
         self.findings: tuple[Finding, ...] = ()
         self.version = 1
-        monkeypatch.setattr(send, "HeadClient", lambda *_: self.line)
+        monkeypatch.setattr(send, "HeadNodeClient", lambda *_: self.line)
         monkeypatch.setattr(send.time, "monotonic", lambda: self.line.now)
         self.spool = Saved(directory)
         settings = AgentSettings(
-            (HeadAddress("h", 1),),
+            (HeadNodeAddress("h", 1),),
             GENERATION.node,
             GENERATION.instance,
             GENERATION.boot,
@@ -138,12 +138,12 @@ def test_a_start_by_a_clock_that_was_ahead_is_corrected_where_it_is_refused(tmp_
     ahead = datetime.now(UTC) + timedelta(days=1)
     bench = Bench(tmp_path / "spool", monkeypatch, agent_start=ahead)
     answers = [
-        send.parse_head_reply(403, json.dumps({"error": error, "message": "..."}).encode())
+        send.parse_head_node_reply(403, json.dumps({"error": error, "message": "..."}).encode())
         for error in ("stale_start", "future_start", "stale_start")
     ]
     starts: list[datetime] = []
 
-    def post(report: AgentReport | wire.Heartbeat) -> HeadReply:
+    def post(report: AgentReport | wire.Heartbeat) -> HeadNodeReply:
         starts.append(report.agent_start)
         return answers.pop(0)
 
@@ -196,7 +196,7 @@ def test_an_hour_without_a_head_node_loses_nothing_that_matters(bench):
     bench.line.held = ""  # and the head node was another one by then
     assert (bench.deliver(2), bench.line.held) == (
         ["full", "brief"],
-        wire.digest_findings((XID, OTHER)),
+        wire.compute_findings_digest((XID, OTHER)),
     )
 
 

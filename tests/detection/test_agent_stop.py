@@ -21,7 +21,7 @@ def test_parts_that_hang_are_left_after_one_time_for_all(monkeypatch, caplog) ->
     monkeypatch.setattr(service, "STOP_S", 0.5)
     parts = [Part(60.0) for _ in range(6)] + [Part(0.0)]
     began = time.monotonic()
-    service.stop_all_parts(parts)
+    service.stop_agent_parts(parts)
     assert time.monotonic() - began < 5
     assert [part.ended for part in parts] == [False] * 6 + [True]
     assert "6 of the agent's parts did not end within 0.5 s" in caplog.text

@@ -50,8 +50,8 @@ WHERE = """
 import sys
 from pathlib import Path
 from hpctl.detection.check import CheckedMachine
-from hpctl.detection.checks.host_dstate import read_kernel_stack
-print(read_kernel_stack(CheckedMachine(), int(sys.argv[1])))
+from hpctl.detection.checks.host_dstate import read_task_kernel_stack
+print(read_task_kernel_stack(CheckedMachine(), int(sys.argv[1])))
 """
 
 

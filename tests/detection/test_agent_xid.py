@@ -4,9 +4,9 @@ import pytest
 
 from hpctl.detection.kernel import xid74
 from hpctl.detection.kernel.line import EVIDENCE_CHARS
-from hpctl.detection.kernel.log import KernelLineJudge
+from hpctl.detection.kernel.log import KernelLogAnalyzer
 from hpctl.detection.kmsg import KernelRecord
-from hpctl.faults.decode import parse_gpu_part, parse_nvlink_number
+from hpctl.faults.decode import parse_gpu_component, parse_nvlink_number
 from hpctl.vocabulary.model import DeviceVerdict, Finding
 from tests.detection.kernel_cases import rows
 from tests.fakes.values import T0 as NOON
@@ -14,7 +14,7 @@ from tests.fakes.values import T0 as NOON
 
 def judged(text: str) -> Finding | None:
     """The finding of one line by itself, where it is one of `kernel.xid` or `kernel.sxid`."""
-    found = KernelLineJudge(lambda _pid, _at: "").findings([KernelRecord(0, 1, NOON, text)])
+    found = KernelLogAnalyzer(lambda _pid, _at: "").findings([KernelRecord(0, 1, NOON, text)])
     numbered = [one for one in found if one.check in ("kernel.xid", "kernel.sxid")]
     return numbered[0] if numbered else None
 
@@ -31,7 +31,7 @@ def test_shapes(check: str, code: str, device: str, detail: str, verdict: str, t
     if code == "74" and output:
         # The head node tells links apart by the same text, decoded or not.
         assert (
-            parse_gpu_part(code, f"{output} {text}")
+            parse_gpu_component(code, f"{output} {text}")
             == f"link {parse_nvlink_number(f'{output} {text}')}"
         )
 
@@ -79,4 +79,4 @@ def test_what_the_bits_mean(row: str) -> None:
     registers = [0] * 7
     for register, bit in (one.split(".") for one in bits.split() if one != "-"):
         registers[int(register) - 1] |= 1 << int(bit)
-    assert xid74.classify_nvlink_error([] if bits == "-" else registers) == kind
+    assert xid74.classify_xid74_registers([] if bits == "-" else registers) == kind

@@ -7,9 +7,9 @@ import pytest
 
 from hpctl.detection.rdma_counters import (
     CounterFileReader,
-    CounterSweep,
-    SweepHistory,
-    compute_counter_rise,
+    CounterSweepHistory,
+    DeviceCounterSweep,
+    compute_device_counter_increase,
 )
 
 FILES = {"drops": ("port/drops",), "errors": ("own/errors", "port/errors"), "new": ("port/new",)}
@@ -42,7 +42,7 @@ def test_a_missing_file_is_no_number_and_no_failure(nic):
     reading = CounterFileReader(FILES).read(str(nic))
     assert "new" not in reading.values
     assert not reading.failed
-    assert compute_counter_rise(reading, reading, "new") is None
+    assert compute_device_counter_increase(reading, reading, "new") is None
 
 
 def test_a_device_that_vanishes_and_returns_is_another_one(nic, tmp_path):
@@ -55,7 +55,7 @@ def test_a_device_that_vanishes_and_returns_is_another_one(nic, tmp_path):
     (nic / "port/drops").write_text("900\n")
     after = files.read(str(nic))
     assert after.values == {"drops": 900}
-    assert compute_counter_rise(after, before, "drops") is None
+    assert compute_device_counter_increase(after, before, "drops") is None
 
 
 class Broken:
@@ -104,7 +104,7 @@ def test_the_number_of_kept_descriptors_is_bounded_and_the_values_are_not(nic):
 
 
 def test_history_reaches_back_at_least_half_a_span_and_stays_small():
-    history = SweepHistory((60.0, 600.0))
+    history = CounterSweepHistory((60.0, 600.0))
     for step in range(500):
         at = step * 12.0
         past = history.past(at)
@@ -115,13 +115,13 @@ def test_history_reaches_back_at_least_half_a_span_and_stays_small():
             assert past[-1].at == at - 12
         if at >= 600:
             assert at - past[0].at >= 300
-        history.add(CounterSweep(at, {}))
+        history.add(DeviceCounterSweep(at, {}))
 
 
 def test_a_clock_that_was_set_back_begins_a_new_history():
-    history = SweepHistory((60.0, 600.0))
+    history = CounterSweepHistory((60.0, 600.0))
     for at in (5000.0, 5012.0, 10.0, 22.0):
-        history.add(CounterSweep(at, {}))
+        history.add(DeviceCounterSweep(at, {}))
     assert [sweep.at for sweep in history.past(34.0)] == [10.0, 22.0]
 
 

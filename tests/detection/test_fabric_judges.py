@@ -6,8 +6,12 @@ import pytest
 import yaml
 
 from hpctl.detection.checks import efa_errors, efa_retrans, rdma_errors
-from hpctl.detection.counter_rules import list_counter_rules
-from hpctl.detection.rdma_counters import CounterReading, CounterSweep, CounterTrace
+from hpctl.detection.counter_rules import list_check_counter_rules
+from hpctl.detection.rdma_counters import (
+    CounterSweepTrace,
+    DeviceCounterReading,
+    DeviceCounterSweep,
+)
 from hpctl.detection.runner import load_check
 from hpctl.faults.table import CHECKS
 from hpctl.vocabulary.model import DeviceVerdict
@@ -56,10 +60,12 @@ def test_a_healthy_device_is_silent(check, kind):
         history = traces({"a": counters[kind], "b": busy}, every_s)
     else:
         grown = dict.fromkeys(busy if kind == "another life" else (), 10**12)
-        then = CounterSweep(0.0, {"a": CounterReading(BORN, dict.fromkeys(grown, 0))})
+        then = DeviceCounterSweep(0.0, {"a": DeviceCounterReading(BORN, dict.fromkeys(grown, 0))})
         history = [
-            CounterTrace(then),
-            CounterTrace(CounterSweep(12.0, {"a": CounterReading((1, 1), grown)}), (then,)),
+            CounterSweepTrace(then),
+            CounterSweepTrace(
+                DeviceCounterSweep(12.0, {"a": DeviceCounterReading((1, 1), grown)}), (then,)
+            ),
         ]
     assert [judged(check, history[: end + 1]) for end in range(len(history))] == [[]] * len(history)
 
@@ -84,11 +90,11 @@ def test_the_detail_names_the_worst_device_and_the_window():
     ids=["still failing", "failed in between", "dead"],
 )
 def test_errors_that_reading_counters_made_are_no_fault(values, failed, troubles, output):
-    then = CounterSweep(0.0, {"a": CounterReading(BORN, dict.fromkeys(values, 0))})
-    now = CounterSweep(12.0, {"a": CounterReading(BORN, values, failed, troubles)})
-    assert [o.code for o in judged("efa.commands", [CounterTrace(now, (then,))])] == output
+    then = DeviceCounterSweep(0.0, {"a": DeviceCounterReading(BORN, dict.fromkeys(values, 0))})
+    now = DeviceCounterSweep(12.0, {"a": DeviceCounterReading(BORN, values, failed, troubles)})
+    assert [o.code for o in judged("efa.commands", [CounterSweepTrace(now, (then,))])] == output
     unreadable = [
-        o.detail for o in judged("efa.errors", [CounterTrace(now)]) if o.code == "unreadable"
+        o.detail for o in judged("efa.errors", [CounterSweepTrace(now)]) if o.code == "unreadable"
     ]
     assert unreadable == [f"1 counters cannot be read: {n}: {why}" for n, why in failed.items()]
 
@@ -97,7 +103,7 @@ def test_gauges():
     quiet = {"tx_pkts": [0, 30_000], "retrans_pkts": [0, 0], "tx_bytes": [0, 1_200]}
     loud = {"tx_pkts": [0, 10_000], "retrans_pkts": [0, 20], "retrans_timeout_events": [0, 24]}
     before, now = traces({"a": quiet, "b": loud})
-    assert efa_retrans.measure_efa_retransmits(now, before) == {
+    assert efa_retrans.compute_efa_retransmit_rates(now, before) == {
         "efa.retrans_timeouts_per_s": 2.0,
         "efa.tx_bytes_per_s": 100.0,
         "efa.retrans_ratio": 0.0005,
@@ -105,17 +111,17 @@ def test_gauges():
     }
     far = {"unresponsive_remote_events": [0, 9], "impaired_remote_conn_events": [0, 3]}
     before, now = traces({"a": far, "b": {"rx_drops": [4, 16]}})
-    reported = efa_errors.measure_efa_errors(now, before)
+    reported = efa_errors.compute_efa_error_rates(now, before)
     assert reported == {"efa.remote_events_per_s": 1.0, "efa.rx_drops_per_s": 1.0}
     mine = {"symbol_error": [0, 30], "out_of_sequence": [0, 60]}
     other = {"port_rcv_errors": [0, 30], "local_ack_timeout_err": [7, 7]}
     before, now = traces({"a": mine, "b": other}, 30.0)
-    reported = rdma_errors.measure_rdma_errors(now, before)
+    reported = rdma_errors.compute_rdma_error_rates(now, before)
     assert reported == {"rdma.errors_per_s": 2.0, "rdma.retrans_per_s": 2.0}
     for gauges in (
-        efa_retrans.measure_efa_retransmits,
-        efa_errors.measure_efa_errors,
-        rdma_errors.measure_rdma_errors,
+        efa_retrans.compute_efa_retransmit_rates,
+        efa_errors.compute_efa_error_rates,
+        rdma_errors.compute_rdma_error_rates,
     ):
         assert gauges(now, None) == gauges(now, now) == {}
 
@@ -124,7 +130,7 @@ def test_gauges():
 def test_every_row_of_a_counter_names_limits_of_its_check(check: str) -> None:
     spec = next(spec for spec in CHECKS if spec.name == check)
     limits = {name: one.value for name, one in spec.limits.items()}
-    rules = list_counter_rules(check)
+    rules = list_check_counter_rules(check)
     assert rules
     for rule in rules:
         if rule.operator == ">=":

@@ -5,11 +5,11 @@ import pytest
 from hpctl.detection import rdma_counters
 from hpctl.detection.check import (
     CheckedMachine,
+    CheckResultUnknownError,
     DeviceAbsentError,
     ExpectedHardware,
-    UnknownResultError,
 )
-from hpctl.detection.check_once import run_checks_once
+from hpctl.detection.check_once import run_node_checks_once
 from hpctl.detection.checks import (
     efa_devices,
     efa_reading,
@@ -23,17 +23,19 @@ from hpctl.detection.runner import load_check
 from hpctl.faults.table import CHECKS
 from hpctl.vocabulary.model import DeviceVerdict
 from tests.fakes.fabric import Node, codes, limits
-from tests.sysfs_tree import SysfsTree
+from tests.sysfs_tree import EmulatedSysfsTree
 
 
 @pytest.fixture
-def tree(tmp_path) -> SysfsTree:
-    return SysfsTree(tmp_path)
+def tree(tmp_path) -> EmulatedSysfsTree:
+    return EmulatedSysfsTree(tmp_path)
 
 
 def devices(node: Node) -> list[tuple[str, str]]:
     return codes(
-        efa_devices.judge_efa_devices(efa_devices.count_efa_devices(node.machine), None, {})
+        efa_devices.judge_efa_device_count(
+            efa_devices.collect_efa_device_sample(node.machine), None, {}
+        )
     )
 
 
@@ -45,12 +47,12 @@ def devices(node: Node) -> list[tuple[str, str]]:
     ],
 )  # fmt: skip
 def test_an_instance_type_knows_its_efa_devices(tree, instance_type, count):
-    tree.add_efas(count)
+    tree.add_p5_efa_devices(count)
     node = Node(tree.root, ExpectedHardware(instance_type))
     assert devices(node) == []
     tree.unplug("rdmap79s2")
-    (reported,) = efa_devices.judge_efa_devices(
-        efa_devices.count_efa_devices(node.machine), None, {}
+    (reported,) = efa_devices.judge_efa_device_count(
+        efa_devices.collect_efa_device_sample(node.machine), None, {}
     )
     assert (reported.code, reported.verdict) == ("fewer", DeviceVerdict.FAIL)
     assert reported.detail == (
@@ -61,11 +63,13 @@ def test_an_instance_type_knows_its_efa_devices(tree, instance_type, count):
 
 def test_an_instance_without_efa_is_its_owners_choice(tree):
     with pytest.raises(DeviceAbsentError):
-        efa_devices.count_efa_devices(Node(tree.root, ExpectedHardware("p5.48xlarge")).machine)
+        efa_devices.collect_efa_device_sample(
+            Node(tree.root, ExpectedHardware("p5.48xlarge")).machine
+        )
 
 
 def test_of_an_unknown_type_the_most_that_was_seen_counts(tree):
-    tree.add_efas(4)
+    tree.add_p5_efa_devices(4)
     node = Node(tree.root, ExpectedHardware("x9.metal"))
     assert devices(node) == []
     for name in ("rdmap79s0", "rdmap79s1", "rdmap79s2", "rdmap79s3"):
@@ -74,9 +78,11 @@ def test_of_an_unknown_type_the_most_that_was_seen_counts(tree):
 
 
 def test_more_than_expected_is_only_a_warning(tree):
-    tree.add_efas(5)
-    (reported,) = efa_devices.judge_efa_devices(
-        efa_devices.count_efa_devices(Node(tree.root, ExpectedHardware("p4d.24xlarge")).machine),
+    tree.add_p5_efa_devices(5)
+    (reported,) = efa_devices.judge_efa_device_count(
+        efa_devices.collect_efa_device_sample(
+            Node(tree.root, ExpectedHardware("p4d.24xlarge")).machine
+        ),
         None,
         {},
     )
@@ -84,7 +90,7 @@ def test_more_than_expected_is_only_a_warning(tree):
 
 
 def test_a_young_sweep_is_shared_and_an_old_one_is_not(tree):
-    tree.add_efa("efa_0")
+    tree.add_efa_device("efa_0")
     node = Node(tree.root)
     first = efa_reading.read_efa_counter_trace(node.machine)
     tree.set("efa_0", "rx_drops", 9)
@@ -96,13 +102,13 @@ def test_a_young_sweep_is_shared_and_an_old_one_is_not(tree):
 
 
 def test_a_slow_device_leaves_the_others_to_the_next_sweep(tree, monkeypatch):
-    names = tree.add_efas(4)
+    names = tree.add_p5_efa_devices(4)
     node = Node(tree.root)
     read = rdma_counters.CounterFileReader.read
 
     def slow(
         files: rdma_counters.CounterFileReader, folder: str
-    ) -> rdma_counters.CounterReading | None:
+    ) -> rdma_counters.DeviceCounterReading | None:
         if folder.endswith(names[1]):
             node.clock.now += 30
         return read(files, folder)
@@ -121,36 +127,36 @@ def test_a_folder_that_cannot_be_listed_is_not_reported_apart_from_nothing(tree,
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr("hpctl.detection.rdma.os.listdir", broken)
-    with pytest.raises(UnknownResultError, match="/sys/class/infiniband: Permission denied"):
+    with pytest.raises(CheckResultUnknownError, match="/sys/class/infiniband: Permission denied"):
         efa_reading.read_efa_counter_trace(Node(tree.root).machine)
 
 
 # The fabric's checks together: silent on a healthy machine, and on one without a fabric.
 def test_every_check_loads_and_is_silent_on_a_healthy_p5(tmp_path):
-    tree = SysfsTree(tmp_path)
-    tree.add_efas(32)
-    tree.add_mlx5("mlx5_0", interface="eth0")
-    tree.add_neuron(0)
+    tree = EmulatedSysfsTree(tmp_path)
+    tree.add_p5_efa_devices(32)
+    tree.add_mlx5_device("mlx5_0", interface="eth0")
+    tree.add_neuron_device(0)
     node = Node(tmp_path, ExpectedHardware("ml.p5.48xlarge", neuron_devices=1))
     checks = [
         load_check(spec) for spec in CHECKS if spec.name.startswith(("efa.", "rdma.", "neuron."))
     ]
-    assert {row.state for row in run_checks_once(checks, node.machine)} == {"ok"}
+    assert {row.state for row in run_node_checks_once(checks, node.machine)} == {"ok"}
 
 
 def test_every_check_is_silent_on_a_machine_without_a_fabric(tmp_path):
     checks = [
         load_check(spec) for spec in CHECKS if spec.name.startswith(("efa.", "rdma.", "neuron."))
     ]
-    assert {row.state for row in run_checks_once(checks, Node(tmp_path).machine)} == {"absent"}
+    assert {row.state for row in run_node_checks_once(checks, Node(tmp_path).machine)} == {"absent"}
 
 
 def test_devices_without_a_driver(tree):
-    tree.add_efas(4)
-    tree.unbind_driver("rdmap79s3")
+    tree.add_p5_efa_devices(4)
+    tree.unbind_rdma_driver("rdmap79s3")
     assert devices(Node(tree.root, ExpectedHardware("p4d.24xlarge"))) == [("fewer", "")]
-    (reported,) = efa_devices.judge_efa_devices(
-        efa_devices.count_efa_devices(Node(tree.root).machine), None, {}
+    (reported,) = efa_devices.judge_efa_device_count(
+        efa_devices.collect_efa_device_sample(Node(tree.root).machine), None, {}
     )
     assert (reported.code, reported.verdict) == ("unbound", DeviceVerdict.WARN)
     assert reported.detail == "1 of 4 EFA devices have no driver"
@@ -160,29 +166,31 @@ LIMITS = limits("rdma.errors")
 
 
 def test_ports_and_interfaces_are_read_and_efa_is_left_alone(tree):
-    tree.add_efas(2)
-    tree.add_mlx5("mlx5_0", ports=2)
-    tree.add_mlx5("mlx5_1", interface="eth1")
+    tree.add_p5_efa_devices(2)
+    tree.add_mlx5_device("mlx5_0", ports=2)
+    tree.add_mlx5_device("mlx5_1", interface="eth1")
     node = Node(tree.root)
-    first = rdma_errors.read_rdma_errors(node.machine)
+    first = rdma_errors.read_rdma_error_counters(node.machine)
     assert set(first.now.devices) == {"mlx5_0", "mlx5_0/2", "mlx5_1", "eth1"}
-    assert list(rdma_errors.judge_rdma_errors(first, None, LIMITS)) == []
+    assert list(rdma_errors.judge_rdma_error_counters(first, None, LIMITS)) == []
     tree.set("mlx5_0", "link_downed", 1, port=2)
     tree.set("mlx5_1", "carrier_changes", 5)
     node.clock.now += 30
-    second = rdma_errors.read_rdma_errors(node.machine)
-    assert codes(rdma_errors.judge_rdma_errors(second, first, LIMITS)) == [
+    second = rdma_errors.read_rdma_error_counters(node.machine)
+    assert codes(rdma_errors.judge_rdma_error_counters(second, first, LIMITS)) == [
         ("carrier_changes", "eth1"),
         ("link_downed", "mlx5_0/2"),
     ]
 
 
 def links(node: Node) -> list[tuple[str, str]]:
-    return codes(rdma_link.judge_rdma_links(rdma_link.read_rdma_links(node.machine), None, {}))
+    return codes(
+        rdma_link.judge_rdma_port_states(rdma_link.collect_rdma_link_sample(node.machine), None, {})
+    )
 
 
 def test_a_port_that_was_active_and_is_down_is_reported(tree):
-    tree.add_mlx5("mlx5_0", ports=2)
+    tree.add_mlx5_device("mlx5_0", ports=2)
     node = Node(tree.root)
     assert links(node) == []
     tree.state("mlx5_0", "2: INIT", "5: LinkUp", port=2)
@@ -192,12 +200,12 @@ def test_a_port_that_was_active_and_is_down_is_reported(tree):
 
 
 def test_a_device_that_vanishes_is_reported_until_it_returns_even_if_it_was_the_only_one(tree):
-    tree.add_mlx5("mlx5_0")
+    tree.add_mlx5_device("mlx5_0")
     node = Node(tree.root)
     assert links(node) == []
     tree.unplug("mlx5_0")
     assert links(node) == [("gone", "mlx5_0")]
-    tree.add_mlx5("mlx5_0")
+    tree.add_mlx5_device("mlx5_0")
     assert links(node) == []
 
 
@@ -209,8 +217,8 @@ def test_a_port_that_came_back_slower_is_reported(tmp_path):
 
     def at(rate: str) -> list[tuple[str, str]]:
         (folder / "rate").write_text(f"{rate}\n")
-        seen = rdma_link.read_rdma_links(CheckedMachine(tmp_path))
-        return [(o.code, o.device) for o in rdma_link.judge_rdma_links(seen, None, {})]
+        seen = rdma_link.collect_rdma_link_sample(CheckedMachine(tmp_path))
+        return [(o.code, o.device) for o in rdma_link.judge_rdma_port_states(seen, None, {})]
 
     assert at("400 Gb/sec (4X NDR)") == []
     assert (at("400 Gb/sec (4X NDR)"), at("100 Gb/sec (1X NDR)")) == ([], [("slow", "mlx5_0")])
@@ -218,7 +226,7 @@ def test_a_port_that_came_back_slower_is_reported(tmp_path):
 
 
 def test_a_port_without_a_cable_is_not(tree):
-    tree.add_mlx5("mlx5_0", state="1: DOWN")
+    tree.add_mlx5_device("mlx5_0", state="1: DOWN")
     node = Node(tree.root)
     assert [links(node) for _ in range(3)] == [[], [], []]
 
@@ -228,16 +236,16 @@ NEURON_LIMITS = limits("neuron.errors")
 
 def neuron_devices(node: Node) -> list[tuple[str, str]]:
     return codes(
-        checks_neuron_devices.judge_neuron_devices(
-            checks_neuron_devices.count_neuron_devices(node.machine), None, {}
+        checks_neuron_devices.judge_neuron_device_count(
+            checks_neuron_devices.collect_neuron_device_sample(node.machine), None, {}
         )
     )
 
 
 def errors(node: Node) -> list[tuple[str, str]]:
     return codes(
-        neuron_errors.judge_neuron_errors(
-            neuron_errors.read_neuron_errors(node.machine), None, NEURON_LIMITS
+        neuron_errors.judge_neuron_error_counters(
+            neuron_errors.read_neuron_error_counters(node.machine), None, NEURON_LIMITS
         )
     )
 
@@ -248,18 +256,18 @@ def errors(node: Node) -> list[tuple[str, str]]:
 )
 def test_an_instance_type_knows_its_devices(tree, instance_type, count):
     for number in range(count - 1):
-        tree.add_neuron(number)
+        tree.add_neuron_device(number)
     node = Node(tree.root, ExpectedHardware(instance_type))
     assert neuron_devices(node) == [("fewer", "")]
-    tree.add_neuron(count - 1)
+    tree.add_neuron_device(count - 1)
     assert neuron_devices(node) == []
 
 
 def test_a_driver_that_is_not_loaded(tree):
-    tree.add_neuron(0)
+    tree.add_neuron_device(0)
     (tree.root / "sys/devices/virtual").rename(tree.root / "aside")
-    (reported,) = checks_neuron_devices.judge_neuron_devices(
-        checks_neuron_devices.count_neuron_devices(Node(tree.root).machine), None, {}
+    (reported,) = checks_neuron_devices.judge_neuron_device_count(
+        checks_neuron_devices.collect_neuron_device_sample(Node(tree.root).machine), None, {}
     )
     assert (reported.code, reported.verdict) == ("unbound", DeviceVerdict.WARN)
     assert neuron_devices(Node(tree.root, ExpectedHardware("trn1.2xlarge"))) == [("fewer", "")]
@@ -271,8 +279,8 @@ PLACES = [("stats/hardware", False), ("stats/hardware", True), ("hardware/ecc", 
 
 @pytest.mark.parametrize(("folder", "total"), PLACES)
 def test_errors_are_found_wherever_the_driver_keeps_them(tree, folder, total):
-    tree.add_neuron(0, folder, total)
-    tree.add_neuron(1, folder, total)
+    tree.add_neuron_device(0, folder, total)
+    tree.add_neuron_device(1, folder, total)
     node = Node(tree.root)
     assert errors(node) == []
     tree.find_neuron_counter_file(0, "mem_ecc_uncorrected").write_text("1\n")
@@ -286,7 +294,7 @@ def test_errors_are_found_wherever_the_driver_keeps_them(tree, folder, total):
 
 
 def test_a_driver_of_another_release_is_looked_at_again(tree):
-    tree.add_neuron(0)
+    tree.add_neuron_device(0)
     node = Node(tree.root)
     assert errors(node) == []
     device = tree.root / "sys/devices/virtual/neuron_device/neuron0"
@@ -303,7 +311,7 @@ def test_the_search_is_bounded(tree, monkeypatch):
     listed = neuron_reading.list_subfolders
     look = lambda folder: looked.append(folder) or listed(folder)  # noqa: E731
     monkeypatch.setattr(neuron_reading, "list_subfolders", look)
-    assert (neuron_reading.find_counter_files(str(device)), len(looked)) == (
+    assert (neuron_reading.find_neuron_counter_files(str(device)), len(looked)) == (
         {},
         neuron_reading.MOST_FOLDERS,
     )

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpctl.detection.kernel.log import KernelLineJudge
+from hpctl.detection.kernel.log import KernelLogAnalyzer
 from hpctl.detection.kmsg import KernelRecord
 from hpctl.toolkit.compat import UTC
 from tests.detection.kernel_cases import CASES, PATTERNS
@@ -39,7 +39,7 @@ def names(draw: st.DrawFn) -> tuple[str, str]:
 
 def found(text: str) -> list[tuple[str, str]]:
     record = KernelRecord(0, 1, NOON, text)
-    seen = KernelLineJudge(lambda _pid, _at: "").findings([record])
+    seen = KernelLogAnalyzer(lambda _pid, _at: "").findings([record])
     # What is told of a process itself, and means nothing for its node.
     return [(f.check, f.code) for f in seen if f.check != "kernel.process"]
 
@@ -72,8 +72,10 @@ def test_a_line_that_is_cut_into_two_names_makes_no_fault(template: str) -> None
     ],
 )  # fmt: skip
 def test_a_process_s_name_says_nothing_of_the_severity(text: str, code: str) -> None:
-    from hpctl.faults.assess import list_fault_classes
+    from hpctl.faults.assess import list_fault_classes_by_severity
     from hpctl.faults.catalogue import build_fault_rules
 
-    finding = KernelLineJudge(lambda _pid, _at: "").findings([KernelRecord(0, 1, NOON, text)])
-    assert [fault.rule for fault in list_fault_classes(finding, build_fault_rules())] == [code]
+    finding = KernelLogAnalyzer(lambda _pid, _at: "").findings([KernelRecord(0, 1, NOON, text)])
+    assert [
+        fault.rule for fault in list_fault_classes_by_severity(finding, build_fault_rules())
+    ] == [code]

@@ -12,7 +12,7 @@ from hpctl.detection.checks import gpu_gauges
 from hpctl.detection.conditions import CheckFindingTracker
 from hpctl.detection.nvml.snapshot import (
     ClockThrottleTimes,
-    EccCounters,
+    GpuEccCounters,
     GpuState,
     NvmlEvent,
     NvmlSnapshot,
@@ -78,7 +78,7 @@ def test_what_is_reported(name, usual, who, values):
     ],
 )
 def test_an_older_driver_says_by_an_event_whether_an_error_was_contained(event, code):
-    before, now = (but(1, gpus(), ecc=EccCounters(volatile_uncorrected=n)) for n in (0, 1))
+    before, now = (but(1, gpus(), ecc=GpuEccCounters(volatile_uncorrected=n)) for n in (0, 1))
     seen = NvmlSnapshot(105, gpus=now, events=(event,))
     assert codes("gpu.ecc", seen, NvmlSnapshot(100, gpus=before)) == {pci(1): code}
 
@@ -157,7 +157,7 @@ def later(at: float = 10.0) -> NvmlSnapshot:
 
 
 def test_the_worst_gpu_tells_and_load_and_power_are_means():
-    assert gpu_gauges.measure_gpu_gauges(later(), START) == {
+    assert gpu_gauges.compute_gpu_peer_gauges(later(), START) == {
         "gpu.throttle_share": pytest.approx(0.4), "gpu.sm_clock_mhz": 1200.0,
         "gpu.pcie_replays_per_minute": pytest.approx(300.0), "gpu.busy": pytest.approx(0.91),
         "gpu.power_w": pytest.approx(600.0), "gpu.vbios": float(0x9600740001),
@@ -167,4 +167,4 @@ def test_the_worst_gpu_tells_and_load_and_power_are_means():
 
 def test_an_idle_gpu_sets_no_pace():
     idle = NvmlSnapshot(10.0, gpus=but(2, gpus(**FRESH), utilization=0, sm_clock_mhz=210))
-    assert gpu_gauges.measure_gpu_gauges(idle, START)["gpu.sm_clock_mhz"] == 1900.0
+    assert gpu_gauges.compute_gpu_peer_gauges(idle, START)["gpu.sm_clock_mhz"] == 1900.0

@@ -30,7 +30,7 @@ def holding(*processes: GpuProcess) -> NvmlSnapshot:
 def test_a_process_on_a_node_without_a_job(tmp_path, mib, found):
     process(tmp_path, 4242, "python3", b"python3\0train.py\0", "0::/user.slice/session-4.scope\n")
     process(tmp_path, 1, "systemd", b"/sbin/init\0")
-    sample = gpu_processes.list_gpu_processes(
+    sample = gpu_processes.collect_gpu_process_sample(
         machine(holding(GpuProcess(4242, mib * MIB)), tmp_path)
     )
     assert codes("gpu.processes", sample) == found
@@ -45,7 +45,7 @@ def test_a_process_on_a_node_without_a_job(tmp_path, mib, found):
 )
 def test_a_process_of_a_job_is_known_by_its_control_group(tmp_path, cgroup):
     process(tmp_path, 4242, "python3", b"python3\0", cgroup)
-    sample = gpu_processes.list_gpu_processes(
+    sample = gpu_processes.collect_gpu_process_sample(
         machine(holding(GpuProcess(4242, 900 * MIB)), tmp_path)
     )
     assert (sample.has_job, codes("gpu.processes", sample)) == (True, {})
@@ -54,7 +54,7 @@ def test_a_process_of_a_job_is_known_by_its_control_group(tmp_path, cgroup):
 def test_a_user_who_calls_a_process_after_slurm_is_no_job(tmp_path):
     process(tmp_path, 4242, "python3", b"python3\0slurmstepd: [77.batch]\0")
     process(tmp_path, 4243, "python3", b"slurmstepd: [77.batch]\0")
-    sample = gpu_processes.list_gpu_processes(
+    sample = gpu_processes.collect_gpu_process_sample(
         machine(holding(GpuProcess(4242, 900 * MIB)), tmp_path)
     )
     assert codes("gpu.processes", sample) == {pci(1): "stray"}
@@ -69,7 +69,7 @@ def test_a_process_that_hangs_in_the_driver_does_not_hang_the_check(tmp_path):
     done = []
     here = machine(holding(GpuProcess(4242, 900 * MIB)), tmp_path)
     look = threading.Thread(
-        target=lambda: done.append(gpu_processes.list_gpu_processes(here)), daemon=True
+        target=lambda: done.append(gpu_processes.collect_gpu_process_sample(here)), daemon=True
     )
     look.start()
     look.join(PATIENCE_S)
@@ -83,4 +83,7 @@ def test_services_gone_processes_and_unknown_memory_are_not_stray(tmp_path):
     process(tmp_path, 900, "nv-hostengine", b"nv-hostengine\0")
     process(tmp_path, 902, "python3", b"python3\0")
     seen = holding(GpuProcess(900, 400 * MIB), GpuProcess(901, 400 * MIB), GpuProcess(902, None))
-    assert codes("gpu.processes", gpu_processes.list_gpu_processes(machine(seen, tmp_path))) == {}
+    assert (
+        codes("gpu.processes", gpu_processes.collect_gpu_process_sample(machine(seen, tmp_path)))
+        == {}
+    )

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.detection.check import CheckedMachine, ExpectedHardware
-from hpctl.detection.check_once import run_checks_once
+from hpctl.detection.check_once import run_node_checks_once
 from hpctl.detection.nvml.snapshot import NvmlSnapshot
 from hpctl.detection.runner import load_check
 from hpctl.faults.table import CHECKS
@@ -50,7 +50,7 @@ def machine(root: Path, swept: NvmlSnapshot) -> CheckedMachine:
 
 @pytest.mark.parametrize("state", ["idle", "load"])
 def test_each_check_finds_nothing(root, state):
-    rows = run_checks_once(GPU_CHECKS, machine(root, snapshot(state)))
+    rows = run_node_checks_once(GPU_CHECKS, machine(root, snapshot(state)))
     assert {row.check: row.state for row in rows} == {
         check.spec.name: "absent" if check.spec.name in ABSENT else "ok" for check in GPU_CHECKS
     }
@@ -72,7 +72,8 @@ def test_nothing_is_found_from_one_sweep_to_the_next(root, states):
 def test_the_checks_said_the_same_on_the_machine_itself(root, state):
     said = {row["check"]: row["state"] for row in read_json(f"agent-check-{state}.json")}
     now = {
-        row.check: row.state for row in run_checks_once(GPU_CHECKS, machine(root, snapshot(state)))
+        row.check: row.state
+        for row in run_node_checks_once(GPU_CHECKS, machine(root, snapshot(state)))
     }
     differing = {check for check, state in now.items() if said[check] != state}
     # There was no Slurm on that machine when it was recorded under load: a stray process.
@@ -82,7 +83,7 @@ def test_the_checks_said_the_same_on_the_machine_itself(root, state):
 def test_a_fault_of_the_recorded_card_is_found(root):
     swept = snapshot("load")
     lost = replace(swept.gpus[0], recovery_action=2)
-    rows = run_checks_once(GPU_CHECKS, machine(root, replace(swept, gpus=(lost,))))
+    rows = run_node_checks_once(GPU_CHECKS, machine(root, replace(swept, gpus=(lost,))))
     found = [f for row in rows for f in row.findings]
     assert [(f.check, f.verdict, f.device) for f in found] == [
         ("gpu.recovery", DeviceVerdict.FAIL, "0000:00:06.0")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.detection.check import DeviceAbsentError, DriverHungError, UnknownResultError
+from hpctl.detection.check import CheckResultUnknownError, DeviceAbsentError, DriverHungError
 from hpctl.detection.checks import gpu_count, gpu_driver, gpu_hung
 from hpctl.detection.nvml.snapshot import GpuState, NvmlError, NvmlEvent, NvmlSnapshot
 from hpctl.faults.table import CHECKS
@@ -27,8 +27,8 @@ def test_an_event_that_says_unavailable_counts_for_a_minute(age, expected):
 
 
 def test_a_child_that_only_starts_cannot_tell():
-    with pytest.raises(UnknownResultError):
-        gpu_hung.measure_nvml_delay(machine(UnknownResultError("no sweep yet")))
+    with pytest.raises(CheckResultUnknownError):
+        gpu_hung.measure_nvml_response_delay(machine(CheckResultUnknownError("no sweep yet")))
 
 
 def test_a_certain_xid_is_reported_once():
@@ -55,18 +55,20 @@ def test_xids_that_need_their_text_or_never_act_are_left_to_the_kernels_log(xid)
 )  # fmt: skip
 def test_counts(tmp_path, on_bus, in_nvml, expected, found):
     seen = NvmlSnapshot(100.0, gpus=gpus(in_nvml))
-    sample = gpu_count.count_gpus(machine(seen, bus(tmp_path, on_bus), expected))
+    sample = gpu_count.collect_gpu_counts(machine(seen, bus(tmp_path, on_bus), expected))
     assert codes("gpu.count", sample) == found
 
 
 @pytest.mark.parametrize(
     "nvml",
-    [DriverHungError(30.0), UnknownResultError("starting"), NvmlSnapshot(1.0, error=MISMATCH)],
+    [DriverHungError(30.0), CheckResultUnknownError("starting"), NvmlSnapshot(1.0, error=MISMATCH)],
 )
 def test_nvml_that_cannot_tell_proves_nothing(tmp_path, nvml):
-    sample = gpu_count.count_gpus(machine(nvml, bus(tmp_path, 8), 8))
+    sample = gpu_count.collect_gpu_counts(machine(nvml, bus(tmp_path, 8), 8))
     assert codes("gpu.count", sample) == {}
-    assert codes("gpu.count", gpu_count.count_gpus(machine(nvml, tmp_path, 9))) == {"": "pci"}
+    assert codes("gpu.count", gpu_count.collect_gpu_counts(machine(nvml, tmp_path, 9))) == {
+        "": "pci"
+    }
 
 
 @pytest.mark.parametrize(
@@ -78,14 +80,16 @@ def test_nvml_that_cannot_tell_proves_nothing(tmp_path, nvml):
     ],
 )
 def test_no_driver_where_gpus_are_expected(tmp_path, absent):
-    sample = gpu_count.count_gpus(machine(absent, bus(tmp_path, 8), 8))
+    sample = gpu_count.collect_gpu_counts(machine(absent, bus(tmp_path, 8), 8))
     assert codes("gpu.count", sample) == {"": "nvml"}
 
 
 @pytest.mark.parametrize("expected", [None, 0])
 def test_a_machine_without_gpus_has_no_count(tmp_path, expected):
     with pytest.raises(DeviceAbsentError):
-        gpu_count.count_gpus(machine(DeviceAbsentError("no driver"), bus(tmp_path, 0), expected))
+        gpu_count.collect_gpu_counts(
+            machine(DeviceAbsentError("no driver"), bus(tmp_path, 0), expected)
+        )
 
 
 MODULE = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  Sun May 12 19:39:15 UTC 2024"
@@ -117,7 +121,7 @@ def installed(root: Path, module: str, library: str) -> Path:
 )
 def test_versions_of_module_and_library(tmp_path, module, library, found):
     root = installed(tmp_path, module, library)
-    sample = gpu_driver.read_gpu_driver(machine(NvmlSnapshot(100.0, gpus=gpus(2)), root))
+    sample = gpu_driver.read_gpu_driver_versions(machine(NvmlSnapshot(100.0, gpus=gpus(2)), root))
     assert codes("gpu.driver", sample) == found
 
 
@@ -129,21 +133,23 @@ def test_versions_of_module_and_library(tmp_path, module, library, found):
     ],
 )
 def test_gpus_without_a_driver(tmp_path, nvml):
-    sample = gpu_driver.read_gpu_driver(machine(nvml, bus(tmp_path, 2)))
+    sample = gpu_driver.read_gpu_driver_versions(machine(nvml, bus(tmp_path, 2)))
     assert codes("gpu.driver", sample) == {"": "missing"}
 
 
 def test_another_error_of_nvml_is_shown_and_a_lost_gpu_is_another_checks(tmp_path):
     root = bus(tmp_path, 2)
     unknown = NvmlSnapshot(1.0, error=NvmlError(999, "nvmlInit_v2"))
-    assert codes("gpu.driver", gpu_driver.read_gpu_driver(machine(unknown, root))) == {"": "error"}
+    assert codes("gpu.driver", gpu_driver.read_gpu_driver_versions(machine(unknown, root))) == {
+        "": "error"
+    }
     lost = NvmlSnapshot(1.0, error=LOST)
-    assert codes("gpu.driver", gpu_driver.read_gpu_driver(machine(lost, root))) == {}
+    assert codes("gpu.driver", gpu_driver.read_gpu_driver_versions(machine(lost, root))) == {}
 
 
 def test_versions_are_known_before_the_child_is_ready(tmp_path):
     root = installed(tmp_path, MODULE, "570.86.15")
-    sample = gpu_driver.read_gpu_driver(machine(UnknownResultError("starting"), root))
+    sample = gpu_driver.read_gpu_driver_versions(machine(CheckResultUnknownError("starting"), root))
     assert codes("gpu.driver", sample) == {"": "upgraded"}
 
 
@@ -183,5 +189,5 @@ def test_without_nvml_a_check_is_not_here(name, nvml, tmp_path):
 
 @pytest.mark.parametrize("name", [n for n in NAMES if n not in ("gpu.hung", "gpu.count")])
 def test_a_hung_driver_makes_the_others_unknown(name, tmp_path):
-    with pytest.raises(UnknownResultError, match="has not answered nvmlInit for 25 s"):
+    with pytest.raises(CheckResultUnknownError, match="has not answered nvmlInit for 25 s"):
         check(name).gather(machine(DriverHungError(25.0, "nvmlInit"), tmp_path))

@@ -6,10 +6,10 @@ from unittest.mock import Mock
 
 import pytest
 
-from hpctl.detection.check import DeviceAbsentError, UnknownResultError
+from hpctl.detection.check import CheckResultUnknownError, DeviceAbsentError
 from hpctl.detection.checks import host_disk, host_nvme, host_nvme_smart
-from hpctl.detection.checks.host_disk import DiskSpace, DiskSpaceSample
-from hpctl.detection.checks.host_nvme_smart import SmartHealth
+from hpctl.detection.checks.host_disk import DiskSpaceSample, FileSystemUsage
+from hpctl.detection.checks.host_nvme_smart import NvmeSmartHealth
 from hpctl.detection.probe import ProbeResult, ProbeRunner
 from hpctl.vocabulary.model import DeviceVerdict
 from tests.detection.host import limits, machine, summary
@@ -23,7 +23,7 @@ FULL, WARN = DeviceVerdict.FAIL, DeviceVerdict.WARN
 def disk(point="/", percent=50.0, size_gib=100.0, inodes_pct=1.0, *, free_mib=None):
     size = int(size_gib * GIB)
     free = int(size * (100 - percent) / 100) if free_mib is None else int(free_mib * 2**20)
-    return DiskSpace(
+    return FileSystemUsage(
         point, point in host_disk.SCRATCH, size, size - free, free, 1000,
         int(10 * inodes_pct),
     )  # fmt: skip
@@ -48,7 +48,7 @@ def disk(point="/", percent=50.0, size_gib=100.0, inodes_pct=1.0, *, free_mib=No
         # What a job fills while it runs is its own affair, but for the system's own disks.
         (disk("/dev/shm", percent=100), True, []),
         (disk(percent=99), True, [("full", "/", FULL)]),
-        (DiskSpace("/", False, 100 * GIB, 50 * GIB, 50 * GIB), None, []),
+        (FileSystemUsage("/", False, 100 * GIB, 50 * GIB, 50 * GIB), None, []),
     ],
 )
 def test_limits(one, jobs, expected):
@@ -78,8 +78,8 @@ def statvfs(tmp_path, monkeypatch):
 
 def test_the_reserve_of_root_is_not_free(statvfs, tmp_path):
     statvfs["/"] = 475
-    root = host_disk.read_disk_space(machine(tmp_path)).disks[0]
-    assert (root.point, root.used_pct, root.inodes_pct) == ("/", 50.0, 40.0)
+    root = host_disk.collect_disk_space_sample(machine(tmp_path)).disks[0]
+    assert (root.point, root.used_pct, root.used_inodes_pct) == ("/", 50.0, 40.0)
 
 
 @pytest.mark.parametrize(("comm", "jobs"), [("slurmstepd", True), ("slurmd", False)])
@@ -88,7 +88,7 @@ def test_steps_are_looked_for_when_scratch_is_crowded(statvfs, tmp_path, comm, j
     stat = f"7 ({comm}) S 1 7 7 0 -1 4194560 {'0 ' * 10}1 0 99 0"
     here = machine(tmp_path, {"/proc/7/stat": stat})
     add_slurmstepd(tmp_path / "proc/7", tmp_path / "usr/sbin/slurmstepd")
-    assert host_disk.read_disk_space(here).jobs is jobs
+    assert host_disk.collect_disk_space_sample(here).jobs is jobs
 
 
 def test_no_process_is_read_while_there_is_room(statvfs, tmp_path):
@@ -96,13 +96,13 @@ def test_no_process_is_read_while_there_is_room(statvfs, tmp_path):
         statvfs[point] = 10
     bare = machine(tmp_path)  # has no /proc: reading it would raise
     statvfs["/"] = 900
-    assert host_disk.read_disk_space(bare).jobs is None
+    assert host_disk.collect_disk_space_sample(bare).jobs is None
 
 
 def test_one_file_system_is_reported_once(tmp_path):
     (tmp_path / "var").mkdir()
     (tmp_path / "tmp").mkdir()
-    assert len(host_disk.read_disk_space(machine(tmp_path)).disks) == 1
+    assert len(host_disk.collect_disk_space_sample(machine(tmp_path)).disks) == 1
 
 
 FAIL, WARN = DeviceVerdict.FAIL, DeviceVerdict.WARN
@@ -156,7 +156,7 @@ def test_a_disk_behind_a_network_is_not_this_machine_s(tmp_path):
     ],
 )  # fmt: skip
 def test_what_nvme_cli_prints(out, warning):
-    assert host_nvme_smart.parse_smart_warning(ProbeResult(0, out, "")) == warning
+    assert host_nvme_smart.parse_nvme_smart_critical_warning(ProbeResult(0, out, "")) == warning
 
 
 @pytest.fixture
@@ -174,19 +174,19 @@ def test_each_live_controller_is_asked(nvme_cli):
     files = {**controller("nvme0"), **controller("nvme1"), **controller("nvme2", "dead")}
     made = machine(nvme_cli, {**files, "/nvme0.json": '{"critical_warning": 0}'})
     machine(nvme_cli, {"/nvme1.json": '{"critical_warning": 8}'})
-    assert host_nvme_smart.read_smart_health(made) == (
-        SmartHealth("nvme0", 0),
-        SmartHealth("nvme1", 8),
+    assert host_nvme_smart.read_nvme_smart_health(made) == (
+        NvmeSmartHealth("nvme0", 0),
+        NvmeSmartHealth("nvme1", 8),
     )
 
 
 def test_a_disk_that_keeps_no_such_log(nvme_cli):
-    with pytest.raises(UnknownResultError):
-        host_nvme_smart.read_smart_health(machine(nvme_cli, controller()))
+    with pytest.raises(CheckResultUnknownError):
+        host_nvme_smart.read_nvme_smart_health(machine(nvme_cli, controller()))
 
 
 @pytest.mark.parametrize("output", ["Operation not permitted", "Permission denied"])
 def test_an_agent_that_may_not_ask_is_not_blind(nvme_cli, output):
     (nvme_cli / "nvme").write_text(f'#!/bin/sh\necho "smart log: {output}" >&2\nexit 1\n')
     with pytest.raises(DeviceAbsentError, match="CAP_SYS_ADMIN"):
-        host_nvme_smart.read_smart_health(machine(nvme_cli, controller()))
+        host_nvme_smart.read_nvme_smart_health(machine(nvme_cli, controller()))

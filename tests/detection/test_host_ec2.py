@@ -77,7 +77,7 @@ def test_each_device_is_asked_by_its_program(tmp_path, monkeypatch):
     for program in programs.iterdir():
         program.chmod(0o755)
     monkeypatch.setattr(probe, "ENVIRONMENT", {"PATH": f"{programs}:/usr/bin:/bin"})
-    seen = host_allowance.read_allowance_counters(CheckedMachine(tmp_path))
+    seen = host_allowance.read_ec2_allowance_counters(CheckedMachine(tmp_path))
     assert {name for name, _, _ in seen.network} == {"eth0"}
     assert ("nvme1", "the instance's IOPS to EBS", 3) in seen.ebs
 
@@ -103,8 +103,10 @@ def unplug(folder: Path) -> None:
 
 
 def judged(root: Path, kind: str = "ml.p5.48xlarge") -> list[tuple[str, str, object]]:
-    seen = host_devices.list_pci_devices(CheckedMachine(root, ExpectedHardware(instance_type=kind)))
-    return summary(host_devices.judge_pci_devices(seen, None, {}))
+    seen = host_devices.collect_pci_device_sample(
+        CheckedMachine(root, ExpectedHardware(instance_type=kind))
+    )
+    return summary(host_devices.judge_missing_pci_devices(seen, None, {}))
 
 
 def test_as_many_disks_as_the_type_has(tmp_path):

@@ -6,11 +6,11 @@ from hpctl.detection.checks import host_mounts, host_readonly
 from hpctl.detection.checks.host_filesystems_reading import (
     LOCAL,
     NETWORK,
-    read_mounts,
-    select_mounts_by_type,
+    read_mountinfo_entries,
+    select_mounts_by_file_system_type,
 )
 from hpctl.detection.checks.host_mounts import MountProbeResult
-from hpctl.detection.probe import ProbePending, ProbeResult, ProbeRunner
+from hpctl.detection.probe import PendingProbe, ProbeResult, ProbeRunner
 from hpctl.vocabulary.model import DeviceVerdict
 from tests.detection.host import limits, machine, summary
 
@@ -30,7 +30,9 @@ def judged_mounts(*asked):
 def points(made):
     return [
         mount.point
-        for mount in select_mounts_by_type(read_mounts(made), NETWORK, host_readonly.MOST)
+        for mount in select_mounts_by_file_system_type(
+            read_mountinfo_entries(made), NETWORK, host_readonly.MOST
+        )
     ]
 
 
@@ -46,7 +48,9 @@ def test_no_more_than_can_be_afforded_are_asked(tmp_path):
 def ask(tmp_path, args, probes):
     (tmp_path / "fsx").mkdir()
     made = machine(tmp_path, mountinfo(FSX))
-    return host_mounts.probe_mounts(made, {m.point: m for m in read_mounts(made)}, args, probes)
+    return host_mounts.probe_mounts_with_command(
+        made, {m.point: m for m in read_mountinfo_entries(made)}, args, probes
+    )
 
 
 @pytest.mark.parametrize("args", [host_mounts.STATFS, host_mounts.STAT_ROOT])
@@ -97,9 +101,10 @@ def mountinfo(*lines, own="rw", super="rw"):
 
 
 def signs(machine, answer=WELL):
-    local = select_mounts_by_type(read_mounts(machine), LOCAL, 32)
+    local = select_mounts_by_file_system_type(read_mountinfo_entries(machine), LOCAL, 32)
     return {
-        disk.point: disk.sign for disk in host_readonly.judge_disk_states(machine, local, answer)
+        disk.point: disk.sign
+        for disk in host_readonly.classify_disk_write_states(machine, local, answer)
     }
 
 
@@ -108,12 +113,12 @@ def judged(sample):
 
 
 def test_a_healthy_machine_is_silent(tmp_path):
-    seen = host_readonly.probe_writable_mounts(machine(tmp_path, mountinfo(ROOT, TMPFS)))
+    seen = host_readonly.probe_local_mount_writability(machine(tmp_path, mountinfo(ROOT, TMPFS)))
     assert ([disk.point for disk in seen.disks], judged(seen)) == (["/"], [])
 
 
 def test_a_root_that_the_kernel_remounted(tmp_path):
-    seen = host_readonly.probe_writable_mounts(
+    seen = host_readonly.probe_local_mount_writability(
         machine(tmp_path, mountinfo(ROOT, own="ro", super="ro"))
     )
     assert judged(seen) == [("readonly", "/", DeviceVerdict.FAIL)]
@@ -153,13 +158,13 @@ def test_a_mount_point_that_went_meanwhile_is_no_fault(tmp_path):
     made = machine(tmp_path, mountinfo(DATA))
     error = f"stat: cannot statx '{tmp_path}/opt/my data': No such file or directory\n"
     assert signs(made, ProbeResult(1, "", error)) == {"/opt/my data": ""}
-    assert signs(made, ProbePending(99)) == {"/opt/my data": ""}
+    assert signs(made, PendingProbe(99)) == {"/opt/my data": ""}
 
 
 def test_a_byte_is_written_where_the_agent_lives(tmp_path):
     folder = tmp_path / "var/lib/hpctl/agent"
     folder.mkdir(parents=True)
-    seen = host_readonly.probe_writable_mounts(machine(tmp_path, mountinfo(ROOT)))
+    seen = host_readonly.probe_local_mount_writability(machine(tmp_path, mountinfo(ROOT)))
     assert (seen.write_error, seen.write_s) == ("", 0.0)
     assert ((folder / ".write-probe").read_bytes(), judged(seen)) == (b"\0", [])
 
@@ -185,5 +190,5 @@ def test_what_a_refused_write_says(tmp_path, monkeypatch, own, error, expected):
             return {**reported, "write": ProbeResult(1, "", f"dd: failed to open 'x': {error}\n")}
 
     monkeypatch.setattr(host_readonly, "PROBES", Refused(5.0))
-    seen = host_readonly.probe_writable_mounts(machine(tmp_path, mountinfo(ROOT, own=own)))
+    seen = host_readonly.probe_local_mount_writability(machine(tmp_path, mountinfo(ROOT, own=own)))
     assert (seen.write_error, seen.write_point) == (expected, "/")

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from hpctl.detection.check import CheckedMachine
-from hpctl.detection.check_once import run_checks_once
+from hpctl.detection.check_once import run_node_checks_once
 from hpctl.detection.checks import host_dstate, host_mounts
-from hpctl.detection.probe import ProbePending, ProbeResult, ProbeRunner
+from hpctl.detection.probe import PendingProbe, ProbeResult, ProbeRunner
 from hpctl.detection.procs import ProcessScanner
 from hpctl.detection.runner import load_check
 from hpctl.faults.table import CHECKS
@@ -62,7 +62,7 @@ def test_a_hang_is_known_from_its_first_child_on(probes):
     ages = []
     for _ in range(4):
         output = probes.ask({"fsx": NEVER}, 0.3)["fsx"]
-        assert isinstance(output, ProbePending)
+        assert isinstance(output, PendingProbe)
         ages.append(output.age_s)
         time.sleep(0.3)
     # The first child was killed on the way: its successor does not make the hang young.
@@ -97,14 +97,14 @@ def test_a_hanging_mount_is_reported_and_nothing_piles_up(tmp_path, monkeypatch,
     )
     before = children()
     began = time.monotonic()
-    (row,) = run_checks_once([check], CheckedMachine(tmp_path))
+    (row,) = run_node_checks_once([check], CheckedMachine(tmp_path))
     assert [(f.code, f.device, f.verdict) for f in row.findings] == [
         ("hangs", "/fsx", DeviceVerdict.FAIL)
     ]
     assert time.monotonic() - began < STUCK_S / 10
     for _ in range(8):
         began = time.monotonic()
-        (row,) = run_checks_once([check], CheckedMachine(tmp_path))
+        (row,) = run_node_checks_once([check], CheckedMachine(tmp_path))
         assert [f.device for f in row.findings] == ["/fsx"]
         assert time.monotonic() - began < STUCK_S / 10
         assert len(children() - before) <= 1
@@ -139,14 +139,19 @@ def test_a_child_in_state_d_is_left_alone(probes, frozen):
     write = ("dd", "if=/dev/zero", "bs=1", "count=1", "status=none", f"of={frozen}/byte")
     for _ in range(6):
         began = time.monotonic()
-        assert isinstance(probes.ask({"disk": write}, 0.1)["disk"], ProbePending)
+        assert isinstance(probes.ask({"disk": write}, 0.1)["disk"], PendingProbe)
         assert time.monotonic() - began < STUCK_S / 10, "the frozen disk was waited for"
         assert len(children() - before) == 1
         time.sleep(0.2)
     (pid,) = children() - before
     # Killed, and still there: nothing but the disk can end it.
     assert Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "D"
-    assert host_dstate.find_stack_driver(host_dstate.read_kernel_stack(CheckedMachine(), pid)) == ""
+    assert (
+        host_dstate.find_driver_in_kernel_stack(
+            host_dstate.read_task_kernel_stack(CheckedMachine(), pid)
+        )
+        == ""
+    )
     subprocess.run(["fsfreeze", "--unfreeze", frozen], check=True, timeout=60)
     try:
         until(lambda: probes.out() == 0)
@@ -178,7 +183,7 @@ def test_a_task_in_state_d_is_seen_with_its_age_and_place(tmp_path, monkeypatch,
         # A process that is just being loaded is in D now and then, too, and not for long.
         until(lambda: any(each.asleep_s >= 0.2 for each in stuck()))
         (seen,) = stuck()
-        assert host_dstate.find_stack_driver(seen.where) == ""
+        assert host_dstate.find_driver_in_kernel_stack(seen.where) == ""
         limits = {"asleep_s": 0.1}
         assert list(host_dstate.judge_stuck_tasks((seen,), None, limits)) == []
         theirs = host_dstate.StuckTask(seen.pid, seen.comm, seen.asleep_s, "nv_ioctl+0x1 [nvidia]")

@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.detection import procs
-from hpctl.detection.check import UnknownResultError
+from hpctl.detection.check import CheckResultUnknownError
 from hpctl.detection.checks import host_dstate, host_zombies
 from hpctl.detection.checks.host_dstate import StuckTask
 from hpctl.detection.checks.host_zombies import ProcessCountSample
@@ -78,7 +78,10 @@ def looks(tmp_path, clock, *rounds, pause_s=30.0):
 )  # fmt: skip
 def test_whose_code_it_is(tmp_path, stack, driver):
     made = machine(tmp_path, {"/proc/7/stack": stack})
-    assert host_dstate.find_stack_driver(host_dstate.read_kernel_stack(made, 7)) == driver
+    assert (
+        host_dstate.find_driver_in_kernel_stack(host_dstate.read_task_kernel_stack(made, 7))
+        == driver
+    )
 
 
 @pytest.mark.parametrize(
@@ -163,15 +166,18 @@ def scan(monkeypatch):
 
 def test_what_proc_says(tmp_path):
     files = {**FILES, **stat(5, "Z"), **stat(6), **stat(7, "Z")}
-    seen = host_zombies.count_processes_and_files(machine(tmp_path, files))
+    seen = host_zombies.count_processes_and_open_files(machine(tmp_path, files))
     assert seen == ProcessCountSample(2, 1234, 65536, 2048, 9223372036854775807)
-    assert summary(host_zombies.judge_process_counts(seen, None, limits("host.zombies"))) == []
+    assert (
+        summary(host_zombies.judge_process_and_file_counts(seen, None, limits("host.zombies")))
+        == []
+    )
 
 
 @pytest.mark.parametrize("name", ["/proc/loadavg", "/proc/sys/fs/file-nr"])
 def test_what_proc_should_not_say(tmp_path, name):
-    with pytest.raises(UnknownResultError):
-        host_zombies.count_processes_and_files(machine(tmp_path, {**FILES, name: "?"}))
+    with pytest.raises(CheckResultUnknownError):
+        host_zombies.count_processes_and_open_files(machine(tmp_path, {**FILES, name: "?"}))
 
 
 def test_a_scan_reads_a_kernel_thread_once_in_ten_times(tmp_path):

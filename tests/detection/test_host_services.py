@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from hpctl.detection.check import UnknownResultError
+from hpctl.detection.check import CheckResultUnknownError
 from hpctl.detection.checks import host_clock, host_units
 from hpctl.detection.probe import ProbeRunner
 from hpctl.vocabulary.model import DeviceVerdict
@@ -102,7 +102,7 @@ def test_a_systemctl_that_fails_or_hangs_is_no_verdict(tmp_path, monkeypatch, sc
     monkeypatch.setattr(host_units, "TIMEOUT_S", 0.3)
     probes = ProbeRunner(0.0)
     monkeypatch.setattr(host_units, "PROBES", probes)
-    with pytest.raises(UnknownResultError, match=output):
+    with pytest.raises(CheckResultUnknownError, match=output):
         host_units.read_systemd_units(machine(tmp_path))
     probes.forget(frozenset())
     until(lambda: not probes.out())
@@ -123,7 +123,7 @@ LOST = "7F7F0101,,0,0.000000000,-90.5,0.0,0.0,0.0,0.0,0.0,1.0,1.0,0.0,Not synchr
     ],
 )  # fmt: skip
 def test_what_chrony_prints(line, offset_s):
-    assert host_clock.parse_chrony_tracking(line) == offset_s
+    assert host_clock.parse_chrony_tracking_offset(line) == offset_s
 
 
 @pytest.fixture
@@ -135,10 +135,10 @@ def booted(tmp_path, monkeypatch):
 
 def test_the_kernel_of_this_machine_answers(booted, monkeypatch):
     monkeypatch.setattr(host_clock, "CHRONY", ("/no/such/chronyc",))
-    kept, offset_s = host_clock.read_kernel_clock()
+    kept, offset_s = host_clock.read_kernel_clock_sync_state()
     # The kernel keeps half a second at most; a wrong layout of the structure gives more.
     assert 0 <= offset_s <= 0.5
-    assert host_clock.read_clock(booted).kept is kept
+    assert host_clock.read_system_clock_offset(booted).kept is kept
 
 
 def test_the_structure_is_the_kernel_s():
@@ -154,4 +154,4 @@ def test_chrony_s_offset_counts_where_it_is_larger(booted, monkeypatch, tmp_path
     program.write_text(f"#!/bin/sh\necho '{KEPT.replace('-0.000012', '75.25')}'\n")
     program.chmod(0o755)
     monkeypatch.setattr(host_clock, "CHRONY", (str(program),))
-    assert host_clock.read_clock(booted).offset_s == 75.25
+    assert host_clock.read_system_clock_offset(booted).offset_s == 75.25

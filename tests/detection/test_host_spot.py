@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from hpctl.detection.check import (
     CheckedMachine,
+    CheckResultUnknownError,
     DeviceAbsentError,
     ExpectedHardware,
-    UnknownResultError,
 )
 from hpctl.detection.checks import host_spot
 from hpctl.engine.journal.events import Event, NodeRecoveryOpened, SignalSeen
@@ -23,9 +23,9 @@ from hpctl.nodes import advance
 from hpctl.nodes.actors import NodeFacts
 from hpctl.vocabulary.assessment import Remedy, Urgency
 from hpctl.vocabulary.model import DeviceVerdict, Finding, NodeHealth
-from hpctl.vocabulary.node_recovery import NodePhase, NodeSignal
-from hpctl.vocabulary.reason import format_own_reason
-from hpctl.vocabulary.recovery import PhaseMove, StepKind
+from hpctl.vocabulary.node_recovery import NodeRecoveryPhase, NodeRecoverySignal
+from hpctl.vocabulary.reason import format_hpctl_node_reason
+from hpctl.vocabulary.recovery import RecoveryPhaseMove, StepKind
 from hpctl.vocabulary.slurm_facts import SlurmNode
 from tests.fakes.engine import advance_all, plan
 from tests.fakes.values import OWN, at, faulty, generation, node_name, opened, slurm_job, view_of
@@ -82,7 +82,7 @@ class Metadata:
 
 @pytest.fixture
 def metadata(monkeypatch):
-    monkeypatch.setattr(host_spot.MetadataSessionToken, "value", "")
+    monkeypatch.setattr(host_spot.Ec2MetadataSessionToken, "value", "")
     made = Metadata()
     yield made
     made.server.shutdown()
@@ -90,10 +90,12 @@ def metadata(monkeypatch):
 
 
 def test_a_notice_is_a_finding_and_its_absence_is_none(metadata: Metadata) -> None:
-    calm = host_spot.fetch_spot_notice(metadata.machine)
-    assert list(host_spot.judge_spot_notice(calm, None, {})) == []
+    calm = host_spot.fetch_spot_interruption_notice(metadata.machine)
+    assert list(host_spot.judge_spot_interruption_notice(calm, None, {})) == []
     metadata.notice = NOTICE
-    (seen,) = host_spot.judge_spot_notice(host_spot.fetch_spot_notice(metadata.machine), calm, {})
+    (seen,) = host_spot.judge_spot_interruption_notice(
+        host_spot.fetch_spot_interruption_notice(metadata.machine), calm, {}
+    )
     assert (seen.code, seen.verdict) == ("interruption", DeviceVerdict.FAIL)
     assert seen.detail == "EC2 will terminate the instance at 2026-03-01T12:02:00Z"
     assert metadata.asked == ["PUT", "GET", "GET"]
@@ -101,34 +103,34 @@ def test_a_notice_is_a_finding_and_its_absence_is_none(metadata: Metadata) -> No
 
 def test_no_token_is_no_word_that_there_is_no_notice(metadata: Metadata) -> None:
     metadata.token = ""
-    with pytest.raises(UnknownResultError, match="404"):
-        host_spot.fetch_spot_notice(metadata.machine)
+    with pytest.raises(CheckResultUnknownError, match="404"):
+        host_spot.fetch_spot_interruption_notice(metadata.machine)
 
 
 def test_a_token_that_ran_out_is_renewed(metadata: Metadata) -> None:
-    host_spot.fetch_spot_notice(metadata.machine)
+    host_spot.fetch_spot_interruption_notice(metadata.machine)
     metadata.token = "t-2"
     metadata.notice = NOTICE
-    assert host_spot.fetch_spot_notice(metadata.machine).action == "terminate"
+    assert host_spot.fetch_spot_interruption_notice(metadata.machine).action == "terminate"
     assert metadata.asked == ["PUT", "GET", "GET", "PUT", "GET"]
 
 
 def test_nothing_is_asked_of_an_instance_that_is_not_spot(metadata: Metadata) -> None:
     here = replace(metadata.machine, expected=ExpectedHardware())
     with pytest.raises(DeviceAbsentError):
-        host_spot.fetch_spot_notice(here)
+        host_spot.fetch_spot_interruption_notice(here)
     assert metadata.asked == []
 
 
 def test_no_answer_and_nonsense_are_unknown_and_no_notice(metadata: Metadata) -> None:
     metadata.notice = "not json"
-    with pytest.raises(UnknownResultError, match="cannot be read"):
-        host_spot.fetch_spot_notice(metadata.machine)
+    with pytest.raises(CheckResultUnknownError, match="cannot be read"):
+        host_spot.fetch_spot_interruption_notice(metadata.machine)
     nobody = replace(
         metadata.machine, expected=ExpectedHardware(spot=True, metadata_url="http://127.0.0.1:9")
     )
-    with pytest.raises(UnknownResultError, match="does not answer"):
-        host_spot.fetch_spot_notice(nobody)
+    with pytest.raises(CheckResultUnknownError, match="does not answer"):
+        host_spot.fetch_spot_interruption_notice(nobody)
 
 
 def test_a_notice_is_a_fault_that_moves_the_jobs_and_orders_nothing() -> None:
@@ -139,13 +141,13 @@ def test_a_notice_is_a_fault_that_moves_the_jobs_and_orders_nothing() -> None:
         assess_health(NodeHealth(generation(), at(0), (reported,)), RULES, at(0)).fault.rule == RULE
     )
     log = [opened(rule=RULE, ladder=fault.ladder, urgency=fault.urgency, meaning=fault.meaning)]
-    rec = replace(replay_events(log).nodes[log[0].recovery], phase=NodePhase.VACATED)
+    rec = replace(replay_events(log).nodes[log[0].recovery], phase=NodeRecoveryPhase.VACATED)
     for facts in (NodeFacts(provider_present=True, provider_fresh=True), NodeFacts()):
         answer = advance.advance_node_recovery(rec, facts, OWN, at(1))
-        assert isinstance(answer, PhaseMove), (
+        assert isinstance(answer, RecoveryPhaseMove), (
             "no step: the provider brings the next instance by itself"
         )
-        assert answer.signal is NodeSignal.REMEDY_ACCEPTED
+        assert answer.signal is NodeRecoverySignal.REMEDY_ACCEPTED
 
 
 def noticed(ladder, urgency, phase=()):
@@ -153,7 +155,7 @@ def noticed(ladder, urgency, phase=()):
     log: list[Event] = [opened(ladder=ladder, urgency=urgency)]
     log += [SignalSeen(at(0), "n-1", s, "x") for s in ("cordon_seen", *phase)]
     shut = SlurmNode(
-        node_name(1), "ALLOCATED", frozenset({"DRAIN"}), format_own_reason("n-1", "x"),
+        node_name(1), "ALLOCATED", frozenset({"DRAIN"}), format_hpctl_node_reason("n-1", "x"),
         partitions=("all",),
     )  # fmt: skip
     job = slurm_job(1, comment='hpctl:{"save_signal":"USR1"}')
@@ -166,7 +168,7 @@ def test_an_instance_that_goes_is_not_rebooted() -> None:
     gone = noticed((Remedy.REBOOT,), Urgency.AFTER_JOBS, ("jobs_gone",))
     gone = replace(gone, scheduler=replace(gone.scheduler, jobs={}))
     progress = advance_all(gone, OWN, at(100))
-    assert [m.signal for m in progress.moves] == [NodeSignal.REMEDY_ACCEPTED]
+    assert [m.signal for m in progress.moves] == [NodeRecoverySignal.REMEDY_ACCEPTED]
     assert progress.due == ()
 
 

@@ -11,7 +11,7 @@ from io import BytesIO
 from pathlib import Path
 
 from hpctl.detection import kmsg
-from hpctl.detection.kernel.log import KernelLineJudge
+from hpctl.detection.kernel.log import KernelLogAnalyzer
 from hpctl.detection.logtext import LogTextReader
 from hpctl.faults.table import KERNEL_CHECKS, list_check_fault_rows
 from hpctl.vocabulary.model import Finding
@@ -56,7 +56,7 @@ def lines() -> Iterator[str]:
 
 
 def judged(text: str) -> list[Finding]:
-    kernel = KernelLineJudge(lambda pid, _at: f"job of {pid}")
+    kernel = KernelLogAnalyzer(lambda pid, _at: f"job of {pid}")
     return kernel.findings([kmsg.KernelRecord(kmsg.KERNEL_FACILITY, 1, NOON, text)])
 
 
@@ -78,6 +78,6 @@ def test_a_row_says_whether_a_recording_holds_a_line_of_it() -> None:
     """H200: tests/gpu/recordings/h200-580.159."""
     in_recordings = {(f.check, f.code) for text in recorded() for f in judged(text)}
     rows = [row for spec in KERNEL_CHECKS for row in list_check_fault_rows(spec.name)]
-    recorded_rows = [row for row in rows if any(one.is_recorded for one in row.sightings)]
+    recorded_rows = [row for row in rows if any(one.is_recorded_by_hpctl for one in row.sightings)]
     said = {(row.check, code) for row in recorded_rows for code in row.codes}
     assert said == in_recordings

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.detection.kernel.log import KernelLineJudge
+from hpctl.detection.kernel.log import KernelLogAnalyzer
 from hpctl.detection.kmsg import KernelRecord
 from hpctl.detection.slurm_jobs import ProcessJobFinder
 from hpctl.toolkit.compat import UTC
@@ -34,7 +34,7 @@ def test_processes_of_a_running_job_are_found(slurm, tmp_path):
         for name, pid in pids.items():
             assert jobs.of(pid, datetime.now(UTC)) == job, name
         text = f"NVRM: Xid (PCI:0000:c1:00): 31, pid={pids['task']}, name=bash, Ch 0008"
-        (finding,) = KernelLineJudge(jobs.of).findings(
+        (finding,) = KernelLogAnalyzer(jobs.of).findings(
             [KernelRecord(0, 1, datetime.now(UTC), text)]
         )
         assert (finding.code, finding.job) == ("31", job)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpctl.detection.kernel.log import KernelLineJudge
+from hpctl.detection.kernel.log import KernelLogAnalyzer
 from hpctl.detection.kmsg import RECORD_BYTES, KernelRecord
 from hpctl.faults.catalogue import SHIPPED
 from hpctl.faults.table import CHECKS, DRIVERS, KERNEL_CHECKS, list_check_fault_rows
@@ -23,8 +23,8 @@ def records(*texts: str, facility: int = 0, second: float = 0) -> list[KernelRec
     return [KernelRecord(facility, n, at, text) for n, text in enumerate(texts)]
 
 
-def kernel(jobs: dict[int, str] | None = None) -> KernelLineJudge:
-    return KernelLineJudge(lambda pid, _at: (jobs or {}).get(pid, ""))
+def kernel(jobs: dict[int, str] | None = None) -> KernelLogAnalyzer:
+    return KernelLogAnalyzer(lambda pid, _at: (jobs or {}).get(pid, ""))
 
 
 @pytest.mark.parametrize(("text", "check", "code", "device", "means"), CASES)
@@ -222,11 +222,11 @@ def mangled(draw: st.DrawFn) -> str:
 
 @given(st.lists(mangled() | KNOWN | st.text(max_size=80), max_size=20))
 def test_no_line_breaks_the_reader_or_the_report(texts):
-    found = KernelLineJudge(lambda pid, _at: str(pid)[:9]).findings(
+    found = KernelLogAnalyzer(lambda pid, _at: str(pid)[:9]).findings(
         [KernelRecord(0, n, NOON, text) for n, text in enumerate(texts)]
     )
     report = AgentReport("n1", "i-1", "b-1", 1, NOON, NOON, tuple(found))
-    assert wire.decode_report(wire.encode_report(report)) == report
+    assert wire.decode_agent_report(wire.encode_agent_report(report)) == report
 
 
 @pytest.mark.parametrize("text", [case[0] for case in CASES])
@@ -236,7 +236,7 @@ def test_no_line_is_long_in_being_judged(text):
         ":1, blocked a=[x](0x1," * 400, "9" * 6000, " " * 6000, "A" * 6000, "0000:18:00.0 " * 500,
         "RLW_A Fatal XC0 i0 Link 0 (0x1 " * 200,
     )  # fmt: skip
-    kernel = KernelLineJudge(lambda _pid, _at: "")
+    kernel = KernelLogAnalyzer(lambda _pid, _at: "")
     records = [
         KernelRecord(0, 1, NOON, (text[:at] + filler + text[at:])[:RECORD_BYTES])
         for at in range(0, len(text), 3)

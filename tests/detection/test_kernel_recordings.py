@@ -11,10 +11,10 @@ import pytest
 from hpctl.detection import kmsg
 from hpctl.detection.checks.gpu_xid import judge_xid_events
 from hpctl.detection.findings import FindingStore
-from hpctl.detection.kernel.log import KernelLineJudge
+from hpctl.detection.kernel.log import KernelLogAnalyzer
 from hpctl.detection.logtext import LogTextReader
 from hpctl.detection.nvml.snapshot import NvmlEvent, NvmlSnapshot
-from hpctl.faults.assess import assess_without_settling, list_fault_classes
+from hpctl.faults.assess import assess_findings_without_settling, list_fault_classes_by_severity
 from hpctl.faults.catalogue import build_fault_rules
 from hpctl.faults.table import BENIGN_LINES
 from hpctl.vocabulary.assessment import NodeCondition, Remedy
@@ -36,7 +36,7 @@ def judge(
     records: Iterable[kmsg.KernelRecord], job_of: Callable[[int], str] = lambda pid: ""
 ) -> tuple[Finding, ...]:
     """The findings of the agent, record by record as they come."""
-    kernel, findings = KernelLineJudge(lambda pid, _at: job_of(pid)), FindingStore()
+    kernel, findings = KernelLogAnalyzer(lambda pid, _at: job_of(pid)), FindingStore()
     for record in records:
         for finding in kernel.findings([record]):
             findings.add(finding)
@@ -94,9 +94,9 @@ def test_nine_faulting_programs_are_no_sign_against_the_node(job_of) -> None:
     assert {(f.check, f.device, f.verdict) for f in findings} == {
         ("kernel.xid", GPU, DeviceVerdict.NOTE)
     }
-    found = assess_without_settling(findings, RULES)
+    found = assess_findings_without_settling(findings, RULES)
     assert (found.condition, found.fault) == (NodeCondition.HEALTHY, None)
-    remedies = {fault.ladder for fault in list_fault_classes(findings, RULES)}
+    remedies = {fault.ladder for fault in list_fault_classes_by_severity(findings, RULES)}
     assert remedies == {(Remedy.RESTART_JOB,), (Remedy.NONE,)}
 
 
@@ -106,7 +106,7 @@ def test_all_together_is_a_healthy_node() -> None:
     crashed = parse(read_kernel_records("kmsg-crashes.txt"))
     findings = judge([*booted, *crashed, *deaths()])
     assert {f.verdict for f in findings} <= NOTHING_WRONG
-    assert assess_without_settling(findings, RULES).condition is NodeCondition.HEALTHY
+    assert assess_findings_without_settling(findings, RULES).condition is NodeCondition.HEALTHY
     died = count_by_code(judge(deaths()))
     assert died == {"31": 2, "43": 6}
 
@@ -141,7 +141,7 @@ def test_a_line_that_no_rule_knows_is_a_note() -> None:
     (found,) = judge(parse(f"4,{n},{n}000000,c;{text}" for n, text in enumerate(texts, 1)))
     assert (found.check, found.code, found.detail) == ("kernel.driver", "unknown", "nvidia")
     assert (found.verdict, found.count) == (DeviceVerdict.NOTE, 2)
-    assert assess_without_settling((found,), RULES).condition is NodeCondition.HEALTHY
+    assert assess_findings_without_settling((found,), RULES).condition is NodeCondition.HEALTHY
 
 
 def test_a_gpu_that_the_driver_numbers_prints_the_same_harmless_line() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hpctl.detection import slurm_jobs
-from hpctl.detection.slurm_jobs import ProcessJobFinder, is_slurmstepd, parse_cgroup_job_id
+from hpctl.detection.slurm_jobs import ProcessJobFinder, is_slurmstepd_process, parse_cgroup_job_id
 from hpctl.toolkit.compat import UTC
 from tests.proc_files import add_slurmstepd
 from tests.waiting import until
@@ -100,7 +100,7 @@ def test_a_process_named_like_the_step_daemon_says_nothing(proc, program, uids, 
 
 def test_a_step_daemon_outlives_the_upgrade_of_its_file(proc):
     add_slurmstepd(proc.root / "60", proc.root / "sbin/slurmstepd (deleted)")
-    assert is_slurmstepd(proc.root / "60")
+    assert is_slurmstepd_process(proc.root / "60")
 
 
 def test_a_setuid_program_under_the_name_is_no_step_daemon(tmp_path):
@@ -122,7 +122,7 @@ def test_a_setuid_program_under_the_name_is_no_step_daemon(tmp_path):
         until(lambda: (place / "comm").read_text() == "slurmstepd\n", 60)
         until(lambda: place.stat().st_uid == 0, 60)
         assert ProcessJobFinder().of(started.pid, now()) == ""
-        assert not is_slurmstepd(place)
+        assert not is_slurmstepd_process(place)
         started.kill()
 
 

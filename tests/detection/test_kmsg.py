@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hpctl.detection import kmsg
-from hpctl.detection.kernel.log import KernelLineJudge
+from hpctl.detection.kernel.log import KernelLogAnalyzer
 from hpctl.detection.kmsg import (
     KernelRecord,
     KmsgDevice,
@@ -21,7 +21,7 @@ from hpctl.detection.kmsg import (
     parse_kmsg_record,
 )
 from hpctl.toolkit.compat import UTC
-from hpctl.toolkit.errors import Unavailable
+from hpctl.toolkit.errors import ServiceUnavailable
 from tests.waiting import until
 
 
@@ -106,7 +106,7 @@ def test_a_file_is_waited_for_by_inotify_and_is_quiet_while_nothing_comes(path):
 def test_a_file_of_another_format_is_refused(path, line):
     path.write_text(line + "\n")
     log = open_kernel_log(path)
-    with pytest.raises(Unavailable, match="not in the format of /dev/kmsg") as caught:
+    with pytest.raises(ServiceUnavailable, match="not in the format of /dev/kmsg") as caught:
         log.read()
     assert "hpctl agent triage" in caught.value.hint
     log.close()
@@ -166,7 +166,7 @@ def test_a_big_file_comes_in_batches_and_nothing_is_missed(path):
 
 
 def test_no_log_is_reported_with_a_hint(tmp_path):
-    with pytest.raises(Unavailable, match="cannot open the kernel log") as caught:
+    with pytest.raises(ServiceUnavailable, match="cannot open the kernel log") as caught:
         open_kernel_log(tmp_path / "none")
     assert "--kmsg" in caught.value.hint
 
@@ -190,7 +190,7 @@ def test_overwritten_records_are_counted_and_reading_continues(tmp_path, monkeyp
 
     monkeypatch.setattr(kmsg.os, "read", read)
     assert (texts(log), log.lost) == (["first", "later"], 1)
-    with pytest.raises(Unavailable, match="gone"):
+    with pytest.raises(ServiceUnavailable, match="gone"):
         log.read()
     log.close()
 
@@ -214,7 +214,7 @@ def test_the_real_device_shows_user_lines_as_such_and_they_are_not_believed():
     (record,) = found
     assert record.facility == 1
     assert abs((datetime.now(UTC) - record.at).total_seconds()) < 10
-    kernel = KernelLineJudge(lambda _pid, _at: "")
+    kernel = KernelLogAnalyzer(lambda _pid, _at: "")
     assert kernel.findings([record]) == []
     (error,) = kernel.findings([record], accept_user=True)
     assert (error.code, error.device) == ("79", "ffff:ff:1f.0")

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from hpctl.detection.outside.ask import SOCKET
 from hpctl.detection.outside.local_server import AgentSocketServer
-from hpctl.detection.outside.node_verdict import compute_node_verdict, format_verdict_line
+from hpctl.detection.outside.node_verdict import compute_node_verdict, format_node_verdict_line
 from hpctl.faults.catalogue import build_fault_rules
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.model import DeviceVerdict, Finding
@@ -280,7 +280,7 @@ def test_the_line_is_short_and_plain():
     now = datetime.now(UTC)
     found = Finding("kernel.xid", DeviceVerdict.FAIL, now, now, code="79")
     judged = compute_node_verdict(NODE, (found,), now, build_fault_rules(), now)
-    line = format_verdict_line(replace(judged, why="\x1b[2J\nroot@h \N{SNOWMAN}" + "y" * 5000))
+    line = format_node_verdict_line(replace(judged, why="\x1b[2J\nroot@h \N{SNOWMAN}" + "y" * 5000))
     assert len(line) < 700
     assert line.decode("ascii").isprintable()
 

@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 
 from hpctl.detection.outside.hma_log import UNIT, HealthAgentJournal
-from hpctl.detection.outside.hma_records import HealthAgentDetection, MalformedDetectionError
-from hpctl.detection.outside.hma_records import parse_detection as read
+from hpctl.detection.outside.hma_records import (
+    HealthAgentDetection,
+    MalformedHealthAgentDetectionError,
+)
+from hpctl.detection.outside.hma_records import parse_health_agent_detection as read
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.model import ClearCondition
 
@@ -121,5 +124,5 @@ def test_its_other_lines_say_nothing_of_the_node(line):
     ],
 )
 def test_a_detection_that_cannot_be_understood_says_why(line, says):
-    with pytest.raises(MalformedDetectionError, match=says):
+    with pytest.raises(MalformedHealthAgentDetectionError, match=says):
         read(line)

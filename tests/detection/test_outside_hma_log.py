@@ -21,7 +21,7 @@ from hpctl.detection.outside.hma_log import (
 )
 from hpctl.detection.outside.hma_watch import MAX_KEPT, HealthAgentLogWatcher
 from hpctl.toolkit.compat import UTC
-from hpctl.toolkit.errors import Unavailable
+from hpctl.toolkit.errors import ServiceUnavailable
 from hpctl.vocabulary.model import DeviceVerdict, Finding
 from tests.process import ended, run_text
 from tests.waiting import until
@@ -51,7 +51,7 @@ class Log:
         self.source = HealthAgentLogFile(path)
         self.watch = HealthAgentLogWatcher(self.source, BOOTED, self)
 
-    def note_change(self) -> None:
+    def handle_finding_change(self) -> None:
         self.changes += 1
 
     def write(self, *lines: str, end: str = "\n") -> None:
@@ -131,9 +131,9 @@ def test_nor_another_user_s_nor_a_link(log, monkeypatch):
     log.write(dcgm(79))
     link = log.path.with_name("link.log")
     link.symlink_to(log.path)
-    with pytest.raises(Unavailable):
+    with pytest.raises(ServiceUnavailable):
         HealthAgentLogFile(link).read(0)
-    monkeypatch.setattr(trust, "list_trusted_owners", lambda: frozenset({os.geteuid() + 1}))
+    monkeypatch.setattr(trust, "list_trusted_owner_uids", lambda: frozenset({os.geteuid() + 1}))
     assert set(log.found()) == {"hma.log-untrusted"}
 
 
@@ -204,10 +204,10 @@ def test_no_child_is_left_behind(journal):
 
 def test_a_machine_without_the_unit_starts_no_child(tmp_path):
     source = HealthAgentJournal([sys.executable], UNIT, [str(tmp_path)])
-    with pytest.raises(Unavailable, match="no service sagemaker-health-monitoring-agent"):
+    with pytest.raises(ServiceUnavailable, match="no service sagemaker-health-monitoring-agent"):
         source.read(0.0)
     (tmp_path / UNIT).touch()
-    with pytest.raises(Unavailable, match="no-such-journalctl is not installed"):
+    with pytest.raises(ServiceUnavailable, match="no-such-journalctl is not installed"):
         HealthAgentJournal(["no-such-journalctl"], UNIT, [str(tmp_path)]).read(0.0)
 
 

@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 
 from hpctl.detection.outside import local_server
-from hpctl.detection.outside.ask import AgentRefusedError, ask_agent
+from hpctl.detection.outside.ask import AgentRequestRefusedError, send_agent_request
 from hpctl.detection.outside.local_server import MAX_PEERS, AgentSocketServer
 from hpctl.detection.outside.node_verdict import NodeVerdict, compute_node_verdict
-from hpctl.detection.outside.reported import ReportTable
-from hpctl.detection.outside.verdict_formats import FORMATS, parse_tool_verdict
-from hpctl.detection.outside.verdict_readers import ToolOutput, rank_verdict
+from hpctl.detection.outside.reported import ReportedFindingTable
+from hpctl.detection.outside.verdict_formats import FORMATS, parse_health_tool_verdict
+from hpctl.detection.outside.verdict_readers import HealthToolOutput, rank_verdict_severity
 from hpctl.faults.catalogue import build_fault_rules
 from hpctl.toolkit.compat import UTC
-from hpctl.toolkit.errors import Unavailable
+from hpctl.toolkit.errors import ServiceUnavailable
 from hpctl.vocabulary.identity import NodeGeneration
 from hpctl.vocabulary.model import DeviceVerdict, Finding
 from tests.process import run_text
@@ -35,7 +35,7 @@ class Node:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.reported = ReportTable(NODE.boot)
+        self.reported = ReportedFindingTable(NODE.boot)
         self.seen: list[Finding] = []
         self.judge = self.verdict
         self.server = AgentSocketServer(path, self.reported, lambda: self.judge())
@@ -55,7 +55,7 @@ class Node:
         return hpctl(*args, "--socket", str(self.path))
 
     def ask(self, request):
-        return ask_agent(str(self.path), request, 5.0)
+        return send_agent_request(str(self.path), request, 5.0)
 
 
 def hpctl(*args):
@@ -148,8 +148,10 @@ def test_an_agent_that_no_longer_looks_knows_nothing(node):
 
 
 def test_another_user_is_refused_even_where_the_mode_was_opened(node, monkeypatch):
-    monkeypatch.setattr(local_server, "list_trusted_owners", lambda: frozenset({os.geteuid() + 1}))
-    with pytest.raises(AgentRefusedError, match="may not speak to the agent") as caught:
+    monkeypatch.setattr(
+        local_server, "list_trusted_owner_uids", lambda: frozenset({os.geteuid() + 1})
+    )
+    with pytest.raises(AgentRequestRefusedError, match="may not speak to the agent") as caught:
         node.ask({"op": "verdict"})
     assert caught.value.code == "forbidden"
 
@@ -193,7 +195,7 @@ def test_a_trouble_of_the_agent_s_own_does_not_end_the_answers(node):
         raise RuntimeError("a bug")
 
     node.judge = broken
-    with pytest.raises(AgentRefusedError, match="RuntimeError: a bug"):
+    with pytest.raises(AgentRequestRefusedError, match="RuntimeError: a bug"):
         node.ask({"op": "verdict"})
     node.judge = node.verdict
     assert "verdict" in node.ask({"op": "verdict"})
@@ -205,7 +207,7 @@ def test_a_dead_agent_s_socket_is_taken_over_and_a_living_one_s_is_not(tmp_path)
     dead.bind(str(path))
     dead.close()
     first = Node(path)
-    with pytest.raises(Unavailable, match="another agent serves it"):
+    with pytest.raises(ServiceUnavailable, match="another agent serves it"):
         Node(path)
     assert "verdict" in first.ask({"op": "verdict"})
     first.server.stop()
@@ -214,10 +216,10 @@ def test_a_dead_agent_s_socket_is_taken_over_and_a_living_one_s_is_not(tmp_path)
 
 def test_a_place_that_cannot_be_had_is_named(tmp_path):
     (tmp_path / "file").write_text("not to be lost")
-    with pytest.raises(Unavailable, match="is no socket"):
+    with pytest.raises(ServiceUnavailable, match="is no socket"):
         Node(tmp_path / "file")
     assert (tmp_path / "file").read_text() == "not to be lost"
-    with pytest.raises(Unavailable) as caught:
+    with pytest.raises(ServiceUnavailable) as caught:
         Node(tmp_path / ("x" * 120))
     assert "107 characters" in caught.value.hint
 
@@ -326,8 +328,8 @@ def test_the_verdict_has_the_form_and_exit_codes_of_health_validation(
         assert components[0]["check_ids"] == [f"{check}.{code}"]
         assert components[0]["category"] == check.partition(".")[0]
     assert node.hpctl("agent", "verdict", "--exit-code").returncode == status
-    read = parse_tool_verdict("health-validation", ToolOutput(shown.stdout, status))
-    worst = max((one.verdict for one in read), key=rank_verdict, default=DeviceVerdict.OK)
+    read = parse_health_tool_verdict("health-validation", HealthToolOutput(shown.stdout, status))
+    worst = max((one.verdict for one in read), key=rank_verdict_severity, default=DeviceVerdict.OK)
     assert worst == FORMATS["health-validation"].levels[document["overall_severity"]]
 
 

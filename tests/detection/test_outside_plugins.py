@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.detection.check import CheckedMachine, Observation, UnknownResultError
+from hpctl.detection.check import CheckedMachine, CheckObservation, CheckResultUnknownError
 from hpctl.detection.outside import plugin_child, plugins
-from hpctl.detection.outside.plugins import CheckPlugin, PluginDirectory, load_plugins
+from hpctl.detection.outside.plugins import CheckPlugin, PluginDirectoryCheck, load_check_plugins
 from hpctl.vocabulary.model import ClearCondition, DeviceVerdict
 from tests.process import ended
 from tests.waiting import LONGER_AND_LONGER, until
@@ -38,17 +38,17 @@ def printing(document, describe: str = "") -> str:
     return f"[ \"$1\" = --describe ] && {{ echo '{describe}'; exit; }}\ncat <<'E'\n{text}\nE"
 
 
-def load(place: Path) -> tuple[list[CheckPlugin], PluginDirectory]:
-    *found, directory = load_plugins(place)
-    assert isinstance(directory, PluginDirectory)
+def load(place: Path) -> tuple[list[CheckPlugin], PluginDirectoryCheck]:
+    *found, directory = load_check_plugins(place)
+    assert isinstance(directory, PluginDirectoryCheck)
     return [check for check in found if isinstance(check, CheckPlugin)], directory
 
 
-def seen(check) -> list[Observation]:
+def seen(check) -> list[CheckObservation]:
     return list(check.judge(check.gather(MACHINE), None, {}))
 
 
-def refused(directory: PluginDirectory) -> dict[str, str]:
+def refused(directory: PluginDirectoryCheck) -> dict[str, str]:
     return {Path(o.device).name: o.detail for o in seen(directory)}
 
 
@@ -64,7 +64,7 @@ def test_a_plugin_is_a_check_that_says_what_it_sees(checks_d):
     )  # fmt: skip
     assert (plugin.spec.clears, plugin.spec.gone_s) == (ClearCondition.GONE, 180.0)
     assert seen(plugin) == [
-        Observation(
+        CheckObservation(
             "low_space",
             "/scratch",
             DeviceVerdict.WARN,
@@ -73,7 +73,7 @@ def test_a_plugin_is_a_check_that_says_what_it_sees(checks_d):
             "77",
             ClearCondition.BOOT,
         ),
-        Observation(""),
+        CheckObservation(""),
     ]
     assert seen(directory) == []
 
@@ -112,7 +112,7 @@ def test_one_that_misbehaves_cannot_tell_and_says_why(checks_d, body, says):
     put(checks_d, "odd", describe + body)
     ((plugin,), _) = load(checks_d)
     begun = time.monotonic()
-    with pytest.raises(UnknownResultError) as caught:
+    with pytest.raises(CheckResultUnknownError) as caught:
         plugin.gather(MACHINE)
     assert says in str(caught.value)
     assert str(caught.value).startswith("odd ")
@@ -127,7 +127,7 @@ def test_its_whole_family_dies_with_its_deadline(checks_d, tmp_path):
         describe = f'[ "$1" = --describe ] && {{ echo \'{{"timeout_s": {timeout_s}}}\'; exit; }}\n'
         put(checks_d, "family", describe + body)
         ((plugin,), _) = load(checks_d)
-        with pytest.raises(UnknownResultError, match="not done within"):
+        with pytest.raises(CheckResultUnknownError, match="not done within"):
             plugin.gather(MACHINE)
         if pid.exists() and pid.read_text():
             break
@@ -152,15 +152,15 @@ def test_one_that_cannot_be_killed_is_not_run_twice(checks_d, monkeypatch):
     groups: list[int] = []
     monkeypatch.setattr(plugin_child, "END_S", 0.1)
     monkeypatch.setattr(plugins.os, "killpg", lambda group, number: groups.append(group))
-    with pytest.raises(UnknownResultError, match="not done within"):
+    with pytest.raises(CheckResultUnknownError, match="not done within"):
         plugin.gather(MACHINE)
-    with pytest.raises(UnknownResultError, match="still hangs from an earlier run"):
+    with pytest.raises(CheckResultUnknownError, match="still hangs from an earlier run"):
         plugin.gather(MACHINE)
     assert len(groups) == 1
     kill(groups[0], 9)
     until(lambda: ended(groups[0]))
     monkeypatch.setattr(plugins.os, "killpg", kill)
-    with pytest.raises(UnknownResultError, match="not done within"):
+    with pytest.raises(CheckResultUnknownError, match="not done within"):
         plugin.gather(MACHINE)
 
 
@@ -218,7 +218,7 @@ def test_a_plugin_that_was_swapped_while_the_agent_runs_is_not_run(checks_d):
     ((plugin,), directory) = load(checks_d)
     assert seen(plugin) == []
     path.chmod(0o777)
-    with pytest.raises(UnknownResultError, match="can be written by others"):
+    with pytest.raises(CheckResultUnknownError, match="can be written by others"):
         plugin.gather(MACHINE)
     put(checks_d, "fresh", printing({"findings": []}))
     assert refused(directory) == {"fresh": "is new or was corrected: restart the agent to run it"}
@@ -290,7 +290,7 @@ def test_a_tool_that_breaks_costs_one_reading(checks_d, body, says):
     put(checks_d, "well", printing({"findings": [{"code": "x"}]}))
     found, _ = load(checks_d)
     dcgm, well = found
-    with pytest.raises(UnknownResultError) as caught:
+    with pytest.raises(CheckResultUnknownError) as caught:
         dcgm.gather(MACHINE)
     assert str(caught.value).startswith(says)
     assert [o.code for o in seen(well)] == ["x"]

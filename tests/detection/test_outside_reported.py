@@ -6,11 +6,11 @@ from datetime import timedelta
 import pytest
 
 from hpctl.detection.outside.report_request import (
-    MalformedRequestError,
-    ReportRequest,
+    FindingReportRequest,
+    MalformedAgentRequestError,
     decode_agent_request,
 )
-from hpctl.detection.outside.reported import MAX_REPORTED, ReportTable, TooManyReportsError
+from hpctl.detection.outside.reported import MAX_REPORTED, ReportedFindingTable, TooManyReportsError
 from hpctl.faults.health import merge_agent_report
 from hpctl.vocabulary.model import AgentReport as ToHead
 from hpctl.vocabulary.model import DeviceVerdict
@@ -26,19 +26,19 @@ def watch():
 
 
 @pytest.fixture
-def table(watch) -> ReportTable:
-    return ReportTable(BOOT, None, None, watch.now)
+def table(watch) -> ReportedFindingTable:
+    return ReportedFindingTable(BOOT, None, None, watch.now)
 
 
-def output(verdict: str = "fail", check: str = "report.nhc", **more) -> ReportRequest:
+def output(verdict: str = "fail", check: str = "report.nhc", **more) -> FindingReportRequest:
     found = decode_agent_request(
         json.dumps({"op": "report", "check": check, "verdict": verdict} | more).encode()
     )
-    assert isinstance(found, ReportRequest)
+    assert isinstance(found, FindingReportRequest)
     return found
 
 
-def shown(table: ReportTable) -> list[tuple[str, str, str]]:
+def shown(table: ReportedFindingTable) -> list[tuple[str, str, str]]:
     return [(f.code, f.device, f.verdict.value) for f in table.findings()]
 
 
@@ -121,22 +121,22 @@ def test_a_full_table_keeps_failures_before_warnings(table, watch):
 
 def test_it_outlives_a_restart_and_not_a_boot(tmp_path, watch):
     state = tmp_path / "spool" / "reported.json"
-    before = ReportTable(BOOT, state, now=watch.now)
+    before = ReportedFindingTable(BOOT, state, now=watch.now)
     before.take(output(code="hour", for_s=3600))
     before.take(output(code="boot", clears="boot"))
     watch.at += timedelta(minutes=30)
-    assert ReportTable(BOOT, state, now=watch.now).findings() == before.findings()
+    assert ReportedFindingTable(BOOT, state, now=watch.now).findings() == before.findings()
     watch.at += timedelta(minutes=31)
-    assert [c for c, _, _ in shown(ReportTable(BOOT, state, now=watch.now))] == ["boot"]
-    assert ReportTable("b-2", state, now=watch.now).findings() == ()
+    assert [c for c, _, _ in shown(ReportedFindingTable(BOOT, state, now=watch.now))] == ["boot"]
+    assert ReportedFindingTable("b-2", state, now=watch.now).findings() == ()
 
 
 def test_a_damaged_file_or_none_to_be_written_costs_only_the_memory(tmp_path):
     state = tmp_path / "reported.json"
     state.write_text('{"boot": 3')
-    assert ReportTable(BOOT, state).findings() == ()
+    assert ReportedFindingTable(BOOT, state).findings() == ()
     (tmp_path / "file").write_text("")
-    blocked = ReportTable(BOOT, tmp_path / "file" / "below.json")
+    blocked = ReportedFindingTable(BOOT, tmp_path / "file" / "below.json")
     assert blocked.take(output()).kept
     assert len(blocked.findings()) == 1
 
@@ -170,6 +170,6 @@ def test_what_a_script_computes_is_made_to_fit():
     ],
 )
 def test_what_is_no_request_is_reported_its_place(line, says):
-    with pytest.raises(MalformedRequestError) as caught:
+    with pytest.raises(MalformedAgentRequestError) as caught:
         decode_agent_request(line)
     assert says in str(caught.value)

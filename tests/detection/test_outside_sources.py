@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.detection.outside.ask import ask_agent
+from hpctl.detection.outside.ask import send_agent_request
 from hpctl.detection.outside.sources import (
     ExternalFindingSources,
     FindingSourceLocations,
-    is_external_check,
+    is_external_source_check,
 )
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.identity import NodeGeneration
@@ -40,7 +40,7 @@ class Agent:
     def get_latest_findings(self) -> tuple[datetime, tuple[Finding, ...]]:
         return datetime.now(UTC), self.sources.findings()
 
-    def note_change(self) -> None:
+    def handle_finding_change(self) -> None:
         self.changes += 1
 
     def checks(self) -> set[str]:
@@ -74,7 +74,9 @@ def test_all_of_them_are_heard(agent, place):
     plugin(place, "scratch.sh")
     (place / "checks.d" / "notes").write_text("not executable")
     agent.sources.start()
-    ask_agent(str(agent.socket), {"op": "report", "check": "report.nhc", "verdict": "fail"}, 5.0)
+    send_agent_request(
+        str(agent.socket), {"op": "report", "check": "report.nhc", "verdict": "fail"}, 5.0
+    )
     record = {
         "condition: ": "XID Error",
         "data: ": {"ErrNum": 79},
@@ -82,9 +84,9 @@ def test_all_of_them_are_heard(agent, place):
     }
     (place / "hma.log").write_text(json.dumps(record) + "\n")
     until(lambda: agent.checks() >= {"report.nhc", "plugin.scratch", "agent.plugins"})
-    assert all(is_external_check(check) for check in agent.checks())
+    assert all(is_external_source_check(check) for check in agent.checks())
     assert agent.changes >= 3
-    verdict = ask_agent(str(agent.socket), {"op": "verdict"}, 5.0)["verdict"]
+    verdict = send_agent_request(str(agent.socket), {"op": "verdict"}, 5.0)["verdict"]
     assert verdict["condition"] == "suspect"
 
 

@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpctl.detection import report_command
-from hpctl.detection.check import Observation, UnknownResultError
+from hpctl.detection.check import CheckObservation, CheckResultUnknownError
 from hpctl.detection.outside.report_request import MAX_WORD
 from hpctl.detection.outside.verdict_formats import (
     FORMAT_NAMES,
     FORMATS,
     MAX_FINDINGS,
-    parse_tool_verdict,
+    parse_health_tool_verdict,
 )
-from hpctl.detection.outside.verdict_readers import ToolOutput, rank_verdict
+from hpctl.detection.outside.verdict_readers import HealthToolOutput, rank_verdict_severity
 from hpctl.vocabulary.model import DeviceVerdict
 
 DOCS = Path(__file__).parents[2] / "docs/plugins.md"
@@ -29,13 +29,13 @@ FAIL, WARN, NOTE, UNKNOWN = (
 )
 
 
-def read(name: str, text: object, status: int | None = 0) -> tuple[Observation, ...]:
+def read(name: str, text: object, status: int | None = 0) -> tuple[CheckObservation, ...]:
     """Return what a format finds in an output, which may be given as a JSON value."""
     said = text if isinstance(text, str) else json.dumps(text)
-    return parse_tool_verdict(name, ToolOutput(said, status, "ip-10-1-2-3"))
+    return parse_health_tool_verdict(name, HealthToolOutput(said, status, "ip-10-1-2-3"))
 
 
-def list_codes(found: tuple[Observation, ...]) -> list[tuple[str, str, DeviceVerdict]]:
+def list_codes(found: tuple[CheckObservation, ...]) -> list[tuple[str, str, DeviceVerdict]]:
     return [(one.code, one.device, one.verdict) for one in found]
 
 
@@ -198,7 +198,7 @@ def test_what_a_tool_says_of_the_fault_is_kept():
     ],
 )
 def test_output_in_no_known_form_is_no_verdict(name, text, status, says):
-    with pytest.raises(UnknownResultError) as caught:
+    with pytest.raises(CheckResultUnknownError) as caught:
         read(name, text, status)
     assert says in str(caught.value)
     assert len(str(caught.value)) < 256
@@ -233,7 +233,7 @@ LINES = st.lists(
 def test_hostile_output_is_a_bounded_finding_or_no_verdict(name, text, status):
     try:
         found = read(name, text, status)
-    except UnknownResultError:
+    except CheckResultUnknownError:
         return
     assert len(found) <= MAX_FINDINGS
     assert len({(one.code, one.device) for one in found}) == len(found)
@@ -265,12 +265,12 @@ def test_thousands_of_failures_are_the_worst_few():
 
 def test_a_deep_document_is_no_verdict():
     for name in ("health-validation", "dcgm-health", "nvrx"):
-        with pytest.raises(UnknownResultError):
+        with pytest.raises(CheckResultUnknownError):
             read(name, '{"a":' * 30000, 0)
 
 
 def test_the_ranks_put_a_failure_above_what_is_unknown():
-    ranks = [rank_verdict(one) for one in (DeviceVerdict.OK, NOTE, WARN, UNKNOWN, FAIL)]
+    ranks = [rank_verdict_severity(one) for one in (DeviceVerdict.OK, NOTE, WARN, UNKNOWN, FAIL)]
     assert ranks == sorted(ranks)
 
 

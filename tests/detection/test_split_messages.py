@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from hpctl.detection.kernel.link_detection import GOES_ON, PAUSE
-from hpctl.detection.kernel.log import KernelLineJudge
+from hpctl.detection.kernel.log import KernelLogAnalyzer
 from hpctl.detection.kernel.split_messages import APART, FOLLOWS, LONGEST_PART
 from hpctl.detection.kmsg import KernelRecord
 from hpctl.vocabulary.model import DeviceVerdict, Finding
@@ -26,7 +26,7 @@ def judge_records(texts: Iterable[str], apart_s: float = 0.0, batch: int = 0) ->
         KernelRecord(0, number, NOON + timedelta(seconds=apart_s * number), text)
         for number, text in enumerate(texts)
     ]
-    judge = KernelLineJudge(lambda _pid, _at: "")
+    judge = KernelLogAnalyzer(lambda _pid, _at: "")
     size = batch or len(records)
     batches = [records[at : at + size] for at in range(0, len(records), size)]
     return [finding for part in batches for finding in judge.findings(part)]
@@ -91,7 +91,7 @@ def test_a_storm_of_parts_costs_little_time_and_memory() -> None:
 
 def list_link_verdicts(times_s: Iterable[float], batch: int = 1) -> list[DeviceVerdict]:
     """Return the verdicts on complaints about NVLinks that come at these seconds."""
-    judge = KernelLineJudge(lambda _pid, _at: "")
+    judge = KernelLogAnalyzer(lambda _pid, _at: "")
     records = [
         KernelRecord(0, number, NOON + timedelta(seconds=second), LINKS)
         for number, second in enumerate(times_s)

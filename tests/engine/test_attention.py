@@ -5,13 +5,13 @@ from msgspec.structs import replace
 from hpctl.engine.attention import PERSONS_GATES, PersonTask
 from hpctl.engine.gates import GATES
 from hpctl.engine.journal.events import GateBlocked
-from hpctl.engine.status_view import StatusView, make_status_view
+from hpctl.engine.status_view import ClusterStatusView, make_cluster_status_view
 from hpctl.vocabulary.identity import NodeName
 from tests.cli import worlds
 
 
 def tasks(*events, **change) -> tuple[PersonTask, ...]:
-    return make_status_view(worlds.world(*events, **change)).person_tasks
+    return make_cluster_status_view(worlds.world(*events, **change)).person_tasks
 
 
 def blocked(gate: str, nodes: range, rule: str = "xid-79") -> list[GateBlocked]:
@@ -72,7 +72,9 @@ def test_drain_of_another_user_and_quiet_cluster_need_no_person() -> None:
 
 
 def test_no_problem_is_listed_twice_and_none_is_left_out() -> None:
-    view: StatusView = make_status_view(worlds.world(worlds.healed(), worlds.troubled()))
+    view: ClusterStatusView = make_cluster_status_view(
+        worlds.world(worlds.healed(), worlds.troubled())
+    )
     assert view.problems
     assert view.other_problems == []
     without = replace(view, person_tasks=())

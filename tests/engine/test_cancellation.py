@@ -3,8 +3,8 @@
 import pytest
 from msgspec.structs import replace
 
-from hpctl.engine.cancellation import add_cancellation_details, find_canceled_job
-from hpctl.engine.explain_view import ExplainView, make_job_view
+from hpctl.engine.cancellation import add_cancellation_details, find_canceled_target_job
+from hpctl.engine.explain_view import ExplainView, make_job_explain_view
 from hpctl.engine.journal.state import EngineState
 from hpctl.engine.world import World
 from hpctl.vocabulary.policy import RecoveryPolicy
@@ -21,16 +21,16 @@ def world(job: SlurmJob) -> World:
 
 
 def show(job: SlurmJob) -> ExplainView:
-    view = make_job_view(world(job), {}, "1")
+    view = make_job_explain_view(world(job), {}, "1")
     assert view is not None
     return view
 
 
 @pytest.mark.parametrize("state", ["RUNNING", "FAILED", "COMPLETING", "PENDING"])
 def test_no_other_job_was_canceled(state: str) -> None:
-    assert find_canceled_job(world(replace(CANCELED, state=state)), "1") is None
-    assert find_canceled_job(world(CANCELED), "2") is None
-    assert find_canceled_job(world(CANCELED), "1") == CANCELED
+    assert find_canceled_target_job(world(replace(CANCELED, state=state)), "1") is None
+    assert find_canceled_target_job(world(CANCELED), "2") is None
+    assert find_canceled_target_job(world(CANCELED), "1") == CANCELED
 
 
 def test_the_account_is_named_where_it_is_known() -> None:

@@ -4,7 +4,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from hpctl.engine.clock_watch import SET_S, ClockWatch
+from hpctl.engine.clock_watch import SET_S, WallClockChangeDetector
 from hpctl.engine.journal.events import ClockSet, JobRecoveryOpened, SignalSeen, StepStarted
 from hpctl.engine.journal.state import replay_events
 from hpctl.vocabulary.recovery import StepKind
@@ -34,7 +34,7 @@ class Clock:
 @pytest.mark.parametrize("by_s", [HOUR_S, -HOUR_S, SET_S + 1, -SET_S - 1])
 def test_set_clock_is_reported_once_with_the_difference(by_s: float) -> None:
     clock = Clock()
-    watch = ClockWatch(clock)
+    watch = WallClockChangeDetector(clock)
     assert watch.look(None) == []
     clock.pass_s(600.0)
     assert watch.look(clock.now()) == []
@@ -47,7 +47,7 @@ def test_set_clock_is_reported_once_with_the_difference(by_s: float) -> None:
 @pytest.mark.parametrize("by_s", [0.0, SET_S, -SET_S])
 def test_slewed_clock_is_not_reported(by_s: float) -> None:
     clock = Clock()
-    watch = ClockWatch(clock)
+    watch = WallClockChangeDetector(clock)
     watch.look(None)
     clock.pass_s(10.0, set_by=by_s)
     assert watch.look(T0) == []
@@ -56,10 +56,10 @@ def test_slewed_clock_is_not_reported(by_s: float) -> None:
 def test_a_daemon_that_starts_before_its_newest_event_moves_what_is_open_into_the_past() -> None:
     clock = Clock()
     newest = clock.now() + timedelta(seconds=HOUR_S)
-    watch = ClockWatch(clock)
+    watch = WallClockChangeDetector(clock)
     assert watch.look(newest) == [ClockSet(clock.now(), -HOUR_S)]
     assert watch.look(newest) == []
-    assert ClockWatch(clock).look(T0) == []
+    assert WallClockChangeDetector(clock).look(T0) == []
 
 
 def test_the_times_of_what_is_open_follow_the_clock() -> None:

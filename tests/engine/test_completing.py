@@ -3,25 +3,25 @@
 import pytest
 from msgspec.structs import replace
 
-from hpctl.engine.advance import advance_recoveries
+from hpctl.engine.advance import advance_open_recoveries
 from hpctl.engine.completing import (
-    describe_completing_fix,
     describe_completing_job,
-    find_completing_jobs,
-    is_freed_by_node_down,
+    describe_stuck_completing_fix,
+    find_stuck_completing_jobs,
+    is_job_freed_by_node_down,
 )
-from hpctl.engine.explain_view import build_explain_view, make_job_view
+from hpctl.engine.explain_view import build_explain_view, make_job_explain_view
 from hpctl.engine.journal.events import JobRecoveryOpened, SignalSeen
 from hpctl.engine.journal.state import replay_events
 from hpctl.engine.plan import plan_recoveries
-from hpctl.engine.status_view import make_status_view
+from hpctl.engine.status_view import make_cluster_status_view
 from hpctl.engine.world import World
 from hpctl.faults.catalogue import build_fault_rules
 from hpctl.nodes.facts import make_node_facts
 from hpctl.nodes.kind import make_node_recovery_kind
-from hpctl.nodes.stuck import STUCK, find_stuck_nodes
+from hpctl.nodes.stuck import STUCK, find_stuck_node_candidates
 from hpctl.vocabulary.assessment import Urgency
-from hpctl.vocabulary.reason import format_own_reason
+from hpctl.vocabulary.reason import format_hpctl_node_reason
 from hpctl.vocabulary.recovery import StepKind
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob
 from tests.fakes.values import OWN, at, attempt, opened, slurm_job, slurm_node, view_of
@@ -43,7 +43,10 @@ def slurm(*jobs: SlurmJob, version: str = "22.05.8", **nodes) -> SchedulerView:
 
 def stuck(*jobs: SlurmJob, log=TREATED, seconds=LATE, treated=(), version="22.05.8", **nodes):
     view = view_of(log=log, scheduler=slurm(*jobs, version=version, **nodes))
-    return [(c.node.name, c.fault.rule) for c in find_stuck_nodes(view, OWN, treated, at(seconds))]
+    return [
+        (c.node.name, c.fault.rule)
+        for c in find_stuck_node_candidates(view, OWN, treated, at(seconds))
+    ]
 
 
 def test_completing_lasts_since_the_end_or_the_requeue_and_only_unfinished_nodes_keep_it():
@@ -55,8 +58,8 @@ def test_completing_lasts_since_the_end_or_the_requeue_and_only_unfinished_nodes
 
 
 def test_a_job_is_shown_once_it_has_been_completing_for_long_enough():
-    assert find_completing_jobs([ENDED], SHOWN, at(SHOWN - 1)) == []
-    assert find_completing_jobs([ENDED, slurm_job(2)], SHOWN, at(SHOWN)) == [ENDED]
+    assert find_stuck_completing_jobs([ENDED], SHOWN, at(SHOWN - 1)) == []
+    assert find_stuck_completing_jobs([ENDED, slurm_job(2)], SHOWN, at(SHOWN)) == [ENDED]
     assert "on n2 have not ended" in describe_completing_job(ENDED, at(SHOWN))
 
 
@@ -69,8 +72,8 @@ def test_a_job_is_shown_once_it_has_been_completing_for_long_enough():
     ],
 )  # fmt: skip
 def test_down_frees_a_requeued_job_on_releases_that_finish_the_requeue(version, freed):
-    assert is_freed_by_node_down(QUEUED, slurm(version=version)) is freed
-    assert is_freed_by_node_down(ENDED, slurm(version=version)), "its requeue is still to come"
+    assert is_job_freed_by_node_down(QUEUED, slurm(version=version)) is freed
+    assert is_job_freed_by_node_down(ENDED, slurm(version=version)), "its requeue is still to come"
 
 
 def test_a_node_is_drained_after_the_deadline_where_a_restart_waits_for_it():
@@ -117,13 +120,13 @@ def cordoned(*jobs: SlurmJob, seconds: float, version="22.05.8", urgency=Urgency
         SignalSeen(at(1), "n-1", "cordon_seen", ""),
     ]
     drained = slurm_node(
-        2, flags=frozenset({"DRAIN"}), reason=format_own_reason("n-1", "x"), version=version
+        2, flags=frozenset({"DRAIN"}), reason=format_hpctl_node_reason("n-1", "x"), version=version
     )
     shown = slurm(*jobs, version=version, n2=drained)
     view = view_of(log=log, scheduler=replace(shown, as_of=at(seconds)), seconds=seconds)
     return [
         d.do.kind
-        for d in advance_recoveries(view, OWN, at(seconds), (make_node_recovery_kind(),)).due
+        for d in advance_open_recoveries(view, OWN, at(seconds), (make_node_recovery_kind(),)).due
     ]
 
 
@@ -152,10 +155,10 @@ def world(*jobs: SlurmJob, log=TREATED, seconds=SHOWN) -> World:
 
 
 def test_status_names_node_and_job_early():
-    (line,) = [p for p in make_status_view(world(ENDED)).problems if "COMPLETING" in p]
+    (line,) = [p for p in make_cluster_status_view(world(ENDED)).problems if "COMPLETING" in p]
     assert "n2" in line
     assert line.endswith("hpctl explain 1")
-    early = make_status_view(world(ENDED, seconds=SHOWN - 1)).problems
+    early = make_cluster_status_view(world(ENDED, seconds=SHOWN - 1)).problems
     assert not [p for p in early if "COMPLETING" in p]
 
 
@@ -165,12 +168,12 @@ def test_explain_of_the_job_and_of_the_node_says_what_happens_when():
     assert f"hpctl drains n2 from {due} on" in of_job.next.what
     of_node = build_explain_view(world(ENDED), build_fault_rules(), "n2")
     assert f"hpctl drains n2 from {due} on" in of_node.headline
-    assert "n2 have not ended" in make_job_view(world(ENDED, log=()), {}, "1").headline
+    assert "n2 have not ended" in make_job_explain_view(world(ENDED, log=()), {}, "1").headline
 
 
 def test_explain_says_why_nothing_is_done_where_nothing_is():
     shown = slurm(QUEUED)
-    assert "Slurm 22.05.8 breaks" in describe_completing_fix(
+    assert "Slurm 22.05.8 breaks" in describe_stuck_completing_fix(
         QUEUED, shown, replay_events(TREATED), OWN
     )
-    assert "no restart waits" in describe_completing_fix(ENDED, shown, replay_events([]), OWN)
+    assert "no restart waits" in describe_stuck_completing_fix(ENDED, shown, replay_events([]), OWN)

@@ -11,7 +11,7 @@ from hpctl.engine.config import (
     read_config_file,
 )
 from hpctl.vocabulary.policy import OperatingMode, RecoveryPolicy
-from hpctl.vocabulary.policy_file import merge_policy_files
+from hpctl.vocabulary.policy_file import merge_run_policy_files
 from hpctl.vocabulary.run_policy import RunAction, RunPolicy
 from hpctl.vocabulary.trouble import TroubleKind
 
@@ -109,8 +109,10 @@ run_policies:
 
 def test_recovery_policies_of_the_cluster_and_of_its_partitions() -> None:
     config = parse_config(POLICIES)
-    gpu, other = (merge_policy_files(config.run_policy_layers(name)) for name in ("gpu", "other"))
+    gpu, other = (
+        merge_run_policy_files(config.list_run_policy_layers(name)) for name in ("gpu", "other")
+    )
     assert (gpu.restarts, other.restarts) == (7, 5)
     assert gpu.treatment(TroubleKind.HANG).exclude == other.treatment(TroubleKind.HANG).exclude == 3
     assert gpu.treatment(TroubleKind.NAN).ladder == (RunAction.HOLD,)
-    assert merge_policy_files(Config().run_policy_layers("any")) == RunPolicy()
+    assert merge_run_policy_files(Config().list_run_policy_layers("any")) == RunPolicy()

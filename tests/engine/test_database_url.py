@@ -4,10 +4,10 @@ import pytest
 
 from hpctl.engine.config import ConfigError, parse_config
 from hpctl.engine.database_url import (
-    has_password,
-    hide_password,
-    mask_database_url,
-    read_database_url,
+    has_url_password,
+    mask_database_url_password,
+    mask_url_password,
+    parse_database_url,
 )
 
 SECRET = "hunter2"
@@ -27,7 +27,7 @@ def test_an_error_repeats_nothing_of_a_url_that_is_none(url: str) -> None:
         parse_config(f"database_url: {url}\n")
     assert SECRET not in str(caught.value) + caught.value.hint
     with pytest.raises(ValueError, match="as %40") as plain:
-        read_database_url(url)
+        parse_database_url(url)
     assert plain.value.__cause__ is None
 
 
@@ -42,9 +42,9 @@ def test_an_error_repeats_nothing_of_a_url_that_is_none(url: str) -> None:
     ],
 )
 def test_a_password_is_in_no_name_and_not_in_the_audit_trail(url: str) -> None:
-    read = read_database_url(url)
-    assert has_password(read)
-    assert SECRET not in mask_database_url(read) + hide_password(read)
+    read = parse_database_url(url)
+    assert has_url_password(read)
+    assert SECRET not in mask_database_url_password(read) + mask_url_password(read)
     assert (
         SECRET
         not in parse_config(f"database_url: {url}\n").list_non_default_settings()["database_url"]
@@ -52,6 +52,6 @@ def test_a_password_is_in_no_name_and_not_in_the_audit_trail(url: str) -> None:
 
 
 def test_url_without_a_secret_is_shown() -> None:
-    read = read_database_url("postgresql://u@h:5432/db?sslmode=require")
-    assert not has_password(read)
-    assert mask_database_url(read) == "postgresql://u@h:5432/db?sslmode=require"
+    read = parse_database_url("postgresql://u@h:5432/db?sslmode=require")
+    assert not has_url_password(read)
+    assert mask_database_url_password(read) == "postgresql://u@h:5432/db?sslmode=require"

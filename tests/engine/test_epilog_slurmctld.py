@@ -68,9 +68,9 @@ def test_a_job_that_ends_wakes_the_loop(cluster: Sandbox, tmp_path) -> None:
 
 @pytest.mark.parametrize("listening", ["nobody", "a full FIFO", "a file", "no directory"])
 def test_script_waits_for_no_reader(tmp_path, listening: str) -> None:
-    from hpctl.engine.wake import LoopWaker
+    from hpctl.engine.wake import DaemonLoopWaker
 
-    waker = LoopWaker(tmp_path)
+    waker = DaemonLoopWaker(tmp_path)
     if listening == "a full FIFO":
         for _ in range(65536 + 1):
             waker.poke()
@@ -94,7 +94,7 @@ def test_script_waits_for_no_reader(tmp_path, listening: str) -> None:
 
 
 def test_the_group_may_poke_and_not_listen(tmp_path) -> None:
-    from hpctl.engine.wake import LoopWaker
+    from hpctl.engine.wake import DaemonLoopWaker
 
-    LoopWaker(tmp_path).close()
+    DaemonLoopWaker(tmp_path).close()
     assert (tmp_path / "wake").stat().st_mode & 0o777 == 0o620

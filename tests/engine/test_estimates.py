@@ -39,7 +39,7 @@ def opened(*moves: Event, **change: object) -> list[Event]:
 
 
 def of(w: World):
-    return RecoveryTimeEstimator(w).estimate_job_restart(w.state.jobs[J])
+    return RecoveryTimeEstimator(w).estimate_job_restart_time(w.state.jobs[J])
 
 
 def test_estimate_shows_the_median_of_recoveries_in_the_same_phase() -> None:
@@ -104,8 +104,8 @@ def test_estimate_of_a_node_uses_only_recoveries_with_the_same_remedy() -> None:
         ]
     w = worlds.world(past, worlds.troubled())
     rec = w.state.nodes[RecoveryId("n-44444444")]
-    found = RecoveryTimeEstimator(w).estimate_node_return(rec)
+    found = RecoveryTimeEstimator(w).estimate_node_return_time(rec)
     assert found is not None
     assert (found.at, found.measured) == (rec.since + timedelta(seconds=290), 3)
     replaced = worlds.replace(rec, ladder=rec.ladder[1:])
-    assert RecoveryTimeEstimator(w).estimate_node_return(replaced) is None
+    assert RecoveryTimeEstimator(w).estimate_node_return_time(replaced) is None

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from hpctl.engine.execute import ExecutorPorts, StepExecutor
+from hpctl.engine.execute import StepExecutor, StepExecutorPorts
 from hpctl.engine.journal.events import Event, StepResolved, StepStarted
 from hpctl.engine.journal.in_process import InProcessJournal
 from hpctl.engine.journaled_state import JournaledState
-from hpctl.engine.kinds import DueStep
+from hpctl.engine.kinds import DueRecoveryStep
 from hpctl.vocabulary.outcome import Outcome, OutcomeKind
-from hpctl.vocabulary.recovery import StartStep, StepKind
+from hpctl.vocabulary.recovery import StepKind, StepStartDecision
 from tests.fakes.values import Clock, attempt
 
 
@@ -58,7 +58,7 @@ class Bench:
         """How many steps were written down each time that the executor asked for the lease."""
         nobody: Any = None
         cloud: Any = self.cloud
-        effectors = ExecutorPorts(nobody, cloud)
+        effectors = StepExecutorPorts(nobody, cloud)
         self.executor = StepExecutor(
             effectors, self.journal, Clock(), poke=self.poked.set, may_act=self.holds_lease
         )
@@ -74,7 +74,9 @@ class Bench:
     def order(self, *instances: str) -> bool:
         return self.executor.run(
             [
-                DueStep(f"n-{i}", StartStep(StepKind.REPLACE, i, attempt=1, why="sick"))
+                DueRecoveryStep(
+                    f"n-{i}", StepStartDecision(StepKind.REPLACE, i, attempt=1, why="sick")
+                )
                 for i in instances
             ]
         )
@@ -164,9 +166,9 @@ def test_a_slurmctld_that_hangs_is_not_asked_for_all_the_rest(outcome, asked):
     slurm: Any = HungSlurm(outcome)
     cloud: Any = None
     journal = Unfolded()
-    executor = StepExecutor(ExecutorPorts(slurm, cloud), journal, Clock())
+    executor = StepExecutor(StepExecutorPorts(slurm, cloud), journal, Clock())
     due = [
-        DueStep(f"j-{i}", StartStep(StepKind.START_NOW, str(i), 1), attempt(i))
+        DueRecoveryStep(f"j-{i}", StepStartDecision(StepKind.START_NOW, str(i), 1), attempt(i))
         for i in (1, 2, 3, 4)
     ]
     assert executor.run(due)
@@ -198,12 +200,14 @@ def test_a_reservation_goes_out_before_the_order_that_opens_its_nodes():
     """A job that waits takes a node within milliseconds of its RESUME."""
     slurm: Any = Orders()
     cloud: Any = None
-    executor = StepExecutor(ExecutorPorts(slurm, cloud), Unfolded(), Clock())
+    executor = StepExecutor(StepExecutorPorts(slurm, cloud), Unfolded(), Clock())
     executor.run(
         [
-            DueStep("j-1", StartStep(StepKind.START_NOW, "1", attempt=1), attempt(1)),
-            DueStep("n-1", StartStep(StepKind.RETURN, "node-4", attempt=1)),
-            DueStep("k-1", StartStep(StepKind.RESERVE, "worker-1", attempt=1)),
+            DueRecoveryStep(
+                "j-1", StepStartDecision(StepKind.START_NOW, "1", attempt=1), attempt(1)
+            ),
+            DueRecoveryStep("n-1", StepStartDecision(StepKind.RETURN, "node-4", attempt=1)),
+            DueRecoveryStep("k-1", StepStartDecision(StepKind.RESERVE, "worker-1", attempt=1)),
         ]
     )
     assert slurm.taken == ["reservation", "RESUME", "start"]

@@ -3,9 +3,9 @@
 import pytest
 from msgspec.structs import replace
 
-from hpctl.engine.explain_view import make_job_view
+from hpctl.engine.explain_view import make_job_explain_view
 from hpctl.engine.journal.state import replay_events
-from hpctl.engine.status_view import make_status_view
+from hpctl.engine.status_view import make_cluster_status_view
 from hpctl.engine.world import World
 from hpctl.vocabulary.slurm_facts import CANNOT_START, REQUEUED_AND_HELD, SchedulerView, SlurmJob
 from tests.fakes.values import OWN, at, slurm_job, slurm_node
@@ -24,7 +24,7 @@ def world(job: SlurmJob) -> World:
 
 @pytest.mark.parametrize("comment", [HELD.comment, ""])
 def test_explain_says_since_when_why_and_what_a_person_does(comment: str) -> None:
-    found = make_job_view(world(replace(HELD, comment=comment)), {}, "1")
+    found = make_job_explain_view(world(replace(HELD, comment=comment)), {}, "1")
     assert found is not None
     assert found.next is not None
     assert "Slurm holds it since its last run ended with exit code 3:0" in found.headline
@@ -33,9 +33,9 @@ def test_explain_says_since_when_why_and_what_a_person_does(comment: str) -> Non
 
 
 def test_status_lists_only_registered_jobs() -> None:
-    assert LISTED in make_status_view(world(HELD)).problems
+    assert LISTED in make_cluster_status_view(world(HELD)).problems
     by_exit_code = replace(HELD, flags=frozenset({"SPECIAL_EXIT"}), reason="JobHeldUser")
-    assert LISTED in make_status_view(world(by_exit_code)).problems
+    assert LISTED in make_cluster_status_view(world(by_exit_code)).problems
     others = (
         replace(HELD, comment=""),
         replace(HELD, reason="JobHeldUser"),
@@ -43,7 +43,7 @@ def test_status_lists_only_registered_jobs() -> None:
         replace(HELD, exit_code="0:15"),
         replace(HELD, exit_code="143:0"),
     )
-    assert not [job for job in others if LISTED in make_status_view(world(job)).problems]
+    assert not [job for job in others if LISTED in make_cluster_status_view(world(job)).problems]
 
 
 STUCK = slurm_job(
@@ -54,7 +54,7 @@ STUCK = slurm_job(
 
 @pytest.mark.parametrize("job", [HELD, STUCK], ids=["after its run", "could not start"])
 def test_status_says_that_a_held_job_waits_for_a_person(job: SlurmJob) -> None:
-    view = make_status_view(world(job))
+    view = make_cluster_status_view(world(job))
     (task,) = view.person_tasks
     assert task.targets == ("1",)
     assert "scontrol release 1" in task.commands
@@ -62,9 +62,9 @@ def test_status_says_that_a_held_job_waits_for_a_person(job: SlurmJob) -> None:
 
 
 def test_a_job_that_slurm_could_not_start_is_a_problem() -> None:
-    (line,) = make_status_view(world(STUCK)).problems
+    (line,) = make_cluster_status_view(world(STUCK)).problems
     assert line.startswith("job 1 is held by Slurm because it could not start it")
-    found = make_job_view(world(STUCK), {}, "1")
+    found = make_job_explain_view(world(STUCK), {}, "1")
     assert found is not None
     assert found.next is not None
     assert "Reason BadConstraints, priority 0" in found.headline
@@ -73,5 +73,5 @@ def test_a_job_that_slurm_could_not_start_is_a_problem() -> None:
 
 @pytest.mark.parametrize("other", [{"comment": ""}, {"reason": "Resources"}, {"state": "RUNNING"}])
 def test_another_job_than_a_registered_one_that_slurm_holds_is_no_problem(other) -> None:
-    view = make_status_view(world(replace(STUCK, **other)))
+    view = make_cluster_status_view(world(replace(STUCK, **other)))
     assert (view.problems, view.person_tasks) == ((), ())

@@ -5,12 +5,12 @@ from msgspec.structs import replace
 
 from hpctl.engine.job_losses import (
     find_job_downtime,
-    find_job_interruption,
+    find_job_interruption_times,
     group_recoveries_by_job,
 )
 from hpctl.engine.world import World
 from hpctl.vocabulary.identity import JobId, RecoveryId
-from hpctl.vocabulary.job_recovery import JobPhase
+from hpctl.vocabulary.job_recovery import JobRecoveryPhase
 from hpctl.vocabulary.slurm_facts import Tres
 from tests.cli import worlds
 
@@ -25,19 +25,19 @@ def with_gpus(w: World, each: int) -> World:
 def test_job_losses_count_from_the_trouble_until_it_runs_again() -> None:
     w = worlds.world(worlds.healed(), worlds.troubled())
     healed = w.state.jobs[RecoveryId("j-22222222")]
-    assert find_job_interruption(healed, w.now) == (worlds.at(0.22), worlds.at(1.6))
+    assert find_job_interruption_times(healed, w.now) == (worlds.at(0.22), worlds.at(1.6))
     hung = w.state.jobs[RecoveryId("j-77777777")]
-    assert find_job_interruption(hung, w.now) == (worlds.at(71.5), w.now)
+    assert find_job_interruption_times(hung, w.now) == (worlds.at(71.5), w.now)
 
 
 def test_a_recovery_that_was_canceled_before_it_stopped_the_job_took_nothing() -> None:
     w = worlds.world(worlds.troubled())
-    begun = replace(w.state.jobs[RecoveryId("j-55555555")], phase=JobPhase.CANCELLED)
-    begin, end = find_job_interruption(begun, w.now)
+    begun = replace(w.state.jobs[RecoveryId("j-55555555")], phase=JobRecoveryPhase.CANCELLED)
+    begin, end = find_job_interruption_times(begun, w.now)
     assert begin == end
     again = w.state.jobs[RecoveryId("j-55555555")].on("running_seen", worlds.at(80), "runs")
-    gone = replace(again, phase=JobPhase.CANCELLED)
-    assert find_job_interruption(gone, w.now) == (worlds.at(60.3), worlds.at(80))
+    gone = replace(again, phase=JobRecoveryPhase.CANCELLED)
+    assert find_job_interruption_times(gone, w.now) == (worlds.at(60.3), worlds.at(80))
 
 
 def test_losses_are_gpu_hours_of_the_nodes_that_a_job_has_or_had() -> None:

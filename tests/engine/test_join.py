@@ -9,8 +9,8 @@ import pytest
 from hpctl.engine import instance_resolver
 from hpctl.toolkit import addresses as toolkit_addresses
 from hpctl.toolkit.compat import UTC
-from hpctl.vocabulary.cloud_facts import Instance, InstanceStatus, ProviderView
-from hpctl.vocabulary.instance_join import InstanceJoin, map_instances_to_nodes
+from hpctl.vocabulary.cloud_facts import CloudProviderView, Instance, InstanceStatus
+from hpctl.vocabulary.instance_join import InstanceNodeMapping, map_instances_to_nodes
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmNode
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
@@ -27,11 +27,11 @@ def one(key, address="", dns="", status=InstanceStatus.RUNNING, launched=None):
 def joined(*instances, resolved=None, **nodes):
     """Nodes as keywords: `gpu_1="10.1.0.3"` is gpu-1 with that NodeAddr."""
     addresses = {name.replace("_", "-"): addr for name, addr in nodes.items()}
-    view = ProviderView(T0, instances={i.id: i for i in instances})
+    view = CloudProviderView(T0, instances={i.id: i for i in instances})
     return map_instances_to_nodes(view, addresses, resolved or {})
 
 
-def ids(found: InstanceJoin) -> dict[str, str]:
+def ids(found: InstanceNodeMapping) -> dict[str, str]:
     return {str(name): str(i.id) for name, i in found.instances.items()}
 
 
@@ -70,7 +70,9 @@ def test_no_name_joins_what_the_addresses_keep_apart():
     found = joined(stranger, ip_10_1_0_3="10.1.0.9")
     assert ids(found) == {}
     assert (
-        found.of(ProviderView(T0, instances={stranger.id: stranger})).instances[stranger.id].node
+        found.of(CloudProviderView(T0, instances={stranger.id: stranger}))
+        .instances[stranger.id]
+        .node
         is None
     )
 
@@ -82,7 +84,7 @@ def test_a_lingering_instance_yields_to_its_successor_in_any_order():
         for pair in ((old, new), (new, old)):
             found = joined(*pair, gpu_1="10.1.0.3")
             assert (ids(found), found.unjoined) == ({"gpu-1": NEW}, {})
-            view = found.of(ProviderView(T0, instances={i.id: i for i in pair}))
+            view = found.of(CloudProviderView(T0, instances={i.id: i for i in pair}))
             assert {i.id: i.node for i in view.instances.values()} == {OLD: None, NEW: "gpu-1"}
     assert ids(joined(old, gpu_1="10.1.0.3")) == {"gpu-1": OLD}
     moved = one(OLD, "10.1.0.3", status=InstanceStatus.DETACHING)
@@ -148,8 +150,8 @@ def resolver(monkeypatch) -> Resolver:
 def test_the_resolver_is_asked_once_a_minute_and_forgets(resolver, monkeypatch):
     node = SlurmNode("gpu-1", "IDLE", address="gpu-1")
     slurm = SchedulerView(T0, {node.name: node})
-    cloud = ProviderView(T0, instances={OLD: one(OLD, "10.1.0.3")})
-    joiner = instance_resolver.InstanceResolver()
+    cloud = CloudProviderView(T0, instances={OLD: one(OLD, "10.1.0.3")})
+    joiner = instance_resolver.InstanceToNodeMatcher()
     joiner.join(cloud, slurm)
     assert not joiner.resolve(), "nobody knows it yet"
     resolver.answers["gpu-1"] = "10.1.0.3"
@@ -177,6 +179,6 @@ def test_who_looks_once_asks_the_resolver_where_that_is_needed(resolver):
             ("ip-10-1-0-5", "ip-10-1-0-5"),
         )
     }
-    cloud = ProviderView(T0, instances={OLD: one(OLD, "10.1.0.3"), NEW: one(NEW, "10.1.0.5")})
-    _, found = instance_resolver.join_instances_once(cloud, SchedulerView(T0, nodes))
+    cloud = CloudProviderView(T0, instances={OLD: one(OLD, "10.1.0.3"), NEW: one(NEW, "10.1.0.5")})
+    _, found = instance_resolver.match_instances_to_nodes_once(cloud, SchedulerView(T0, nodes))
     assert (ids(found), resolver.asked) == ({"gpu-1": OLD, "ip-10-1-0-5": NEW}, ["gpu-1"])

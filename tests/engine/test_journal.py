@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from benchmarks import world
 from benchmarks.past import Past
-from hpctl.engine.gates import build_gate_counts, count_launch_failures
+from hpctl.engine.gates import build_recovery_gate_counts, count_consecutive_launch_failures
 from hpctl.engine.journal.events import (
     LIFTS_PAUSE,
     DaemonStarted,
@@ -25,16 +25,16 @@ from hpctl.engine.journal.events import (
 )
 from hpctl.engine.journal.rows import decode_event, encode_event
 from hpctl.engine.journal.state import EngineState, InconsistentEventError, replay_events
-from hpctl.engine.remedies import RemedySlots, check_repeated_recoveries
-from hpctl.engine.retire import RECENT_S, compute_lookback_s
+from hpctl.engine.remedies import RemedyBudgetUse, explain_remedy_block_by_repeated_recoveries
+from hpctl.engine.retire import RECENT_S, compute_journal_lookback_s
 from hpctl.faults.catalogue import build_fault_rules
-from hpctl.vocabulary.change import ChangeKind, ChangeOpened, ChangeSignal
+from hpctl.vocabulary.change import ChangeKind, ChangeOpened, ClusterChangeSignal
 from hpctl.vocabulary.job_recovery import JobReport
 from hpctl.vocabulary.model import NodeHealth
-from hpctl.vocabulary.node_recovery import NodePhase
+from hpctl.vocabulary.node_recovery import NodeRecoveryPhase
 from hpctl.vocabulary.outcome import Outcome
 from hpctl.vocabulary.pause import find_active_pauses
-from hpctl.vocabulary.policy import FaultClassOverride, RecoveryPolicy, TreatmentBudgets
+from hpctl.vocabulary.policy import ConcurrentRecoveryBudgets, FaultClassOverride, RecoveryPolicy
 from hpctl.vocabulary.recovery import StepKind
 from hpctl.vocabulary.run_policy import RunAction
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmNode
@@ -84,7 +84,7 @@ def test_impossible_event_raises_journal_corrupt(events: list[Event]) -> None:
 def test_an_answer_after_the_end_is_legal() -> None:
     """A slow cloud answers after an operator has cancelled."""
     state = replay_events([opened(), STARTED, CANCEL, DONE])
-    assert state.nodes[N].phase is NodePhase.CANCELLED
+    assert state.nodes[N].phase is NodeRecoveryPhase.CANCELLED
     assert (state.nodes[N].steps[0].outcome, state.open_nodes) == (Outcome.accepted(), {})
 
 
@@ -219,22 +219,22 @@ def add(rid: str, count: int, seconds: float) -> list[Event]:
     opening = ChangeOpened(at(seconds), rid, ChangeKind.ADD, "w", "", count=count)
     order = StepStarted(at(seconds), rid, StepKind.ADD, 1, "w")
     came = StepResolved(at(seconds), rid, StepKind.ADD, 1, Outcome.accepted())
-    signals = (ChangeSignal.ORDER_TAKEN, ChangeSignal.ARRIVED)
+    signals = (ClusterChangeSignal.ORDER_TAKEN, ClusterChangeSignal.ARRIVED)
     return [opening, order, came, *(SignalSeen(at(seconds), rid, s, "") for s in signals)]
 
 
 def remove(rid: str, seconds: float, node: str) -> list[Event]:
     about = ChangeOpened(at(seconds), rid, ChangeKind.REMOVE, "w", "", node=node)
-    signals = ("closed_seen", ChangeSignal.ORDER_TAKEN, ChangeSignal.GONE)
+    signals = ("closed_seen", ClusterChangeSignal.ORDER_TAKEN, ClusterChangeSignal.GONE)
     return [about, *(SignalSeen(at(seconds), rid, s, "") for s in signals)]
 
 
 def test_the_window_is_as_long_as_the_configuration_looks_back() -> None:
-    assert compute_lookback_s(RecoveryPolicy(), RULES) == RECENT_S
-    longer = RecoveryPolicy(budgets=TreatmentBudgets(offender_window_s=200 * DAY))
-    assert compute_lookback_s(longer, RULES) == 200 * DAY
+    assert compute_journal_lookback_s(RecoveryPolicy(), RULES) == RECENT_S
+    longer = RecoveryPolicy(budgets=ConcurrentRecoveryBudgets(offender_window_s=200 * DAY))
+    assert compute_journal_lookback_s(longer, RULES) == 200 * DAY
     assert (
-        compute_lookback_s(
+        compute_journal_lookback_s(
             longer, build_fault_rules({"xid-79": FaultClassOverride(escalate_window_s=300 * DAY)})
         )
         == 300 * DAY
@@ -251,7 +251,7 @@ def with_and_without_the_past(monkeypatch) -> tuple[EngineState, EngineState]:
     made = Past(40)
     log = [e for d in range(120, 0, -1) for e in made.day(T0 - timedelta(days=d))]
     now, whole = at(0), replay_events(log)
-    chosen = retire(whole, now - timedelta(seconds=compute_lookback_s(OWN, RULES)), ())
+    chosen = retire(whole, now - timedelta(seconds=compute_journal_lookback_s(OWN, RULES)), ())
     left = replay_events(event for event in log if chosen.over(event) is None)
     assert len(left.nodes) < len(whole.nodes) * 0.8
     assert len(left.jobs) < len(whole.jobs) * 0.8
@@ -274,10 +274,13 @@ def test_decisions_are_the_same_with_and_without_the_past(monkeypatch) -> None:
         )
         found = plan(view, OWN, RULES, {}, now)
         opens = [replace(one, recovery="") for one in found.opens]
-        failures = count_launch_failures(state, now, DAY)
+        failures = count_consecutive_launch_failures(state, now, DAY)
         new = [replay_events([opened("n-new", name)]).nodes["n-new"] for name in names]
-        again = [check_repeated_recoveries(rec, view, RemedySlots(), OWN, now) for rec in new]
-        return [opens, found.holds, build_gate_counts(view, (), OWN, now), failures, again]
+        again = [
+            explain_remedy_block_by_repeated_recoveries(rec, view, RemedyBudgetUse(), OWN, now)
+            for rec in new
+        ]
+        return [opens, found.holds, build_recovery_gate_counts(view, (), OWN, now), failures, again]
 
     assert "a repeat offender" in str(decided(whole))
     assert decided(left) == decided(whole)

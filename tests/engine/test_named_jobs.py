@@ -10,7 +10,7 @@ from hpctl.engine.world import World
 from hpctl.slurm.records import merge_heterogeneous_jobs
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.identity import JobAttempt, JobId, RecoveryId
-from hpctl.vocabulary.job_recovery import JobPhase, JobRecovery
+from hpctl.vocabulary.job_recovery import JobRecovery, JobRecoveryPhase
 from hpctl.vocabulary.policy import RecoveryPolicy
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob
 
@@ -35,7 +35,9 @@ JOBS = [
 
 def treated(number: int, known_as: str) -> JobRecovery:
     attempt, rid = JobAttempt(JobId(number), T, 0), RecoveryId(f"j-{number}")
-    return JobRecovery(rid, attempt, RecoveryId(""), (), T, JobPhase.RESUMED, T, known_as=known_as)
+    return JobRecovery(
+        rid, attempt, RecoveryId(""), (), T, JobRecoveryPhase.RESUMED, T, known_as=known_as
+    )
 
 
 def world(slurm: bool = True) -> World:

@@ -57,7 +57,7 @@ def report(node: str, *findings: Finding, boot: str = "b1") -> AgentReport:
 
 
 def beat(node: str, *findings: Finding, boot: str = "b1") -> wire.Heartbeat:
-    return wire.Heartbeat(node, "i-1", boot, 2, T0, T0, wire.digest_findings(findings))
+    return wire.Heartbeat(node, "i-1", boot, 2, T0, T0, wire.compute_findings_digest(findings))
 
 
 def test_a_heartbeat_is_heard_and_not_stored_until_the_next_flush() -> None:
@@ -174,6 +174,6 @@ def test_more_than_is_kept_of_a_node_is_not_taken_over_from_an_older_daemon() ->
     many = tuple(replace(XID, code=str(n)) for n in range(3 * wire.MAX_FINDINGS))
     known = {N1: NodeHealth(report(N1).generation, T0, many)}
     bench = Bench(known)
-    assert len(bench.book.list_findings(N1)) == wire.MAX_FINDINGS + 1
+    assert len(bench.book.list_agent_findings(N1)) == wire.MAX_FINDINGS + 1
     bench.book.take_over(known)
-    assert len(bench.book.list_findings(N1)) == wire.MAX_FINDINGS + 1
+    assert len(bench.book.list_agent_findings(N1)) == wire.MAX_FINDINGS + 1

@@ -5,11 +5,11 @@ from msgspec.structs import replace
 
 from hpctl.engine.journal.events import SignalSeen
 from hpctl.engine.journal.state import replay_events
-from hpctl.engine.node_waits import describe_job_wait
-from hpctl.engine.status_view import make_status_view
+from hpctl.engine.node_waits import describe_node_wait_for_job
+from hpctl.engine.status_view import make_cluster_status_view
 from hpctl.engine.world import World
 from hpctl.vocabulary.assessment import Urgency
-from hpctl.vocabulary.policy import NodePolicy, UnrecoverableJobAction
+from hpctl.vocabulary.policy import NodeRecoveryPolicy, UnrecoverableJobAction
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob
 from tests.fakes.values import OWN, at, opened, slurm_job, slurm_node
 
@@ -26,11 +26,11 @@ def world(*jobs: SlurmJob, urgency: Urgency = Urgency.NOW) -> World:
 
 def waits(*jobs: SlurmJob, urgency: Urgency = Urgency.NOW, policy=OWN) -> str:
     w = world(*jobs, urgency=urgency)
-    return describe_job_wait(w.state.nodes["n-1"], w.slurm, policy, w.now)
+    return describe_node_wait_for_job(w.state.nodes["n-1"], w.slurm, policy, w.now)
 
 
 def test_the_job_its_owner_and_its_time_limit_are_named():
-    (line,) = make_status_view(world(slurm_job(3, **STUBBORN))).problems
+    (line,) = make_cluster_status_view(world(slurm_job(3, **STUBBORN))).problems
     end = "ends at most 2026-03-01 13:00:00 UTC"
     assert f"Waits for job 3 of alice, not requeueable, {end}." in line
 
@@ -60,5 +60,5 @@ def test_a_job_that_is_moved_is_not_waited_for():
     assert waits(slurm_job(3, user="bob")) == ""
     patient = waits(slurm_job(3, user="bob", end=at(60)), urgency=Urgency.AFTER_JOBS)
     assert patient.startswith("job 3 of bob, which may run to its end, ends at most")
-    ends = replace(OWN, node=NodePolicy(unrecoverable_jobs=UnrecoverableJobAction.KILL))
+    ends = replace(OWN, node=NodeRecoveryPolicy(unrecoverable_jobs=UnrecoverableJobAction.KILL))
     assert waits(slurm_job(3, **STUBBORN), policy=ends) == ""

@@ -14,24 +14,24 @@ from hpctl.engine.config import Config
 from hpctl.engine.journal.events import RequestTaken
 from hpctl.engine.journal.state import replay_events
 from hpctl.engine.live_config import LiveConfig
-from hpctl.engine.loop import find_next_cycle
+from hpctl.engine.loop import find_next_loop_cycle_time
 from hpctl.engine.node_health import NodeHealthStore
 from hpctl.engine.observe import (
     ClusterObserver,
     ObserverSources,
-    carry_over_last_nodes,
-    carry_over_last_runs,
+    carry_over_last_job_nodes,
+    carry_over_last_job_runs,
     find_next_agent_silence,
 )
 from hpctl.faults.assess import assess_health
 from hpctl.faults.catalogue import build_fault_rules
-from hpctl.toolkit.errors import ReadInterrupted, Unavailable
+from hpctl.toolkit.errors import ReadInterrupted, ServiceUnavailable
 from hpctl.vocabulary.assessment import NodeCondition
-from hpctl.vocabulary.cloud_facts import ProviderView
+from hpctl.vocabulary.cloud_facts import CloudProviderView
 from hpctl.vocabulary.identity import NodeGeneration
 from hpctl.vocabulary.model import ClearCondition, DeviceVerdict, Finding, NodeHealth
-from hpctl.vocabulary.node_recovery import NodePhase
-from hpctl.vocabulary.slurm_facts import Reservation, SchedulerView, SlurmJob
+from hpctl.vocabulary.node_recovery import NodeRecoveryPhase
+from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob, SlurmReservation
 from tests.fakes.values import T0, opened, slurm_node
 from tests.reports import Rows
 
@@ -60,7 +60,7 @@ COMPLETING = seen(state="FAILED", flags=frozenset({"COMPLETING"}), nodes=BOTH[:1
     ids=["requeued", "completing, a node has left it", "runs elsewhere"],
 )
 def test_a_job_keeps_the_nodes_of_its_last_run_until_the_next(after, kept):
-    assert carry_over_last_nodes(RUNNING, after).jobs[7].nodes == kept
+    assert carry_over_last_job_nodes(RUNNING, after).jobs[7].nodes == kept
 
 
 WAITS = seen(state="PENDING", restarts=1)
@@ -79,7 +79,7 @@ WAITS = seen(state="PENDING", restarts=1)
     ],
 )
 def test_a_requeue_of_a_job_that_had_ended_is_remembered_while_it_waits(before, after, ordered):
-    assert carry_over_last_runs(before, after).jobs[7].ordered is ordered
+    assert carry_over_last_job_runs(before, after).jobs[7].ordered is ordered
 
 
 def heard(node: str, seconds: float) -> NodeHealth:
@@ -113,7 +113,7 @@ class Still:
     def view(self) -> SchedulerView:
         return SchedulerView(self.at)
 
-    def reservations(self) -> dict[str, Reservation]:
+    def reservations(self) -> dict[str, SlurmReservation]:
         return {}
 
     def now(self) -> datetime:
@@ -133,13 +133,13 @@ class Late(Still):
     def view(self):
         if self.errors:
             raise self.errors.pop()
-        return ProviderView(self.at, present=True)
+        return CloudProviderView(self.at, present=True)
 
 
 @pytest.mark.parametrize(
     "error",
     [
-        Unavailable("there is no such cluster"),
+        ServiceUnavailable("there is no such cluster"),
         # A proxy's page where the service's answer should be: the thread must outlive it.
         KeyError("ClusterNodeSummaries"),
     ],
@@ -167,7 +167,7 @@ class Counted(Still):
     def view(self):
         self.reads += 1
         self.read.set()
-        return ProviderView(self.at, present=True)
+        return CloudProviderView(self.at, present=True)
 
     def again(self, timeout_s: float) -> bool:
         """Whether it is read once more within the time."""
@@ -207,7 +207,7 @@ def observing(slurm, place, cloud=None, *reported):
 
 
 def looked(reported, returned, tmp_path):
-    _, observer = observing(Still(), tmp_path, ProviderView(T0), reported)
+    _, observer = observing(Still(), tmp_path, CloudProviderView(T0), reported)
     taken = []
     if returned is not None:
         taken.append(RequestTaken(returned, 1, "return", "n1", "ann", "as you wish", True))
@@ -222,7 +222,7 @@ class Flaky(Still):
 
     def view(self) -> SchedulerView:
         if not self.up:
-            raise Unavailable("connection refused")
+            raise ServiceUnavailable("connection refused")
         return super().view()
 
 
@@ -248,7 +248,7 @@ class Restarted(Flaky):
 
     asked = 0
 
-    def read_boot_time(self) -> datetime:
+    def read_slurmctld_boot_time(self) -> datetime:
         self.asked += 1
         return T0
 
@@ -256,9 +256,9 @@ class Restarted(Flaky):
 @pytest.mark.parametrize(
     ("phase", "flags", "asked"),
     [
-        (NodePhase.CORDONED, frozenset(), 1),
-        (NodePhase.CORDONED, frozenset({"DRAIN"}), 0),
-        (NodePhase.OPEN, frozenset(), 0),
+        (NodeRecoveryPhase.CORDONED, frozenset(), 1),
+        (NodeRecoveryPhase.CORDONED, frozenset({"DRAIN"}), 0),
+        (NodeRecoveryPhase.OPEN, frozenset(), 0),
     ],
 )
 def test_slurmctlds_start_is_asked_where_a_node_of_ours_is_in_service(
@@ -298,7 +298,10 @@ def test_an_operators_return_clears_what_only_he_clears(tmp_path):
 def test_the_loop_sleeps_no_longer_than_until_the_next_silence(tmp_path):
     view = looked(heard("n1", -15), None, tmp_path)
     assert view.silent_at is not None
-    assert find_next_cycle(RecoveryPassResult((), (), ()), view, False).until == view.silent_at
+    assert (
+        find_next_loop_cycle_time(RecoveryPassResult((), (), ()), view, False).until
+        == view.silent_at
+    )
     assert view.silent_at - T0 < timedelta(seconds=5.1)
 
 
@@ -416,7 +419,9 @@ def test_a_view_says_whether_reservations_and_topology_were_read_for_it(
     live.replace(Config(spares={"gpu": 1}))
     assert observer.look(replay_events([]), build_fault_rules()).placed
     with monkeypatch.context() as patch:
-        patch.setattr(slurm, "reservations", lambda: _raise(Unavailable("slurmctld is away", "")))
+        patch.setattr(
+            slurm, "reservations", lambda: _raise(ServiceUnavailable("slurmctld is away", ""))
+        )
         assert not observer.look(replay_events([]), build_fault_rules()).placed, (
             "what is known is of before"
         )
@@ -444,7 +449,7 @@ class Registering(Still):
 
 def test_a_spent_mark_asks_for_no_second_reboot_when_the_clock_is_set_back(tmp_path):
     slurm = Registering()
-    _, observer = observing(slurm, tmp_path, ProviderView(T0))
+    _, observer = observing(slurm, tmp_path, CloudProviderView(T0))
     for back in (timedelta(), timedelta(hours=1)):
         slurm.back = back
         (found,) = observer.look(replay_events([]), build_fault_rules()).health["n1"].findings

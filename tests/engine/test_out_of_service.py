@@ -11,18 +11,22 @@ from msgspec.structs import replace
 from hpctl.engine.journal.events import Event, GateBlocked, SignalSeen
 from hpctl.engine.journal.state import replay_events
 from hpctl.engine.out_of_service import OutOfServiceCause
-from hpctl.engine.plan import find_node_candidates
-from hpctl.engine.status_view import StatusView, choose_exit_code, make_status_view
+from hpctl.engine.plan import find_node_recovery_candidates
+from hpctl.engine.status_view import (
+    ClusterStatusView,
+    choose_cluster_status_exit_code,
+    make_cluster_status_view,
+)
 from hpctl.engine.world import World
 from hpctl.faults.catalogue import build_fault_rules
 from hpctl.toolkit.output import ExitCode
-from hpctl.vocabulary.assessment import Assessment, NodeCondition, Remedy
+from hpctl.vocabulary.assessment import NodeAssessment, NodeCondition, Remedy
 from hpctl.vocabulary.cloud_facts import Instance, InstanceStatus
-from hpctl.vocabulary.instance_join import InstanceJoin
+from hpctl.vocabulary.instance_join import InstanceNodeMapping
 from hpctl.vocabulary.model import NodeHealth
 from hpctl.vocabulary.node_recovery import MAINTENANCE_BEGINS
-from hpctl.vocabulary.reason import format_own_reason, parse_reason_owner
-from hpctl.vocabulary.slurm_facts import Reservation, SchedulerView, SlurmNode
+from hpctl.vocabulary.reason import format_hpctl_node_reason, parse_recovery_id_from_reason
+from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmNode, SlurmReservation
 from tests.fakes.values import OWN, at, faulty, generation, node_name, opened, slurm_node
 
 RULES = build_fault_rules()
@@ -64,7 +68,7 @@ class RandomWorld:
         self._dice = random.Random(seed)
         self.log: list[Event] = []
         self.nodes: dict[str, SlurmNode] = {}
-        self.judged: dict[str, Assessment] = {}
+        self.judged: dict[str, NodeAssessment] = {}
         self.instances: dict[str, Instance] = {}
         self._reserved: list[str] = []
         for number in range(1, NODES + 1):
@@ -113,20 +117,20 @@ class RandomWorld:
         return ids
 
     def _list_reasons(self, known: list[str], name: str) -> list[str]:
-        own = [format_own_reason(rid, "Xid 79") for rid in (*known, f"r-{name}-lost")]
+        own = [format_hpctl_node_reason(rid, "Xid 79") for rid in (*known, f"r-{name}-lost")]
         return ["", *own, *own, self._dice.choice(THEIRS), *OF_SLURM, self._dice.choice(MARKS)]
 
-    def _judge(self, name: str) -> Assessment:
+    def _judge(self, name: str) -> NodeAssessment:
         if self._dice.random() < 0.6:
             return faulty(name, seconds=self._dice.choice((-10.0, 50.0)))
         condition = self._dice.choice(
             (NodeCondition.HEALTHY, NodeCondition.SUSPECT, NodeCondition.UNKNOWN)
         )
-        return Assessment(generation(name), condition, at(0))
+        return NodeAssessment(generation(name), condition, at(0))
 
     def build(self) -> World:
         """The world as `status` has it: of a daemon that decided, or of one that cannot act."""
-        reserved = {"window": Reservation("window", tuple(self._reserved), maintenance=True)}
+        reserved = {"window": SlurmReservation("window", tuple(self._reserved), maintenance=True)}
         asked = self._dice.random() < 0.5
         slurm = SchedulerView(NOW, self.nodes, reservations=reserved if asked else None)
         world = World(
@@ -136,14 +140,16 @@ class RandomWorld:
             slurm=slurm,
             assessments=self.judged,
             health={n: NodeHealth(a.generation, NOW) for n, a in self.judged.items()},
-            joined=InstanceJoin(instances=self.instances),
+            joined=InstanceNodeMapping(instances=self.instances),
         )
         if self._dice.random() < 0.3:
             return world
-        return replace(world, candidates=tuple(find_node_candidates(world.view(), RULES, NOW)[0]))
+        return replace(
+            world, candidates=tuple(find_node_recovery_candidates(world.view(), RULES, NOW)[0])
+        )
 
 
-def named_in(view: StatusView) -> set[str]:
+def named_in(view: ClusterStatusView) -> set[str]:
     """The nodes that the lines of problems name."""
     return set(re.findall(r"(?<![\w-])n\d+(?![\w-])", "\n".join(view.problems)))
 
@@ -151,7 +157,7 @@ def named_in(view: StatusView) -> set[str]:
 def check_accounts(seed: int) -> None:
     made = RandomWorld(seed)
     world = made.build()
-    view = make_status_view(world)
+    view = make_cluster_status_view(world)
     listed = [name for row in view.out_of_service for name in row.nodes]
     closed = {name for name, node in made.nodes.items() if gives_no_work(node)}
     assert sorted(listed) == sorted(closed), set(listed) ^ closed
@@ -161,7 +167,7 @@ def check_accounts(seed: int) -> None:
     for name, row in by.items():
         node = made.nodes[name]
         assert row.why, row
-        owner = parse_reason_owner(node.reason)
+        owner = parse_recovery_id_from_reason(node.reason)
         removal = owner in world.state.nodes and world.state.nodes[owner].phase == "removed"
         removal |= owner in world.state.nodes and world.state.nodes[owner].is_for_capacity_change
         if owner is not None and (node.drained or node.down) and not removal:
@@ -182,7 +188,7 @@ def check_accounts(seed: int) -> None:
         if latched is not None and latched.condition is NodeCondition.FAULTY and not removed:
             assert name in told, (name, latched)
     if told:
-        assert choose_exit_code(view) is ExitCode.PROBLEM
+        assert choose_cluster_status_exit_code(view) is ExitCode.PROBLEM
 
 
 @pytest.mark.parametrize("seed", range(0, 400, 50))
@@ -200,7 +206,7 @@ def test_status_accounts_for_every_node_out_of_service_in_ten_thousand_worlds() 
 
 def test_each_account_is_reached_by_some_world() -> None:
     """The worlds are not of one kind."""
-    views = [make_status_view(RandomWorld(seed).build()) for seed in range(100)]
+    views = [make_cluster_status_view(RandomWorld(seed).build()) for seed in range(100)]
     found = {row.by for view in views for row in view.out_of_service}
     assert found == {one.value for one in OutOfServiceCause}
 
@@ -218,7 +224,7 @@ def test_ten_thousand_held_nodes_are_accounted_for_in_one_pass() -> None:
     )
     world = World(NOW, OWN, replay_events(log), slurm=SchedulerView(NOW, nodes), holds=newest)
     begun = time.process_time()
-    (row,) = make_status_view(world).out_of_service
+    (row,) = make_cluster_status_view(world).out_of_service
     assert (row.by, row.why) == ("gate", "gate correlated: all at once")
     assert len(row.nodes) == len(nodes)
     # A search for each of them takes a minute.
@@ -228,15 +234,15 @@ def test_ten_thousand_held_nodes_are_accounted_for_in_one_pass() -> None:
 def test_a_reason_adds_no_command_to_what_a_person_is_to_run() -> None:
     node = slurm_node(1, state="IDLE", flags=frozenset({"INVALID_REG"}), reason="`rm -rf /`")
     world = World(NOW, OWN, replay_events([]), slurm=SchedulerView(NOW, {node.name: node}))
-    (task,) = make_status_view(world).person_tasks
+    (task,) = make_cluster_status_view(world).person_tasks
     assert task.commands == (f"scontrol show node {node.name}",)
 
 
 def test_a_planned_window_is_no_problem_and_a_fault_in_it_is_one() -> None:
     """A window holds n1, closed by hpctl's own recovery, which waits at the gate `maintenance`."""
-    window = Reservation("window", ("n1",), maintenance=True)
+    window = SlurmReservation("window", ("n1",), maintenance=True)
     closed = slurm_node(
-        1, flags=frozenset({"DRAIN", "MAINTENANCE"}), reason=format_own_reason("r-1", "w")
+        1, flags=frozenset({"DRAIN", "MAINTENANCE"}), reason=format_hpctl_node_reason("r-1", "w")
     )
     log = [
         opened("r-1", "n1", 0, rule=MAINTENANCE_BEGINS),
@@ -248,12 +254,14 @@ def test_a_planned_window_is_no_problem_and_a_fault_in_it_is_one() -> None:
         OWN,
         replay_events(log),
         slurm=SchedulerView(NOW, {"n1": closed}, reservations={"window": window}),
-        assessments={"n1": Assessment(generation("n1"), NodeCondition.HEALTHY, at(0))},
+        assessments={"n1": NodeAssessment(generation("n1"), NodeCondition.HEALTHY, at(0))},
         health={"n1": NodeHealth(generation("n1"), NOW)},
     )
-    view = make_status_view(healthy)
+    view = make_cluster_status_view(healthy)
     assert view.problems == ()
     assert [(row.nodes, row.problem) for row in view.out_of_service] == [(("n1",), False)]
-    assert choose_exit_code(replace(view, unknowns=())) is ExitCode.FINE  # no daemon is known
+    assert (
+        choose_cluster_status_exit_code(replace(view, unknowns=())) is ExitCode.FINE
+    )  # no daemon is known
     sick = replace(healthy, assessments={"n1": faulty("n1")})
-    assert "n1" in named_in(make_status_view(sick))
+    assert "n1" in named_in(make_cluster_status_view(sick))

@@ -5,10 +5,14 @@ import json
 import pytest
 from msgspec.structs import replace
 
-from hpctl.engine.advance import advance_recoveries
+from hpctl.engine.advance import advance_open_recoveries
 from hpctl.engine.journal.events import PAUSE_ENDED, NodeRecoveryOpened, RequestTaken
 from hpctl.engine.journal.state import EngineState, replay_events
-from hpctl.engine.pauses import find_recovery_pause, find_unpaused_start_time, list_pause_end_events
+from hpctl.engine.pauses import (
+    find_pause_covering_recovery,
+    find_recovery_operational_start_time,
+    list_pause_end_events,
+)
 from hpctl.engine.plan import plan_recoveries
 from hpctl.engine.requests import process_operator_request
 from hpctl.engine.view import Request
@@ -87,7 +91,7 @@ def test_a_node_that_is_paused_is_blocked_and_the_others_are_treated():
 def due(log) -> list[str]:
     view = view_of(log=log)
     kinds = (make_node_recovery_kind(), JOBS)
-    return sorted(d.do.target for d in advance_recoveries(view, OWN, at(1), kinds).due)
+    return sorted(d.do.target for d in advance_open_recoveries(view, OWN, at(1), kinds).due)
 
 
 def test_a_paused_node_gets_no_step_and_another_does():
@@ -99,15 +103,17 @@ def test_a_paused_node_gets_no_step_and_another_does():
 
 def test_a_partition_covers_its_nodes():
     log = [opened(), answered(asked(partition="all"))]
-    assert find_recovery_pause(opened().recovery, view_of(log=log), at(1)) is not None
+    assert find_pause_covering_recovery(opened().recovery, view_of(log=log), at(1)) is not None
 
 
 def test_no_deadline_runs_while_a_node_is_paused_and_after():
     event = answered(asked(nodes="n1", until="2026-03-01T12:01:00Z"))
     view = replace(view_of(log=[opened(), opened("n-2", "n2"), event]), able_since=at(-9))
-    assert find_unpaused_start_time(opened().recovery, view, at(30)) == at(30)
-    assert find_unpaused_start_time(opened().recovery, view, at(99)) == at(60)
-    assert find_unpaused_start_time(opened("n-2", "n2").recovery, view, at(99)) == at(-9)
+    assert find_recovery_operational_start_time(opened().recovery, view, at(30)) == at(30)
+    assert find_recovery_operational_start_time(opened().recovery, view, at(99)) == at(60)
+    assert find_recovery_operational_start_time(opened("n-2", "n2").recovery, view, at(99)) == at(
+        -9
+    )
 
 
 def test_the_end_of_a_pause_is_journaled_once_and_ends_no_other():

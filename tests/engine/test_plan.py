@@ -15,11 +15,11 @@ from hpctl.engine.journal.state import replay_events
 from hpctl.engine.kinds import RecoveryPlan
 from hpctl.engine.view import PlanningView, Request, group_jobs_by_node
 from hpctl.faults.catalogue import build_fault_rules as catalogue_rules
-from hpctl.vocabulary.assessment import Assessment, NodeCondition, Remedy, Urgency
+from hpctl.vocabulary.assessment import NodeAssessment, NodeCondition, Remedy, Urgency
 from hpctl.vocabulary.cloud_facts import Instance, InstanceStatus
 from hpctl.vocabulary.model import NodeHealth
 from hpctl.vocabulary.policy import OperatingMode, RecoveryPolicy
-from hpctl.vocabulary.reason import format_own_reason
+from hpctl.vocabulary.reason import format_hpctl_node_reason
 from hpctl.vocabulary.recovery import StepKind
 from hpctl.vocabulary.slurm_facts import SchedulerView
 from tests.fakes.engine import advance_all, plan, take
@@ -107,8 +107,8 @@ def test_a_node_that_slurm_does_not_know_is_no_candidate():
     assert planned(view_of(sick=[faulty("n99")])) == RecoveryPlan()
 
 
-def silent(seconds: float = -100) -> Assessment:
-    return Assessment(generation(), NodeCondition.UNKNOWN, at(seconds), why="agent-silent")
+def silent(seconds: float = -100) -> NodeAssessment:
+    return NodeAssessment(generation(), NodeCondition.UNKNOWN, at(seconds), why="agent-silent")
 
 
 def lost_view(node=None, instance: Instance | None = None, heard: float = -100) -> PlanningView:
@@ -177,7 +177,7 @@ def test_many_that_lost_their_own_hardware_stay_closed_and_wait_for_a_word():
     drained = ("cordon_seen", "jobs_gone")
     log: list[Event] = list(decided.opens)
     log += [SignalSeen(at(1), e.recovery, s, "") for e in decided.opens for s in drained]
-    reasons = {e.generation.node: format_own_reason(e.recovery, "x") for e in decided.opens}
+    reasons = {e.generation.node: format_hpctl_node_reason(e.recovery, "x") for e in decided.opens}
     flags = frozenset({"DRAIN"})
     nodes = {n: replace(slurm_node(), name=n, flags=flags, reason=r) for n, r in reasons.items()}
     closed = view_of(sick=sick, log=log, scheduler=SchedulerView(at(0), nodes, {}))
@@ -219,7 +219,7 @@ def test_an_approved_recovery_is_not_withdrawn_when_the_hour_is_over():
     approval = RequestTaken(at(-1), 1, "approve", "n1", "ann", "as you wish", True)
     slow = opened(urgency=Urgency.AFTER_JOBS, rule=BROKEN_CHECK.rule)
     log: list[Event] = [slow, SignalSeen(at(1), slow.recovery, "cordon_seen", "")]
-    reason = format_own_reason(slow.recovery, "Xid 79")
+    reason = format_hpctl_node_reason(slow.recovery, "Xid 79")
     nodes = {
         N1: slurm_node(1, flags=frozenset({"DRAIN"}), reason=reason),
         **{node_name(i): slurm_node(i) for i in range(2, 9)},
@@ -239,7 +239,7 @@ def two_faulty_nodes_of_a_job(first=(), second=(), seconds=1, **job):
     """The DOWN orders for n1 and n2, which both are drained; `first`, `second`: more flags."""
     flags = [frozenset({"DRAIN", *more}) for more in (first, second)]
     nodes = {
-        node_name(i): slurm_node(i, flags=each, reason=format_own_reason(f"n-{i}", "x"))
+        node_name(i): slurm_node(i, flags=each, reason=format_hpctl_node_reason(f"n-{i}", "x"))
         for i, each in enumerate(flags, 1)
     }
     log: list[Event] = [opened(f"n-{i}", node_name(i)) for i in (1, 2)]
@@ -265,7 +265,7 @@ def test_one_node_of_a_job_is_set_down_and_silent_ones_come_first():
 
 HOLD = GateBlocked(at(-5), "n2", "budget", "2 are open", "xid-79", True)
 FIRM = GateBlocked(at(-5), "n3", "foreign_drain", "bad fan", "xid-79", False)
-OURS = {"flags": frozenset({"DRAIN"}), "reason": format_own_reason("n-0", "x")}
+OURS = {"flags": frozenset({"DRAIN"}), "reason": format_hpctl_node_reason("n-0", "x")}
 
 
 def asked(

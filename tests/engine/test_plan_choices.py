@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from hpctl.engine.gates import build_gate_counts
+from hpctl.engine.gates import build_recovery_gate_counts
 from hpctl.engine.journal.events import Event, GateBlocked, NodeRecoveryOpened, SignalSeen
 from hpctl.engine.plan import decide_candidate
 from hpctl.engine.view import PlanningView, RecoveryCandidate
@@ -11,8 +11,8 @@ from hpctl.faults.catalogue import build_fault_rules
 from hpctl.vocabulary.assessment import Remedy
 from hpctl.vocabulary.identity import RecoveryId, RuleId
 from hpctl.vocabulary.policy import RecoveryPolicy
-from hpctl.vocabulary.reason import format_own_reason
-from hpctl.vocabulary.slurm_facts import Reservation, SchedulerView
+from hpctl.vocabulary.reason import format_hpctl_node_reason
+from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmReservation
 from tests.fakes.engine import plan
 from tests.fakes.values import (
     FAULT,
@@ -57,7 +57,9 @@ def test_a_full_budget_keeps_no_instance_that_goes_anyway(
     one = RecoveryCandidate(
         generation(), slurm_node(1), fault, at(-10), "a spot notice", heard=at(0)
     )
-    decided = decide_candidate(one, view, build_gate_counts(view, [one], OWN, at(0)), OWN, at(0))
+    decided = decide_candidate(
+        one, view, build_recovery_gate_counts(view, [one], OWN, at(0)), OWN, at(0)
+    )
     if opens:
         assert isinstance(decided, NodeRecoveryOpened)
         assert "drain_budget (the instance goes anyway)" in decided.passed
@@ -86,9 +88,9 @@ def test_a_remedy_that_waits_in_a_maintenance_window_is_reported_once() -> None:
         assert isinstance(event, NodeRecoveryOpened)
         log += [SignalSeen(at(1), event.recovery, s, "") for s in ("cordon_seen", "jobs_gone")]
         name, flags = event.generation.node, frozenset({"DRAIN"})
-        reason = format_own_reason(event.recovery, "x")
+        reason = format_hpctl_node_reason(event.recovery, "x")
         nodes[name] = replace(slurm_node(), name=name, flags=flags, reason=reason)
-    window = Reservation("bios", (N1,), at(-60), at(3600), True)
+    window = SlurmReservation("bios", (N1,), at(-60), at(3600), True)
     view = view_of(
         sick=sick, log=log, scheduler=SchedulerView(at(0), nodes, {}), maintenance={N1: window}
     )

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 import pytest
 from msgspec.structs import replace
 
-from hpctl.engine.preemption import describe_preemption, find_preemption, find_suspending_job
+from hpctl.engine.preemption import describe_preemption, find_preemption_of_job, find_suspending_job
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.identity import JobId, NodeName
 from hpctl.vocabulary.preemption_order import PreemptionOrder
@@ -35,7 +35,7 @@ def other(after_s: float = 1, **over) -> SlurmJob:
     ],
 )
 def test_job_is_called_preempted_only_where_that_is_known(job, by, order, expected):
-    found = find_preemption(job, [job, by], order)
+    found = find_preemption_of_job(job, [job, by], order)
     assert found is not None
     assert describe_preemption(found) == (
         f"{expected} at 2026-03-01 12:00:00 UTC; job 12 of alice (partition {by.partition})"
@@ -45,36 +45,36 @@ def test_job_is_called_preempted_only_where_that_is_known(job, by, order, expect
 
 @pytest.mark.parametrize("by", [other(-4), other(121), other(nodes=(B,))])
 def test_a_job_that_started_before_or_later_or_elsewhere_is_not_named(by):
-    assert find_preemption(WAITS, [by], TIERS) is None
-    found = find_preemption(replace(WAITS, preempted=T), [by], TIERS)
+    assert find_preemption_of_job(WAITS, [by], TIERS) is None
+    found = find_preemption_of_job(replace(WAITS, preempted=T), [by], TIERS)
     assert found is not None
     assert describe_preemption(found) == "preempted at 2026-03-01 12:00:00 UTC"
 
 
 def test_the_first_of_several_is_named_with_its_qos():
     jobs = [other(3, id=JobId(13)), other(2, qos="urgent", array_job=9, array_task="4")]
-    found = find_preemption(WAITS, jobs, TIERS)
+    found = find_preemption_of_job(WAITS, jobs, TIERS)
     assert found is not None
     assert "job 9_4 of alice (partition high, QOS urgent)" in describe_preemption(found)
 
 
 def test_a_job_that_started_a_second_before_the_requeue_was_written_is_named_last():
-    found = find_preemption(WAITS, [other(-1), other(-2, id=JobId(13))], TIERS)
+    found = find_preemption_of_job(WAITS, [other(-1), other(-2, id=JobId(13))], TIERS)
     assert found is not None
     assert found.by == other(-1)
-    found = find_preemption(WAITS, [other(-1), other(2, id=JobId(14))], TIERS)
+    found = find_preemption_of_job(WAITS, [other(-1), other(2, id=JobId(14))], TIERS)
     assert found is not None
     assert found.by == other(2, id=JobId(14))
-    assert find_preemption(WAITS, [other(-1, state="CANCELLED")], TIERS) is None
+    assert find_preemption_of_job(WAITS, [other(-1, state="CANCELLED")], TIERS) is None
 
 
 @pytest.mark.parametrize("state", ["RUNNING", "COMPLETED", "FAILED"])
 def test_a_job_that_runs_or_ended_otherwise_is_not_preempted(state):
-    assert find_preemption(replace(WAITS, state=state), [other()], TIERS) is None
+    assert find_preemption_of_job(replace(WAITS, state=state), [other()], TIERS) is None
 
 
 def test_a_job_that_waits_for_its_first_run_is_not_preempted():
-    assert find_preemption(replace(WAITS, restarts=0), [other()], TIERS) is None
+    assert find_preemption_of_job(replace(WAITS, restarts=0), [other()], TIERS) is None
 
 
 def test_explain_names_the_job_that_preempts_a_suspended_job():

@@ -5,8 +5,8 @@ from datetime import datetime
 
 import pytest
 
-from hpctl.engine.preemption_watch import AGAIN_S, PreemptionWatch
-from hpctl.toolkit.errors import Unavailable
+from hpctl.engine.preemption_watch import AGAIN_S, PreemptionOrderCache
+from hpctl.toolkit.errors import ServiceUnavailable
 from hpctl.vocabulary.preemption_order import PreemptionOrder
 from tests.fakes.values import at, slurm_job
 from tests.waiting import until
@@ -38,7 +38,7 @@ class PreemptingSlurm:
 
 def test_the_loop_starts_no_thread_where_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
     slurm = PreemptingSlurm()
-    watch = PreemptionWatch(slurm, slurm)
+    watch = PreemptionOrderCache(slurm, slurm)
 
     def refuse(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
@@ -50,11 +50,11 @@ def test_the_loop_starts_no_thread_where_memory_is_short(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(
-    "error", [Unavailable("slurmdbd is away", "wait"), MemoryError(), ValueError("tier")]
+    "error", [ServiceUnavailable("slurmdbd is away", "wait"), MemoryError(), ValueError("tier")]
 )
 def test_a_reading_that_failed_is_repeated(error: Exception) -> None:
     slurm = PreemptingSlurm(error)
-    watch = PreemptionWatch(slurm, slurm)
+    watch = PreemptionOrderCache(slurm, slurm)
     watch.look([WAITS])
     until(lambda: slurm.asked == 1)
     assert watch.look([WAITS]) == PreemptionOrder()

@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from hpctl.engine.queue_wait import describe_queue_wait, is_queued
+from hpctl.engine.queue_wait import describe_queue_wait, is_job_queued
 from tests.fakes.values import at, slurm_job
 
 TASK = slurm_job(
@@ -29,7 +29,7 @@ OTHER = replace(TASK, id=9, array_job=8, array_task="1-9")
     ],
 )
 def test_a_job_is_queued_while_only_others_keep_it(changes, queued):
-    assert is_queued(replace(TASK, **changes), at(1)) is queued
+    assert is_job_queued(replace(TASK, **changes), at(1)) is queued
 
 
 def test_other_waiting_tasks_of_the_array_are_counted_once():

@@ -4,17 +4,17 @@ import pytest
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpctl.engine.gates import count_launch_failures
+from hpctl.engine.gates import count_consecutive_launch_failures
 from hpctl.engine.journal.events import Event, GateBlocked, RequestTaken, SignalSeen, StepStarted
-from hpctl.engine.remedies import count_remedy_slots, find_held_remedies
+from hpctl.engine.remedies import count_remedy_budget_use, find_blocked_remedies
 from hpctl.engine.view import PlanningView
 from hpctl.vocabulary.assessment import Urgency
 from hpctl.vocabulary.cloud_facts import InstanceStatus
 from hpctl.vocabulary.identity import InstanceId
-from hpctl.vocabulary.policy import OperatingMode, RecoveryPolicy, TreatmentBudgets
-from hpctl.vocabulary.reason import format_own_reason
+from hpctl.vocabulary.policy import ConcurrentRecoveryBudgets, OperatingMode, RecoveryPolicy
+from hpctl.vocabulary.reason import format_hpctl_node_reason
 from hpctl.vocabulary.recovery import StepKind
-from hpctl.vocabulary.slurm_facts import Reservation, SchedulerView
+from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmReservation
 from tests.fakes.engine import advance_all, plan
 from tests.fakes.values import (
     N1,
@@ -33,7 +33,7 @@ CANCELLED = ("operator_cancelled",)
 WITHDRAWN = ("cordon_seen", "withdrawn")
 UNDER_REMEDY = ("cordon_seen", "jobs_gone", "remedy_accepted")
 VACATED = ("cordon_seen", "jobs_gone")
-ROOMY = TreatmentBudgets(correlated_min=99, open_min=9, partition_min=9, per_hour=99)
+ROOMY = ConcurrentRecoveryBudgets(correlated_min=99, open_min=9, partition_min=9, per_hour=99)
 
 
 def recovery(number: int, seconds: float, *signals: str, **changes) -> list[Event]:
@@ -55,7 +55,7 @@ def drained(*numbers: int, nodes: int = 8, owner: str = "n-{}") -> SchedulerView
     flags = frozenset({"DRAIN"})
     shown = {node_name(i): slurm_node(i) for i in range(1, nodes + 1)}
     for i in numbers:
-        reason = format_own_reason(owner.format(i), "x")
+        reason = format_hpctl_node_reason(owner.format(i), "x")
         shown[node_name(i)] = slurm_node(i, flags=flags, reason=reason)
     return SchedulerView(at(0), shown)
 
@@ -67,7 +67,7 @@ MINE = recovery(1, -100, *VACATED)
 class Row(Struct):
     gate: str
     log: list[Event]
-    budgets: TreatmentBudgets = TreatmentBudgets(correlated_min=99)
+    budgets: ConcurrentRecoveryBudgets = ConcurrentRecoveryBudgets(correlated_min=99)
     scheduler: SchedulerView | None = None
     note: str = ""
 
@@ -118,7 +118,7 @@ CASES = [
 
 def held(view: PlanningView, policy: RecoveryPolicy = OWN, seconds: float = 0) -> dict[str, str]:
     """The recoveries whose remedy waits, and the gate."""
-    return {r: one.gate for r, one in find_held_remedies(view, policy, at(seconds)).items()}
+    return {r: one.gate for r, one in find_blocked_remedies(view, policy, at(seconds)).items()}
 
 
 def view_with(log: list[Event], scheduler: SchedulerView | None = None, **changes) -> PlanningView:
@@ -134,9 +134,9 @@ def test_what_holds_the_remedy_of_a_vacated_node(row: Row) -> None:
 def test_a_return_resets_the_launch_breaker() -> None:
     well = ("cordon_seen", "jobs_gone", "nothing_to_remedy", "return_seen")
     events = ended(1, -900, *LOST, node=2) + ended(2, -800, *LOST, node=3)
-    assert count_launch_failures(view_of(log=events).state, at(0), 86400) == 2
+    assert count_consecutive_launch_failures(view_of(log=events).state, at(0), 86400) == 2
     events += ended(3, -700, *well, node=4)
-    assert count_launch_failures(view_of(log=events).state, at(0), 86400) == 0
+    assert count_consecutive_launch_failures(view_of(log=events).state, at(0), 86400) == 0
 
 
 def test_a_recovery_that_holds_a_slot_keeps_it_over_all_its_rungs() -> None:
@@ -144,19 +144,19 @@ def test_a_recovery_that_holds_a_slot_keeps_it_over_all_its_rungs() -> None:
     again += [SignalSeen(at(-400), "n-2", "reboot_in_vain", "")]
     order = StepStarted(at(-450), "n-3", StepKind.RESET, "n3", 1)
     log = [*again, *recovery(3, -500, *VACATED), order, *MINE]
-    assert held(view_with(log), replace(OWN, budgets=TreatmentBudgets(correlated_min=99))) == {
-        "n-1": "budget"
-    }
+    assert held(
+        view_with(log), replace(OWN, budgets=ConcurrentRecoveryBudgets(correlated_min=99))
+    ) == {"n-1": "budget"}
 
 
 def test_free_slots_go_to_the_longest_open_recoveries() -> None:
     log = [e for i in (4, 2, 3, 1) for e in recovery(i, -100 * i, *VACATED)]
-    policy = replace(OWN, budgets=TreatmentBudgets(correlated_min=99))
+    policy = replace(OWN, budgets=ConcurrentRecoveryBudgets(correlated_min=99))
     assert held(view_with(log), policy) == {"n-1": "budget", "n-2": "budget"}
-    why = find_held_remedies(view_with(log), policy, at(0))["n-1"].why
+    why = find_blocked_remedies(view_with(log), policy, at(0))["n-1"].why
     assert "n-4 of n4" in why
     assert "n-3 of n3" in why
-    assert len(count_remedy_slots(view_with(log), at(0)).holders) == 0, "before it is ordered"
+    assert len(count_remedy_budget_use(view_with(log), at(0)).holders) == 0, "before it is ordered"
 
 
 @pytest.mark.parametrize(
@@ -176,15 +176,15 @@ def test_other_modes_order_nothing_and_need_no_slot(mode: OperatingMode) -> None
 
 def test_node_in_maintenance_takes_no_slot_while_it_waits() -> None:
     log = recovery(2, -300, *VACATED) + recovery(3, -200, *VACATED) + MINE
-    policy = replace(OWN, budgets=TreatmentBudgets(correlated_min=99))
+    policy = replace(OWN, budgets=ConcurrentRecoveryBudgets(correlated_min=99))
     assert held(view_with(log), policy) == {"n-1": "budget"}
-    kept = {"n2": Reservation("bios", (node_name(2),), at(-60), at(3600), True)}
+    kept = {"n2": SlurmReservation("bios", (node_name(2),), at(-60), at(3600), True)}
     assert held(view_with(log, maintenance=kept), policy) == {}
 
 
 ONE_SLOT = replace(
     OWN,
-    budgets=TreatmentBudgets(
+    budgets=ConcurrentRecoveryBudgets(
         open_min=1, open_fraction=0.0, partition_min=1, partition_fraction=0.0, correlated_min=99
     ),
 )
@@ -265,7 +265,7 @@ def test_a_remedy_waits_for_its_slot_and_its_deadline_begins_then() -> None:
     # Both are escalated; a person has put their nodes back into service.
     scheduler = replace(drained(1), as_of=at(2 * day))
     state = view_of(log=free, seconds=2 * day, scheduler=scheduler)
-    policy = replace(OWN, budgets=TreatmentBudgets(launch_failures=9))
+    policy = replace(OWN, budgets=ConcurrentRecoveryBudgets(launch_failures=9))
     (move,) = advance_all(state, policy, at(2 * day)).moves
     assert (move.recovery, move.signal) == ("n-1", "remedy_allowed")
     after = [*free, move]
@@ -279,4 +279,7 @@ def test_a_node_that_waits_for_a_job_takes_no_slot_until_the_job_ends() -> None:
     job = slurm_job(3, requeue=False, user="alice")
     log = recovery(2, -500, "cordon_seen", urgency=Urgency.NOW) + MINE
     view = view_of(log=log, scheduler=replace(drained(1, 2), jobs={job.id: job}))
-    assert held(view, replace(OWN, budgets=TreatmentBudgets(open_min=1, partition_min=1))) == {}
+    assert (
+        held(view, replace(OWN, budgets=ConcurrentRecoveryBudgets(open_min=1, partition_min=1)))
+        == {}
+    )

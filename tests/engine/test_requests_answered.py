@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.engine.journal.events import Event, RequestTaken
-from hpctl.engine.requests import process_operator_request, process_request_isolated
+from hpctl.engine.requests import process_operator_request, process_request_catching_errors
 from hpctl.engine.view import PlanningView, Request
 from hpctl.vocabulary.policy import RecoveryPolicy
 from tests.fakes.values import OWN, at, opened, view_of
@@ -51,12 +51,14 @@ def test_a_request_that_nothing_proves_is_refused() -> None:
 def test_a_request_that_breaks_its_answer_is_answered_and_ends_nothing(by: str) -> None:
     request = replace(DANCE, by=by)
     taken = read_answer(
-        process_request_isolated(request, view_of(), OWN, at(0), {}, answers={"dance": stumble})
+        process_request_catching_errors(
+            request, view_of(), OWN, at(0), {}, answers={"dance": stumble}
+        )
     )
     assert (taken.request, taken.by, taken.ok) == (7, by or "operator", False)
     assert taken.answer.startswith("internal error: ValueError")
     fine = read_answer(
-        process_request_isolated(DANCE, view_of(), OWN, at(0), {}, answers={"dance": dance})
+        process_request_catching_errors(DANCE, view_of(), OWN, at(0), {}, answers={"dance": dance})
     )
     assert fine.ok
 

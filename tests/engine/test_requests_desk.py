@@ -16,16 +16,16 @@ from hpctl.engine.journal.events import JobRecoveryOpened
 from hpctl.engine.journal.state import EngineState
 from hpctl.engine.journal.store import JournalStore
 from hpctl.engine.live_config import LiveConfig
-from hpctl.engine.loop_port import LoopPort
-from hpctl.engine.request_intake import OperatorRequestHandler, make_request_route
-from hpctl.service.intake.app import make_intake_app
-from hpctl.service.intake.server import IntakeServer
+from hpctl.engine.loop_port import RecoveryLoopAccess
+from hpctl.engine.request_intake import OperatorRequestHandler, make_operator_request_route
+from hpctl.service.intake.app import make_agent_intake_app
+from hpctl.service.intake.server import UvicornServerThread
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.identity import JobAttempt
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob
 from hpctl.wire import munge
 from hpctl.wire import reports as wire
-from hpctl.wire.authentication import IntakeSettings
+from hpctl.wire.authentication import IntakeAuthenticationSettings
 from tests.intakes import Sink, post
 from tests.process import run_text
 
@@ -50,14 +50,14 @@ class Head:
             self.state.fold(opened)
         here: Any = self
         self.live = LiveConfig(Config())
-        self.port = LoopPort(here, here, SystemClock(), self.poke)
+        self.port = RecoveryLoopAccess(here, here, SystemClock(), self.poke)
         self.desk = OperatorRequestHandler(self.store, self.port, self.live, None, munges.head)
-        settings = IntakeSettings(munge_socket=munges.head)
-        asked = make_request_route(self.desk.take, settings, CollectorRegistry())
-        app = make_intake_app(settings, Sink(), lambda _: None, routes=[asked])
-        self.server = IntakeServer(app, "127.0.0.1")
+        settings = IntakeAuthenticationSettings(munge_socket=munges.head)
+        asked = make_operator_request_route(self.desk.take, settings, CollectorRegistry())
+        app = make_agent_intake_app(settings, Sink(), lambda _: None, routes=[asked])
+        self.server = UvicornServerThread(app, "127.0.0.1")
 
-    def latest_slurm(self) -> SchedulerView:
+    def get_latest_slurm_view(self) -> SchedulerView:
         return self.view
 
     def poke(self) -> None:
@@ -71,7 +71,7 @@ class Head:
             "--socket",
             str(self.munges.head),
             "--string",
-            wire.make_credential_payload(body),
+            wire.make_request_credential_payload(body),
         ]
         made = run_text(command, check=True, user=uid if os.geteuid() == 0 else None)
         return self.post(body, f"MUNGE {made.stdout.strip()}")
@@ -135,7 +135,9 @@ def test_a_job_s_owner_may_ask_about_that_job(head, verb, target, status):
     ],
 )  # fmt: skip
 def test_malformed_request_is_refused(head, body):
-    proof = munge.encode_credential(wire.make_credential_payload(body), head.munges.head)
+    proof = munge.encode_munge_credential(
+        wire.make_request_credential_payload(body), head.munges.head
+    )
     status, answer = head.post(body, f"MUNGE {proof}")
     assert status in (400, 413, 422), answer
     assert head.desk.pending() == []

@@ -5,8 +5,8 @@ from datetime import datetime
 import pytest
 from msgspec.structs import replace
 
-from hpctl.engine.requeue_exit import KNOWN_S, RequeueExitWatch
-from hpctl.toolkit.errors import Unavailable
+from hpctl.engine.requeue_exit import KNOWN_S, RequeueExitCodeCache
+from hpctl.toolkit.errors import ServiceUnavailable
 from hpctl.vocabulary.slurm_facts import SlurmJob
 from tests.fakes.values import at, slurm_job
 
@@ -24,7 +24,7 @@ class Slurm:
     def requeue_exit_codes(self) -> frozenset[int]:
         self.asked += 1
         if self.codes is None:
-            raise Unavailable("slurmctld does not answer", "wait")
+            raise ServiceUnavailable("slurmctld does not answer", "wait")
         return self.codes
 
     def now(self) -> datetime:
@@ -45,13 +45,13 @@ class Slurm:
 )
 def test_slurmctld_is_not_asked_where_no_job_was_requeued_after_an_end(job: SlurmJob) -> None:
     slurm = Slurm()
-    assert RequeueExitWatch(slurm, slurm).look([job]) == frozenset()
+    assert RequeueExitCodeCache(slurm, slurm).look([job]) == frozenset()
     assert slurm.asked == 0
 
 
 def test_slurmctld_is_asked_once_and_again_when_it_has_read_its_configuration() -> None:
     slurm = Slurm()
-    watch = RequeueExitWatch(slurm, slurm)
+    watch = RequeueExitCodeCache(slurm, slurm)
     assert [watch.look([WAITS]) for _ in range(9)] == [{3}] * 9
     assert slurm.asked == 1
     slurm.codes = frozenset({4})
@@ -65,9 +65,9 @@ def test_slurmctld_is_asked_once_and_again_when_it_has_read_its_configuration() 
 
 def test_failed_reading_is_repeated() -> None:
     slurm = Slurm()
-    watch = RequeueExitWatch(slurm, slurm)
+    watch = RequeueExitCodeCache(slurm, slurm)
     slurm.codes = None
-    with pytest.raises(Unavailable):
+    with pytest.raises(ServiceUnavailable):
         watch.look([WAITS])
     slurm.codes = frozenset({3})
     assert watch.look([WAITS]) == {3}

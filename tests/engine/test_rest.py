@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from hpctl.daemon.kinds import KINDS
 from hpctl.engine.cloud_watch import CloudPoller
 from hpctl.engine.config import Config
-from hpctl.engine.execute import ExecutorPorts, StepExecutor
+from hpctl.engine.execute import StepExecutor, StepExecutorPorts
 from hpctl.engine.journal.in_process import InProcessJournal
 from hpctl.engine.journal.state import EngineState, replay_events
 from hpctl.engine.journaled_state import JournaledState
@@ -21,8 +21,8 @@ from hpctl.engine.reading_pace import DISTRUST_S, JOB_S, NODE_S, SILENCE
 from hpctl.engine.view import PlanningView, Request, SlurmReadScope
 from hpctl.faults.catalogue import build_fault_rules
 from hpctl.sagemaker.no_provider import NoProvider
-from hpctl.toolkit.errors import Unavailable
-from hpctl.vocabulary.controller_news import ControllerLogEvent
+from hpctl.toolkit.errors import ServiceUnavailable
+from hpctl.vocabulary.controller_news import SlurmctldLogEvent
 from hpctl.vocabulary.identity import NodeGeneration
 from hpctl.vocabulary.model import DeviceVerdict, Finding, NodeHealth
 from hpctl.vocabulary.policy import OperatingMode, RecoveryPolicy
@@ -41,7 +41,7 @@ class Log:
 
     def __init__(self) -> None:
         self.news, self.trouble, self.is_following, self.opened = (
-            ControllerLogEvent.NONE,
+            SlurmctldLogEvent.NONE,
             "",
             False,
             0,
@@ -52,9 +52,9 @@ class Log:
         self.is_following = not self.trouble
         return self.trouble
 
-    def read(self) -> ControllerLogEvent:
-        news, self.news = self.news, ControllerLogEvent.NONE
-        return news if self.is_following else ControllerLogEvent.NONE
+    def read(self) -> SlurmctldLogEvent:
+        news, self.news = self.news, SlurmctldLogEvent.NONE
+        return news if self.is_following else SlurmctldLogEvent.NONE
 
 
 class Slurm(SimSlurm):
@@ -137,21 +137,21 @@ def test_an_event_has_slurm_read_at_once(head):
 
 def test_jobs_that_come_and_go_all_the_time_have_slurm_read_each_ten_seconds(head):
     def busy() -> bool:
-        head.log.news = ControllerLogEvent.JOB
-        head.observer.has_urgent_log_news()
+        head.log.news = SlurmctldLogEvent.JOB
+        head.observer.has_urgent_controller_log_event()
         return head.look(2.0).reading is SlurmReadScope.WHOLE
 
     assert sum(busy() for _ in range(150)) == 300 / JOB_S
 
 
-@pytest.mark.parametrize("news", [ControllerLogEvent.NODE, ControllerLogEvent.JOB])
+@pytest.mark.parametrize("news", [SlurmctldLogEvent.NODE, SlurmctldLogEvent.JOB])
 def test_a_line_about_a_node_or_a_job_ends_the_rest(head, news):
     head.look(20.0)
-    assert not head.observer.has_urgent_log_news()
+    assert not head.observer.has_urgent_controller_log_event()
     head.log.news = news
-    assert head.observer.has_urgent_log_news()
+    assert head.observer.has_urgent_controller_log_event()
     assert head.look().reading is SlurmReadScope.WHOLE
-    assert not head.observer.has_urgent_log_news()
+    assert not head.observer.has_urgent_controller_log_event()
 
 
 def test_without_a_log_each_cycle_reads_and_the_log_is_looked_for_now_and_then(tmp_path):
@@ -173,7 +173,7 @@ def test_a_log_that_kept_a_change_back_is_not_trusted_for_a_while(head):
 
 def test_a_change_that_the_log_announced_is_no_reason_for_distrust(head):
     head.slurm.nodes["n2"].close("bad fan, Ann", head.clock.now())
-    head.log.news = ControllerLogEvent.NODE
+    head.log.news = SlurmctldLogEvent.NODE
     assert head.look(20.0).scheduler.nodes["n2"].drained
     assert readings(head, 200) == 0
 
@@ -188,7 +188,7 @@ def test_an_agent_that_became_silent_keeps_the_readings_frequent_for_a_while(hea
 
 def test_silent_node_lost_in_slurm_needs_no_further_readings(head):
     head.slurm.nodes["n1"].down = True
-    head.log.news = ControllerLogEvent.NODE
+    head.log.news = SlurmctldLogEvent.NODE
     rest = [n for n in NAMES if n != "n1"]
     head.look(10.0, heard=rest)
     assert readings(head, 280, heard=rest) == 0
@@ -226,7 +226,7 @@ class Cycling:
     def __init__(self, head: Head) -> None:
         self.head, self.requests = head, Requests()
         memory = JournaledState(InProcessJournal())
-        executor = StepExecutor(ExecutorPorts(head.slurm, NoProvider()), memory, head.clock)
+        executor = StepExecutor(StepExecutorPorts(head.slurm, NoProvider()), memory, head.clock)
         asked = self.requests
         self.loop = RecoveryLoop(memory, executor, head.observer, asked, head.clock, KINDS, asked)
 
@@ -254,7 +254,7 @@ def test_nothing_is_begun_on_what_was_read_before(head):
 def test_a_held_node_lets_slurm_rest(head):
     cycling = Cycling(head)
     head.slurm.nodes["n1"].close("bad fan, Ann", head.clock.now())
-    head.log.news = ControllerLogEvent.NODE
+    head.log.news = SlurmctldLogEvent.NODE
     rest = [n for n in NAMES if n != "n1"]
 
     def cycle() -> SlurmReadScope:
@@ -312,7 +312,7 @@ def test_a_fault_after_a_long_rest_costs_a_part_and_finds_its_facts_fresh(tmp_pa
 
 def test_slurm_that_is_away_raises_nothing(head):
     head.slurm.away = True
-    with pytest.raises(Unavailable):
+    with pytest.raises(ServiceUnavailable):
         head.slurm.view()
     assert not head.look(1.0, quiet=False).current
-    assert not head.observer.has_urgent_log_news()
+    assert not head.observer.has_urgent_controller_log_event()

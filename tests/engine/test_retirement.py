@@ -10,9 +10,9 @@ from hpctl.daemon.kinds import KINDS
 from hpctl.engine.journal.events import SignalSeen
 from hpctl.engine.journal.store import JournalStore
 from hpctl.engine.journaled_state import JournaledState
-from hpctl.engine.retirement import AGAIN_S, EVERY_S, FIRST_S, JournalRetirement
+from hpctl.engine.retirement import AGAIN_S, EVERY_S, FIRST_S, JournalRetirementTask
 from hpctl.faults.catalogue import build_fault_rules
-from hpctl.toolkit.errors import Unavailable
+from hpctl.toolkit.errors import ServiceUnavailable
 from hpctl.vocabulary.policy import RecoveryPolicy
 from hpctl.vocabulary.slurm_facts import SchedulerView
 from tests.fakes.values import Clock, at, opened
@@ -41,7 +41,7 @@ class Bench:
     def __init__(self, store: JournalStore) -> None:
         self.clock = Clock()
         self.memory = JournaledState(store)
-        self.retirement = JournalRetirement(store, self.memory, self.clock, KINDS)
+        self.retirement = JournalRetirementTask(store, self.memory, self.clock, KINDS)
 
     def look(self, after: timedelta, keep_days: int = 400) -> None:
         self.clock.at += after
@@ -51,7 +51,7 @@ class Bench:
 def test_retirement_skips_the_first_minutes_and_runs_daily(store):
     bench = Bench(store)
     bench.clock.at += 200 * DAY
-    bench.retirement = JournalRetirement(store, bench.memory, bench.clock, KINDS)
+    bench.retirement = JournalRetirementTask(store, bench.memory, bench.clock, KINDS)
     bench.look(timedelta(seconds=FIRST_S - 1))
     assert ids(store, past=False) == ["n-1", "n-2"]
     bench.look(timedelta(seconds=1))
@@ -81,7 +81,7 @@ def test_the_daemon_sees_to_it_where_slurm_can_be_read(store, tmp_path, monkeypa
     config = tmp_path / "hpctl.yaml"
     config.write_text(f"state_dir: {tmp_path}\nkill_switch: {tmp_path}/STOP\n")
     slurm = Reads()
-    chosen = "hpctl.daemon.composition.choose_scheduler"
+    chosen = "hpctl.daemon.composition.choose_slurm_client_for_daemon"
     monkeypatch.setattr(chosen, lambda _, **__: (slurm, "here"))
     monkeypatch.setattr("hpctl.engine.retirement.FIRST_S", 0.0)
     daemon = compose_daemon(str(config))
@@ -104,8 +104,8 @@ class Reads(WorldScheduler):
 
     def view(self) -> SchedulerView:
         if self.away:
-            raise Unavailable("slurmctld does not answer", "")
+            raise ServiceUnavailable("slurmctld does not answer", "")
         return super().view()
 
     def show_config(self) -> dict[str, str]:
-        raise Unavailable("slurmctld does not answer", "")
+        raise ServiceUnavailable("slurmctld does not answer", "")

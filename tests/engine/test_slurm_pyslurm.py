@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.engine.adapters import choose_scheduler
+from hpctl.engine.adapters import choose_slurm_client_for_daemon
 from hpctl.engine.config import Config, SlurmSection
 from hpctl.slurm.cli import CliScheduler
 from hpctl.slurm.pyslurm import PySlurmScheduler
-from hpctl.slurm.run import SlurmRunner
+from hpctl.slurm.run import SlurmCommandRunner
 from hpctl.toolkit.bounds import LATEST
-from hpctl.toolkit.errors import HpctlError, Unavailable
+from hpctl.toolkit.errors import HpctlError, ServiceUnavailable
 from tests.process import ended
 from tests.waiting import until
 
@@ -79,7 +79,7 @@ def scheduler(tmp_path, monkeypatch):
     (tmp_path / "pyslurm.py").write_text(LIBRARY)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    made = PySlurmScheduler(SlurmRunner(timeout=60))
+    made = PySlurmScheduler(SlurmCommandRunner(timeout=60))
     yield made
     made.close()
 
@@ -99,7 +99,7 @@ def test_a_bug_of_the_library_is_an_answer(scheduler, tmp_path):
     scheduler.view()
     before = list_children()
     (tmp_path / "broken").touch()
-    with pytest.raises(Unavailable, match="the library has a bug"):
+    with pytest.raises(ServiceUnavailable, match="the library has a bug"):
         scheduler.view()
     (tmp_path / "broken").unlink()
     assert len(scheduler.view().jobs) == 10
@@ -134,7 +134,7 @@ def installed(tmp_path, monkeypatch):
 
 
 def chosen(place, adapter="auto"):
-    return choose_scheduler(Config(slurm=SlurmSection(bin=place, adapter=adapter)))
+    return choose_slurm_client_for_daemon(Config(slurm=SlurmSection(bin=place, adapter=adapter)))
 
 
 def test_the_choice_asks_no_slurmctld(installed):

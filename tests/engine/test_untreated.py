@@ -6,19 +6,19 @@ from msgspec.structs import replace
 from hpctl.engine.explain_view import build_explain_view
 from hpctl.engine.journal.events import GateBlocked, RequestTaken, SignalSeen
 from hpctl.engine.journal.state import replay_events
-from hpctl.engine.plan import find_node_candidates
+from hpctl.engine.plan import find_node_recovery_candidates
 from hpctl.engine.requests import process_operator_request
-from hpctl.engine.status_view import choose_exit_code, make_status_view
-from hpctl.engine.untreated import find_untreated_nodes
+from hpctl.engine.status_view import choose_cluster_status_exit_code, make_cluster_status_view
+from hpctl.engine.untreated import find_nodes_without_active_recovery
 from hpctl.engine.view import Request
 from hpctl.engine.world import World
 from hpctl.faults.catalogue import build_fault_rules
 from hpctl.toolkit.output import ExitCode
 from hpctl.vocabulary.cloud_facts import Instance, InstanceStatus
 from hpctl.vocabulary.identity import InstanceId
-from hpctl.vocabulary.instance_join import InstanceJoin
+from hpctl.vocabulary.instance_join import InstanceNodeMapping
 from hpctl.vocabulary.model import ClearCondition
-from hpctl.vocabulary.reason import format_own_reason
+from hpctl.vocabulary.reason import format_hpctl_node_reason
 from hpctl.vocabulary.slurm_facts import SchedulerView
 from tests.fakes.values import OWN, at, faulty, finding, opened, slurm_node, view_of
 
@@ -28,7 +28,9 @@ RESUMED = [
     SignalSeen(at(2), "n-1", "operator_took_over", "another user or tool resumed the node"),
 ]
 CANCELED = [*RESUMED[:2], SignalSeen(at(2), "n-1", "operator_cancelled", "cancelled by eve")]
-DRAINED = slurm_node(1, flags=frozenset({"DRAIN"}), reason=format_own_reason("n-1", "Xid 79"))
+DRAINED = slurm_node(
+    1, flags=frozenset({"DRAIN"}), reason=format_hpctl_node_reason("n-1", "Xid 79")
+)
 SERVES = slurm_node(1)
 
 
@@ -51,12 +53,12 @@ def world(log, node=SERVES, judged=None, **changes) -> World:
     ],
 )
 def test_a_faulty_node_that_nothing_treats_is_a_problem(log, node, how):
-    view = make_status_view(world(log, node, faulty()))
+    view = make_cluster_status_view(world(log, node, faulty()))
     (line,) = [p for p in view.problems if p.startswith("n1 ")]
     assert how in line
     assert "Xid 79 on 0000:3b:00" in line
     assert line.endswith("hpctl explain n1")
-    assert choose_exit_code(view) is ExitCode.PROBLEM
+    assert choose_cluster_status_exit_code(view) is ExitCode.PROBLEM
 
 
 @pytest.mark.parametrize("status", [InstanceStatus.PENDING, InstanceStatus.SYSTEM_UPDATING])
@@ -67,7 +69,9 @@ def test_a_faulty_node_that_nothing_treats_is_a_problem(log, node, how):
 )
 def test_no_person_is_asked_to_replace_a_node_that_is_being_replaced(log, node, status):
     instances = {node.name: Instance(InstanceId("i-2"), status, node=node.name)}
-    view = make_status_view(world(log, node, faulty(), joined=InstanceJoin(instances)))
+    view = make_cluster_status_view(
+        world(log, node, faulty(), joined=InstanceNodeMapping(instances))
+    )
     assert view.person_tasks == ()
     (line,) = view.problems
     assert "`hpctl replace" not in line
@@ -75,39 +79,41 @@ def test_no_person_is_asked_to_replace_a_node_that_is_being_replaced(log, node, 
     (row,) = view.out_of_service
     assert row.by == "hyperpod"
     running = {node.name: replace(instances[node.name], status=InstanceStatus.RUNNING)}
-    view = make_status_view(world(log, node, faulty(), joined=InstanceJoin(running)))
+    view = make_cluster_status_view(world(log, node, faulty(), joined=InstanceNodeMapping(running)))
     assert "hpctl replace n1" in view.person_tasks[0].commands
 
 
 def test_a_node_left_drained_by_a_canceled_recovery_is_a_problem_though_no_fault_is_known():
-    (line,) = make_status_view(world(CANCELED, DRAINED)).problems
+    (line,) = make_cluster_status_view(world(CANCELED, DRAINED)).problems
     assert "out of service" in line
     assert "cancelled by eve" in line
 
 
 def test_untreated_omits_healthy_nodes_and_drains_of_other_users():
-    assert make_status_view(world(RESUMED)).problems == ()
+    assert make_cluster_status_view(world(RESUMED)).problems == ()
     theirs = slurm_node(1, flags=frozenset({"DRAIN"}), reason="bad fan")
-    assert make_status_view(world(RESUMED, theirs)).problems == ()
+    assert make_cluster_status_view(world(RESUMED, theirs)).problems == ()
 
 
 def test_treated_or_blocked_node_is_listed_once():
-    assert find_untreated_nodes(world(RESUMED[:2], DRAINED, faulty())) == []
+    assert find_nodes_without_active_recovery(world(RESUMED[:2], DRAINED, faulty())) == []
     hold = GateBlocked(at(5), "n1", "budget", "2 recoveries are open", "xid-79", True)
-    problems = make_status_view(world([*RESUMED, hold], SERVES, faulty())).problems
+    problems = make_cluster_status_view(world([*RESUMED, hold], SERVES, faulty())).problems
     assert len(problems) == 1
 
 
 def test_a_hold_is_shown_with_the_reason_of_the_last_cycle():
     hold = GateBlocked(at(5), "n1", "drain_budget", "4 nodes are closed", "xid-79", True)
     now = replace(hold, at=at(9), why="3 nodes are closed")
-    (shown,) = make_status_view(world([*RESUMED, hold], SERVES, faulty(), holds=(now,))).holds
+    (shown,) = make_cluster_status_view(
+        world([*RESUMED, hold], SERVES, faulty(), holds=(now,))
+    ).holds
     assert (shown.since, shown.why) == (at(5), "3 nodes are closed")
 
 
 def test_an_escalated_node_waits_for_a_person_and_is_listed_once():
     log = [*RESUMED[:2], SignalSeen(at(2), "n-1", "needs_human", "ask_human")]
-    assert len(make_status_view(world(log, DRAINED, faulty())).problems) == 1
+    assert len(make_cluster_status_view(world(log, DRAINED, faulty())).problems) == 1
 
 
 def test_explain_says_by_whose_act_since_when_and_what_ends_it():
@@ -144,9 +150,9 @@ def test_hpctl_return_of_a_node_in_service_accepts_its_known_fault_and_drains_no
     events, answer = asked(RESUMED, sick=[faulty()])
     assert (events, answer.ok) == ([], True)
     accepted = world([*RESUMED, answer], SERVES, faulty())
-    assert make_status_view(accepted).problems == ()
+    assert make_cluster_status_view(accepted).problems == ()
     again = faulty(seconds=20)
-    assert make_status_view(world([*RESUMED, answer], SERVES, again)).problems
+    assert make_cluster_status_view(world([*RESUMED, answer], SERVES, again)).problems
 
 
 def test_hpctl_return_of_a_healthy_node_in_service_is_refused_as_ever():
@@ -157,7 +163,7 @@ def test_hpctl_return_of_a_healthy_node_in_service_is_refused_as_ever():
 @pytest.mark.parametrize(("seconds", "treated"), [(-10, False), (2.5, True)])
 def test_only_evidence_after_the_resume_opens_another_recovery(seconds, treated):
     view = view_of(log=RESUMED, sick=[faulty(seconds=seconds)], seconds=10)
-    found, _ = find_node_candidates(view, build_fault_rules(), at(10))
+    found, _ = find_node_recovery_candidates(view, build_fault_rules(), at(10))
     assert bool(found) is treated
 
 

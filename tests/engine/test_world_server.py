@@ -24,16 +24,16 @@ from hpctl.engine.instance_resolver import NEVER
 from hpctl.engine.journal.events import ConfigurationTaken, Event, RequestTaken, SignalSeen
 from hpctl.engine.journal.rows import StandbyInfo
 from hpctl.engine.journal.state import EngineState, replay_events
-from hpctl.engine.loop import CycleResult
+from hpctl.engine.loop import RecoveryCycleResult
 from hpctl.engine.view import PlanningView
 from hpctl.engine.world import World
 from hpctl.engine.world_client import WorldClient, WorldUnavailableError
 from hpctl.engine.world_reader import WorldReader
 from hpctl.engine.world_server import WorldServer
-from hpctl.toolkit.errors import Unavailable
-from hpctl.vocabulary.cloud_facts import ProviderView
+from hpctl.toolkit.errors import ServiceUnavailable
+from hpctl.vocabulary.cloud_facts import CloudProviderView
 from hpctl.vocabulary.identity import NodeName
-from hpctl.vocabulary.isolation import InconsistentState
+from hpctl.vocabulary.isolation import ItemProcessingFailure
 from tests.cli import worlds
 from tests.waiting import until
 
@@ -70,12 +70,12 @@ def made(state: EngineState | None = None) -> World:
     return world if state is None else replace(world, state=state)
 
 
-def cycle(world: World, **changes) -> CycleResult:
+def cycle(world: World, **changes) -> RecoveryCycleResult:
     """The cycle that saw a world. Its assessments are those of nodes that are not well."""
     unwell = {n: a for n, a in world.assessments.items() if a.condition != "healthy" or a.findings}
     view = replace(world.view(), assessments=unwell)
     values = {"at": world.now, "view": view, "policy": world.policy, "holds": HOLDS, **changes}
-    return CycleResult(**values)
+    return RecoveryCycleResult(**values)
 
 
 class Memory:
@@ -119,7 +119,7 @@ def bed(tmp_path: Path) -> Iterator[Bed]:
 
 def test_a_reader_gets_the_world_that_the_loop_saw(bed: Bed) -> None:
     world = made()
-    flaw = InconsistentState("ip-10-1-0-3", "plan", "ValueError: no", "0" * 12)
+    flaw = ItemProcessingFailure("ip-10-1-0-3", "plan", "ValueError: no", "0" * 12)
     bed.server.offer(cycle(world, flaws=(flaw,)))
     found = bed.read()
     assert found.state == world.state
@@ -138,7 +138,7 @@ def test_unreadable_part_is_none_with_a_reason(bed: Bed) -> None:
     assert (found.slurm, found.slurm_error) == (None, "slurmctld is away")
     assert (found.cloud, found.cloud_error) == (None, "throttled")
     assert bed.read(cloud=False).cloud_error == "throttled"
-    unread = replace(made(), cloud=ProviderView(NEVER, present=True))
+    unread = replace(made(), cloud=CloudProviderView(NEVER, present=True))
     bed.server.offer(cycle(unread))
     found = bed.read()
     assert (found.cloud, found.cloud_error) == (None, "the cloud has not answered yet")
@@ -170,13 +170,13 @@ def test_reader_can_request_single_parts(bed: Bed, monkeypatch) -> None:
         return encode(part, *rest)
 
     monkeypatch.setattr(world_server, "encode_frames", noted)
-    assert bed.client.read_slurm() == world.slurm
+    assert bed.client.read_scheduler_view() == world.slurm
     assert sent == ["slurm"]
     assert set(bed.client.list_reporting_nodes()) == set(world.health)
-    assert bed.client.read_state(history=True) == world.state
+    assert bed.client.read_journal_state(history=True) == world.state
     assert sent == ["slurm", "health", "state", "history"]
     bed.server.offer(cycle(world, slurm_trouble="slurmctld is away"))
-    assert bed.client.read_slurm() is None
+    assert bed.client.read_scheduler_view() is None
 
 
 def test_completion_takes_names_from_the_daemon_and_opens_no_journal(
@@ -186,7 +186,7 @@ def test_completion_takes_names_from_the_daemon_and_opens_no_journal(
     bed.server.offer(cycle(world))
     config = tmp_path / "hpctl.yaml"
     config.write_text(f"state_dir: {tmp_path}\n")
-    opened = Mock(side_effect=Unavailable("no journal", ""))
+    opened = Mock(side_effect=ServiceUnavailable("no journal", ""))
     monkeypatch.setattr("hpctl.engine.adapters.open_journal_reader", opened)
     context = Context(Command("explain"))
     context.params["config"] = str(config)
@@ -308,7 +308,9 @@ def test_no_world_is_taken_from_who_does_not_lead_or_hangs_or_speaks_otherwise(
     bed.leads.leads = True
     with monkeypatch.context() as patch:
         patch.setattr(
-            world_server, "read_boot_clock", lambda: time.clock_gettime(time.CLOCK_BOOTTIME) + 31
+            world_server,
+            "read_seconds_since_boot",
+            lambda: time.clock_gettime(time.CLOCK_BOOTTIME) + 31,
         )
         with pytest.raises(WorldUnavailableError, match="last cycle ended 31 s ago"):
             bed.read()
@@ -431,7 +433,7 @@ def test_two_hundred_that_say_nothing_cost_a_few_descriptors(
     bed: Bed, monkeypatch, trusted: bool
 ) -> None:
     if not trusted:
-        monkeypatch.setattr(world_server, "is_trusted", lambda _: False)
+        monkeypatch.setattr(world_server, "is_trusted_user_id", lambda _: False)
     most = world_server.MOST if trusted else world_server.MOST_OF_USER
     before = count_descriptors()
     with ExitStack() as lines:
@@ -506,7 +508,13 @@ def test_every_field_of_the_state_arrives_or_is_known_not_to(bed: Bed) -> None:
     """A new field of a view or a state must be thought of here."""
     told = {*EngineState.__struct_fields__} - {"retired"}
     derived = {"open_nodes", "open_jobs", "open_changes", "attempts", "last_of_node"}
-    sent = {"nodes", "jobs", "changes", "reports", *world_wire.StateRemainder.__struct_fields__}
+    sent = {
+        "nodes",
+        "jobs",
+        "changes",
+        "reports",
+        *world_wire.MiscellaneousJournalState.__struct_fields__,
+    }
     assert told == derived | sent
     local = {
         "able_since", "absent", "begun", "silent_at", "ruled", "maintenance", "hangs", "worked",
@@ -536,8 +544,8 @@ def test_reading_a_world_loads_nothing_that_only_offline_reading_needs(
     code = (
         "import sys; from pathlib import Path; from hpctl.engine.config import Config\n"
         "from hpctl.cli import status, nodes, recoveries\n"
-        "from hpctl.engine.status_view import read_status_once, make_status_view\n"
-        f"view = read_status_once(Config(state_dir=Path({str(tmp_path)!r})))\n"
+        "from hpctl.engine.status_view import read_cluster_status, make_cluster_status_view\n"
+        f"view = read_cluster_status(Config(state_dir=Path({str(tmp_path)!r})))\n"
         "assert view.node_recoveries, view\n"
         f"found = {{*{heavy!r}.split()}} & {{*sys.modules}}\n"
         "assert not found, found\n"

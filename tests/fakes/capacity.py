@@ -10,8 +10,13 @@ from hpctl.vocabulary.assessment import Remedy, Urgency
 from hpctl.vocabulary.cloud_facts import InstanceGroup
 from hpctl.vocabulary.identity import BootId, InstanceId, NodeGeneration, NodeName, RecoveryId
 from hpctl.vocabulary.node_recovery import SCALE_DOWN
-from hpctl.vocabulary.policy import AutoscalePolicy, GroupLimits, OperatingMode, RecoveryPolicy
-from hpctl.vocabulary.recovery import StartStep
+from hpctl.vocabulary.policy import (
+    AutoscalePolicy,
+    InstanceGroupSizeLimits,
+    OperatingMode,
+    RecoveryPolicy,
+)
+from hpctl.vocabulary.recovery import StepStartDecision
 from hpctl.vocabulary.slurm_facts import SlurmJob
 from tests.fakes.engine import advance_all
 from tests.fakes.values import at, node_name, slurm_job, view_of
@@ -20,7 +25,7 @@ N1, N2, N3 = node_name(1), node_name(2), node_name(3)
 SCALE = RecoveryPolicy(
     mode=OperatingMode.OWN,
     autoscale=AutoscalePolicy(
-        enabled=True, groups={"workers": GroupLimits(2, 12)}, down_after_s=600
+        enabled=True, groups={"workers": InstanceGroupSizeLimits(2, 12)}, down_after_s=600
     ),
 )
 SPARE = RecoveryPolicy(mode=OperatingMode.OWN, spares={"workers": 2})
@@ -65,7 +70,7 @@ def pending(job: int = 9, wants: int = 2, **more: Any) -> SlurmJob:
 
 def steps(
     view: PlanningView, policy: RecoveryPolicy = SCALE, seconds: float = 1
-) -> list[StartStep]:
+) -> list[StepStartDecision]:
     return [due.do for due in advance_all(view, policy, at(seconds)).due]
 
 

@@ -13,9 +13,9 @@ from hpctl.cli.main import cli
 from hpctl.engine.journal.rows import DaemonIdentity
 from hpctl.engine.journal.store import JournalStore
 from hpctl.toolkit import output
-from hpctl.toolkit.errors import ResourceNotFound, Unavailable
-from hpctl.vocabulary.cloud_facts import InstanceGroup, ProviderView
-from hpctl.vocabulary.slurm_facts import Reservation, SchedulerView, SlurmJob
+from hpctl.toolkit.errors import ResourceNotFound, ServiceUnavailable
+from hpctl.vocabulary.cloud_facts import CloudProviderView, InstanceGroup
+from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob, SlurmReservation
 from hpctl.vocabulary.spares_reservation import RESERVATION
 from tests.cli import worlds
 from tests.cli.paper_aws import GROUP, PaperAws, PaperSageMaker
@@ -35,11 +35,11 @@ def run(*args, width=80, stdin="", env=None):
 class Reads(Struct):
     """A scheduler or provider that answers one view, or cannot."""
 
-    answer: SchedulerView | ProviderView | None
+    answer: SchedulerView | CloudProviderView | None
 
-    def view(self) -> SchedulerView | ProviderView:
+    def view(self) -> SchedulerView | CloudProviderView:
         if self.answer is None:
-            raise Unavailable("it does not answer", "look at its log")
+            raise ServiceUnavailable("it does not answer", "look at its log")
         return self.answer
 
     def update(self, nodes, state, rule):
@@ -51,14 +51,14 @@ class Reads(Struct):
         return answers
 
     def version(self) -> tuple[int, int, int]:
-        raise Unavailable("it does not answer", "look at its log")
+        raise ServiceUnavailable("it does not answer", "look at its log")
 
     show_config = version
 
-    def reservations(self) -> dict[str, Reservation]:
+    def reservations(self) -> dict[str, SlurmReservation]:
         self.view()
         name = f"{RESERVATION}worker-group-1"
-        return {name: Reservation(name, ("ip-10-1-0-2",))}
+        return {name: SlurmReservation(name, ("ip-10-1-0-2",))}
 
 
 class Head(Struct):
@@ -67,7 +67,7 @@ class Head(Struct):
     dir: Path
     config: Path
     slurm: SchedulerView | None = field(default_factory=worlds.slurm)
-    cloud: ProviderView | None = field(default_factory=worlds.cloud)
+    cloud: CloudProviderView | None = field(default_factory=worlds.cloud)
     aws: PaperAws = field(default_factory=PaperAws)
 
     def store(self) -> JournalStore:
@@ -97,14 +97,16 @@ def head(tmp_path, monkeypatch) -> Head:
         "cluster: {provider: sagemaker, name: llm-prod, region: us-west-2}\n"
     )
     made = Head(tmp_path, config)
-    monkeypatch.setattr("hpctl.engine.adapters.make_scheduler", lambda _: Reads(made.slurm))
     monkeypatch.setattr(
-        "hpctl.engine.adapters.choose_scheduler", lambda _: (Reads(made.slurm), "cli")
+        "hpctl.engine.adapters.make_slurm_command_client", lambda _: Reads(made.slurm)
+    )
+    monkeypatch.setattr(
+        "hpctl.engine.adapters.choose_slurm_client_for_daemon", lambda _: (Reads(made.slurm), "cli")
     )
     monkeypatch.setattr("hpctl.engine.adapters.make_cloud_provider", lambda _: Reads(made.cloud))
-    monkeypatch.setattr("hpctl.engine.adapters.open_aws_account", lambda *_: made.aws)
+    monkeypatch.setattr("hpctl.engine.adapters.make_aws_account_client", lambda *_: made.aws)
     monkeypatch.setattr("hpctl.clusters.commands.maintenance.EVERY_S", 0.0)
-    monkeypatch.setattr(output, "now", lambda: worlds.NOW)
+    monkeypatch.setattr(output, "get_current_utc_time", lambda: worlds.NOW)
     for name in ("SUDO_USER", "HPCTL_CLUSTER"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("SAGEMAKER_RESOURCE_CONFIG_PATH", "/nonexistent")
@@ -162,7 +164,8 @@ def sold(head: Head) -> Head:
 
 
 class Account(dict[str, dict[str, Any]]):
-    """`ports.Aws` from a table: service -> operation -> answer. Of the rest nobody answers."""
+    """`ports.AwsClientFactory` from a table: service -> operation -> answer. Of the rest nobody
+    answers."""
 
     region = "us-east-1"
     run = staticmethod(run)
@@ -170,7 +173,7 @@ class Account(dict[str, dict[str, Any]]):
     def service(self, name: str):
         def read(operation: str, **request):
             if operation not in self.get(name, {}):
-                raise Unavailable(f"{name}:{operation}: no answer", "check the network")
+                raise ServiceUnavailable(f"{name}:{operation}: no answer", "check the network")
             found = self[name][operation]
             if found is None:
                 raise ResourceNotFound(f"{name}:{operation}: not found", code="ResourceNotFound")
@@ -219,7 +222,7 @@ def account(monkeypatch) -> Account:
             },
         }
     )  # fmt: skip
-    monkeypatch.setattr("hpctl.engine.adapters.open_aws_account", lambda *_: found)
+    monkeypatch.setattr("hpctl.engine.adapters.make_aws_account_client", lambda *_: found)
     monkeypatch.chdir(CLI / "validate")
     return found
 

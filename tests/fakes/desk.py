@@ -11,10 +11,10 @@ from hpctl.engine.config import ClusterSection, Config
 from hpctl.engine.journal.events import Event
 from hpctl.engine.journal.state import EngineState
 from hpctl.engine.live_config import LiveConfig
-from hpctl.engine.loop_port import LoopPort
+from hpctl.engine.loop_port import RecoveryLoopAccess
 from hpctl.jobs.report_intake import JobReportHandler
 from hpctl.toolkit.compat import UTC
-from hpctl.toolkit.errors import Unavailable
+from hpctl.toolkit.errors import ServiceUnavailable
 from hpctl.vocabulary.policy import OperatingMode
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob
 
@@ -37,7 +37,7 @@ class Desk:
         self.sees(7)
         here: Any = self
         self.live = LiveConfig(OWN)
-        port = LoopPort(here, here, SystemClock(), self.poke)
+        port = RecoveryLoopAccess(here, here, SystemClock(), self.poke)
         self.desk = JobReportHandler(here, port, self.live, disk)
 
     def append(self, events: Sequence[Event]) -> None:
@@ -49,12 +49,12 @@ class Desk:
         known = {n: SlurmJob(n, "RUNNING", NOON, restarts, user="ada", uid=self.uid) for n in jobs}
         self.view = SchedulerView(datetime.now(UTC), {}, known)
 
-    def find_stop_reason(self) -> str:
+    def find_kill_switch_reason(self) -> str:
         return self.shut
 
-    def latest_slurm(self) -> SchedulerView:
+    def get_latest_slurm_view(self) -> SchedulerView:
         if self.view is None:
-            raise Unavailable("Slurm has not answered yet", "try again in a moment")
+            raise ServiceUnavailable("Slurm has not answered yet", "try again in a moment")
         return self.view
 
     def poke(self) -> None:

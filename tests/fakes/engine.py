@@ -12,19 +12,19 @@ from hpctl.engine.advance import RecoveryPassResult
 from hpctl.engine.journal.events import Event
 from hpctl.engine.journal.state import EngineState
 from hpctl.engine.kinds import RecoveryPlan
-from hpctl.engine.retire import RetiredRecords
+from hpctl.engine.retire import RetirableJournalRecords
 from hpctl.engine.view import PlanningView, Request
 from hpctl.faults.catalogue import FaultRules
 from hpctl.vocabulary.identity import JobId, NodeName
 from hpctl.vocabulary.policy import RecoveryPolicy
 from hpctl.vocabulary.slurm_facts import SlurmJob
 
-ORDERS = requests_module.collect_operator_orders(KINDS)
+ORDERS = requests_module.map_verbs_to_operator_orders(KINDS)
 
 
 def advance_all(view: PlanningView, policy: RecoveryPolicy, now: datetime) -> RecoveryPassResult:
     """Advance every open recovery."""
-    return advance_module.advance_recoveries(view, policy, now, KINDS)
+    return advance_module.advance_open_recoveries(view, policy, now, KINDS)
 
 
 def plan(
@@ -45,6 +45,8 @@ def take(
     return requests_module.process_operator_request(request, view, policy, now, ORDERS)
 
 
-def retire(state: EngineState, before: datetime, living: Collection[JobId]) -> RetiredRecords:
+def retire(
+    state: EngineState, before: datetime, living: Collection[JobId]
+) -> RetirableJournalRecords:
     """Find what of the journal is past."""
-    return retire_module.find_retired_records(state, before, living, KINDS)
+    return retire_module.find_retirable_journal_records(state, before, living, KINDS)

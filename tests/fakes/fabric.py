@@ -5,8 +5,12 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
-from hpctl.detection.check import CheckedMachine, ExpectedHardware, Observation
-from hpctl.detection.rdma_counters import CounterReading, CounterSweep, CounterTrace
+from hpctl.detection.check import CheckedMachine, CheckObservation, ExpectedHardware
+from hpctl.detection.rdma_counters import (
+    CounterSweepTrace,
+    DeviceCounterReading,
+    DeviceCounterSweep,
+)
 from hpctl.faults.table import CHECKS
 
 BORN = (64768, 4711)
@@ -19,23 +23,25 @@ def limits(check: str) -> dict[str, float]:
 
 def traces(
     counters: Mapping[str, Mapping[str, Sequence[int]]], every_s: float = 12.0
-) -> list[CounterTrace]:
+) -> list[CounterSweepTrace]:
     """One trace a sweep, from `{device: {counter: [values]}}`; those before it are its past."""
     length = max(len(values) for device in counters.values() for values in device.values())
     sweeps = [
-        CounterSweep(
+        DeviceCounterSweep(
             1000.0 + i * every_s,
             {
-                device: CounterReading(BORN, {name: values[i] for name, values in named.items()})
+                device: DeviceCounterReading(
+                    BORN, {name: values[i] for name, values in named.items()}
+                )
                 for device, named in counters.items()
             },
         )
         for i in range(length)
     ]
-    return [CounterTrace(sweep, tuple(sweeps[:i])) for i, sweep in enumerate(sweeps)]
+    return [CounterSweepTrace(sweep, tuple(sweeps[:i])) for i, sweep in enumerate(sweeps)]
 
 
-def codes(observations: Iterable[Observation]) -> list[tuple[str, str]]:
+def codes(observations: Iterable[CheckObservation]) -> list[tuple[str, str]]:
     return sorted((o.code, o.device) for o in observations)
 
 

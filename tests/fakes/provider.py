@@ -10,8 +10,8 @@ from datetime import datetime, timedelta
 
 from msgspec import Struct, field
 
-from hpctl.toolkit.errors import Unavailable
-from hpctl.vocabulary.cloud_facts import Instance, InstanceGroup, InstanceStatus, ProviderView
+from hpctl.toolkit.errors import ServiceUnavailable
+from hpctl.vocabulary.cloud_facts import CloudProviderView, Instance, InstanceGroup, InstanceStatus
 from hpctl.vocabulary.identity import InstanceId, LogicalId, NodeGeneration, NodeName
 from hpctl.vocabulary.outcome import Outcome
 
@@ -102,17 +102,17 @@ class FakeProvider:
             for node in nodes
         }
 
-    def view(self) -> ProviderView:
+    def view(self) -> CloudProviderView:
         """Every place's instance. Raises Unavailable while `unreadable` holds."""
         now = self.tick()
         if self._switch.unreadable > 0:
             self._switch.unreadable -= 1
-            raise Unavailable("the fake API is away", "wait")
+            raise ServiceUnavailable("the fake API is away", "wait")
         shown = [p for p in self._places.values() if not self._is_vanished(p, now)]
         mine = [p for p in self._places.values() if not p.protected and p.operation != "remove"]
         running = sum(p.status is InstanceStatus.RUNNING for p in mine)
         ahead = self._wall() - now
-        return ProviderView(
+        return CloudProviderView(
             as_of=now + ahead, present=True, automatic=self._automatic, cluster_status="InService",
             instances={p.instance: _instance(p, ahead) for p in shown}, continuous=True,
             groups={GROUP: InstanceGroup(GROUP, "ml.p5.48xlarge", running, len(mine), "InService")},

@@ -12,13 +12,13 @@ from types import MappingProxyType
 from msgspec.structs import replace
 
 from hpctl.slurm import rules
-from hpctl.slurm.records import JobRecord, JobSize
-from hpctl.toolkit.errors import Unavailable
+from hpctl.slurm.records import PendingJobSize, SlurmJobRecord
+from hpctl.toolkit.errors import ServiceUnavailable
 from hpctl.vocabulary.identity import JobAttempt, JobId, NodeName, RecoveryId
-from hpctl.vocabulary.node_test import NodeTest
+from hpctl.vocabulary.node_test import NodeTestJobSpec
 from hpctl.vocabulary.outcome import Outcome
 from hpctl.vocabulary.preemption_order import PreemptionOrder
-from hpctl.vocabulary.slurm_facts import Reservation, SchedulerView, SlurmJob, SlurmNode
+from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob, SlurmNode, SlurmReservation
 from tests.fakes.slurmctld import Job, Node, Slurmctld, shown
 
 UNAVAILABLE = Outcome.rejected("unavailable", "slurmctld does not answer", transient=True)
@@ -33,7 +33,7 @@ class SimSlurm(Slurmctld):
     def view(self) -> SchedulerView:
         """Everything; ended jobs for MinJobAge."""
         if self.away or self.crashed:
-            raise Unavailable("slurmctld does not answer", "wait")
+            raise ServiceUnavailable("slurmctld does not answer", "wait")
         now = self.now()
         kept = [job for job in self.jobs.values() if self.kept(job, now)]
         jobs = {job.id: shown(job, self.completing_on(job)) for job in kept}
@@ -50,7 +50,7 @@ class SimSlurm(Slurmctld):
         """Promised in ports.Scheduler; this one joins nothing."""
         return {job: known for job, known in self.view().jobs.items() if job in ids}
 
-    def read_boot_time(self) -> datetime | None:
+    def read_slurmctld_boot_time(self) -> datetime | None:
         """Promised in ports.Scheduler; this one forgets nothing."""
         return None
 
@@ -64,9 +64,9 @@ class SimSlurm(Slurmctld):
 
         return self._update(
             nodes,
-            rules.find_early_unmarked_drain_outcome
+            rules.find_unmarked_drain_outcome_without_sending
             if spare_marks
-            else rules.find_early_drain_outcome,
+            else rules.find_drain_outcome_without_sending,
             do,
         )
 
@@ -77,12 +77,14 @@ class SimSlurm(Slurmctld):
             node.reason, node.reason_at = reason, self.now()
             self.set_down(node)
 
-        return self._update(nodes, rules.find_early_down_outcome, do)
+        return self._update(nodes, rules.find_down_outcome_without_sending, do)
 
     def resume_nodes(self, nodes: Mapping[NodeName, RecoveryId]) -> Mapping[NodeName, Outcome]:
         """Promised in ports.Scheduler."""
         return self._update(
-            nodes, rules.find_early_owned_resume_outcome, lambda node, _: self.resume(node)
+            nodes,
+            rules.find_owned_resume_outcome_without_sending,
+            lambda node, _: self.resume(node),
         )
 
     def _update(
@@ -107,7 +109,7 @@ class SimSlurm(Slurmctld):
         job = self.known(attempt.job)
         if self.away or self.crashed:
             return UNAVAILABLE
-        refusal = rules.find_early_signal_outcome(_record(job), attempt)
+        refusal = rules.find_job_signal_outcome_without_sending(_record(job), attempt)
         if refusal is not None or job is None:
             return refusal or rules.NO_SUCH_JOB
         job.signals += 1
@@ -118,7 +120,7 @@ class SimSlurm(Slurmctld):
         if self.away or self.crashed:
             return UNAVAILABLE
         job = self.known(attempt.job)
-        send = rules.plan_requeue(_record(job), attempt)
+        send = rules.plan_job_requeue(_record(job), attempt)
         if isinstance(send, Outcome) or job is None:
             return send if isinstance(send, Outcome) else rules.NO_SUCH_JOB
         self.requeue_unchecked(job)
@@ -156,7 +158,7 @@ class SimSlurm(Slurmctld):
         if self.away or self.crashed:
             return UNAVAILABLE
         mine = self.known(job)
-        send = rules.plan_exclusion_lifts(_record(mine), nodes, self.nodes)
+        send = rules.plan_node_exclusion_lifts(_record(mine), nodes, self.nodes)
         if isinstance(send, Outcome) or mine is None:
             return send if isinstance(send, Outcome) else rules.NO_SUCH_JOB
         (update,) = send
@@ -168,11 +170,11 @@ class SimSlurm(Slurmctld):
         if self.away or self.crashed:
             return UNAVAILABLE
         mine = self.known(job)
-        refusal = rules.find_early_hold_outcome(_record(mine))
+        refusal = rules.find_job_hold_outcome_without_sending(_record(mine))
         if refusal is not None or mine is None:
             return refusal or rules.NO_SUCH_JOB
         mine.held, mine.reason = True, "JobHeldUser"
-        mine.comment = rules.format_comment_argument(mine.comment, why).partition("=")[2]
+        mine.comment = rules.format_job_comment_argument(mine.comment, why).partition("=")[2]
         return Outcome.accepted()
 
     def cancel_attempt(self, attempt: JobAttempt, why: str) -> Outcome:
@@ -180,10 +182,10 @@ class SimSlurm(Slurmctld):
         if self.away or self.crashed:
             return UNAVAILABLE
         mine = self.known(attempt.job)
-        refusal = rules.find_early_cancel_outcome(_record(mine), attempt)
+        refusal = rules.find_job_cancel_outcome_without_sending(_record(mine), attempt)
         if refusal is not None or mine is None:
             return refusal or rules.NO_SUCH_JOB
-        mine.comment = rules.format_comment_argument(mine.comment, why).partition("=")[2]
+        mine.comment = rules.format_job_comment_argument(mine.comment, why).partition("=")[2]
         self.cancel(mine)
         return Outcome.accepted()
 
@@ -192,13 +194,13 @@ class SimSlurm(Slurmctld):
         if self.away or self.crashed:
             return UNAVAILABLE
         mine = self.known(attempt.job)
-        refusal = rules.find_early_comment_outcome(_record(mine), attempt)
+        refusal = rules.find_job_comment_outcome_without_sending(_record(mine), attempt)
         if refusal is not None or mine is None:
             return refusal or rules.NO_SUCH_JOB
-        mine.comment = rules.format_comment_argument(mine.comment, why).partition("=")[2]
+        mine.comment = rules.format_job_comment_argument(mine.comment, why).partition("=")[2]
         return Outcome.accepted()
 
-    def find_canceler(self, job: SlurmJob) -> str:
+    def find_job_canceler(self, job: SlurmJob) -> str:
         """Promised in ports.Scheduler."""
         return ""
 
@@ -210,17 +212,17 @@ class SimSlurm(Slurmctld):
         """Promised in ports.Scheduler."""
         return PreemptionOrder()
 
-    def reservations(self) -> Mapping[str, Reservation]:
+    def reservations(self) -> Mapping[str, SlurmReservation]:
         """Promised in ports.Scheduler."""
         if self.away or self.crashed:
-            raise Unavailable("slurmctld does not answer", "wait")
-        mine = {name: Reservation(name, nodes) for name, nodes in self.reserved.items()}
+            raise ServiceUnavailable("slurmctld does not answer", "wait")
+        mine = {name: SlurmReservation(name, nodes) for name, nodes in self.reserved.items()}
         return mine | dict(self.maintenance)
 
     def leaves(self) -> Mapping[NodeName, str]:
         """Promised in ports.Scheduler."""
         if self.away or self.crashed:
-            raise Unavailable("slurmctld does not answer", "wait")
+            raise ServiceUnavailable("slurmctld does not answer", "wait")
         return self.topology
 
     def maintain(
@@ -232,7 +234,7 @@ class SimSlurm(Slurmctld):
         if not set(nodes) <= set(self.nodes):
             return Outcome.rejected("ESLURM_INVALID_NODE_NAME")
         if name not in self.maintenance:
-            self.maintenance[name] = Reservation(name, tuple(nodes), start, end, True)
+            self.maintenance[name] = SlurmReservation(name, tuple(nodes), start, end, True)
         return Outcome.accepted()
 
     def reserve(self, name: str, nodes: Sequence[NodeName], *, own: bool = False) -> Outcome:
@@ -259,7 +261,7 @@ class SimSlurm(Slurmctld):
         self.schedule(self.now())
         return Outcome.accepted()
 
-    def test(self, test: NodeTest) -> Outcome:
+    def test(self, test: NodeTestJobSpec) -> Outcome:
         """Promised in ports.Scheduler; what the command does is the test's business."""
         name = test.name
         if self.away or self.crashed:
@@ -285,8 +287,8 @@ class SimSlurm(Slurmctld):
         return Outcome.accepted()
 
 
-def _record(job: Job | None) -> JobRecord | None:
+def _record(job: Job | None) -> SlurmJobRecord | None:
     if job is None:
         return None
-    size = JobSize(job.last_size, job.least or job.size, job.tasks, job.per_node)
-    return JobRecord(shown(job), size=size)
+    size = PendingJobSize(job.last_size, job.least or job.size, job.tasks, job.per_node)
+    return SlurmJobRecord(shown(job), size=size)

@@ -14,8 +14,8 @@ from datetime import datetime, timedelta
 from msgspec import Struct, field
 
 from hpctl.vocabulary.identity import JobId, NodeName
-from hpctl.vocabulary.reason import parse_reason_owner
-from hpctl.vocabulary.slurm_facts import Reservation, SlurmJob, SlurmNode
+from hpctl.vocabulary.reason import parse_recovery_id_from_reason
+from hpctl.vocabulary.slurm_facts import SlurmJob, SlurmNode, SlurmReservation
 
 BEGIN_DELAY_S = 121.0
 EPILOG_S = 1.0
@@ -43,7 +43,7 @@ class Node(Struct):
     @property
     def foreign(self) -> bool:
         """Closed by somebody who is not hpctl."""
-        return (self.drained or self.failed) and parse_reason_owner(self.reason) is None
+        return (self.drained or self.failed) and parse_recovery_id_from_reason(self.reason) is None
 
     def shut(self) -> tuple[bool, bool, str]:
         """What an administrator sees of it."""
@@ -116,7 +116,7 @@ class Slurmctld:
         self.crashed = ""
         self._ids = 0
         self.reserved: dict[str, tuple[NodeName, ...]] = {}
-        self.maintenance: dict[str, Reservation] = {}
+        self.maintenance: dict[str, SlurmReservation] = {}
 
     def submit(
         self,

@@ -8,12 +8,12 @@ from hpctl.engine.journal.events import Event, NodeRecoveryOpened
 from hpctl.engine.journal.state import EngineState, replay_events
 from hpctl.engine.view import PlanningView
 from hpctl.toolkit.compat import UTC
-from hpctl.vocabulary.assessment import Assessment, FaultClass, NodeCondition, Remedy, Urgency
-from hpctl.vocabulary.cloud_facts import Instance, InstanceStatus, ProviderView
+from hpctl.vocabulary.assessment import FaultClass, NodeAssessment, NodeCondition, Remedy, Urgency
+from hpctl.vocabulary.cloud_facts import CloudProviderView, Instance, InstanceStatus
 from hpctl.vocabulary.identity import InstanceId, JobAttempt, NodeGeneration, NodeName
 from hpctl.vocabulary.model import DeviceVerdict, Finding, NodeHealth
 from hpctl.vocabulary.policy import OperatingMode, RecoveryPolicy
-from hpctl.vocabulary.recovery import Next, PhaseMove, StartStep
+from hpctl.vocabulary.recovery import Next, RecoveryPhaseMove, StepStartDecision
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob, SlurmNode
 
 T0 = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -70,10 +70,10 @@ def finding(code: str = "79", seconds: float = -10) -> Finding:
     return Finding("kernel.xid", DeviceVerdict.FAIL, at(seconds), at(seconds), "0000:3b:00", code)
 
 
-def faulty(node: NodeName = N1, fault: FaultClass = FAULT, seconds: float = -10) -> Assessment:
+def faulty(node: NodeName = N1, fault: FaultClass = FAULT, seconds: float = -10) -> NodeAssessment:
     """A node with a proven fault."""
     lines = (finding(seconds=seconds),)
-    return Assessment(
+    return NodeAssessment(
         generation(node),
         NodeCondition.FAULTY,
         at(seconds),
@@ -100,21 +100,21 @@ def attempt(job: int = 1, restarts: int = 0) -> JobAttempt:
     return JobAttempt(job, at(-3700), restarts)
 
 
-def moves(answer: Next) -> PhaseMove:
+def moves(answer: Next) -> RecoveryPhaseMove:
     """The answer of an `advance`, which is a move into another phase."""
-    assert isinstance(answer, PhaseMove)
+    assert isinstance(answer, RecoveryPhaseMove)
     return answer
 
 
-def does(answer: Next) -> StartStep:
+def does(answer: Next) -> StepStartDecision:
     """The answer of an `advance`, which is a step."""
-    assert isinstance(answer, StartStep)
+    assert isinstance(answer, StepStartDecision)
     return answer
 
 
 def view_of(
     nodes: int = 8,
-    sick: Sequence[Assessment] = (),
+    sick: Sequence[NodeAssessment] = (),
     jobs: Sequence[SlurmJob] = (),
     log: Sequence[Event] = (),
     *,
@@ -132,7 +132,7 @@ def view_of(
         "scheduler": SchedulerView(
             now, {n: slurm_node(i + 1) for i, n in enumerate(names)}, {j.id: j for j in jobs}
         ),
-        "provider": ProviderView(now, True, instances={i.id: i for i in instances.values()}),
+        "provider": CloudProviderView(now, True, instances={i.id: i for i in instances.values()}),
         "health": {n: NodeHealth(generation(n), now) for n in names},
         "assessments": {a.generation.node: a for a in sick},
         "state": replay_events(log) if state is None else state,

@@ -4,12 +4,12 @@ from datetime import timedelta
 
 import pytest
 
-from hpctl.faults.assess import assess_health, list_fault_classes
+from hpctl.faults.assess import assess_health, list_fault_classes_by_severity
 from hpctl.faults.catalogue import build_fault_rules
 from hpctl.faults.incidents import (
-    can_be_same_event,
+    can_be_same_fault_event,
     group_findings_by_incident,
-    is_repeated_on_gpu_part,
+    is_incident_repeated_on_gpu_component,
 )
 from hpctl.vocabulary.assessment import NodeCondition, Remedy, Urgency
 from hpctl.vocabulary.identity import NodeGeneration
@@ -221,9 +221,9 @@ def test_many_incidents_are_not_each_compared_with_all_others(monkeypatch):
 
     def counted(a, b, fold):
         compared.append((a, b))
-        return can_be_same_event(a, b, fold)
+        return can_be_same_fault_event(a, b, fold)
 
-    monkeypatch.setattr("hpctl.faults.incidents.can_be_same_event", counted)
+    monkeypatch.setattr("hpctl.faults.incidents.can_be_same_fault_event", counted)
     many = [xid(171, device=f"gpu-{n}") for n in range(500)]
     assert judge(*many, *(xid(48, device=f"gpu-{n}") for n in range(500))).fault is not None
     assert len(compared) <= 1000
@@ -322,7 +322,7 @@ def seen(code: str, minute: float, job: str = "", until: float | None = None, wh
 
 def again(*findings: Finding) -> bool:
     (incident,) = group_findings_by_incident(findings)
-    return is_repeated_on_gpu_part(incident, DAY_S, APART)
+    return is_incident_repeated_on_gpu_component(incident, DAY_S, APART)
 
 
 @pytest.mark.parametrize("code", ["13", "31"])
@@ -416,7 +416,9 @@ def test_an_unknown_line_beside_another_sign_is_a_warning_and_the_sign_stands_fi
     ids=["later", "other GPU", "other driver", "a disk", "13", "31", "43"],
 )
 def test_what_confirms_no_unknown_line(beside) -> None:
-    found = {fault.rule for fault in list_fault_classes([line(device=GPU), beside], RULES)}
+    found = {
+        fault.rule for fault in list_fault_classes_by_severity([line(device=GPU), beside], RULES)
+    }
     assert "kernel-driver-unknown" in found
     assert "kernel-driver-unknown-confirmed" not in found
 

@@ -2,14 +2,14 @@
 
 import pytest
 
-from hpctl.engine.adapters import make_fault_rules
+from hpctl.engine.adapters import build_fault_rules_with_overrides
 from hpctl.engine.config import parse_config
 from hpctl.faults.assess import assess_health
 from hpctl.faults.catalogue import SHIPPED, FaultRules, UnknownRuleError, build_fault_rules
 from hpctl.faults.hma_marks import RULES as MARK_RULES
 from hpctl.faults.table import CHECKS, KERNEL_CHECKS, ROWS, list_check_fault_rows
 from hpctl.toolkit.errors import HpctlError
-from hpctl.vocabulary.assessment import Assessment, NodeCondition, Remedy, Urgency
+from hpctl.vocabulary.assessment import NodeAssessment, NodeCondition, Remedy, Urgency
 from hpctl.vocabulary.identity import NodeGeneration
 from hpctl.vocabulary.model import ClearCondition, DeviceVerdict, Finding, NodeHealth
 from hpctl.vocabulary.policy import FaultClassOverride
@@ -74,7 +74,7 @@ WHOLE = FaultClassOverride(
 
 def judged(
     check: str, code: str, mine: FaultRules, verdict: DeviceVerdict = DeviceVerdict.FAIL
-) -> Assessment:
+) -> NodeAssessment:
     finding = Finding(check, verdict, NOW, NOW, code=code)
     return assess_health(NodeHealth(NodeGeneration("n1", "i-1", "b-1"), NOW, (finding,)), mine, NOW)
 
@@ -150,12 +150,14 @@ cluster: {provider: none}
 catalogue:
   report-scratch-full: {meaning: scratch is full, urgency: now, ladder: [reboot, replace]}
 """
-    assert make_fault_rules(parse_config(text)).classes[MINE].ladder == (
+    assert build_fault_rules_with_overrides(parse_config(text)).classes[MINE].ladder == (
         Remedy.REBOOT,
         Remedy.REPLACE,
     )
     with pytest.raises(HpctlError, match="no rule 'report-scratch-full'") as caught:
-        make_fault_rules(parse_config(text.replace("meaning: scratch is full, ", "")))
+        build_fault_rules_with_overrides(
+            parse_config(text.replace("meaning: scratch is full, ", ""))
+        )
     assert "needs meaning too" in caught.value.hint
 
 

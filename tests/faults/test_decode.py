@@ -3,10 +3,10 @@
 import pytest
 
 from hpctl.faults.decode import (
-    decode_nvlink5,
+    decode_nvlink5_error,
     find_nvlink5_rule,
     find_xid154_rule,
-    parse_gpu_part,
+    parse_gpu_component,
     parse_sxid_severity,
 )
 
@@ -29,7 +29,7 @@ def test_severity(text, fatal):
 
 
 def test_nvlink5_fields():
-    line = decode_nvlink5(
+    line = decode_nvlink5_error(
         PCI + "149, NETIR_LINK_DOWN Fatal XC0 i0 Link 17 (0x004505c6 0x00000001 0x0 0x0)"
     )
     assert (line.unit, line.fatal, line.link) == ("NETIR_LINK_DOWN", True, 17)
@@ -102,8 +102,14 @@ def test_a_line_cut_short_is_not_read_as_none():
 
 def test_part():
     warp = "13, Graphics SM Warp Exception on (GPC 9, TPC 1, SM 1): Out Of Range Address"
-    assert parse_gpu_part("13", warp) == ""
-    assert parse_gpu_part("74", "74, NVLink: fatal error detected on link 2(0x0, 0x0)") == "link 2"
+    assert parse_gpu_component("13", warp) == ""
     assert (
-        parse_gpu_part("74", "74") == parse_gpu_part("13", "") == parse_gpu_part("31", warp) == ""
+        parse_gpu_component("74", "74, NVLink: fatal error detected on link 2(0x0, 0x0)")
+        == "link 2"
+    )
+    assert (
+        parse_gpu_component("74", "74")
+        == parse_gpu_component("13", "")
+        == parse_gpu_component("31", warp)
+        == ""
     )

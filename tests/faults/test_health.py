@@ -3,7 +3,11 @@
 from msgspec.structs import replace
 
 from hpctl.detection.findings import MAX_JOBS, FindingStore
-from hpctl.faults.health import MOST_FINDINGS, drop_dismissed_findings, merge_agent_report
+from hpctl.faults.health import (
+    MOST_FINDINGS,
+    drop_findings_dismissed_by_operator,
+    merge_agent_report,
+)
 from hpctl.vocabulary.model import AgentReport, ClearCondition, DeviceVerdict, Finding, NodeHealth
 from tests.fakes.values import T0, at
 
@@ -79,18 +83,18 @@ def test_what_only_an_operator_clears_survives_boots_of_the_same_instance() -> N
 
 def test_an_operators_return_dismisses_what_only_he_clears_however_often_it_is_seen() -> None:
     health, _ = merge_agent_report(None, report(operators(finding()), finding(code="48")), T0)
-    assert drop_dismissed_findings(health, None) == health
-    assert [f.code for f in drop_dismissed_findings(health, LATER).findings] == ["48"]
+    assert drop_findings_dismissed_by_operator(health, None) == health
+    assert [f.code for f in drop_findings_dismissed_by_operator(health, LATER).findings] == ["48"]
     health, _ = merge_agent_report(
         health, report(replace(operators(finding(3600)), count=60)), at(3600)
     )
-    assert [f.code for f in drop_dismissed_findings(health, LATER).findings] == ["48"]
+    assert [f.code for f in drop_findings_dismissed_by_operator(health, LATER).findings] == ["48"]
 
 
 def test_what_began_after_the_return_counts() -> None:
     anew = replace(operators(finding(30)), first=at(30))
     health, _ = merge_agent_report(None, report(anew), at(30))
-    assert drop_dismissed_findings(health, LATER).findings == (anew,)
+    assert drop_findings_dismissed_by_operator(health, LATER).findings == (anew,)
 
 
 def hit(job: str, minute: int = 0, device: str = "0000:c1:00.0") -> Finding:

@@ -5,7 +5,7 @@ from datetime import timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpctl.faults.hma_marks import is_mark_fulfilled, preserve_fulfilled_marks
+from hpctl.faults.hma_marks import is_hma_mark_fulfilled, preserve_fulfilled_hma_marks
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmNode
 from tests.fakes.values import T0, slurm_node
 
@@ -25,12 +25,12 @@ def test_a_spent_mark_stays_spent_whatever_the_clock_does(
     reason: str, clocks: list[timedelta]
 ) -> None:
     first = register(reason, up=timedelta(minutes=1), clock=timedelta())
-    assert is_mark_fulfilled(first)
+    assert is_hma_mark_fulfilled(first)
     seen = SchedulerView(T0, {first.name: first})
     for clock in clocks:
         again = register(reason, up=timedelta(minutes=1), clock=clock)
-        seen = preserve_fulfilled_marks(seen, SchedulerView(T0, {again.name: again}))
-        assert is_mark_fulfilled(seen.nodes[again.name])
+        seen = preserve_fulfilled_hma_marks(seen, SchedulerView(T0, {again.name: again}))
+        assert is_hma_mark_fulfilled(seen.nodes[again.name])
 
 
 def test_a_new_mark_after_the_reboot_is_not_spent() -> None:
@@ -42,7 +42,7 @@ def test_a_new_mark_after_the_reboot_is_not_spent() -> None:
         reason_at=T0 + timedelta(minutes=9),
         boot_time=first.boot_time,
     )
-    seen = preserve_fulfilled_marks(
+    seen = preserve_fulfilled_hma_marks(
         SchedulerView(T0, {first.name: first}), SchedulerView(T0, {second.name: second})
     )
-    assert not is_mark_fulfilled(seen.nodes[second.name])
+    assert not is_hma_mark_fulfilled(seen.nodes[second.name])

@@ -9,8 +9,8 @@ from hpctl.faults.assess import assess_health
 from hpctl.faults.catalogue import build_fault_rules
 from hpctl.faults.reachability import (
     Signs,
-    add_derived_findings,
-    find_unreachable_sign,
+    add_unreachable_node_findings,
+    find_node_unreachable_symptom,
     is_reachable,
 )
 from hpctl.vocabulary.assessment import NodeCondition
@@ -38,7 +38,7 @@ def judged(node, *, silent_s=1.0, lasts_s=0.0, instance=SEEN, others_heard=True)
     signs: Signs = {}
     for now in (at(-lasts_s), NOW):
         then = {n: replace(h, last_heard=min(h.last_heard, now)) for n, h in known.items()}
-        parts, signs = add_derived_findings(then, view, {N1: instance}, RULES, now, signs)
+        parts, signs = add_unreachable_node_findings(then, view, {N1: instance}, RULES, now, signs)
     return assess_health(parts[N1], RULES, NOW), signs
 
 
@@ -108,7 +108,7 @@ def test_the_words_of_slurm_under_a_persons_account_are_a_persons():
 def test_what_a_user_wants_is_no_fault(state, flag):
     reason = "disk swap, Ann : Not responding" if flag == "DRAIN" else ""
     node = SlurmNode(N1, state, frozenset({flag, "NOT_RESPONDING"}), reason)
-    assert find_unreachable_sign(node) == ""
+    assert find_node_unreachable_symptom(node) == ""
     for silent_s in (1.0, 900.0):
         found, signs = judged(node, silent_s=silent_s, lasts_s=800)
         assert found.condition is not NodeCondition.FAULTY
@@ -142,7 +142,7 @@ def test_an_instance_that_the_service_works_on_is_left_alone(status):
 
 def test_a_look_that_remembers_nothing_goes_by_slurms_own_time():
     node = replace(DOWN, reason_at=at(-300))
-    parts, _ = add_derived_findings(
+    parts, _ = add_unreachable_node_findings(
         {N1: health(N1, NOW)}, SchedulerView(NOW, {N1: node}), {}, RULES, NOW
     )
     assert assess_health(parts[N1], RULES, NOW).condition is NodeCondition.FAULTY

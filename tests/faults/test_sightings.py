@@ -19,7 +19,7 @@ def test_a_cell_names_recordings_threads_and_files() -> None:
         FaultSighting("a/b.c#12 (119, 120)", "https://github.com/a/b.c/issues/12"),
         FaultSighting("d-e/f:x/y_z.log", "https://github.com/d-e/f/blob/HEAD/x/y_z.log"),
     )
-    assert [one.is_recorded for one in found] == [True, False, False]
+    assert [one.is_recorded_by_hpctl for one in found] == [True, False, False]
 
 
 def test_a_manual_is_no_sighting() -> None:

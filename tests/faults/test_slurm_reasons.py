@@ -2,14 +2,14 @@
 
 import pytest
 
-from hpctl.faults.reachability import find_unreachable_sign, is_intentionally_unreachable
+from hpctl.faults.reachability import find_node_unreachable_symptom, is_intentionally_unreachable
 from hpctl.faults.slurm_reasons import (
-    find_closed_node_fault_row,
-    find_reason_fault_row,
-    is_closed_by_slurm,
-    list_closed_node_fault_rows,
-    list_reason_fault_rows,
-    list_reason_rules,
+    find_drained_node_fault_row,
+    find_slurm_reason_fault_row,
+    is_node_drained_by_slurm,
+    list_drained_node_fault_rows,
+    list_drained_node_fault_rules,
+    list_slurm_reason_fault_rows,
 )
 from hpctl.vocabulary.slurm_facts import SlurmNode
 
@@ -75,7 +75,7 @@ def drained(reason: str, by: str = "") -> SlurmNode:
 
 @pytest.mark.parametrize(("reason", "code"), WRITTEN)
 def test_each_text_of_slurm_has_its_row(reason, code):
-    row = find_reason_fault_row(drained(reason))
+    row = find_slurm_reason_fault_row(drained(reason))
     assert row is not None
     assert row.code == code
 
@@ -85,37 +85,37 @@ def test_each_text_of_slurm_has_its_row(reason, code):
 )
 def test_what_slurm_closed_is_a_sign_of_its_row(reason, code):
     for node in (drained(reason), SlurmNode("n1", "DOWN", frozenset(), reason)):
-        assert find_unreachable_sign(node) == f"slurm.{code}"
+        assert find_node_unreachable_symptom(node) == f"slurm.{code}"
         assert not is_intentionally_unreachable(node)
-        assert find_closed_node_fault_row(node) in list_closed_node_fault_rows()
-    assert is_closed_by_slurm(drained(reason))
+        assert find_drained_node_fault_row(node) in list_drained_node_fault_rows()
+    assert is_node_drained_by_slurm(drained(reason))
 
 
 @pytest.mark.parametrize("reason", OTHERS)
 def test_every_other_text_is_a_persons(reason):
-    assert find_reason_fault_row(drained(reason)) is None
-    assert not is_closed_by_slurm(drained(reason))
-    assert find_unreachable_sign(drained(reason)) == ""
+    assert find_slurm_reason_fault_row(drained(reason)) is None
+    assert not is_node_drained_by_slurm(drained(reason))
+    assert find_node_unreachable_symptom(drained(reason)) == ""
 
 
 @pytest.mark.parametrize(("reason", "code"), WRITTEN)
 def test_the_same_words_under_a_persons_account_are_a_persons(reason, code):
     node = drained(reason, by="ann")
-    assert find_reason_fault_row(node) is None, code
+    assert find_slurm_reason_fault_row(node) is None, code
     assert is_intentionally_unreachable(node)
-    assert not is_closed_by_slurm(node)
+    assert not is_node_drained_by_slurm(node)
 
 
 def test_a_node_in_service_with_an_old_reason_is_no_closed_one():
-    assert find_closed_node_fault_row(SlurmNode("n1", "IDLE", frozenset(), "Prolog error")) is None
-    assert find_closed_node_fault_row(None) is None
+    assert find_drained_node_fault_row(SlurmNode("n1", "IDLE", frozenset(), "Prolog error")) is None
+    assert find_drained_node_fault_row(None) is None
 
 
 def test_each_row_names_who_writes_it_where_and_what_a_person_does():
-    for row in list_reason_fault_rows():
+    for row in list_slurm_reason_fault_rows():
         assert row.by, row.code
         assert row.source, row.code
-    for row in list_closed_node_fault_rows():
+    for row in list_drained_node_fault_rows():
         assert row.advice, row.code
         assert row.treatment in ("A", "R1", "H"), row.code
-    assert len(list_reason_rules()) == len(list_closed_node_fault_rows())
+    assert len(list_drained_node_fault_rules()) == len(list_drained_node_fault_rows())

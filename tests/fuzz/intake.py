@@ -17,13 +17,13 @@ from prometheus_client import CollectorRegistry
 from uvicorn.server import ServerState
 
 from hpctl.engine.clock import SystemClock
-from hpctl.engine.request_intake import make_request_route as request_route
+from hpctl.engine.request_intake import make_operator_request_route as request_route
 from hpctl.jobs.report_intake import make_job_report_route as job_route
 from hpctl.service.alerts import make_alert_routes as alert_routes
-from hpctl.service.intake.app import make_intake_app
-from hpctl.service.intake.server import IntakeServer
+from hpctl.service.intake.app import make_agent_intake_app
+from hpctl.service.intake.server import UvicornServerThread
 from hpctl.wire import job_reports as job_wire
-from hpctl.wire.authentication import IntakeSettings
+from hpctl.wire.authentication import IntakeAuthenticationSettings
 from tests.intakes import Sink
 
 ANSWER_S = 10.0
@@ -100,9 +100,12 @@ class _Intake:
         token = directory / "token"
         token.write_text(TOKEN)
         token.chmod(0o600)
-        registry, settings = CollectorRegistry(), IntakeSettings(directory / "no-munged")
+        registry, settings = (
+            CollectorRegistry(),
+            IntakeAuthenticationSettings(directory / "no-munged"),
+        )
         ack = lambda *_: job_wire.JobReportAck(7, acts=True)  # noqa: E731
-        app = make_intake_app(
+        app = make_agent_intake_app(
             settings, Sink(), {"n1": "127.0.0.1"}.get, registry,
             routes=[
                 *alert_routes(token, _taken, registry),
@@ -110,7 +113,7 @@ class _Intake:
                 request_route(lambda *_: 1, settings, registry),
             ],
         )  # fmt: skip
-        self.server = IntakeServer(app)
+        self.server = UvicornServerThread(app)
         self.config = self.server._server.config
         self.config.load()
         self.loop = asyncio.new_event_loop()

@@ -20,10 +20,10 @@ from hpctl.checkpoints.files import IncompleteCheckpointError
 from hpctl.checkpoints.formats import flax_file, hf_trainer, manifest, ocdbt, torch_files
 from hpctl.clusters.spec import reading as spec_reading
 from hpctl.detection import kmsg
-from hpctl.detection.check import UnknownResultError as NoVerdict
-from hpctl.detection.kernel.log import KernelLineJudge
+from hpctl.detection.check import CheckResultUnknownError as NoVerdict
+from hpctl.detection.kernel.log import KernelLogAnalyzer
 from hpctl.detection.outside import hma_records, plugin_json, report_request, verdict_formats
-from hpctl.detection.outside.verdict_readers import ToolOutput
+from hpctl.detection.outside.verdict_readers import HealthToolOutput
 from hpctl.engine import config
 from hpctl.engine.journal.events import EVENT_TYPES
 from hpctl.engine.journal.rows import decode_event
@@ -39,14 +39,14 @@ from hpctl.slurm.records import HostlistCache
 from hpctl.toolkit import hostlist
 from hpctl.toolkit.bounds import parse_duration
 from hpctl.toolkit.compat import UTC, parse_iso_time
-from hpctl.toolkit.errors import HpctlError, JournalCorrupt
+from hpctl.toolkit.errors import CorruptJournalError, HpctlError
 from hpctl.vocabulary import model, policy_file
 from hpctl.vocabulary.job_recovery import JobReport
 from hpctl.vocabulary.registration import parse_registration_comment
 from hpctl.vocabulary.run_policy import RunPolicy
 from hpctl.wire import job_reports as job_wire
 from hpctl.wire import reports as wire
-from hpctl.wire.heads import explain_refusal
+from hpctl.wire.heads import format_refusal_response
 from tests import reports
 from tests.checkpoints import checkpoint_files, ocdbt_files
 from tests.engine.journal.events import signal, taken
@@ -81,7 +81,9 @@ def _read_tools(text: str) -> None:
     for name in verdict_formats.FORMAT_NAMES:
         for status in (None, 0, 1):
             with suppress(NoVerdict):
-                verdict_formats.parse_tool_verdict(name, ToolOutput(text, status, "n1"))
+                verdict_formats.parse_health_tool_verdict(
+                    name, HealthToolOutput(text, status, "n1")
+                )
 
 
 def _on_file(name: str, run: Callable[[Path, str], object]) -> Callable[[bytes], object]:
@@ -97,7 +99,7 @@ def _on_file(name: str, run: Callable[[Path, str], object]) -> Callable[[bytes],
 def _kernel(raw: bytes) -> object:
     lines = _text(raw).split("\n")
     records = [kmsg.KernelRecord(0, n, NOW, line) for n, line in enumerate(lines)]
-    return KernelLineJudge(lambda pid, at: "").findings(records)
+    return KernelLogAnalyzer(lambda pid, at: "").findings(records)
 
 
 def _crash(raw: bytes) -> object:
@@ -106,7 +108,7 @@ def _crash(raw: bytes) -> object:
 
 def _metadata(directory: Path, name: str) -> object:
     with files.open_file(directory, name) as file:
-        return torch_files.list_data_files(file)
+        return torch_files.list_dcp_data_files(file)
 
 
 def _node(raw: bytes) -> object:
@@ -123,7 +125,9 @@ def _node(raw: bytes) -> object:
 
 def _log(raw: bytes) -> object:
     half, cutter = len(raw) // 2, LineSplitter()
-    return progress_notes.find_notes_in_log(cutter.cut(raw[:half]) + cutter.cut(raw[half:]))
+    return progress_notes.find_progress_notes_in_log(
+        cutter.cut(raw[:half]) + cutter.cut(raw[half:])
+    )
 
 
 def _iso(raw: bytes) -> object:
@@ -196,41 +200,51 @@ LADDER = b"on: {crash: {ladder: [requeue], hold_same: true}}\n"
 SCRIPT = b"#!/bin/bash\n#SBATCH -N 2\n#HPCTL --checkpoint-dir /a\nsrun x\n"
 
 TARGETS: dict[str, Target] = {
-    "report": _target(wire.decode_agent_message, wire.encode_report(_report()), refuses=MALFORMED),
+    "report": _target(
+        wire.decode_agent_message, wire.encode_agent_report(_report()), refuses=MALFORMED
+    ),
     "intake": _target(partial(intake.run, directory=DISK), *intake.SEEDS),
     "ack": _target(wire.decode_report_ack, b'{"ack":1}', refuses=MALFORMED),
     "request": _target(
-        wire.decode_operator_request, wire.encode_operator_request("replace", "n1", "ada"),
-        refuses=MALFORMED
+        wire.decode_operator_request,
+        wire.encode_operator_request("replace", "n1", "ada"),
+        refuses=MALFORMED,
     ),
     "job-report": _target(
         job_wire.decode_job_report, job_wire.encode_job_report(JobReport(7, 0)), refuses=MALFORMED
     ),
-    "job-answer": _target(job_wire.decode_job_report_ack, b'{"job":7,"acts":true}',
-        refuses=MALFORMED),
-    "refusal": _target(explain_refusal, b'{"error":"x","message":"y"}'),
-    "alerts": _target(alerts.decode_notification, ALERT, refuses=HpctlError),
+    "job-answer": _target(
+        job_wire.decode_job_report_ack, b'{"job":7,"acts":true}', refuses=MALFORMED
+    ),
+    "refusal": _target(format_refusal_response, b'{"error":"x","message":"y"}'),
+    "alerts": _target(alerts.decode_alertmanager_notification, ALERT, refuses=HpctlError),
     "journal": _target(
-        _journal, *(bytes([n]) + e for n in range(12) for e in _events()), refuses=JournalCorrupt
+        _journal,
+        *(bytes([n]) + e for n in range(12) for e in _events()),
+        refuses=CorruptJournalError,
     ),
     "slurm-nodes": _target(
-        _on_text(lambda text: parse.parse_nodes(parse.split_node_lines(text))), NODE_TEXT
+        _on_text(lambda text: parse.parse_scontrol_nodes(parse.split_scontrol_node_lines(text))),
+        NODE_TEXT,
     ),
     "slurm-jobs": _target(
-        lambda raw: parse.parse_jobs(raw, b"", MARK, HostlistCache()), _squeue_seed(),
-        refuses=parse.IncompleteRecordError,
+        lambda raw: parse.parse_squeue_jobs(raw, b"", MARK, HostlistCache()),
+        _squeue_seed(),
+        refuses=parse.IncompleteSqueueRecordError,
     ),
     "slurm-lists": _target(
-        lambda raw: parse.parse_jobs(_squeue_seed(), raw, MARK, HostlistCache()),
-        b"7mx;n[1-4]mx.", refuses=parse.IncompleteRecordError,
+        lambda raw: parse.parse_squeue_jobs(_squeue_seed(), raw, MARK, HostlistCache()),
+        b"7mx;n[1-4]mx.",
+        refuses=parse.IncompleteSqueueRecordError,
     ),
     "slurm-config": _target(_on_text(parse.parse_scontrol_config), b"SlurmctldPort = 6817\n"),
-    "slurm-version": _target(_on_text(parse.parse_version), b"slurm 25.11.7\n"),
+    "slurm-version": _target(_on_text(parse.parse_slurm_version), b"slurm 25.11.7\n"),
     "reservations": _target(
         _on_text(cli.parse_reservations), b"ReservationName=a Start=x Nodes=n[1-4] C=4\n"
     ),
     "hostlist": _target(
-        _on_text(hostlist.expand_hostlist), b"n[1-4,007],gpu-[1-2]-x,b",
+        _on_text(hostlist.expand_hostlist),
+        b"n[1-4,007],gpu-[1-2]-x,b",
         refuses=hostlist.HostlistError,
     ),
     "comment": _target(
@@ -244,8 +258,11 @@ TARGETS: dict[str, Target] = {
     "kernel-lines": _target(
         _kernel, *_files("tests/cli/kmsg"), *_files("tests/detection/corpus/cases/*")
     ),
-    "hma": _target(_on_text(hma_records.parse_detection), DETECTION,
-        refuses=hma_records.MalformedDetectionError),
+    "hma": _target(
+        _on_text(hma_records.parse_health_agent_detection),
+        DETECTION,
+        refuses=hma_records.MalformedHealthAgentDetectionError,
+    ),
     "plugin": _target(
         plugin_json.parse_plugin_findings,
         b'{"findings":[{"code":"slow","verdict":"fail","detail":"x"}]}',
@@ -269,18 +286,20 @@ TARGETS: dict[str, Target] = {
         b'{"op":"report","check":"report.nhc","code":"x","verdict":"fail"}\n',
         refuses=HpctlError,
     ),
-    "progress": _target(progress_notes.parse_progress_note,
-        b"hpctl1 token step=4 loss=0.5 rank=1\n"),
+    "progress": _target(
+        progress_notes.parse_progress_note, b"hpctl1 token step=4 loss=0.5 rank=1\n"
+    ),
     "job-log": _target(_log, *_files("tests/jobs/logs/samples/*")),
     "crash": _target(_crash, *_files("tests/jobs/crash_samples/*")),
     "ras-json": _target(ras_report.parse_ras_report, _ras(), refuses=HpctlError),
     "run-history": _target(
-        lambda raw: list(run_records.read_run_records(raw)), b'{"type":"started"}\n'
+        lambda raw: list(run_records.decode_run_history_records(raw)), b'{"type":"started"}\n'
     ),
     "manifest": _target(manifest.decode_manifest, b'{"version":1,"step":4,"files":[]}'),
     "safetensors": _target(
-        _on_file("a.safetensors", hf_trainer.verify_safetensors_file), TENSOR,
-        refuses=IncompleteCheckpointError
+        _on_file("a.safetensors", hf_trainer.verify_safetensors_file),
+        TENSOR,
+        refuses=IncompleteCheckpointError,
     ),
     "torch-zip": _target(
         _on_file("a.pt", torch_files.verify_torch_save_file),
@@ -288,51 +307,60 @@ TARGETS: dict[str, Target] = {
         refuses=IncompleteCheckpointError,
     ),
     "torch-stream": _target(
-        _on_file("a.pt", torch_files.verify_torch_save_file), STREAM,
+        _on_file("a.pt", torch_files.verify_torch_save_file),
+        STREAM,
         refuses=IncompleteCheckpointError,
     ),
     "flax": _target(
         _on_file("checkpoint_4", lambda place, name: flax_file.verify_msgpack_file(place / name)),
-        FLAX, refuses=IncompleteCheckpointError,
+        FLAX,
+        refuses=IncompleteCheckpointError,
     ),
     "checkpoint-file": _target(
         _on_file(
-            "a.raw",
-            lambda place, name: contents.inspect_checkpoint_file(place / name, deep=False),
+            "a.raw", lambda place, name: contents.inspect_checkpoint_file(place / name, deep=False)
         ),
-        TENSOR, STREAM, ARRAY,
+        TENSOR,
+        STREAM,
+        ARRAY,
         refuses=IncompleteCheckpointError,
     ),
     "checkpoint-pattern": _target(
-        _on_text(lambda text: patterns.parse_patterns([text])), b"ckpt_{step}_rank*.pt",
+        _on_text(lambda text: patterns.parse_checkpoint_file_patterns([text])),
+        b"ckpt_{step}_rank*.pt",
         refuses=HpctlError,
     ),
     "dcp-metadata": _target(
-        _on_file(".metadata", _metadata), checkpoint_files.dcp_metadata([("__0_0.distcp", 0, 64)]),
+        _on_file(".metadata", _metadata),
+        checkpoint_files.dcp_metadata([("__0_0.distcp", 0, 64)]),
         refuses=IncompleteCheckpointError,
     ),
-    "ocdbt-node": _target(_node, ocdbt_files.LEAF, ocdbt_files.INTERIOR,
-        refuses=IncompleteCheckpointError),
+    "ocdbt-node": _target(
+        _node, ocdbt_files.LEAF, ocdbt_files.INTERIOR, refuses=IncompleteCheckpointError
+    ),
     "batch-script": _target(
         _on_text(partial(options.parse_batch_script, "job.sh")), SCRIPT, refuses=HpctlError
     ),
     "log-rules": _target(_on_text(rules.parse_log_rules), RULES, refuses=HpctlError),
     "policy": _target(
-        _on_text(policy_file.parse_policy_yaml),
-        policy_file.format_example_policy().encode(), LADDER,
+        _on_text(policy_file.parse_run_policy_yaml),
+        policy_file.format_example_policy_file().encode(),
+        LADDER,
         refuses=HpctlError,
     ),
     "configuration": _target(
-        _on_text(config.parse_config), b"mode: own\ncluster: {name: a}\nages: {silent_s: 9}\n",
+        _on_text(config.parse_config),
+        b"mode: own\ncluster: {name: a}\nages: {silent_s: 9}\n",
         refuses=HpctlError,
     ),
     "cluster-file": _target(
-        _on_text(spec_reading.parse_spec), *_files("tests/clusters/files/*.yaml", 3),
+        _on_text(spec_reading.parse_cluster_spec_yaml),
+        *_files("tests/clusters/files/*.yaml", 3),
         refuses=HpctlError,
     ),
     "duration": _target(_on_text(parse_duration), b"1d12h30min"),
     "time": _target(_iso, b"2026-03-01T12:00:00.123Z", refuses=ValueError),
-}  # fmt: skip
+}
 
 
 def once(target: Target, raw: bytes):

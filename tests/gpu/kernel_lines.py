@@ -91,11 +91,11 @@ def judge(records: Sequence[str]) -> list[dict[str, Any]]:
     """Return what the agent makes of each record by itself."""
     import msgspec
 
-    from hpctl.detection.kernel.log import KernelLineJudge
+    from hpctl.detection.kernel.log import KernelLogAnalyzer
     from hpctl.detection.kmsg import parse_kmsg_record
     from hpctl.detection.slurm_jobs import ProcessJobFinder
 
-    kernel = KernelLineJudge(ProcessJobFinder().of)
+    kernel = KernelLogAnalyzer(ProcessJobFinder().of)
     judged: list[dict[str, Any]] = []
     for raw in records:
         record = parse_kmsg_record(raw.encode())

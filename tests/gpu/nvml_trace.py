@@ -134,7 +134,7 @@ def noting_driver(calls: Calls) -> Any:
                 _note_fields(calls, answer)
             return answer
 
-    return NotingDriver(pynvml, driver.CallsInFlight.create(), driver.SWEEP)
+    return NotingDriver(pynvml, driver.DriverCallsInFlight.create(), driver.SWEEP)
 
 
 def _note_fields(calls: Calls, answer: Sequence[Any]) -> None:

@@ -14,18 +14,18 @@ from hpctl.insight.forecast.decide import (
     CHECK,
     PRIORS,
     STEPS,
-    ForecastInstance,
     InstanceFailure,
+    InstanceFailureTimeline,
     fit_failure_model,
 )
 from hpctl.insight.forecast.history import (
-    InstanceForecast,
-    compute_calibration_error,
+    InstanceFailureForecast,
+    compute_forecast_calibration_error,
     count_needed_spares,
-    forecast_nodes,
-    make_forecast_finding,
-    measure_calibration,
-    read_failure_history,
+    forecast_node_failures,
+    make_failure_forecast_finding,
+    measure_forecast_calibration,
+    read_fleet_failure_history,
 )
 from hpctl.vocabulary.assessment import NodeCondition
 from hpctl.vocabulary.identity import NodeName, RuleId
@@ -52,9 +52,9 @@ def treated(day, number=0, node=1, end="operator_cancelled", **changes):
 
 def forecast_of(
     *events: list[Event], day: float = 30, health=None
-) -> dict[NodeName, InstanceForecast]:
+) -> dict[NodeName, InstanceFailureForecast]:
     log = sorted((e for some in events for e in some), key=lambda e: e.at)
-    found = forecast_nodes(replay_events(log), FLEET, health or {}, seconds(day * DAY))
+    found = forecast_node_failures(replay_events(log), FLEET, health or {}, seconds(day * DAY))
     assert len(found) == len(FLEET)
     return {f.node: f for f in found}
 
@@ -72,32 +72,32 @@ def test_hazards_without_priors_are_those_of_lifelines() -> None:
         ends = (
             [InstanceFailure(gap + left / rate, math.inf, "x")] if gap + left / rate <= 100 else []
         )
-        units.append(ForecastInstance(0.0, (InstanceFailure(-1.0, 0.0, "x"), *ends)))
+        units.append(InstanceFailureTimeline(0.0, (InstanceFailure(-1.0, 0.0, "x"), *ends)))
     model = fit_failure_model(units, 0.0, 100.0, NONE)
     assert [model.base * times for times in model.recency] == pytest.approx(LIFELINES, rel=1e-3)
 
 
 def test_a_new_cluster_has_the_published_rate() -> None:
     model = fit_failure_model([], 0.0, 0.0)
-    chance = model.chance(ForecastInstance(0.0), 1.0)
+    chance = model.chance(InstanceFailureTimeline(0.0), 1.0)
     assert model.base == pytest.approx(3.73e-3, rel=0.01)
     assert chance == pytest.approx(0.9 * 3.73e-3, rel=0.01)
-    assert model.chance(ForecastInstance(0.0), 30.0) == pytest.approx(30 * chance, rel=0.1)
+    assert model.chance(InstanceFailureTimeline(0.0), 30.0) == pytest.approx(30 * chance, rel=0.1)
 
 
 def test_a_chance_grows_with_days_breaks_and_indicators_and_falls_with_age() -> None:
     trace = synthetic(1)
     model = fit_failure_model(
-        (ForecastInstance(0.0, b).at(200.0) for b in trace.values() if b), 0.0, 200.0
+        (InstanceFailureTimeline(0.0, b).at(200.0) for b in trace.values() if b), 0.0, 200.0
     )
-    twice = ForecastInstance(
+    twice = InstanceFailureTimeline(
         0.0, (InstanceFailure(180.0, 180.5, "GPU"), InstanceFailure(199.0, 199.9, "GPU"))
     )
     once, older = (
         replace(twice, breaks=twice.breaks[1:]),
-        ForecastInstance(0.0, (InstanceFailure(150.0, 151.0, "GPU"),)),
+        InstanceFailureTimeline(0.0, (InstanceFailure(150.0, 151.0, "GPU"),)),
     )
-    chances = [model.chance(u, 7.0) for u in (twice, once, older, ForecastInstance(0.0))]
+    chances = [model.chance(u, 7.0) for u in (twice, once, older, InstanceFailureTimeline(0.0))]
     assert (chances, len(set(chances))) == (sorted(chances, reverse=True), 4)
     assert 0 < model.chance(twice, 1.0) < model.chance(twice, 7.0) < model.chance(twice, 30.0) < 1
     assert model.chance(once, 7.0, ["throttling"]) > model.chance(once, 7.0)
@@ -108,11 +108,12 @@ def test_a_chance_grows_with_days_breaks_and_indicators_and_falls_with_age() -> 
 def test_an_indicator_is_worth_what_the_journal_shows() -> None:
     signs = ("remapped rows",)
     with_it = [
-        ForecastInstance(0.0, (InstanceFailure(n, n + 0.1, "GPU memory", signs),))
+        InstanceFailureTimeline(0.0, (InstanceFailure(n, n + 0.1, "GPU memory", signs),))
         for n in range(1, 41)
     ]
     without = [
-        ForecastInstance(0.0, (InstanceFailure(n, n + 0.1, "GPU memory"),)) for n in range(1, 41)
+        InstanceFailureTimeline(0.0, (InstanceFailure(n, n + 0.1, "GPU memory"),))
+        for n in range(1, 41)
     ]
     shown = fit_failure_model(with_it, 9e3, 90.0, prevalence={"remapped rows": 0.05}).signs[
         "remapped rows"
@@ -144,7 +145,7 @@ def test_a_replaced_instance_takes_its_history_with_it() -> None:
     events.append(SignalSeen(seconds(22 * DAY + 9), "n-last", "new_generation_seen", "", new))
     fresh = forecast_of(events, day=23)[N1]
     assert (fresh.instance, fresh.breaks, fresh.again) == ("i-other", 0, False)
-    past = read_failure_history(replay_events(events), seconds(23 * DAY))
+    past = read_fleet_failure_history(replay_events(events), seconds(23 * DAY))
     assert [len(u.breaks) for u in past.units.values()] == [3]
 
 
@@ -168,7 +169,9 @@ def test_indicators_are_read_from_what_agents_say_now() -> None:
 
 def test_the_advice_is_shown_and_leaves_the_node_in_service() -> None:
     now = seconds(24 * DAY)
-    answer = make_forecast_finding(forecast_of(*(treated(n) for n in (10, 16, 22)), day=24)[N1])
+    answer = make_failure_forecast_finding(
+        forecast_of(*(treated(n) for n in (10, 16, 22)), day=24)[N1]
+    )
     assert answer is not None
     assert answer.check == CHECK
     judged = assess_health(NodeHealth(generation(), now, (answer,)), build_fault_rules(), now)
@@ -178,14 +181,14 @@ def test_the_advice_is_shown_and_leaves_the_node_in_service() -> None:
 
 def test_what_was_predicted_is_compared_with_what_happened() -> None:
     events = [e for d in range(3, 60, 6) for e in treated(d, node=d % 7 + 1)]
-    bands = measure_calibration(replay_events(events), FLEET, seconds(62 * DAY))
+    bands = measure_forecast_calibration(replay_events(events), FLEET, seconds(62 * DAY))
     broken = sum(round(b.happened * b.node_weeks) for b in bands)
     weeks = range(1, (62 - 3) // 7)
     hit = {(w, d % 7) for w in weeks for d in range(3, 60, 6) if 62 - 7 * w <= d < 69 - 7 * w}
     assert broken == len(hit)
     assert sum(b.node_weeks for b in bands) == pytest.approx(len(FLEET) * len(weeks), abs=2)
-    assert 0 < compute_calibration_error(bands) < 0.05
-    assert measure_calibration(replay_events(events[:2]), FLEET, seconds(10 * DAY)) == ()
+    assert 0 < compute_forecast_calibration_error(bands) < 0.05
+    assert measure_forecast_calibration(replay_events(events[:2]), FLEET, seconds(10 * DAY)) == ()
 
 
 def test_spares_are_enough_for_a_day() -> None:
@@ -200,6 +203,6 @@ def test_a_forecast_of_ten_thousand_nodes_is_the_same_in_any_order() -> None:
     events = [e for d in range(1, 40) for e in treated(d, node=d % 9 + 1, rule=RuleId("xid-48"))]
     state, now = replay_events(events), seconds(45 * DAY)
     nodes = [node_name(n) for n in range(1, 10_001)]
-    found = forecast_nodes(state, nodes, {}, now)
-    assert found == forecast_nodes(state, nodes[::-1], {}, now)
-    assert forecast_nodes(state, nodes, {}, now, of=nodes[:9]) == found[:9]
+    found = forecast_node_failures(state, nodes, {}, now)
+    assert found == forecast_node_failures(state, nodes[::-1], {}, now)
+    assert forecast_node_failures(state, nodes, {}, now, of=nodes[:9]) == found[:9]

@@ -11,9 +11,9 @@ from hpctl.engine.journal.state import replay_events
 from hpctl.insight.forecast.history import (
     compute_slurm_weights,
     count_needed_spares,
-    forecast_nodes,
-    make_forecast_finding,
-    measure_calibration,
+    forecast_node_failures,
+    make_failure_forecast_finding,
+    measure_forecast_calibration,
 )
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.identity import NodeName, RecoveryId
@@ -59,14 +59,14 @@ def test_a_clock_that_jumps_and_any_report_leave_every_chance_a_chance(
 ) -> None:
     state = replay_events(events)
     health = {FLEET[0]: report(FLEET[0], ["gpu.throttle", "nvlink.errors", *checks], heard)}
-    found = forecast_nodes(state, FLEET, health, now)
+    found = forecast_node_failures(state, FLEET, health, now)
     assert {f.node for f in found} == set(FLEET)
     for one in found:
         assert all(math.isfinite(p) and 0 <= p <= 1 for p in (one.day, one.week, one.month))
         assert all(math.isfinite(part) and part >= 0 for part in one.classes.values())
-        make_forecast_finding(one)
+        make_failure_forecast_finding(one)
     assert count_needed_spares(found) >= 0
     assert all(1 <= weight <= 21 for weight in compute_slurm_weights(found))
-    for band in measure_calibration(state, FLEET, now):
+    for band in measure_forecast_calibration(state, FLEET, now):
         assert math.isfinite(band.predicted)
         assert math.isfinite(band.happened)

@@ -19,11 +19,11 @@ from hpctl.faults.catalogue import FaultRules, build_fault_rules
 from hpctl.insight.grey.daemon import GreyFailureDetector, GreyFailureFindings
 from hpctl.insight.grey.decide import WINDOW
 from hpctl.vocabulary.assessment import NodeCondition, Remedy, Urgency
-from hpctl.vocabulary.cloud_facts import ProviderView
+from hpctl.vocabulary.cloud_facts import CloudProviderView
 from hpctl.vocabulary.model import AgentReport, NodeHealth
 from hpctl.vocabulary.policy import FaultClassOverride
 from hpctl.vocabulary.ports import CloudProvider
-from hpctl.vocabulary.slurm_facts import Reservation, SchedulerView
+from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmReservation
 from tests.fakes.engine import plan
 from tests.fakes.values import (
     N1,
@@ -55,7 +55,7 @@ class Slurm:
         job = slurm_job(7, nodes=NAMES)
         return SchedulerView(as_of, nodes, {job.id: job})
 
-    def reservations(self) -> dict[str, Reservation]:
+    def reservations(self) -> dict[str, SlurmReservation]:
         return {}
 
 
@@ -68,7 +68,7 @@ class Head:
         self.rows: dict[str, NodeHealth] = {}
         found = GreyFailureFindings()
         self.book = NodeHealthStore({}, self, self._poke, self.clock, [found])
-        no_provider = Mock(spec=CloudProvider, view=lambda: ProviderView(self.clock.now()))
+        no_provider = Mock(spec=CloudProvider, view=lambda: CloudProviderView(self.clock.now()))
         self.cloud = cloud = CloudPoller(no_provider, lambda: None, 30.0)
         live = LiveConfig(Config(kill_switch=tmp / "STOP"))
         sources = ObserverSources(self.slurm, cloud, self.book)

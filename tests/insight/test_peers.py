@@ -55,7 +55,7 @@ def windows(count, changes, group=GROUP, memory=None, start=0):
     memory = {} if memory is None else memory
     for window in range(start, start + count):
         text = seen(window, changes(window), group.nodes)
-        memory = decide.update_outlier_tracks([group], text, memory, at(20 * (window + 1)))
+        memory = decide.update_outlier_histories([group], text, memory, at(20 * (window + 1)))
     return memory
 
 
@@ -112,10 +112,10 @@ def test_a_finding_ends_when_the_node_is_among_its_peers_again():
 
 def test_a_finding_without_evidence_is_dropped_after_ten_minutes():
     memory = windows(6, only(N1, BAD["clock"]))
-    assert found(decide.update_outlier_tracks([], {}, memory, at(120 + 600))) == {
+    assert found(decide.update_outlier_histories([], {}, memory, at(120 + 600))) == {
         N1: ["peer.clock"]
     }
-    assert decide.update_outlier_tracks([], {}, memory, at(120 + 601)) == {}
+    assert decide.update_outlier_histories([], {}, memory, at(120 + 601)) == {}
 
 
 def test_a_whole_job_that_slows_down_accuses_no_node():
@@ -143,19 +143,21 @@ def test_without_utilisation_power_tells_who_works():
     answer = seen(0, {N1: {"gpu.sm_clock_mhz": 345.0, "gpu.power_w": 90.0}})
     for gauges in answer.values():
         del gauges["gpu.busy"]
-    assert decide.update_outlier_tracks([GROUP], answer, {}, at(30)) == {}
+    assert decide.update_outlier_histories([GROUP], answer, {}, at(30)) == {}
     answer[N1]["gpu.power_w"] = 500.0
-    assert set(decide.update_outlier_tracks([GROUP], answer, {}, at(30))) == {(N1, "clock")}
+    assert set(decide.update_outlier_histories([GROUP], answer, {}, at(30))) == {(N1, "clock")}
 
 
 def test_what_was_not_heard_is_no_evidence():
     parts = seen(0, {N1: BAD["clock"]})
     assert (
-        decide.update_outlier_tracks([GROUP], {name: parts[name] for name in NAMES[:3]}, {}, at(30))
+        decide.update_outlier_histories(
+            [GROUP], {name: parts[name] for name in NAMES[:3]}, {}, at(30)
+        )
         == {}
     )
     del parts[N1]["gpu.sm_clock_mhz"]
-    assert decide.update_outlier_tracks([GROUP], parts, {}, at(30)) == {}
+    assert decide.update_outlier_histories([GROUP], parts, {}, at(30)) == {}
 
 
 def test_clocks_are_compared_within_one_kind_and_throttling_across():
@@ -201,7 +203,9 @@ def test_half_of_a_large_job_that_throttles_takes_no_time_squared():
     slow = seen(0, dict.fromkeys(nodes[::2], BAD["throttle"]), nodes)
     begun = time.process_time()
     assert (
-        len(decide.update_outlier_tracks([decide.PeerGroup(1, nodes, (nodes,))], slow, {}, at(0)))
+        len(
+            decide.update_outlier_histories([decide.PeerGroup(1, nodes, (nodes,))], slow, {}, at(0))
+        )
         == 5000
     )
     assert time.process_time() - begun < 4

@@ -21,7 +21,7 @@ def group(names: tuple[str, ...]) -> decide.PeerGroup:
 def run(names: tuple[str, ...], lines: list[dict[str, dict[str, float]]]) -> decide.Memory:
     memory: decide.Memory = {}
     for n, seen in enumerate(lines):
-        memory = decide.update_outlier_tracks([group(names)], seen, memory, at(20 * n))
+        memory = decide.update_outlier_histories([group(names)], seen, memory, at(20 * n))
     return memory
 
 

@@ -13,9 +13,9 @@ from hpctl.engine.journal.events import (
     SignalSeen,
 )
 from hpctl.engine.journal.state import EngineState, replay_events
-from hpctl.insight.report.decide import PricedNode, build_cost_report, classify_fault_rule
-from hpctl.insight.report.held import HeldFault, HeldFaultCollector
-from hpctl.vocabulary.change import ChangeKind, ChangeOpened, ChangeSignal
+from hpctl.insight.report.decide import PricedNode, build_cost_report, get_fault_class_of_rule
+from hpctl.insight.report.held import UntreatedFault, UntreatedFaultCollector
+from hpctl.vocabulary.change import ChangeKind, ChangeOpened, ClusterChangeSignal
 from hpctl.vocabulary.identity import JobAttempt, JobId, NodeName, RecoveryId, RuleId
 from hpctl.vocabulary.recovery import StepKind
 from tests.cli.worlds import OK, T0, at, gen, node_opened, seen, step
@@ -93,13 +93,13 @@ def held(node: str, gate: str, t: float, rule: str = "xid-79") -> GateBlocked:
     return GateBlocked(at(t), node, gate, "why", RuleId(rule))
 
 
-def collect_held(*events: Event) -> tuple[HeldFault, ...]:
+def collect_held(*events: Event) -> tuple[UntreatedFault, ...]:
     """What the command makes of a journal."""
-    state, found = EngineState(), HeldFaultCollector()
+    state, found = EngineState(), UntreatedFaultCollector()
     for event in sorted(events, key=lambda e: e.at):
         state.fold(event)
         found.take(event, state)
-    return tuple(found.list_held_faults())
+    return tuple(found.list_untreated_faults())
 
 
 def test_faults_that_a_gate_held_are_counted_and_those_that_were_treated_then_are_not_twice():
@@ -155,7 +155,7 @@ def test_offenders_spares_and_unknown_prices() -> None:
     for day, size in ((-2, 5), (-1, 2), (3, 0), (4, 1)):
         rid, names = RecoveryId(f"s-{day}"), tuple(NodeName(f"n{i}") for i in range(size))
         spares.append(ChangeOpened(at(day * DAY), rid, ChangeKind.SPARES, "g1", "", nodes=names))
-        spares.append(SignalSeen(at(day * DAY), rid, ChangeSignal.SET_SEEN, ""))
+        spares.append(SignalSeen(at(day * DAY), rid, ClusterChangeSignal.SET_SEEN, ""))
     r = figures(twice, spares, fleet={**FLEET, NodeName("ip-10-1-0-1"): PricedNode(8)})
     assert [(i.node, i.breaks) for i in r.again] == [("ip-10-1-0-1", 2)]
     assert [(s.group, s.fewest, s.most, s.last) for s in r.spares] == [("g1", 0, 2, 1)]
@@ -172,4 +172,4 @@ def test_offenders_spares_and_unknown_prices() -> None:
      ("report-nhc", "other"), ("xid-1190", "GPU")],
 )  # fmt: skip
 def test_a_rule_has_a_class(rule: str, name: str) -> None:
-    assert classify_fault_rule(RuleId(rule)) == name
+    assert get_fault_class_of_rule(RuleId(rule)) == name

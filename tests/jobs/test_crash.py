@@ -9,7 +9,7 @@ import yaml
 
 from hpctl.jobs.crash import LINE_CHARS, TAIL_BYTES, TAIL_LINES, classify_crash, load_crash_patterns
 from hpctl.jobs.log_end import SURVIVED_LINES
-from hpctl.jobs.logs.patterns import LinePattern
+from hpctl.jobs.logs.patterns import LogLinePattern
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.run_policy import RunPolicy
 from hpctl.vocabulary.trouble import Trouble, TroubleKind
@@ -36,7 +36,7 @@ def test_every_wording_matches_its_row_behind_launcher_prefixes(row):
     assert (found.kind, row.says in found.signature) == (row.kind, True)
     if not row.pattern.startswith("^") and "|^" not in row.pattern:
         assert died(1, f"12: [rank12]: {row.sample}").kind is row.kind
-    assert LinePattern(row.pattern).captures is False
+    assert LogLinePattern(row.pattern).captures is False
 
 
 @pytest.mark.parametrize(("name", "kind", "why", "code"), CASES["torchrun"])

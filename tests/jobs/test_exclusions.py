@@ -4,21 +4,21 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.engine.journal.events import GateBlocked, JobRecoveryOpened, SignalSeen
-from hpctl.jobs.advance import JobFacts, advance_job_recovery
+from hpctl.jobs.advance import JobRecoveryFacts, advance_job_recovery
 from hpctl.jobs.exclusions import (
     LIFT_AGAIN_S,
     can_job_start_without_nodes,
-    is_job_blocked_by_exclusions,
-    plan_node_exclusion_lifts,
+    is_job_blocked_by_node_exclusions,
+    plan_node_exclusion_removals,
 )
-from hpctl.jobs.facts import collect_job_facts
+from hpctl.jobs.facts import collect_job_recovery_facts
 from hpctl.jobs.kind import plan_job_recoveries
-from hpctl.vocabulary.demand import JobDemand
+from hpctl.vocabulary.demand import JobResourceRequest
 from hpctl.vocabulary.identity import JobAttempt
-from hpctl.vocabulary.job_recovery import JobPhase, JobRecovery, JobSignal
+from hpctl.vocabulary.job_recovery import JobRecovery, JobRecoveryPhase, JobRecoverySignal
 from hpctl.vocabulary.outcome import Outcome
 from hpctl.vocabulary.policy import OperatingMode
-from hpctl.vocabulary.recovery import StepKind, StepRecord
+from hpctl.vocabulary.recovery import RecoveryStepRecord, StepKind
 from hpctl.vocabulary.slurm_facts import SchedulerView
 from hpctl.vocabulary.trouble import Trouble, TroubleKind
 from tests.fakes.values import OWN, at, does, moves, opened, slurm_job, slurm_node, view_of
@@ -33,7 +33,7 @@ WAITS = slurm_job(
 
 def lifts(job=WAITS, log=(), *, policy=OWN, seconds=0, **changes):
     view = view_of(jobs=[job], log=log, seconds=seconds, **changes)
-    found = unflawed(plan_node_exclusion_lifts(view, policy, (), at(seconds)))
+    found = unflawed(plan_node_exclusion_removals(view, policy, (), at(seconds)))
     assert len(found) <= 1
     return found[0] if found else None
 
@@ -126,23 +126,25 @@ def test_lift_does_not_count_as_treatment_of_the_run() -> None:
 def recovery(**changes) -> JobRecovery:
     values = {
         "id": "j-9", "attempt": WAITS.attempt, "cause": "", "bad_nodes": (), "opened": at(0),
-        "phase": JobPhase.HIT, "since": at(0), **changes,
+        "phase": JobRecoveryPhase.HIT, "since": at(0), **changes,
     }  # fmt: skip
     return JobRecovery(**values)
 
 
 def test_a_lift_is_one_step_and_is_over_when_it_is_seen() -> None:
     rec = recovery(lift=("n1",))
-    do = does(advance_job_recovery(rec, JobFacts(WAITS), OWN, at(1)))
+    do = does(advance_job_recovery(rec, JobRecoveryFacts(WAITS), OWN, at(1)))
     assert (do.kind, do.nodes) == (StepKind.LIFT, ("n1",))
-    sent = replace(rec, steps=(StepRecord(do.kind, 1, "7", at(1), Outcome.accepted(), at(1)),))
+    sent = replace(
+        rec, steps=(RecoveryStepRecord(do.kind, 1, "7", at(1), Outcome.accepted(), at(1)),)
+    )
     free = replace(WAITS, excluded=("n2",), admin_comment="site")
     for job in (free, replace(WAITS, state="RUNNING"), replace(free, state="RUNNING")):
         assert (
-            moves(advance_job_recovery(sent, JobFacts(job), OWN, at(2))).signal
-            is JobSignal.CALLED_OFF
+            moves(advance_job_recovery(sent, JobRecoveryFacts(job), OWN, at(2))).signal
+            is JobRecoverySignal.CALLED_OFF
         )
-    assert rec.has_left_run_running
+    assert rec.has_ended_without_stopping_run
 
 
 @pytest.mark.parametrize(
@@ -150,9 +152,9 @@ def test_a_lift_is_one_step_and_is_over_when_it_is_seen() -> None:
     [
         (6, None, True),
         (7, None, False),
-        (6, JobDemand(features="fast"), False),
-        (6, JobDemand(features=""), True),
-        (1, JobDemand(named=True), False),
+        (6, JobResourceRequest(features="fast"), False),
+        (6, JobResourceRequest(features=""), True),
+        (1, JobResourceRequest(named=True), False),
     ],
 )
 def test_a_node_is_excluded_only_where_the_job_could_start_without_it(size, asks, spared) -> None:
@@ -164,46 +166,48 @@ def test_a_node_is_excluded_only_where_the_job_could_start_without_it(size, asks
 @pytest.mark.parametrize(("size", "exclude"), [(6, ("n1",)), (7, ())])
 def test_a_job_that_needs_the_bad_node_waits_without_an_exclusion(size, exclude) -> None:
     job = replace(WAITS, excluded=("n2",), admin_comment="")
-    rec = recovery(bad_nodes=("n1",), cause="n-1", nodes=size, phase=JobPhase.RELEASED)
+    rec = recovery(bad_nodes=("n1",), cause="n-1", nodes=size, phase=JobRecoveryPhase.RELEASED)
     view = view_of(jobs=[job], log=[opened()], scheduler=nodes(flags=frozenset({"DRAIN"})))
     view = replace(view, scheduler=replace(view.scheduler, jobs={7: job}))
-    assert collect_job_facts(rec, view, OWN).exclude == exclude
+    assert collect_job_recovery_facts(rec, view, OWN).exclude == exclude
 
 
 @pytest.mark.parametrize(("wants", "exclude"), [(6, ("n1",)), (7, ())])
 def test_a_job_that_was_shrunk_needs_all_its_nodes_again(wants, exclude) -> None:
     job = replace(WAITS, excluded=("n2",), admin_comment="", wants=wants)
-    rec = recovery(bad_nodes=("n1",), cause="n-1", nodes=1, phase=JobPhase.RELEASED)
+    rec = recovery(bad_nodes=("n1",), cause="n-1", nodes=1, phase=JobRecoveryPhase.RELEASED)
     view = view_of(jobs=[job], log=[opened()], scheduler=nodes(flags=frozenset({"DRAIN"})))
     view = replace(view, scheduler=replace(view.scheduler, jobs={7: job}))
-    assert collect_job_facts(rec, view, OWN).exclude == exclude
+    assert collect_job_recovery_facts(rec, view, OWN).exclude == exclude
 
 
 @pytest.mark.parametrize(("requested", "exclude"), [(6, ("n1",)), (7, ())])
 def test_a_job_that_lost_a_node_with_no_kill_needs_all_its_nodes_again(requested, exclude) -> None:
     """22.05.8 shows the nodes that it had last, until it starts, and what it needs as its TRES."""
-    asks = JobDemand(nodes=requested)
+    asks = JobResourceRequest(nodes=requested)
     job = replace(WAITS, excluded=("n2",), admin_comment="", wants=5, asks=asks)
-    rec = recovery(bad_nodes=("n1",), cause="n-1", nodes=5, phase=JobPhase.RELEASED)
+    rec = recovery(bad_nodes=("n1",), cause="n-1", nodes=5, phase=JobRecoveryPhase.RELEASED)
     view = view_of(jobs=[job], log=[opened()], scheduler=nodes(flags=frozenset({"DRAIN"})))
     view = replace(view, scheduler=replace(view.scheduler, jobs={7: job}))
-    assert collect_job_facts(rec, view, OWN).exclude == exclude
+    assert collect_job_recovery_facts(rec, view, OWN).exclude == exclude
 
 
 def test_a_job_that_slurm_cannot_start_is_given_every_node_that_hpctl_excluded() -> None:
     """Of 22.05.8 shrunk by `scontrol update NumNodes`: no field shows how many nodes it needs."""
     cannot = replace(WAITS, reason="BadConstraints", eligible=at(-1))
-    last = StepRecord(StepKind.START_NOW, 1, "7", at(0), Outcome.accepted(), at(0))
-    rec = recovery(bad_nodes=("n1",), cause="n-1", nodes=1, phase=JobPhase.STARTING, steps=(last,))
+    last = RecoveryStepRecord(StepKind.START_NOW, 1, "7", at(0), Outcome.accepted(), at(0))
+    rec = recovery(
+        bad_nodes=("n1",), cause="n-1", nodes=1, phase=JobRecoveryPhase.STARTING, steps=(last,)
+    )
     view = view_of(jobs=[cannot], log=[opened()], scheduler=nodes(flags=frozenset({"DRAIN"})))
     view = replace(view, scheduler=replace(view.scheduler, jobs={7: cannot}))
-    facts = collect_job_facts(rec, view, OWN)
+    facts = collect_job_recovery_facts(rec, view, OWN)
     assert (facts.exclude, facts.forgive) == ((), ("n1",))
     do = does(advance_job_recovery(rec, facts, OWN, at(2)))
     assert (do.kind, do.exclude, do.forgive) == (StepKind.START_NOW, (), ("n1",))
     # Its owner's exclusion is no cause to lift one: without hpctl's it is Slurm's to hold.
     theirs = replace(cannot, admin_comment="")
-    assert not is_job_blocked_by_exclusions(theirs)
+    assert not is_job_blocked_by_node_exclusions(theirs)
 
 
 def test_a_job_that_slurm_cannot_start_is_given_the_node_that_its_policy_leaves_out() -> None:
@@ -221,8 +225,8 @@ def test_a_job_that_slurm_cannot_start_is_given_the_node_that_its_policy_leaves_
 def test_a_dynamic_node_under_treatment_is_left_to_its_drain(flag) -> None:
     """Once it is deleted, slurmctld refuses every change of a job that excludes it."""
     job = replace(WAITS, excluded=("n2",), admin_comment="")
-    rec = recovery(bad_nodes=("n1",), cause="n-1", nodes=1, phase=JobPhase.RELEASED)
+    rec = recovery(bad_nodes=("n1",), cause="n-1", nodes=1, phase=JobRecoveryPhase.RELEASED)
     scheduler = nodes(flags=frozenset({"DRAIN", flag}))
     view = view_of(jobs=[job], log=[opened()], scheduler=scheduler)
-    assert collect_job_facts(rec, view, OWN).exclude == ()
-    assert collect_job_facts(replace(rec, exclude=("n3",)), view, OWN).exclude == ("n3",)
+    assert collect_job_recovery_facts(rec, view, OWN).exclude == ()
+    assert collect_job_recovery_facts(replace(rec, exclude=("n3",)), view, OWN).exclude == ("n3",)

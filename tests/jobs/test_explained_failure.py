@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.cli.features import make_explain_extensions
-from hpctl.engine.explain_view import ExplainView, build_explain_view, make_job_view
+from hpctl.engine.explain_view import ExplainView, build_explain_view, make_job_explain_view
 from hpctl.engine.journal.events import Event, GateBlocked, JobReported
 from hpctl.engine.journal.state import replay_events
 from hpctl.engine.world import World
@@ -43,7 +43,7 @@ def world(*events: Event, job: SlurmJob = FAILED) -> World:
 
 def explain(known: World) -> ExplainView:
     parts = make_explain_extensions()
-    found = build_explain_view(known, build_fault_rules(), "7", parts) or make_job_view(
+    found = build_explain_view(known, build_fault_rules(), "7", parts) or make_job_explain_view(
         known, {}, "7", parts
     )
     assert found is not None
@@ -85,6 +85,6 @@ def test_a_reported_timeout_is_joined_with_the_nodes_of_the_job(since_s: float) 
 
 def test_a_running_job_without_trouble_has_no_verdict() -> None:
     running = slurm_job(7, comment="hpctl:{}", start=at(0) - timedelta(hours=1))
-    view = make_job_view(world(job=running), {}, "7", make_explain_extensions())
+    view = make_job_explain_view(world(job=running), {}, "7", make_explain_extensions())
     assert view is not None
     assert view.failure is None

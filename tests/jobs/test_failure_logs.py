@@ -2,13 +2,13 @@
 
 import pytest
 
-from hpctl.jobs.hangs.flight_recorder import FlightRecorderCause, FlightRecorderVerdict
-from hpctl.jobs.hangs.ras_judge import JobRankNames
-from hpctl.jobs.hangs.stack_groups import StackVerdict, SuspectRank
-from hpctl.jobs.run.post_mortem import RunEndEvidence, judge_run_end
-from hpctl.jobs.run.timeouts import TimeoutEvidence
-from hpctl.jobs.run_failure import RunFacts, explain_hang
-from hpctl.jobs.verdict import judge_run_failure
+from hpctl.jobs.hangs.flight_recorder import FlightRecorderHangCause, FlightRecorderHangVerdict
+from hpctl.jobs.hangs.ras_judge import JobRankResolver
+from hpctl.jobs.hangs.stack_groups import StackHangVerdict, SuspectRank
+from hpctl.jobs.run.post_mortem import RunEndEvidence, diagnose_job_run_end
+from hpctl.jobs.run.timeouts import CollectiveTimeoutEvidence
+from hpctl.jobs.run_failure import FailedRunContext, diagnose_run_hang
+from hpctl.jobs.verdict import build_run_failure_verdict
 from hpctl.vocabulary.failure import FailureVerdict
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.run_policy import RunPolicy
@@ -37,7 +37,7 @@ def check_verdict(log: FailureLog) -> None:
     ends = log.list_ends()
     code = ends[0].code if ends else 1
     remains = RunEndEvidence(exit_code=code, tail=log.tail, ends=ends, world=4, rank_nodes=NODES)
-    verdict = judge_run_end(remains, RunPolicy(), T0).verdict
+    verdict = diagnose_job_run_end(remains, RunPolicy(), T0).verdict
     assert verdict is not None
     assert verdict.cause.value in log.causes, verdict.reasons
     assert verdict.rank == log.rank, verdict.reasons
@@ -63,17 +63,17 @@ def test_an_error_is_known_by_its_class_or_the_words_of_its_library(log: Failure
     check_verdict(log)
 
 
-ABSENT = FlightRecorderVerdict(
-    FlightRecorderCause.ABSENT, "rank 2 did not come to collective 5", (2,), 4, 3
+ABSENT = FlightRecorderHangVerdict(
+    FlightRecorderHangCause.ABSENT, "rank 2 did not come to collective 5", (2,), 4, 3
 )
 STOPPED = SuspectRank(1, "n2", "is stopped by a signal", hang_place=HangPlace.STOPPED)
 
 
-def judge_hang(tail: list[str], said: TimeoutEvidence) -> FailureVerdict:
+def judge_hang(tail: list[str], said: CollectiveTimeoutEvidence) -> FailureVerdict:
     hang = Trouble(TroubleKind.HANG, T0, "no step for 300 s", "no progress")
-    facts = RunFacts(tail=tail, rank_nodes=NODES, world=4)
-    found = explain_hang(hang, facts, lambda: (said, JobRankNames({}, {}, 4)), RunPolicy())
-    return judge_run_failure(found, [], {}, RunPolicy(), T0)
+    facts = FailedRunContext(tail=tail, rank_nodes=NODES, world=4)
+    found = diagnose_run_hang(hang, facts, lambda: (said, JobRankResolver({}, {}, 4)), RunPolicy())
+    return build_run_failure_verdict(found, [], {}, RunPolicy(), T0)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def judge_hang(tail: list[str], said: TimeoutEvidence) -> FailureVerdict:
 def test_an_exception_explains_a_rank_that_lives_on_and_does_not_come(
     tail: list[str], cause: str
 ) -> None:
-    verdict = judge_hang(tail, TimeoutEvidence(ABSENT))
+    verdict = judge_hang(tail, CollectiveTimeoutEvidence(ABSENT))
     assert (verdict.cause.value, verdict.rank, verdict.node) == (cause, 2, "n3")
     assert verdict.reasons[0].startswith("rank 2 on n3: ")
 
@@ -95,19 +95,23 @@ def test_an_exception_explains_a_rank_that_lives_on_and_does_not_come(
 @pytest.mark.parametrize(
     ("tail", "said", "rank"),
     [
-        ([*STEPS, *trace(OOM, "")], TimeoutEvidence(ABSENT), 2),
-        ([*STEPS, *trace(OOM, "[rank0]: ")], TimeoutEvidence(ABSENT), 2),
-        ([*trace(OOM), *(f"step {step}" for step in range(50))], TimeoutEvidence(ABSENT), 2),
+        ([*STEPS, *trace(OOM, "")], CollectiveTimeoutEvidence(ABSENT), 2),
+        ([*STEPS, *trace(OOM, "[rank0]: ")], CollectiveTimeoutEvidence(ABSENT), 2),
+        (
+            [*trace(OOM), *(f"step {step}" for step in range(50))],
+            CollectiveTimeoutEvidence(ABSENT),
+            2,
+        ),
         (
             [*trace(OOM, "[rank1]: ")],
-            TimeoutEvidence(stacks=StackVerdict("stopped", (STOPPED,))),
+            CollectiveTimeoutEvidence(stacks=StackHangVerdict("stopped", (STOPPED,))),
             1,
         ),
     ],
     ids=["caught", "of another rank", "got over", "of a rank that is stopped"],
 )
 def test_an_exception_that_does_not_explain_the_hang_is_left_out(
-    tail: list[str], said: TimeoutEvidence, rank: int
+    tail: list[str], said: CollectiveTimeoutEvidence, rank: int
 ) -> None:
     verdict = judge_hang(tail, said)
     assert verdict.cause.value in ("program", "unknown")

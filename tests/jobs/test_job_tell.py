@@ -13,17 +13,17 @@ from hpctl.engine.journal.events import JobRecoveryOpened, JobReported
 from hpctl.engine.journal.state import EngineState
 from hpctl.jobs import report_intake
 from hpctl.jobs.report_intake import make_job_report_route
-from hpctl.service.intake.app import make_intake_app
-from hpctl.service.intake.server import IntakeServer
+from hpctl.service.intake.app import make_agent_intake_app
+from hpctl.service.intake.server import UvicornServerThread
 from hpctl.vocabulary.identity import JobAttempt
 from hpctl.vocabulary.job_recovery import JobReport, RequestedAction
-from hpctl.vocabulary.policy_file import PolicyFile
-from hpctl.vocabulary.run_policy import RunAction, RunDecision
+from hpctl.vocabulary.policy_file import RunPolicyFile
+from hpctl.vocabulary.run_policy import RunAction, RunActionDecision
 from hpctl.vocabulary.trouble import Trouble, TroubleKind
 from hpctl.wire import job_report_client
 from hpctl.wire import job_reports as job_wire
-from hpctl.wire.authentication import IntakeSettings
-from hpctl.wire.job_report_client import MUNGE_SOCKET, DaemonReply
+from hpctl.wire.authentication import IntakeAuthenticationSettings
+from hpctl.wire.job_report_client import MUNGE_SOCKET, JobReportReply
 from tests.fakes.desk import NOON, OWN, Desk
 from tests.intakes import Sink, credential, post, refused
 from tests.waiting import PATIENCE_S
@@ -39,10 +39,13 @@ class Head(Desk):
 
     def __init__(self, munges):
         super().__init__()
-        registry, settings = CollectorRegistry(), IntakeSettings(munge_socket=munges.head)
+        registry, settings = (
+            CollectorRegistry(),
+            IntakeAuthenticationSettings(munge_socket=munges.head),
+        )
         routes = [make_job_report_route(self.desk.take, settings, SystemClock(), registry)]
-        app = make_intake_app(settings, Sink(), lambda _: None, registry, routes=routes)
-        self.server = IntakeServer(app, "127.0.0.1")
+        app = make_agent_intake_app(settings, Sink(), lambda _: None, registry, routes=routes)
+        self.server = UvicornServerThread(app, "127.0.0.1")
 
     def post(self, body, authorization):
         return post(self.server.port, job_wire.PATH, body, {"Authorization": authorization})
@@ -59,9 +62,9 @@ def head(munges, monkeypatch):
     running.server.stop()
 
 
-def send_report(sent: JobReport, **how) -> DaemonReply | None:
+def send_report(sent: JobReport, **how) -> JobReportReply | None:
     """Send a report, and wait as long as a busy machine needs."""
-    return job_report_client.send_report(sent, **{"timeout_s": PATIENCE_S, **how})
+    return job_report_client.send_job_report(sent, **{"timeout_s": PATIENCE_S, **how})
 
 
 def report(job: int = 7, restarts: int = 0, **changes) -> JobReport:
@@ -69,10 +72,10 @@ def report(job: int = 7, restarts: int = 0, **changes) -> JobReport:
 
 
 def test_a_word_is_in_the_journal_before_it_is_acknowledged(head):
-    answer = RunDecision(RunAction.REQUEUE, "no spare is left", 12.0, ("n2",))
+    answer = RunActionDecision(RunAction.REQUEUE, "no spare is left", 12.0, ("n2",))
     sent = JobReport.of(7, 0, TROUBLE, answer)
     assert sent.wish is RequestedAction.REQUEUE
-    assert send_report(sent) == DaemonReply(True, acts=True)
+    assert send_report(sent) == JobReportReply(True, acts=True)
     (event,) = head.stored
     assert (event.report, event.uid) == (sent, head.uid)
     assert head.desk.news() == [event]
@@ -82,15 +85,15 @@ def test_a_word_is_in_the_journal_before_it_is_acknowledged(head):
 
 def test_where_the_daemon_does_not_act_it_says_so(head):
     head.shut = "mode observe: decisions are written down and nothing is done"
-    assert send_report(report(wish=RequestedAction.REQUEUE)) == DaemonReply(
+    assert send_report(report(wish=RequestedAction.REQUEUE)) == JobReportReply(
         True, acts=False, text=head.shut
     )
     assert len(head.stored) == 1
 
 
 def test_a_supervisor_learns_the_clusters_and_the_partitions_policy(head):
-    partition = PolicyFile(on={"hang": {"max": 3}})
-    site = replace(OWN, run_policy=PolicyFile(hang_floor_s=5.0), run_policies={"": partition})
+    partition = RunPolicyFile(on={"hang": {"max": 3}})
+    site = replace(OWN, run_policy=RunPolicyFile(hang_floor_s=5.0), run_policies={"": partition})
     head.live.replace(site)
     answer = send_report(JobReport(7, 0, progress=40))
     assert answer.run_policy == ({"hang_floor_s": 5.0}, {"on": {"hang": {"max": 3}}})
@@ -120,8 +123,8 @@ def test_only_the_owner_and_root_are_believed(head):
         os.seteuid(0)
     assert denied.text.startswith("403 forbidden_uid: uid 65534 does not own job 7 (ada, uid 0)")
     assert not denied.again
-    assert believed == DaemonReply(True, acts=True)
-    assert send_report(report()) == DaemonReply(True, acts=True)  # root, of another's job
+    assert believed == JobReportReply(True, acts=True)
+    assert send_report(report()) == JobReportReply(True, acts=True)  # root, of another's job
     assert [e.uid for e in head.stored if isinstance(e, JobReported)] == [65534, 0]
     assert refused(head.server.port, "hpctl_job_reports_refused") == {"forbidden_uid": 1}
 
@@ -173,7 +176,7 @@ def test_a_job_that_has_just_begun_is_looked_for_again(head, monkeypatch):
     head.view = replace(head.view, as_of=NOON)
     threading.Timer(0.3, lambda: head.sees(7, 8)).start()
     began = time.monotonic()
-    assert send_report(report(job=8)) == DaemonReply(True, acts=True)
+    assert send_report(report(job=8)) == JobReportReply(True, acts=True)
     assert time.monotonic() - began > 0.2
     assert head.poked >= 1
     monkeypatch.setattr(report_intake, "PATIENCE_S", 0.3)
@@ -195,7 +198,7 @@ def test_while_slurm_or_the_journal_is_away(head):
     head.sees(7)
     assert head.view is not None
     head.view = replace(head.view, as_of=NOON)
-    assert send_report(report()) == DaemonReply(True, acts=True)
+    assert send_report(report()) == JobReportReply(True, acts=True)
 
 
 def test_user_that_sends_too_often_must_wait(munges, monkeypatch):
@@ -230,4 +233,4 @@ def test_no_head_node_no_munged_no_harm(head, monkeypatch, tmp_path):
     monkeypatch.setenv("HPCTL_AGENT_ENV", str(output))
     monkeypatch.setenv("SLURM_CONF", str(conf))
     monkeypatch.delenv(MUNGE_SOCKET)
-    assert send_report(report()) == DaemonReply(True, acts=True)
+    assert send_report(report()) == JobReportReply(True, acts=True)

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from hpctl.toolkit.bounds import add_seconds
+from hpctl.toolkit.bounds import add_seconds_within_bounds
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.job_recovery import JobReport
 from hpctl.vocabulary.run_policy import RunAction
 from hpctl.vocabulary.trouble import Trouble, TroubleKind
-from hpctl.wire.job_report_client import DaemonReply, send_report
+from hpctl.wire.job_report_client import JobReportReply, send_job_report
 from tests.daemon.chaos import Chaos, cluster
 from tests.live import until
 from tests.sandbox.test_training import ROOT, final
@@ -90,7 +90,7 @@ def test_a_crash_is_run_again_from_its_checkpoint_and_waits_where_it_got_nowhere
     assert final(saved)["resumed_from"] == [8], out.read_text()
     first, second, third = live.of_job(job)
     assert first.trouble.exit_code == 3
-    assert first.start_at is None or first.start_at <= add_seconds(first.opened, 3.0)
+    assert first.start_at is None or first.start_at <= add_seconds_within_bounds(first.opened, 3.0)
     assert second.trouble.why == "its script ended with exit code 4"
     assert second.trouble.progress == 8, "where the run resumed from is told at its start"
     assert third.trouble.progress == 8
@@ -131,7 +131,9 @@ def test_job_keeps_its_allocation_while_its_supervisor_continues(live):
     until(lambda: len(live.job(loyal).nodes) == 1, 20, "the bad node is taken away")
     with at_node(live):
         until(
-            lambda: (send_report(report(loyal, action=RunAction.STEP)) or DaemonReply(False)).ok,
+            lambda: (
+                (send_job_report(report(loyal, action=RunAction.STEP)) or JobReportReply(False)).ok
+            ),
             5,
             "told",
         )

@@ -7,7 +7,11 @@ sources have them.
 import pytest
 
 from hpctl.jobs.crash import classify_crash
-from hpctl.jobs.launchers import LaunchedProcessEnd, find_first_process_end, is_launcher_log
+from hpctl.jobs.launchers import (
+    LaunchedProcessEnd,
+    find_first_launched_process_end,
+    is_log_of_launcher_started_run,
+)
 from hpctl.vocabulary.run_policy import RunPolicy
 from hpctl.vocabulary.trouble import TroubleKind
 from tests.fakes.values import at
@@ -65,9 +69,9 @@ SAID = [
 
 @pytest.mark.parametrize(("lines", "end"), SAID)
 def test_a_launcher_is_recognized_by_what_it_prints(lines, end) -> None:
-    assert is_launcher_log(lines)
-    assert is_launcher_log([f"3: {line}" for line in lines])
-    assert find_first_process_end(lines) == end
+    assert is_log_of_launcher_started_run(lines)
+    assert is_log_of_launcher_started_run([f"3: {line}" for line in lines])
+    assert find_first_launched_process_end(lines) == end
 
 
 @pytest.mark.parametrize(
@@ -81,15 +85,17 @@ def test_a_launcher_is_recognized_by_what_it_prints(lines, end) -> None:
     ],
 )
 def test_other_lines_show_no_launcher(line) -> None:
-    assert not is_launcher_log([line])
-    assert find_first_process_end([line]) is None
+    assert not is_log_of_launcher_started_run([line])
+    assert find_first_launched_process_end([line]) is None
 
 
 @pytest.mark.parametrize("first", [SPAWN_CODE, SPAWN_KILLED])
 def test_of_two_nodes_launchers_the_one_whose_process_was_killed_counts(first) -> None:
     """A process that has only lost a peer raises an error."""
     second = SPAWN_KILLED if first is SPAWN_CODE else SPAWN_CODE
-    assert find_first_process_end([*first, *second]) == LaunchedProcessEnd(local=1, code=-9)
+    assert find_first_launched_process_end([*first, *second]) == LaunchedProcessEnd(
+        local=1, code=-9
+    )
 
 
 @pytest.mark.parametrize(
@@ -104,4 +110,4 @@ def test_the_number_of_a_launcher_s_task_is_no_rank(lines, rank) -> None:
 def test_hostile_lines_are_read_within_bounds() -> None:
     lines = ["process " * 5000, "exits with return code = " + "9" * 5000, "=   RANK " + "1" * 5000]
     lines += ["process 1 terminated with signal SIGNONE"]
-    assert find_first_process_end(lines) == LaunchedProcessEnd(local=1, code=0)
+    assert find_first_launched_process_end(lines) == LaunchedProcessEnd(local=1, code=0)

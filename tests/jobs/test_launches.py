@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.jobs.kind import plan_job_recoveries
-from hpctl.jobs.launches import find_failed_launches
+from hpctl.jobs.launches import find_jobs_with_failed_launch
 from hpctl.vocabulary.identity import JobAttempt
 from hpctl.vocabulary.model import DeviceVerdict, Finding
 from hpctl.vocabulary.slurm_facts import HELD_AT_LAUNCH, LAUNCH_FAILED, SlurmJob
@@ -24,7 +24,7 @@ def launched(seconds: float, reason: str = LAUNCH_FAILED, **changes) -> SlurmJob
 
 def found(job: SlurmJob, event=TREATED) -> list[str]:
     view = view_of(jobs=[job], log=[event], seconds=1)
-    return list(find_failed_launches(view))
+    return list(find_jobs_with_failed_launch(view))
 
 
 @pytest.mark.parametrize(

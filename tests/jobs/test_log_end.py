@@ -28,7 +28,7 @@ def read(lines: list[str], size: int = 1 << 20) -> list[str]:
     """Return what is kept of a log that arrives in blocks of so many lines."""
     end = LogTailBuffer(FIRST, LAST)
     for at in range(0, len(lines), size):
-        end.add_block("".join(f"{line}\n" for line in lines[at : at + size]).encode(), 2000)
+        end.add_log_block("".join(f"{line}\n" for line in lines[at : at + size]).encode(), 2000)
     return end.list_lines()
 
 
@@ -97,7 +97,7 @@ def test_lines_are_kept_once_in_their_order_however_they_arrive(lines, size):
 
 def test_lines_are_gone_after_they_are_cleared():
     end = LogTailBuffer(FIRST, LAST)
-    end.add_block("\n".join(LARGE).encode() + b"\n", 2000)
+    end.add_log_block("\n".join(LARGE).encode() + b"\n", 2000)
     end.clear()
-    end.add_block(b"step 1\n", 2000)
+    end.add_log_block(b"step 1\n", 2000)
     assert end.list_lines() == ["step 1"]

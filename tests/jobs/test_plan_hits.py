@@ -8,11 +8,11 @@ from msgspec.structs import replace
 from hpctl.engine.journal.events import Event, JobRecoveryOpened, SignalSeen, StepStarted
 from hpctl.engine.plan import NODE_LOST
 from hpctl.engine.view import PlanningView
-from hpctl.jobs.plan_hits import plan_affected_jobs
+from hpctl.jobs.plan_hits import plan_fault_affected_job_recoveries
 from hpctl.vocabulary.assessment import Remedy, Urgency
 from hpctl.vocabulary.identity import JobAttempt
 from hpctl.vocabulary.model import DeviceVerdict, Finding
-from hpctl.vocabulary.reason import format_own_reason
+from hpctl.vocabulary.reason import format_hpctl_node_reason
 from hpctl.vocabulary.recovery import StepKind
 from hpctl.vocabulary.slurm_facts import LAUNCH_FAILED, SlurmJob
 from tests.detection.test_host_spot import noticed
@@ -196,16 +196,19 @@ def test_only_a_job_that_may_live_is_asked_to_save():
 def test_a_node_that_was_removed_has_hit_no_job() -> None:
     gone = removal()
     moves = (SignalSeen(at(1), gone.recovery, move, "x") for move in ("cordon_seen", "jobs_gone"))
-    drained = {"flags": frozenset({"DRAIN"}), "reason": format_own_reason(gone.recovery, "x")}
+    drained = {
+        "flags": frozenset({"DRAIN"}),
+        "reason": format_hpctl_node_reason(gone.recovery, "x"),
+    }
     view = cluster(log=(gone, *moves), change={N1: drained})
     here = {N1: (slurm_job(5, state="FAILED", nodes=(N1,), end=at(0)),)}
-    assert plan_affected_jobs(view, SCALE, here, at(3)) == ([], [])
+    assert plan_fault_affected_job_recoveries(view, SCALE, here, at(3)) == ([], [])
 
 
 def test_jobs_are_asked_to_save_before_their_instance_goes() -> None:
     view = noticed((Remedy.AWAIT,), Urgency.NOW)
     here = {N1: list(view.scheduler.jobs.values())}
-    (hit,) = unflawed(plan_affected_jobs(view, OWN, here, at(0)))
+    (hit,) = unflawed(plan_fault_affected_job_recoveries(view, OWN, here, at(0)))
     assert isinstance(hit, JobRecoveryOpened)
     assert hit.save_signal == "USR1"
 
@@ -213,6 +216,11 @@ def test_jobs_are_asked_to_save_before_their_instance_goes() -> None:
 def test_a_notice_on_a_node_that_merely_waits_for_its_jobs_moves_them() -> None:
     view = noticed((Remedy.REBOOT,), Urgency.AFTER_JOBS)
     here = {N1: list(view.scheduler.jobs.values())}
-    (hit,) = unflawed(plan_affected_jobs(view, OWN, here, at(0)))
+    (hit,) = unflawed(plan_fault_affected_job_recoveries(view, OWN, here, at(0)))
     assert isinstance(hit, JobRecoveryOpened)
-    assert unflawed(plan_affected_jobs(replace(view, assessments={}), OWN, here, at(0))) == []
+    assert (
+        unflawed(
+            plan_fault_affected_job_recoveries(replace(view, assessments={}), OWN, here, at(0))
+        )
+        == []
+    )

@@ -10,12 +10,12 @@ from hpctl.engine.journal.events import (
     JobReported,
     SignalSeen,
 )
-from hpctl.jobs.plan import list_past_troubles, plan_failed_runs
+from hpctl.jobs.plan import list_past_job_failures, plan_failed_run_recoveries
 from hpctl.vocabulary.identity import JobAttempt
 from hpctl.vocabulary.job_recovery import JobReport, RequestedAction
 from hpctl.vocabulary.policy import OperatingMode, RecoveryPolicy
-from hpctl.vocabulary.registration import EffectivePolicy
-from hpctl.vocabulary.run_policy import Backoff, RunAction, RunPolicy, TroubleTreatment
+from hpctl.vocabulary.registration import EffectiveJobPolicy
+from hpctl.vocabulary.run_policy import RestartBackoff, RunAction, RunPolicy, TroubleTreatment
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob
 from hpctl.vocabulary.trouble import Trouble, TroubleKind
 from tests.fakes.values import OWN, at, node_name, slurm_job, slurm_node, view_of
@@ -23,7 +23,7 @@ from tests.unflawed import unflawed
 
 ASKED = 'hpctl:{"ckpt":"/ckpt"}'
 CRASH = TroubleTreatment((RunAction.REQUEUE,), backoff=True, hold_same=True)
-RUN = RunPolicy(backoff=Backoff(first_s=40.0), treatments={TroubleKind.CRASH: CRASH})
+RUN = RunPolicy(backoff=RestartBackoff(first_s=40.0), treatments={TroubleKind.CRASH: CRASH})
 HOST = "n1"
 
 
@@ -39,9 +39,13 @@ QUEUED = job(
 
 def decided(job, log=(), *, run=RUN, note="", policy=OWN, seconds=0, **changes):
     view = view_of(
-        jobs=[job], log=log, seconds=seconds, ruled={job.id: EffectivePolicy(run, note)}, **changes
+        jobs=[job],
+        log=log,
+        seconds=seconds,
+        ruled={job.id: EffectiveJobPolicy(run, note)},
+        **changes,
     )
-    found = unflawed(plan_failed_runs(view, policy, (), at(seconds)))
+    found = unflawed(plan_failed_run_recoveries(view, policy, (), at(seconds)))
     assert len(found) <= 1
     return found[0] if found else None
 
@@ -167,7 +171,9 @@ def test_a_recovery_that_the_time_limit_cut_short_does_not_keep_it_ended() -> No
 
 
 def test_end_explained_by_a_node_is_left_to_its_recovery():
-    assert unflawed(plan_failed_runs(view_of(jobs=[FAILED]), OWN, {FAILED.id}, at(0))) == []
+    assert (
+        unflawed(plan_failed_run_recoveries(view_of(jobs=[FAILED]), OWN, {FAILED.id}, at(0))) == []
+    )
 
 
 @pytest.mark.parametrize(
@@ -261,10 +267,10 @@ def test_report_of_a_script_counts_once():
     trouble = replace(first.report.trouble, progress=40)
     log = [SAVED, first, *crashed(0, -60)]
     log[2] = replace(log[2], trouble=trouble)
-    past = list_past_troubles(view_of(log=log).state, 7)
+    past = list_past_job_failures(view_of(log=log).state, 7)
     assert [(p.trouble, p.action) for p in past] == [(trouble, RunAction.REQUEUE)]
     now = replace(script_report(1).report.trouble, progress=40)
-    past = list_past_troubles(view_of(log=[*log, script_report(1)]).state, 7, now=now)
+    past = list_past_job_failures(view_of(log=[*log, script_report(1)]).state, 7, now=now)
     assert [p.trouble for p in past] == [trouble], "what is decided on is not past"
     found = holds(replace(FAILED, restarts=1, exit_code="143:0"), [*log, script_report(1)])
     high = "cause: program (high confidence)"

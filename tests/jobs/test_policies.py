@@ -7,14 +7,14 @@ import pytest
 import yaml
 
 from hpctl.vocabulary.policy_file import (
-    PolicyError,
-    format_example_policy,
-    merge_policy_files,
-    parse_policy_json,
-    parse_policy_yaml,
-    read_policy_file,
+    PolicyFileError,
+    format_example_policy_file,
+    merge_run_policy_files,
+    parse_run_policy_json,
+    parse_run_policy_yaml,
+    read_run_policy_file,
 )
-from hpctl.vocabulary.run_policy import DEFAULTS, Backoff, RunAction, RunPolicy
+from hpctl.vocabulary.run_policy import DEFAULTS, RestartBackoff, RunAction, RunPolicy
 from hpctl.vocabulary.trouble import TroubleKind
 
 CASES = yaml.safe_load(Path(__file__).with_name("policy_cases.yaml").read_text())
@@ -34,9 +34,9 @@ notify: [/usr/bin/logger, -t, hpctl]
 
 
 def test_a_file_says_only_what_is_set() -> None:
-    policy = merge_policy_files([parse_policy_yaml(FULL)])
+    policy = merge_run_policy_files([parse_run_policy_yaml(FULL)])
     assert (policy.restarts, policy.window_s, policy.nodes) == (5, 43200, (6, 8))
-    assert policy.backoff == Backoff(first_s=10)
+    assert policy.backoff == RestartBackoff(first_s=10)
     assert policy.treatment(TroubleKind.HANG).ladder == (
         RunAction.STEP,
         RunAction.REQUEUE,
@@ -51,20 +51,22 @@ def test_a_file_says_only_what_is_set() -> None:
 
 
 def test_compact_is_small_json_that_reads_back() -> None:
-    file = parse_policy_yaml(FULL)
+    file = parse_run_policy_yaml(FULL)
     assert (
-        parse_policy_json(json.loads(json.dumps(file.compact()))),
-        parse_policy_yaml("").compact(),
+        parse_run_policy_json(json.loads(json.dumps(file.compact()))),
+        parse_run_policy_yaml("").compact(),
     ) == (file, {})
-    assert parse_policy_yaml("on: {hang: hold}").compact() == {"on": {"hang": {"ladder": ["hold"]}}}
+    assert parse_run_policy_yaml("on: {hang: hold}").compact() == {
+        "on": {"hang": {"ladder": ["hold"]}}
+    }
 
 
 def test_later_files_win_key_by_key() -> None:
-    cluster = parse_policy_yaml("restarts: 5\nbackoff: {first_s: 10}\non: {hang: {exclude: 4}}")
-    policy = merge_policy_files(
-        [cluster, parse_policy_yaml("backoff: {cap_s: 60}\non: {hang: [step, hold]}")]
+    cluster = parse_run_policy_yaml("restarts: 5\nbackoff: {first_s: 10}\non: {hang: {exclude: 4}}")
+    policy = merge_run_policy_files(
+        [cluster, parse_run_policy_yaml("backoff: {cap_s: 60}\non: {hang: [step, hold]}")]
     )
-    assert (policy.restarts, policy.backoff) == (5, Backoff(first_s=10, cap_s=60))
+    assert (policy.restarts, policy.backoff) == (5, RestartBackoff(first_s=10, cap_s=60))
     assert policy.treatment(TroubleKind.HANG).exclude == 4
     assert policy.treatment(TroubleKind.HANG).ladder == (RunAction.STEP, RunAction.HOLD)
 
@@ -80,7 +82,7 @@ def test_later_files_win_key_by_key() -> None:
     ],
 )
 def test_policy_accepts_each_form_of_a_value(key: str, text: str, meant) -> None:
-    assert getattr(merge_policy_files([parse_policy_yaml(f"{key}: {text}")]), key) == meant
+    assert getattr(merge_run_policy_files([parse_run_policy_yaml(f"{key}: {text}")]), key) == meant
 
 
 def test_every_error_at_once_with_its_line_and_a_near_miss(tmp_path) -> None:
@@ -91,8 +93,8 @@ def test_every_error_at_once_with_its_line_and_a_near_miss(tmp_path) -> None:
         "  nan: [setp]\n  final: requeue\nlog_rules: [megatorn]\nfinal_exit_codes: 300\n"
         "backoff:\n  factor: .nan\n"
     )
-    with pytest.raises(PolicyError) as caught:
-        read_policy_file(path)
+    with pytest.raises(PolicyFileError) as caught:
+        read_run_policy_file(path)
     kinds = "node, crash, gpu_memory, host_memory, cuda, network, hang, nan, "
     assert [p.replace(kinds, "... ") for p in caught.value.problems] == [
         "restart (line 1): no such key; did you mean 'restarts'?",
@@ -115,18 +117,18 @@ def test_every_error_at_once_with_its_line_and_a_near_miss(tmp_path) -> None:
 
 @pytest.mark.parametrize(("text", "problem"), CASES["problems"])
 def test_other_problems(text: str, problem: str) -> None:
-    with pytest.raises(PolicyError, match=problem):
-        parse_policy_yaml(text)
+    with pytest.raises(PolicyFileError, match=problem):
+        parse_run_policy_yaml(text)
 
 
 def test_the_example_is_every_key_at_its_default() -> None:
-    file = parse_policy_yaml(format_example_policy())
+    file = parse_run_policy_yaml(format_example_policy_file())
     assert (
-        merge_policy_files([file]) == merge_policy_files([])
-        or merge_policy_files([file]).treatments
+        merge_run_policy_files([file]) == merge_run_policy_files([])
+        or merge_run_policy_files([file]).treatments
     )
     assert file.compact().keys() >= set(file.__struct_fields__) - {"nodes"}
-    policy = merge_policy_files([file])
+    policy = merge_run_policy_files([file])
     for kind in TroubleKind:
         assert policy.treatment(kind) == DEFAULTS[kind]
     for name in file.__struct_fields__:
@@ -138,7 +140,7 @@ def test_aliases_of_aliases_take_no_time() -> None:
     text = "a0: &a0 [x, x]\n" + "".join(
         f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 40)
     )
-    with pytest.raises(PolicyError, match="40 problem"):
-        parse_policy_yaml(text)
-    with pytest.raises(PolicyError):
-        parse_policy_yaml("a: &a [*a]")
+    with pytest.raises(PolicyFileError, match="40 problem"):
+        parse_run_policy_yaml(text)
+    with pytest.raises(PolicyFileError):
+        parse_run_policy_yaml("a: &a [*a]")

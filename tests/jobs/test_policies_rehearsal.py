@@ -7,20 +7,22 @@ import pytest
 import yaml
 
 from hpctl.jobs.rehearsal import (
-    ScenarioError,
+    InvalidPolicyScenarioError,
     SimulatedEvent,
-    count_restarts,
-    parse_scenario,
-    simulate_scenario,
+    count_simulated_restarts,
+    parse_policy_scenario,
+    simulate_policy_scenario,
 )
-from hpctl.vocabulary.policy_file import merge_policy_files
-from hpctl.vocabulary.policy_file import parse_policy_yaml as policy_of
+from hpctl.vocabulary.policy_file import merge_run_policy_files
+from hpctl.vocabulary.policy_file import parse_run_policy_yaml as policy_of
 
 CASES = yaml.safe_load(Path(__file__).with_name("policy_cases.yaml").read_text())
 
 
 def play_text(text: str, policy: str = "") -> tuple[SimulatedEvent, ...]:
-    return simulate_scenario(merge_policy_files([policy_of(policy)]), parse_scenario(text))
+    return simulate_policy_scenario(
+        merge_run_policy_files([policy_of(policy)]), parse_policy_scenario(text)
+    )
 
 
 @pytest.mark.parametrize("case", CASES["played"].values(), ids=CASES["played"])
@@ -30,7 +32,7 @@ def test_where_the_run_is_after_each_event(case):
     for number, why in case.get("whys", {}).items():
         assert re.search(why, answers[number].why)
     assert list(answers[-1].exclude) == case.get("excluded at last", [])
-    assert count_restarts(answers) == case["restarts"]
+    assert count_simulated_restarts(answers) == case["restarts"]
 
 
 def test_events_come_in_the_order_of_their_times_and_repeat() -> None:
@@ -42,5 +44,5 @@ def test_events_come_in_the_order_of_their_times_and_repeat() -> None:
 
 @pytest.mark.parametrize(("text", "problem"), CASES["scenarios"])
 def test_scenarios_that_make_no_sense(text: str, problem: str) -> None:
-    with pytest.raises(ScenarioError, match=problem):
-        parse_scenario(text)
+    with pytest.raises(InvalidPolicyScenarioError, match=problem):
+        parse_policy_scenario(text)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from hpctl.jobs.crash import JobGpuAllocation, classify_crash, explain_missing_gpu
-from hpctl.jobs.run.ending import StepEndEvidence, judge_step_end
+from hpctl.jobs.crash import JobGpuAllocation, classify_crash, explain_missing_gpu_failure
+from hpctl.jobs.run.ending import StepEndEvidence, diagnose_step_end
 from hpctl.jobs.run.settings import read_run_settings
 from hpctl.jobs.run.srun import SrunTaskEnd, parse_srun_command
 from hpctl.vocabulary.run_policy import RunPolicy
@@ -63,7 +63,7 @@ def ended(grant: JobGpuAllocation, *nodes: str, **more: object) -> Trouble:
         SrunTaskEnd(node, rank, 1, "Exited with exit code 1") for rank, node in enumerate(nodes)
     ]
     evidence = StepEndEvidence(1, ends=ends, tail=NO_GPU, gpus=grant, **more)
-    trouble = judge_step_end(evidence, RunPolicy(), NOW, classify_crash)
+    trouble = diagnose_step_end(evidence, RunPolicy(), NOW, classify_crash)
     assert trouble is not None
     return trouble
 
@@ -124,14 +124,14 @@ def test_a_job_that_has_trained_before_does_see_gpus() -> None:
 )
 def test_other_texts_of_a_missing_gpu_are_treated_alike(line: str) -> None:
     trouble = classify_crash(1, [line], at=NOW, policy=RunPolicy(), node="n1")
-    assert (trouble.kind, explain_missing_gpu(trouble, JobGpuAllocation("-1", 8)).kind) == (
+    assert (trouble.kind, explain_missing_gpu_failure(trouble, JobGpuAllocation("-1", 8)).kind) == (
         TroubleKind.CUDA,
         TroubleKind.CRASH,
     )
 
 
 def test_invalid_device_is_shown_with_the_devices_of_the_job() -> None:
-    trouble = explain_missing_gpu(died("bad_ordinal"), JobGpuAllocation("0,1", 2))
+    trouble = explain_missing_gpu_failure(died("bad_ordinal"), JobGpuAllocation("0,1", 2))
     assert trouble.why.endswith(
         "(it asks for cuda:5); Slurm gave 2 a node, CUDA_VISIBLE_DEVICES=0,1"
     )

@@ -8,17 +8,21 @@ from hpctl.engine.journal.events import GateBlocked, JobRecoveryOpened, JobRepor
 from hpctl.engine.view import PlanningView
 from hpctl.engine.world import World
 from hpctl.jobs.crash import CALLS_DIFFER, NOT_COME, PEER_LOST, SIZES_DIFFER, WORKER_DIED
-from hpctl.jobs.explain import judge_failed_run
-from hpctl.jobs.hangs.flight_recorder import FlightRecorderCause, FlightRecorderVerdict
-from hpctl.jobs.hangs.ras_judge import JobRankNames
-from hpctl.jobs.plan import list_past_troubles, plan_failed_runs
+from hpctl.jobs.explain import diagnose_failed_job_run
+from hpctl.jobs.hangs.flight_recorder import FlightRecorderHangCause, FlightRecorderHangVerdict
+from hpctl.jobs.hangs.ras_judge import JobRankResolver
+from hpctl.jobs.plan import list_past_job_failures, plan_failed_run_recoveries
 from hpctl.jobs.run.srun import SrunTaskEnd
-from hpctl.jobs.run.timeouts import TimeoutEvidence
-from hpctl.jobs.run_failure import RunFacts, explain_failure, remove_kill_explanation
+from hpctl.jobs.run.timeouts import CollectiveTimeoutEvidence
+from hpctl.jobs.run_failure import (
+    FailedRunContext,
+    diagnose_run_failure,
+    remove_findings_from_kill_failure,
+)
 from hpctl.vocabulary.failure import FailureCause
 from hpctl.vocabulary.job_recovery import JobReport
 from hpctl.vocabulary.model import DeviceVerdict, NodeHealth
-from hpctl.vocabulary.registration import EffectivePolicy
+from hpctl.vocabulary.registration import EffectiveJobPolicy
 from hpctl.vocabulary.run_policy import RunAction, RunPolicy
 from hpctl.vocabulary.trouble import HangPlace, Trouble, TroubleKind
 from hpctl.wire.job_reports import decode_job_report, encode_job_report
@@ -37,8 +41,8 @@ def test_an_error_of_a_rank_is_placed_by_its_task_only_where_that_ended_first(fi
         SrunTaskEnd(f"n{first}", first, 1, "Exited with exit code 1", ((first, first),)),
         SrunTaskEnd("n3", 3, 9, "Killed", ((3, 3),)),
     ]
-    facts = RunFacts(ends=ends, task_nodes={n: f"n{n}" for n in range(4)})
-    assert explain_failure(GPU, facts).node == node
+    facts = FailedRunContext(ends=ends, task_nodes={n: f"n{n}" for n in range(4)})
+    assert diagnose_run_failure(GPU, facts).node == node
 
 
 KILL = Trouble(
@@ -60,13 +64,13 @@ def tell(trouble: Trouble, restarts: int = 0) -> JobReported:
 
 def see(job=FAILED, log=(), oom=True, policy: RunPolicy | None = None) -> PlanningView:
     """A cluster whose node n1 has, or has not, reported that its kernel killed a process."""
-    view = view_of(jobs=[job], log=log, ruled={job.id: EffectivePolicy(policy or RunPolicy())})
+    view = view_of(jobs=[job], log=log, ruled={job.id: EffectiveJobPolicy(policy or RunPolicy())})
     lines = (OOM,) if oom else ()
     return replace(view, health={**view.health, N1: NodeHealth(generation(), at(-5), lines)})
 
 
 def decide_one(view: PlanningView) -> JobRecoveryOpened | GateBlocked:
-    (found,) = unflawed(plan_failed_runs(view, OWN, (), at(0)))
+    (found,) = unflawed(plan_failed_run_recoveries(view, OWN, (), at(0)))
     return found
 
 
@@ -87,8 +91,8 @@ def test_the_daemon_s_verdict_on_a_job_that_stays_ended_is_memory() -> None:
 
 @pytest.mark.parametrize(("job", "kind"), [("7", "host_memory"), ("8", "killed")])
 def test_a_kill_in_another_job_of_the_node_is_not_this_one_s(job, kind) -> None:
-    facts = RunFacts(findings={N1: [replace(OOM, job=job)]}, job="7")
-    assert explain_failure(KILL, facts).kind == kind
+    facts = FailedRunContext(findings={N1: [replace(OOM, job=job)]}, job="7")
+    assert diagnose_run_failure(KILL, facts).kind == kind
 
 
 @pytest.mark.parametrize(("nodes", "kind"), [((N1,), "host_memory"), ((N1, "n2"), "killed")])
@@ -100,10 +104,10 @@ def test_an_exit_code_of_a_kill_is_memory_where_the_job_has_one_node(nodes, kind
 def test_explain_joins_the_findings_of_the_nodes() -> None:
     view = see(log=[tell(KILL)])
     world = World(at(60), OWN, view.state, slurm=view.scheduler, health=view.health)
-    found = judge_failed_run(FailureToExplain(world, FAILED.id, KILL, FAILED.nodes))
+    found = diagnose_failed_job_run(FailureToExplain(world, FAILED.id, KILL, FAILED.nodes))
     assert (found.cause, found.node, found.rank) == (FailureCause.MEMORY, N1, 1)
     assert MEMORY in found.reasons[0]
-    bare = judge_failed_run(
+    bare = diagnose_failed_job_run(
         FailureToExplain(replace(world, health={}), FAILED.id, KILL, FAILED.nodes)
     )
     assert bare.cause is FailureCause.UNKNOWN
@@ -113,31 +117,33 @@ def test_a_kill_that_was_explained_is_no_second_trouble() -> None:
     """A supervisor reports the kill, and the recovery has it with what the node's kernel says."""
     report = JobReport(7, 0, KILL, RunAction.STEP, "a new step")
     state = see(log=[JobReported(KILL.at, report)]).state
-    explained = explain_failure(KILL, RunFacts(findings={N1: [OOM]}))
+    explained = diagnose_run_failure(KILL, FailedRunContext(findings={N1: [OOM]}))
     assert explained.kind is TroubleKind.HOST_MEMORY
-    assert list_past_troubles(state, FAILED.id, now=explained) == ()
-    assert len(list_past_troubles(state, FAILED.id, now=replace(explained, rank=2))) == 1
+    assert list_past_job_failures(state, FAILED.id, now=explained) == ()
+    assert len(list_past_job_failures(state, FAILED.id, now=replace(explained, rank=2))) == 1
 
 
 def test_what_is_explained_stays_as_it_is_when_it_is_explained_again() -> None:
-    facts = RunFacts(findings={N1: [OOM]})
-    explained = explain_failure(KILL, facts)
-    assert explain_failure(explained, facts) == explained
-    assert remove_kill_explanation(explained) == remove_kill_explanation(KILL)
+    facts = FailedRunContext(findings={N1: [OOM]})
+    explained = diagnose_run_failure(KILL, facts)
+    assert diagnose_run_failure(explained, facts) == explained
+    assert remove_findings_from_kill_failure(explained) == remove_findings_from_kill_failure(KILL)
     died = replace(
         KILL, kind=TroubleKind.CRASH, signature=WORKER_DIED, evidence="killed by signal: Killed."
     )
-    assert explain_failure(died, facts).kind is TroubleKind.HOST_MEMORY
-    assert remove_kill_explanation(explain_failure(died, facts)) == remove_kill_explanation(died)
+    assert diagnose_run_failure(died, facts).kind is TroubleKind.HOST_MEMORY
+    assert remove_findings_from_kill_failure(
+        diagnose_run_failure(died, facts)
+    ) == remove_findings_from_kill_failure(died)
 
 
 def test_a_launcher_s_task_is_not_the_rank_of_its_number() -> None:
     """srun's task 1 is the launcher of ranks 8 to 15, so that it does not say where rank 1 ran."""
     crash = Trouble(TroubleKind.CRASH, at(0), "rank 1: KeyError", "KeyError", rank=1)
     ends = [SrunTaskEnd("n2", 1, 1, "Exited with exit code 1", ((1, 1),))]
-    launched = RunFacts(tail=["torch.distributed.elastic failed"], ends=ends)
-    assert explain_failure(crash, launched).node is None
-    assert explain_failure(crash, RunFacts(ends=ends)).node == "n2"
+    launched = FailedRunContext(tail=["torch.distributed.elastic failed"], ends=ends)
+    assert diagnose_run_failure(crash, launched).node is None
+    assert diagnose_run_failure(crash, FailedRunContext(ends=ends)).node == "n2"
 
 
 NODES = {0: "n1", 1: "n1", 2: "n2", 3: "n2"}
@@ -150,15 +156,15 @@ DIED = Trouble(TroubleKind.CRASH, at(0), "it died of SIGSEGV", "SIGSEGV", "n2", 
 @pytest.mark.parametrize(
     ("facts", "rank"),
     [
-        (RunFacts(tail=[SPAWN], rank_nodes=NODES), 3),
-        (RunFacts(tail=[SPAWN], nodes=["n2"]), 1),
-        (RunFacts(tail=[SPAWN], nodes=["n1", "n2"]), None),
-        (RunFacts(tail=[SPAWN], rank_nodes={0: "n1", 1: "n2"}), None),
-        (RunFacts(rank_nodes=NODES), None),
+        (FailedRunContext(tail=[SPAWN], rank_nodes=NODES), 3),
+        (FailedRunContext(tail=[SPAWN], nodes=["n2"]), 1),
+        (FailedRunContext(tail=[SPAWN], nodes=["n1", "n2"]), None),
+        (FailedRunContext(tail=[SPAWN], rank_nodes={0: "n1", 1: "n2"}), None),
+        (FailedRunContext(rank_nodes=NODES), None),
     ],
 )
 def test_a_process_that_a_launcher_numbers_on_its_node_is_the_rank_there(facts, rank) -> None:
-    found = explain_failure(DIED, facts)
+    found = diagnose_run_failure(DIED, facts)
     assert found.rank == rank
     assert found.why.startswith(f"rank {rank} on n2: it died") == (rank is not None)
 
@@ -166,7 +172,7 @@ def test_a_process_that_a_launcher_numbers_on_its_node_is_the_rank_there(facts, 
 @pytest.mark.parametrize("kind", [TroubleKind.TIME_LIMIT, TroubleKind.PREEMPTED, TroubleKind.FINAL])
 def test_no_rank_is_named_where_slurm_or_the_owner_ends_the_run(kind: TroubleKind) -> None:
     ended = Trouble(kind, at(0), "its time limit is over", "")
-    assert explain_failure(ended, RunFacts(tail=[SPAWN], nodes=["n2"])) == ended
+    assert diagnose_run_failure(ended, FailedRunContext(tail=[SPAWN], nodes=["n2"])) == ended
 
 
 LOST = Trouble(TroubleKind.NETWORK, at(0), "a peer was lost", PEER_LOST)
@@ -200,28 +206,39 @@ def test_a_rank_that_ends_first_without_an_error_of_python_s_is_behind_lost_peer
     ends, tail, rank
 ) -> None:
     """`sys.exit("error: ...")` prints a message and no traceback."""
-    found = explain_failure(LOST, RunFacts(ends=ends, tail=tail, world=4))
+    found = diagnose_run_failure(LOST, FailedRunContext(ends=ends, tail=tail, world=4))
     assert (found.rank if found.kind is TroubleKind.CRASH else None) == rank
     assert (found.signature == "exit 1") == (rank is not None)
 
 
 def test_a_killed_rank_that_no_launcher_names_is_the_one_without_a_dump() -> None:
-    flight = FlightRecorderVerdict(FlightRecorderCause.SILENT, "rank 2 wrote no dump", (2,), 4, 3)
+    flight = FlightRecorderHangVerdict(
+        FlightRecorderHangCause.SILENT, "rank 2 wrote no dump", (2,), 4, 3
+    )
     killed = replace(DIED, kind=TroubleKind.KILLED, signature="SIGKILL", why="it was killed")
-    said = (TimeoutEvidence(flight), JobRankNames({}, {}, 4))
-    assert explain_failure(killed, RunFacts(rank_nodes=NODES), lambda: said).rank == 2
+    said = (CollectiveTimeoutEvidence(flight), JobRankResolver({}, {}, 4))
+    assert diagnose_run_failure(killed, FailedRunContext(rank_nodes=NODES), lambda: said).rank == 2
     elsewhere = replace(killed, node="n1")
-    assert explain_failure(elsewhere, RunFacts(rank_nodes=NODES), lambda: said).rank is None
-    several = (TimeoutEvidence(replace(flight, ranks=(1, 2))), JobRankNames({}, {}, 4))
-    assert explain_failure(killed, RunFacts(), lambda: several).rank is None
+    assert (
+        diagnose_run_failure(elsewhere, FailedRunContext(rank_nodes=NODES), lambda: said).rank
+        is None
+    )
+    several = (CollectiveTimeoutEvidence(replace(flight, ranks=(1, 2))), JobRankResolver({}, {}, 4))
+    assert diagnose_run_failure(killed, FailedRunContext(), lambda: several).rank is None
 
 
 def test_ranks_beyond_the_tasks_show_a_launcher_that_has_said_nothing() -> None:
     hang = Trouble(TroubleKind.HANG, at(0), "rank 1 did not come", NOT_COME, rank=1)
     tasks = {0: "n1", 1: "n2"}
-    assert explain_failure(hang, RunFacts(task_nodes=tasks)).node == "n2"
-    assert explain_failure(hang, RunFacts(task_nodes=tasks, rank_nodes={0: "n1"})).node == "n2"
-    assert explain_failure(hang, RunFacts(task_nodes=tasks, rank_nodes={5: "n1"})).node is None
+    assert diagnose_run_failure(hang, FailedRunContext(task_nodes=tasks)).node == "n2"
+    assert (
+        diagnose_run_failure(hang, FailedRunContext(task_nodes=tasks, rank_nodes={0: "n1"})).node
+        == "n2"
+    )
+    assert (
+        diagnose_run_failure(hang, FailedRunContext(task_nodes=tasks, rank_nodes={5: "n1"})).node
+        is None
+    )
 
 
 @pytest.mark.parametrize("place", HangPlace)
@@ -233,13 +250,17 @@ def test_the_place_of_a_hung_rank_reaches_the_daemon(place) -> None:
     assert (b"hang_place" in body) == (place is not HangPlace.UNKNOWN)
 
 
-GONE = FlightRecorderVerdict(text="no rank waits in a collective", world=4, dumps=3, only_silent=3)
+GONE = FlightRecorderHangVerdict(
+    text="no rank waits in a collective", world=4, dumps=3, only_silent=3
+)
 
 
-def explain_lost(flight: FlightRecorderVerdict, *findings) -> Trouble:
+def explain_lost(flight: FlightRecorderHangVerdict, *findings) -> Trouble:
     """Return the trouble of four ranks of which one is gone, on the node n2."""
-    facts = RunFacts(tail=[PEER_LOST], rank_nodes={3: "n2"}, findings={"n2": findings})
-    return explain_failure(LOST, facts, lambda: (TimeoutEvidence(flight), JobRankNames({}, {}, 4)))
+    facts = FailedRunContext(tail=[PEER_LOST], rank_nodes={3: "n2"}, findings={"n2": findings})
+    return diagnose_run_failure(
+        LOST, facts, lambda: (CollectiveTimeoutEvidence(flight), JobRankResolver({}, {}, 4))
+    )
 
 
 def test_the_one_rank_without_a_dump_is_the_lost_peer() -> None:
@@ -269,15 +290,23 @@ def abort(*ranks: int) -> list[SrunTaskEnd]:
 def test_the_sender_of_a_longer_message_is_the_only_rank_that_does_not_abort(
     aborted, world, rank
 ) -> None:
-    assert explain_failure(SIZES, RunFacts(ends=abort(*aborted), world=world)).rank == rank
+    assert (
+        diagnose_run_failure(SIZES, FailedRunContext(ends=abort(*aborted), world=world)).rank
+        == rank
+    )
 
 
 def test_dumps_name_the_rank_where_two_ranks_differ() -> None:
     calls = Trouble(TroubleKind.CRASH, at(0), CALLS_DIFFER, CALLS_DIFFER)
-    flight = FlightRecorderVerdict(
-        FlightRecorderCause.DIFFERENT, "the ranks differ", ranks=(1,), world=3, dumps=3
+    flight = FlightRecorderHangVerdict(
+        FlightRecorderHangCause.DIFFERENT, "the ranks differ", ranks=(1,), world=3, dumps=3
     )
-    names = JobRankNames({}, {}, 3)
-    assert explain_failure(calls, RunFacts(), lambda: (TimeoutEvidence(flight), names)).rank == 1
-    absent = TimeoutEvidence(replace(flight, cause=FlightRecorderCause.ABSENT))
-    assert explain_failure(calls, RunFacts(), lambda: (absent, names)).rank is None
+    names = JobRankResolver({}, {}, 3)
+    assert (
+        diagnose_run_failure(
+            calls, FailedRunContext(), lambda: (CollectiveTimeoutEvidence(flight), names)
+        ).rank
+        == 1
+    )
+    absent = CollectiveTimeoutEvidence(replace(flight, cause=FlightRecorderHangCause.ABSENT))
+    assert diagnose_run_failure(calls, FailedRunContext(), lambda: (absent, names)).rank is None

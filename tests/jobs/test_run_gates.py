@@ -2,7 +2,7 @@
 
 import pytest
 
-from hpctl.jobs.run_gates import explain_gate_block
+from hpctl.jobs.run_gates import explain_job_gate_block
 from hpctl.vocabulary.pause import Pause
 from hpctl.vocabulary.policy import OperatingMode, RecoveryPolicy
 from tests.fakes.values import OWN, at, slurm_job
@@ -29,6 +29,6 @@ PAUSE = Pause("", "ann", at(0), "the switch is changed")
     ids=["acts", "in a named partition", "stopped", "paused", "observes", "outside"],
 )
 def test_a_supervisor_reads_why_its_job_is_not_acted_on(policy, stopped, pause, why):
-    found = explain_gate_block(slurm_job(partition="all"), policy, stopped, pause)
+    found = explain_job_gate_block(slurm_job(partition="all"), policy, stopped, pause)
     assert found.startswith(why)
     assert bool(found) is bool(why)

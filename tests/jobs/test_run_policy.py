@@ -5,14 +5,14 @@ from datetime import datetime, timedelta
 import pytest
 from msgspec.structs import replace
 
-from hpctl.jobs.decide import PastTrouble, RestartResources, decide_trouble_action
+from hpctl.jobs.decide import PastJobFailure, RestartResources, decide_job_failure_action
 from hpctl.toolkit.compat import UTC
-from hpctl.vocabulary.registration import Registration, parse_registration_comment
+from hpctl.vocabulary.registration import JobRegistration, parse_registration_comment
 from hpctl.vocabulary.run_policy import (
     DEFAULTS,
-    Backoff,
+    RestartBackoff,
     RunAction,
-    RunDecision,
+    RunActionDecision,
     RunPolicy,
     TroubleTreatment,
 )
@@ -31,15 +31,15 @@ def seen(kind: TroubleKind, minute: float = 0, **more) -> Trouble:
 
 def run(
     *troubles: Trouble, policy: RunPolicy | None = None, means: RestartResources = MEANS
-) -> list[RunDecision]:
+) -> list[RunActionDecision]:
     """The answers to one trouble after the other."""
-    past: list[PastTrouble] = []
+    past: list[PastJobFailure] = []
     answers = []
     for trouble in troubles:
         answers.append(
-            decide_trouble_action(policy or RunPolicy(), past, trouble, means, trouble.at)
+            decide_job_failure_action(policy or RunPolicy(), past, trouble, means, trouble.at)
         )
-        past.append(PastTrouble(trouble, answers[-1].action))
+        past.append(PastJobFailure(trouble, answers[-1].action))
     return answers
 
 
@@ -134,7 +134,7 @@ def test_release_of_a_held_job_resets_the_restart_count() -> None:
 
 def test_the_second_restart_in_a_row_waits_and_further_ones_longer() -> None:
     step = {TroubleKind.CRASH: TroubleTreatment((RunAction.STEP,), backoff=True)}
-    policy = replace(GENTLE, backoff=Backoff(30, 2, 100), treatments=step)
+    policy = replace(GENTLE, backoff=RestartBackoff(30, 2, 100), treatments=step)
     waits = [a.after_s for a in run(*crashes(4), policy=policy)]
     assert waits[0] == 0
     assert 30 <= waits[1] <= 37.5
@@ -154,12 +154,14 @@ def test_ranks_are_not_restarted_in_place_on_a_node_that_is_left() -> None:
 
 def test_a_healed_node_is_let_in_again_and_its_next_trouble_counts() -> None:
     healed = replace(MEANS, healed=("n2",))
-    before = [PastTrouble(seen(TroubleKind.NODE, 0, node="n2"), RunAction.STEP)]
+    before = [PastJobFailure(seen(TroubleKind.NODE, 0, node="n2"), RunAction.STEP)]
     crash = seen(TroubleKind.CRASH, 1, signature="s")
-    assert decide_trouble_action(RunPolicy(), before, crash, MEANS, crash.at).exclude == ("n2",)
-    assert decide_trouble_action(RunPolicy(), before, crash, healed, crash.at).exclude == ()
+    assert decide_job_failure_action(RunPolicy(), before, crash, MEANS, crash.at).exclude == ("n2",)
+    assert decide_job_failure_action(RunPolicy(), before, crash, healed, crash.at).exclude == ()
     again = seen(TroubleKind.NODE, 1, node="n2")
-    assert decide_trouble_action(RunPolicy(), before, again, healed, again.at).exclude == ("n2",)
+    assert decide_job_failure_action(RunPolicy(), before, again, healed, again.at).exclude == (
+        "n2",
+    )
 
 
 def test_a_suspected_node_is_better_than_no_run_and_a_bad_one_is_not() -> None:
@@ -240,25 +242,25 @@ NO_SPARES = "`spares` in its Comment is not a number of nodes"
 @pytest.mark.parametrize(
     ("comment", "expected"),
     [
-        ('hpctl:{"ckpt":"/a","save_signal":"USR1"}', Registration("/a", save_signal="USR1")),
-        ('hpctl:{"ckpt":"/a"} | hpctl: restarted 10 times', Registration("/a")),
-        ('hpctl:{"spares":2}', Registration(spares=2, supervised=True)),
-        ('hpctl:{"spares":0,"supervised":true}', Registration(supervised=True)),
-        ('hpctl:{"policy":{"restarts":3}}', Registration(policy={"restarts": 3})),
-        ('hpctl:{"policy":[3]}', Registration(flaw=NO_POLICY)),
-        ('hpctl:{"spares":-1}', Registration(flaw=NO_SPARES)),
-        ('hpctl:{"spares":true}', Registration(flaw=NO_SPARES)),
-        ('hpctl:{"spares":"2","policy":3}', Registration(flaw=f"{NO_POLICY}; {NO_SPARES}")),
-        ("hpctl:{", Registration(flaw=NO_JSON)),
-        ("hpctl:{" + '"a":[' * 5000, Registration(flaw=NO_JSON)),
+        ('hpctl:{"ckpt":"/a","save_signal":"USR1"}', JobRegistration("/a", save_signal="USR1")),
+        ('hpctl:{"ckpt":"/a"} | hpctl: restarted 10 times', JobRegistration("/a")),
+        ('hpctl:{"spares":2}', JobRegistration(spares=2, supervised=True)),
+        ('hpctl:{"spares":0,"supervised":true}', JobRegistration(supervised=True)),
+        ('hpctl:{"policy":{"restarts":3}}', JobRegistration(policy={"restarts": 3})),
+        ('hpctl:{"policy":[3]}', JobRegistration(flaw=NO_POLICY)),
+        ('hpctl:{"spares":-1}', JobRegistration(flaw=NO_SPARES)),
+        ('hpctl:{"spares":true}', JobRegistration(flaw=NO_SPARES)),
+        ('hpctl:{"spares":"2","policy":3}', JobRegistration(flaw=f"{NO_POLICY}; {NO_SPARES}")),
+        ("hpctl:{", JobRegistration(flaw=NO_JSON)),
+        ("hpctl:{" + '"a":[' * 5000, JobRegistration(flaw=NO_JSON)),
         # Half a surrogate pair is JSON and no text: the journal could not take it.
-        ('hpctl:{"save_signal":"\\ud800"}', Registration(flaw=NO_JSON)),
-        ('hpctl:{"policy":{"\\udc00":1}}', Registration(flaw=NO_JSON)),
-        ('hpctl:{"ckpt":"/\\ud83d\\ude00"}', Registration("/😀")),
-        ('hpctl:{"save_signal":{"USR1":1}}', Registration(flaw=NO_SIGNAL)),
+        ('hpctl:{"save_signal":"\\ud800"}', JobRegistration(flaw=NO_JSON)),
+        ('hpctl:{"policy":{"\\udc00":1}}', JobRegistration(flaw=NO_JSON)),
+        ('hpctl:{"ckpt":"/\\ud83d\\ude00"}', JobRegistration("/😀")),
+        ('hpctl:{"save_signal":{"USR1":1}}', JobRegistration(flaw=NO_SIGNAL)),
         (
             'hpctl:{"tiers":["/a",3,""],"fast":{"size":1}}',
-            Registration(tiers=("/a",), flaw=NO_FAST),
+            JobRegistration(tiers=("/a",), flaw=NO_FAST),
         ),
         ("hpctl: restarted 10 times", None),
         ("hpctl:[1]", None),
@@ -266,7 +268,7 @@ NO_SPARES = "`spares` in its Comment is not a number of nodes"
         ("", None),
     ],
 )
-def test_registration(comment: str, expected: Registration | None) -> None:
+def test_registration(comment: str, expected: JobRegistration | None) -> None:
     found = parse_registration_comment(comment)
     assert found == expected
     if found is not None and expected is not None:
@@ -279,7 +281,7 @@ def test_a_full_disk_is_held_at_once_whatever_its_restarts_are():
         TroubleKind.DISK_FULL, at, "rank 0: file system full: /fsx/ckpt/x.pt", "file system full"
     )
     for policy in (RunPolicy(), RunPolicy(restarts=0)):
-        answer = decide_trouble_action(policy, (), full, RestartResources(requeue=True), at)
+        answer = decide_job_failure_action(policy, (), full, RestartResources(requeue=True), at)
         assert answer.action is RunAction.HOLD
         assert answer.why == f"hpctl: {full.why}"
 
@@ -291,11 +293,11 @@ def hang(node: str, minute: float, **more) -> Trouble:
 
 
 def test_a_rank_that_hangs_at_the_same_step_on_another_node_is_the_program_s() -> None:
-    past = [PastTrouble(hang("n1", 0), RunAction.STEP)]
+    past = [PastJobFailure(hang("n1", 0), RunAction.STEP)]
     means = RestartResources(step=True, nodes=8, requeue=True)
 
-    def answer(trouble: Trouble, policy: RunPolicy = RunPolicy()) -> RunDecision:  # noqa: B008
-        return decide_trouble_action(policy, past, trouble, means, trouble.at)
+    def answer(trouble: Trouble, policy: RunPolicy = RunPolicy()) -> RunActionDecision:  # noqa: B008
+        return decide_job_failure_action(policy, past, trouble, means, trouble.at)
 
     found = answer(hang("n2", 10))
     assert found.action in (RunAction.END, RunAction.HOLD)

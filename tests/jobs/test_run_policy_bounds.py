@@ -6,13 +6,19 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.jobs.decide import (
-    PastTrouble,
+    PastJobFailure,
     RestartResources,
-    decide_trouble_action,
-    is_step_growth_worthwhile,
-    list_unreachable_ladder_actions,
+    decide_job_failure_action,
+    is_restart_on_more_nodes_worthwhile,
+    list_unreachable_escalation_actions,
 )
-from hpctl.vocabulary.run_policy import Backoff, RunAction, RunDecision, RunPolicy, TroubleTreatment
+from hpctl.vocabulary.run_policy import (
+    RestartBackoff,
+    RunAction,
+    RunActionDecision,
+    RunPolicy,
+    TroubleTreatment,
+)
 from hpctl.vocabulary.trouble import Trouble, TroubleKind
 from tests.fakes.values import T0
 
@@ -24,16 +30,18 @@ def treat_crashes(*ladder: RunAction, **more: object) -> RunPolicy:
     return RunPolicy(same_signature=99, treatments={TroubleKind.CRASH: treatment})
 
 
-def fail(policy: RunPolicy, restarts: int, means: RestartResources = STEP_ONLY) -> RunDecision:
+def fail(
+    policy: RunPolicy, restarts: int, means: RestartResources = STEP_ONLY
+) -> RunActionDecision:
     """Return the answer to a crash after so many restarts for crashes, one a minute."""
 
     def crash(minute: int) -> Trouble:
         at = T0 + timedelta(minutes=minute)
         return Trouble(TroubleKind.CRASH, at, "it crashed", signature=f"s{minute}", progress=7)
 
-    past = [PastTrouble(crash(minute), RunAction.STEP) for minute in range(restarts)]
+    past = [PastJobFailure(crash(minute), RunAction.STEP) for minute in range(restarts)]
     now = crash(restarts)
-    return decide_trouble_action(policy, past, now, means, now.at)
+    return decide_job_failure_action(policy, past, now, means, now.at)
 
 
 def test_a_rung_that_only_notifies_is_taken_where_no_restart_is_possible() -> None:
@@ -50,7 +58,7 @@ def test_a_rung_that_stops_the_job_is_reached_by_climbing_only() -> None:
 
 @pytest.mark.parametrize(("restarts", "least_s"), [(1, 10.0), (2, 20.0), (3, 25.0), (9, 25.0)])
 def test_waits_double_up_to_the_longest(restarts: int, least_s: float) -> None:
-    backoff = Backoff(first_s=10.0, factor=2.0, cap_s=25.0)
+    backoff = RestartBackoff(first_s=10.0, factor=2.0, cap_s=25.0)
     policy = treat_crashes(RunAction.STEP, backoff=True)
     policy = replace(policy, backoff=backoff, without_progress=99, restarts=99)
     assert least_s <= fail(policy, restarts).after_s <= 25.0
@@ -81,7 +89,7 @@ def test_a_run_grows_where_the_restart_pays(
 ) -> None:
     """Half the nodes: half of the rest is saved, and 3 times the restart's 200 s is asked for."""
     policy = RunPolicy(nodes=nodes, grow_gain=3.0)
-    assert is_step_growth_worthwhile(policy, have, could, remaining_s, 200.0) is worth
+    assert is_restart_on_more_nodes_worthwhile(policy, have, could, remaining_s, 200.0) is worth
 
 
 THREE = (RunAction.PROCESS, RunAction.STEP, RunAction.REQUEUE)
@@ -112,7 +120,7 @@ THREE = (RunAction.PROCESS, RunAction.STEP, RunAction.REQUEUE)
     ids=["all reached", "too few restarts", "the kind's bound", "same signature", "one rung"],
 )
 def test_rungs_that_are_never_reached_are_named(policy: RunPolicy, found: list[str]) -> None:
-    assert list_unreachable_ladder_actions(policy) == found
+    assert list_unreachable_escalation_actions(policy) == found
 
 
 def test_restarts_of_a_window_are_bounded_whatever_the_progress() -> None:

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from hpctl.jobs.decide import (
-    PastTrouble,
+    PastJobFailure,
     RestartResources,
-    decide_trouble_action,
-    list_troubles_since_progress,
+    decide_job_failure_action,
+    list_failures_since_last_progress,
 )
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.run_policy import (
@@ -20,9 +20,9 @@ from hpctl.vocabulary.run_policy import (
     RESTARTS,
     STOPS,
     UNPLANNED,
-    Backoff,
+    RestartBackoff,
     RunAction,
-    RunDecision,
+    RunActionDecision,
     RunPolicy,
     TroubleTreatment,
 )
@@ -57,7 +57,7 @@ policies = st.builds(
     RunPolicy, restarts=st.integers(0, 6), window_s=st.sampled_from((600.0, 3600.0, 86400.0)),
     without_progress=st.integers(0, 5), same_signature=st.integers(1, 4),
     most_excluded=st.integers(0, 3),
-    backoff=st.builds(Backoff, st.floats(0, 1e6), st.floats(1, 1e9), st.floats(0, 1e6)),
+    backoff=st.builds(RestartBackoff, st.floats(0, 1e6), st.floats(1, 1e9), st.floats(0, 1e6)),
     nodes=st.none() | st.tuples(st.integers(1, 3), st.integers(3, 6)),
     treatments=st.dictionaries(st.sampled_from(list(TroubleKind)), treatments, max_size=4),
 )  # fmt: skip
@@ -67,7 +67,7 @@ troubles = st.builds(
     st.text(max_size=300), st.sampled_from(("", "a", "b")), node=nodes, step=numbers,
     progress=numbers,
 )  # fmt: skip
-pasts = st.lists(st.builds(PastTrouble, troubles, st.sampled_from(list(RunAction))), max_size=12)
+pasts = st.lists(st.builds(PastJobFailure, troubles, st.sampled_from(list(RunAction))), max_size=12)
 
 
 @st.composite
@@ -82,7 +82,7 @@ def all_means(draw: st.DrawFn) -> RestartResources:
     )  # fmt: skip
 
 
-def room(means: RestartResources, answer: RunDecision) -> int:
+def room(means: RestartResources, answer: RunActionDecision) -> int:
     if means.names:
         return len(set(means.names) - set(answer.exclude))
     return means.nodes - len(answer.exclude)
@@ -91,8 +91,8 @@ def room(means: RestartResources, answer: RunDecision) -> int:
 @EXAMPLES
 @given(policies, pasts, troubles, all_means())
 def test_every_answer_is_possible_and_readable(policy, past, trouble, means):
-    answer = decide_trouble_action(policy, past, trouble, means, trouble.at)
-    assert answer == decide_trouble_action(policy, tuple(past), trouble, means, trouble.at)
+    answer = decide_job_failure_action(policy, past, trouble, means, trouble.at)
+    assert answer == decide_job_failure_action(policy, tuple(past), trouble, means, trouble.at)
     assert len(answer.why) <= 200
     assert answer.why.isprintable()
     assert (answer.action is RunAction.HOLD) == answer.why.startswith("hpctl: ") or trouble.why
@@ -116,7 +116,7 @@ def test_every_answer_is_possible_and_readable(policy, past, trouble, means):
 @EXAMPLES
 @given(policies, pasts, troubles, all_means())
 def test_no_restart_breaks_a_budget_and_final_is_final(policy, past, trouble, means):
-    answer = decide_trouble_action(policy, past, trouble, means, trouble.at)
+    answer = decide_job_failure_action(policy, past, trouble, means, trouble.at)
     if answer.action not in RESTARTS:
         return
     assert trouble.kind is not TroubleKind.FINAL
@@ -132,7 +132,7 @@ def test_no_restart_breaks_a_budget_and_final_is_final(policy, past, trouble, me
         and (trouble.at - p.trouble.at).total_seconds() < policy.window_s
     ]
     assert trouble.kind not in UNPLANNED or len(lately) < policy.restarts
-    fruitless = list_troubles_since_progress(policy, past, trouble)
+    fruitless = list_failures_since_last_progress(policy, past, trouble)
     assert sum(p.action in RESTARTS for p in fruitless) < policy.without_progress
     if policy.treatment(trouble.kind).hold_same:
         same = [
@@ -149,7 +149,7 @@ def test_no_restart_breaks_a_budget_and_final_is_final(policy, past, trouble, me
 def test_nodes_are_left_only_for_a_reason_and_never_all_of_them_on_suspicion(
     policy, past, trouble, means
 ):
-    answer = decide_trouble_action(policy, past, trouble, means, trouble.at)
+    answer = decide_job_failure_action(policy, past, trouble, means, trouble.at)
     named: dict[str, list[TroubleKind]] = {}
     for one in (*(p.trouble for p in past), trouble):
         if one.node is not None and policy.treatment(one.kind).exclude:
@@ -178,14 +178,14 @@ def test_a_run_that_gets_nowhere_is_stopped_whatever_befalls_it(
     kinds, where, gap_s, progress, process
 ):
     """By the defaults: at most `without_progress` restarts, then a stop, for every mixture."""
-    policy, past = RunPolicy(), list[PastTrouble]()
+    policy, past = RunPolicy(), list[PastJobFailure]()
     means = RestartResources(process, True, 6, 4, names=NAMES)
     restarts = 0
     for index, (kind, node) in enumerate(zip(kinds, where, strict=True)):
         at = START + timedelta(seconds=gap_s * index)
         trouble = Trouble(kind, at, "w", f"s{index}", node=node, progress=progress)
-        answer = decide_trouble_action(policy, past, trouble, means, at)
-        past.append(PastTrouble(trouble, answer.action))
+        answer = decide_job_failure_action(policy, past, trouble, means, at)
+        past.append(PastJobFailure(trouble, answer.action))
         restarts += answer.action in RESTARTS
         if answer.action in STOPS or kind is TroubleKind.FINAL:
             break
@@ -200,5 +200,5 @@ def test_a_run_that_gets_nowhere_is_stopped_whatever_befalls_it(
 @given(pasts, troubles, all_means(), st.sampled_from(NAMES))
 def test_a_node_that_is_proven_bad_is_left_whatever_it_costs(past, trouble, means, node):
     bad = replace(trouble, kind=TroubleKind.NODE, node=node)
-    answer = decide_trouble_action(RunPolicy(), past, bad, means, bad.at)
+    answer = decide_job_failure_action(RunPolicy(), past, bad, means, bad.at)
     assert answer.action not in RESTARTS or node in answer.exclude

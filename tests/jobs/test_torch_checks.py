@@ -6,7 +6,7 @@ import pytest
 
 from hpctl.jobs.crash import CALLS_DIFFER, NOT_COME, PEER_LOST, classify_crash
 from hpctl.jobs.torch_checks import find_mismatched_collective
-from hpctl.jobs.verdict import judge_run_failure
+from hpctl.jobs.verdict import build_run_failure_verdict
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.failure import FailureCause
 from hpctl.vocabulary.run_policy import RunPolicy
@@ -48,7 +48,7 @@ def test_the_rank_that_calls_another_collective_is_named(odd) -> None:
         differ(0, RIGHT, 1, odd), differ(2, RIGHT, 1, odd), differ(1, odd, 0, RIGHT)
     )  # fmt: skip
     assert (found.kind, found.rank, found.signature) == (TroubleKind.CRASH, 1, CALLS_DIFFER)
-    assert judge_run_failure(found, (), {}, RunPolicy(), AT).cause is FailureCause.PROGRAM
+    assert build_run_failure_verdict(found, (), {}, RunPolicy(), AT).cause is FailureCause.PROGRAM
 
 
 def test_the_devices_of_the_ranks_are_no_difference() -> None:

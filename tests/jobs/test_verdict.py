@@ -6,9 +6,9 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.jobs.crash import NO_GPU, NOT_COME, WORKER_DIED
-from hpctl.jobs.decide import PastTrouble
-from hpctl.jobs.verdict import judge_run_failure
-from hpctl.vocabulary.failure import Confidence, FailureCause, FailureVerdict
+from hpctl.jobs.decide import PastJobFailure
+from hpctl.jobs.verdict import build_run_failure_verdict
+from hpctl.vocabulary.failure import FailureCause, FailureVerdict, VerdictConfidence
 from hpctl.vocabulary.identity import RuleId
 from hpctl.vocabulary.run_policy import RunAction, RunPolicy
 from hpctl.vocabulary.trouble import HangPlace, Trouble, TroubleKind
@@ -23,8 +23,8 @@ def trouble(kind: TroubleKind, why: str = "it failed", **more: Any) -> Trouble:
 
 
 def judge(now: Trouble, *before: Trouble, **more: Any) -> FailureVerdict:
-    past = [PastTrouble(one, RunAction.STEP) for one in before]
-    return judge_run_failure(now, past, more.pop("nodes", {}), POLICY, T0, **more)
+    past = [PastJobFailure(one, RunAction.STEP) for one in before]
+    return build_run_failure_verdict(now, past, more.pop("nodes", {}), POLICY, T0, **more)
 
 
 OWN_BUG = trouble(
@@ -41,16 +41,16 @@ OWN_BUG = trouble(
 @pytest.mark.parametrize(
     ("kind", "cause", "confidence"),
     [
-        (TroubleKind.NODE, FailureCause.NODE, Confidence.HIGH),
-        (TroubleKind.GPU_MEMORY, FailureCause.MEMORY, Confidence.HIGH),
-        (TroubleKind.HOST_MEMORY, FailureCause.MEMORY, Confidence.HIGH),
-        (TroubleKind.DISK_FULL, FailureCause.STORAGE, Confidence.HIGH),
-        (TroubleKind.STORAGE, FailureCause.STORAGE, Confidence.HIGH),
-        (TroubleKind.PREEMPTED, FailureCause.PREEMPTION, Confidence.HIGH),
-        (TroubleKind.TIME_LIMIT, FailureCause.PREEMPTION, Confidence.HIGH),
-        (TroubleKind.NETWORK, FailureCause.LINK, Confidence.LOW),
-        (TroubleKind.HANG, FailureCause.UNKNOWN, Confidence.LOW),
-        (TroubleKind.KILLED, FailureCause.UNKNOWN, Confidence.LOW),
+        (TroubleKind.NODE, FailureCause.NODE, VerdictConfidence.HIGH),
+        (TroubleKind.GPU_MEMORY, FailureCause.MEMORY, VerdictConfidence.HIGH),
+        (TroubleKind.HOST_MEMORY, FailureCause.MEMORY, VerdictConfidence.HIGH),
+        (TroubleKind.DISK_FULL, FailureCause.STORAGE, VerdictConfidence.HIGH),
+        (TroubleKind.STORAGE, FailureCause.STORAGE, VerdictConfidence.HIGH),
+        (TroubleKind.PREEMPTED, FailureCause.PREEMPTION, VerdictConfidence.HIGH),
+        (TroubleKind.TIME_LIMIT, FailureCause.PREEMPTION, VerdictConfidence.HIGH),
+        (TroubleKind.NETWORK, FailureCause.LINK, VerdictConfidence.LOW),
+        (TroubleKind.HANG, FailureCause.UNKNOWN, VerdictConfidence.LOW),
+        (TroubleKind.KILLED, FailureCause.UNKNOWN, VerdictConfidence.LOW),
     ],
 )
 def test_each_kind_of_trouble_has_its_component(kind, cause, confidence) -> None:
@@ -107,7 +107,7 @@ def test_an_error_of_the_device_names_the_device_or_the_kernel(
 @pytest.mark.parametrize(("fault", "cause"), [(FAULT, FailureCause.NODE), (EFA, FailureCause.LINK)])
 def test_a_faulty_node_of_the_job_explains_a_timeout(fault, cause) -> None:
     found = judge(trouble(TroubleKind.NETWORK), nodes={"n1": faulty("n1", fault)})
-    assert (found.cause, found.confidence, found.node) == (cause, Confidence.HIGH, "n1")
+    assert (found.cause, found.confidence, found.node) == (cause, VerdictConfidence.HIGH, "n1")
     assert found.reasons[0].startswith(f"node n1 is faulty ({fault.rule})")
 
 
@@ -115,9 +115,9 @@ def test_a_fault_on_another_node_than_the_failed_rank_s_is_less_sure() -> None:
     found = judge(
         trouble(TroubleKind.HANG, node="n2"), nodes={"n1": faulty("n1"), "n2": faulty("n2")}
     )
-    assert (found.node, found.confidence) == ("n2", Confidence.HIGH)
+    assert (found.node, found.confidence) == ("n2", VerdictConfidence.HIGH)
     found = judge(trouble(TroubleKind.HANG, node="n2"), nodes={"n1": faulty("n1")})
-    assert (found.node, found.confidence) == ("n1", Confidence.MEDIUM)
+    assert (found.node, found.confidence) == ("n1", VerdictConfidence.MEDIUM)
 
 
 def test_a_fault_that_began_long_after_the_end_explains_nothing() -> None:
@@ -140,8 +140,8 @@ def test_the_same_bug_on_another_node_is_the_program_and_is_not_retried() -> Non
         TroubleKind.CRASH, OWN_BUG.why, signature=OWN_BUG.signature, rank=3, node="n5", step=70
     )
     first, second = judge(OWN_BUG), judge(again, OWN_BUG)
-    assert (first.confidence, first.may_retry) == (Confidence.MEDIUM, True)
-    assert (second.cause, second.confidence) == (FailureCause.PROGRAM, Confidence.HIGH)
+    assert (first.confidence, first.may_retry) == (VerdictConfidence.MEDIUM, True)
+    assert (second.cause, second.confidence) == (FailureCause.PROGRAM, VerdictConfidence.HIGH)
     assert not second.may_retry
     assert "the same failure twice (step 70, rank 3)" in second.reasons
 
@@ -158,10 +158,10 @@ def test_the_same_exit_code_on_the_same_node_is_not_proven_to_be_the_program_s()
             at=at(seconds),
         )
 
-    assert judge(ended("n2", 0), ended("n2", -600)).confidence is Confidence.MEDIUM
-    assert judge(ended("n5", 0), ended("n2", -600)).confidence is Confidence.HIGH
+    assert judge(ended("n2", 0), ended("n2", -600)).confidence is VerdictConfidence.MEDIUM
+    assert judge(ended("n5", 0), ended("n2", -600)).confidence is VerdictConfidence.HIGH
     elsewhere = replace(ended("n2", -600), step=12)
-    assert judge(ended("n5", 0), elsewhere).confidence is Confidence.LOW
+    assert judge(ended("n5", 0), elsewhere).confidence is VerdictConfidence.LOW
 
 
 def test_an_error_of_a_device_that_follows_the_program_is_the_program_s() -> None:
@@ -171,11 +171,11 @@ def test_an_error_of_a_device_that_follows_the_program_is_the_program_s() -> Non
         )
 
     found = judge(missing("n5", 0), missing("n2", -600))
-    assert (found.cause, found.confidence) == (FailureCause.PROGRAM, Confidence.HIGH)
+    assert (found.cause, found.confidence) == (FailureCause.PROGRAM, VerdictConfidence.HIGH)
     assert not found.may_retry
     other = judge(missing("n5", 0), trouble(TroubleKind.HANG, signature=NOT_COME, rank=4, step=70))
     assert (other.cause, other.may_retry) == (FailureCause.PROGRAM, True)
-    assert other.confidence is Confidence.LOW
+    assert other.confidence is VerdictConfidence.LOW
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ def test_reasons_are_bounded_and_on_one_line() -> None:
 
 def test_a_data_loader_whose_worker_died_is_of_the_data() -> None:
     found = judge(trouble(TroubleKind.CRASH, signature=WORKER_DIED))
-    assert (found.cause, found.confidence) == (FailureCause.DATA, Confidence.MEDIUM)
+    assert (found.cause, found.confidence) == (FailureCause.DATA, VerdictConfidence.MEDIUM)
 
 
 def test_names_of_a_sharded_program_say_nothing_of_its_data() -> None:
@@ -245,7 +245,7 @@ def test_an_error_of_a_gpu_that_comes_again_on_another_node_is_the_program_s(sec
 def test_memory_that_runs_out_again_on_another_node_is_still_memory() -> None:
     first = trouble(TroubleKind.GPU_MEMORY, signature="out of memory", node="n1", at=at(-600))
     found = judge(replace(first, node="n2", at=T0), first)
-    assert (found.cause, found.confidence) == (FailureCause.MEMORY, Confidence.HIGH)
+    assert (found.cause, found.confidence) == (FailureCause.MEMORY, VerdictConfidence.HIGH)
 
 
 @pytest.mark.parametrize(

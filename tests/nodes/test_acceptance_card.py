@@ -10,9 +10,9 @@ import pytest
 
 from hpctl.nodes.acceptance import card as card_module
 from hpctl.nodes.acceptance import result
-from hpctl.nodes.acceptance.card import parse_gpu_card, read_gpu_card
+from hpctl.nodes.acceptance.card import parse_nvidia_smi_gpu_card, read_node_gpu_card
 from hpctl.nodes.acceptance.cards import FIGURES, GpuCard
-from hpctl.nodes.acceptance.result import AcceptanceResults
+from hpctl.nodes.acceptance.result import AcceptanceRunResults
 from tests.gpu.recordings import H200, read_text
 
 RECORDED = read_text("smi-idle.xml")
@@ -39,7 +39,7 @@ def machine(tmp_path, monkeypatch):
 
 
 def test_the_recorded_card_is_named_as_the_table_names_it() -> None:
-    found = parse_gpu_card(RECORDED)
+    found = parse_nvidia_smi_gpu_card(RECORDED)
     assert found == GpuCard("NVIDIA H200", 700.0, 700.0)
     assert not found.is_power_limited
     assert found.name in {row.card for row in FIGURES}
@@ -47,20 +47,20 @@ def test_the_recorded_card_is_named_as_the_table_names_it() -> None:
 
 def test_of_several_gpus_the_lowest_limit_counts() -> None:
     lowered = RECORDED.replace("<current_power_limit>700.00 W", "<current_power_limit>500.00 W")
-    found = parse_gpu_card(RECORDED + lowered + RECORDED)
+    found = parse_nvidia_smi_gpu_card(RECORDED + lowered + RECORDED)
     assert (found.name, found.power_limit_w, found.is_power_limited) == ("NVIDIA H200", 500.0, True)
     silent = RECORDED.replace("default_power_limit>700.00 W", "default_power_limit>N/A")
-    assert parse_gpu_card(RECORDED + silent) == GpuCard("NVIDIA H200", 700.0, 0.0)
+    assert parse_nvidia_smi_gpu_card(RECORDED + silent) == GpuCard("NVIDIA H200", 700.0, 0.0)
 
 
 def test_an_older_driver_tells_the_enforced_limit() -> None:
-    assert parse_gpu_card(OLDER) == GpuCard("NVIDIA A100-SXM4-40GB", 350.0, 400.0)
+    assert parse_nvidia_smi_gpu_card(OLDER) == GpuCard("NVIDIA A100-SXM4-40GB", 350.0, 400.0)
 
 
 def test_slices_and_several_kinds_of_gpus_have_a_name_of_their_own() -> None:
     cut = RECORDED.replace("<current_mig>Disabled", "<current_mig>Enabled")
-    assert parse_gpu_card(RECORDED + cut).name == "MIG of NVIDIA H200"
-    assert parse_gpu_card(RECORDED + OLDER).name == "NVIDIA A100-SXM4-40GB, NVIDIA H200"
+    assert parse_nvidia_smi_gpu_card(RECORDED + cut).name == "MIG of NVIDIA H200"
+    assert parse_nvidia_smi_gpu_card(RECORDED + OLDER).name == "NVIDIA A100-SXM4-40GB, NVIDIA H200"
 
 
 @pytest.mark.parametrize(
@@ -68,23 +68,23 @@ def test_slices_and_several_kinds_of_gpus_have_a_name_of_their_own() -> None:
     ["", "No devices were found", "<gpu id=", "<gpu id=<product_name>" + "x" * 9999, "\0" * 99],
 )
 def test_what_names_no_gpu_is_no_card(text: str) -> None:
-    assert parse_gpu_card(text) == GpuCard()
+    assert parse_nvidia_smi_gpu_card(text) == GpuCard()
 
 
 def test_whatever_is_printed_the_file_with_the_card_is_a_result() -> None:
     hostile = RECORDED.replace("NVIDIA H200", "\x1b[2J" + "x" * 999).replace(" 700.00 W", "9" * 30)
     for text in (hostile, hostile.replace(">700.00 W", f">{'9' * 5}.999 W")):
-        card = parse_gpu_card(text, "m" * card_module.MAX_NAME)
+        card = parse_nvidia_smi_gpu_card(text, "m" * card_module.MAX_NAME)
         assert card.name.startswith("\ufffd[2Jxxx")
         assert len(card.name) == card_module.MAX_NAME
-        results = AcceptanceResults("r-1", "quick", 1.0, 2.0, card=card)
+        results = AcceptanceRunResults("r-1", "quick", 1.0, 2.0, card=card)
         assert result.decode_results(result.encode_results(results)).card == card
 
 
 def test_the_card_of_this_node_is_what_nvidia_smi_prints(machine, tmp_path) -> None:
     machine(f"[ \"$*\" = '-q -x' ] && cat {H200 / 'smi-idle.xml'}")
     expected = GpuCard("NVIDIA H200", 700.0, 700.0, "p5en.48xlarge")
-    assert read_gpu_card(driver=tmp_path, root=tmp_path) == expected
+    assert read_node_gpu_card(driver=tmp_path, root=tmp_path) == expected
 
 
 @pytest.mark.parametrize("script", ["exit 9", "sleep 600", "yes"])
@@ -94,9 +94,9 @@ def test_an_nvidia_smi_that_fails_or_hangs_costs_the_card_alone(
     monkeypatch.setattr(card_module, "TIMEOUT_S", 0.5)
     machine(script)
     began = time.monotonic()
-    assert read_gpu_card(driver=tmp_path, root=tmp_path) == GpuCard(machine="p5en.48xlarge")
+    assert read_node_gpu_card(driver=tmp_path, root=tmp_path) == GpuCard(machine="p5en.48xlarge")
     assert time.monotonic() - began < 60
 
 
 def test_a_node_without_a_driver_has_no_card(tmp_path) -> None:
-    assert read_gpu_card(driver=tmp_path / "nvidiactl") == GpuCard()
+    assert read_node_gpu_card(driver=tmp_path / "nvidiactl") == GpuCard()

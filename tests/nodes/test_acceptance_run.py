@@ -10,7 +10,7 @@ import pytest
 
 from hpctl.nodes.acceptance import result, run
 from hpctl.nodes.acceptance.cards import GpuCard
-from hpctl.nodes.acceptance.result import AcceptanceResult, AcceptanceResults
+from hpctl.nodes.acceptance.result import AcceptanceRunResults, AcceptanceTestResult
 from hpctl.toolkit.errors import HpctlError
 from tests.process import ended
 from tests.waiting import PATIENCE_S, until
@@ -23,14 +23,17 @@ def row(script: str, **more: object) -> str:
     return json.dumps({"tests": [{**body, "command": ["sh", "-c", script], **more}]})
 
 
-def once(folder: Path, script: str, **more: object) -> AcceptanceResult:
+def once(folder: Path, script: str, **more: object) -> AcceptanceTestResult:
     (folder / "a.yaml").write_text(row(script, **more))
-    return run.run_test(run.load_known_tests(folder)["site.test"], 60.0, "n1")
+    return run.run_acceptance_test(run.load_acceptance_tests(folder)["site.test"], 60.0, "n1")
 
 
 def test_hpctls_own_rows_are_sound_and_quick_fits_in_90_seconds() -> None:
-    known = run.load_known_tests(Path("/nowhere"))
-    assert sum(test.timeout_s for test in run.choose_tests(known, "quick", [])) <= run.QUICK_S
+    known = run.load_acceptance_tests(Path("/nowhere"))
+    assert (
+        sum(test.timeout_s for test in run.choose_acceptance_tests(known, "quick", []))
+        <= run.QUICK_S
+    )
     assert {"quick", "full", "group"} == {level for t in known.values() for level in t.levels}
 
 
@@ -69,7 +72,7 @@ def test_figures_come_from_patterns_and_from_json(tmp_path: Path) -> None:
     figures = {"r_gbs": {"match": r"rate (\d+)", "scale": 1e-3, "of": "min"}}
     assert once(tmp_path, script, figures=figures).figures == {"a_gbs": 1.5, "r_gbs": 5.0}
     many = json.dumps({"figures": {f"f{n}": n for n in range(99)}})
-    assert len(result.parse_figures(many)) == result.MAX_FIGURES
+    assert len(result.parse_measured_figures(many)) == result.MAX_FIGURES
 
 
 @pytest.mark.parametrize(
@@ -92,14 +95,14 @@ def test_a_file_that_others_may_write_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(row("true"))
     (tmp_path / "a.yaml").chmod(0o666)
     with pytest.raises(HpctlError, match="can be written by others"):
-        run.load_known_tests(tmp_path)
+        run.load_acceptance_tests(tmp_path)
 
 
 def test_a_run_writes_one_file_and_ends_with_1_where_a_test_failed(
     tmp_path, capsys, monkeypatch
 ) -> None:
     card = GpuCard("NVIDIA H200", 700.0, 700.0, "p5en.48xlarge")
-    monkeypatch.setattr(run, "read_gpu_card", lambda: card)
+    monkeypatch.setattr(run, "read_node_gpu_card", lambda: card)
     site, spool = tmp_path / "tests.d", tmp_path / "spool"
     site.mkdir()
     spool.mkdir()
@@ -109,7 +112,7 @@ def test_a_run_writes_one_file_and_ends_with_1_where_a_test_failed(
     (path,) = (spool / run.FOLDER).iterdir()
     found = result.decode_results(path.read_bytes())
     assert (found.id, found.failed_results[0].remedy, found.card) == ("r-1", "reboot", card)
-    assert result.parse_result_line("site.test", capsys.readouterr().out) == found.results[0]
+    assert result.parse_test_result_line("site.test", capsys.readouterr().out) == found.results[0]
     assert run.main(["--test", "site.tset", "--tests", str(site)]) == 2
     assert "did you mean 'site.test'" in capsys.readouterr().err
     for n in range(run.MAX_WAITING):
@@ -123,7 +126,7 @@ def test_a_test_that_hangs_has_failed_where_its_whole_time_was_left(
     tmp_path, capsys, monkeypatch, level
 ) -> None:
     (tmp_path / "a.yaml").write_text(row("sleep 9", levels=[level], timeout_s=0.1))
-    monkeypatch.setattr(run, "choose_tests", lambda known, *_: [known["site.test"]])
+    monkeypatch.setattr(run, "choose_acceptance_tests", lambda known, *_: [known["site.test"]])
     assert run.main(["--level", level, "--tests", str(tmp_path)]) == 1
     assert ":Failed:none:was not done within 0.1 s" in capsys.readouterr().out
     monkeypatch.setattr(run, "QUICK_S", 1.05)
@@ -197,7 +200,7 @@ def test_a_file_that_holds_no_results_is_refused(raw: bytes) -> None:
 
 
 def test_results_survive_their_file_and_hold_nothing_a_terminal_obeys() -> None:
-    results = AcceptanceResults(
-        "x", "quick", 1.0, 2.0, (AcceptanceResult("a", "Failed", reason="\x1b[2J"),)
+    results = AcceptanceRunResults(
+        "x", "quick", 1.0, 2.0, (AcceptanceTestResult("a", "Failed", reason="\x1b[2J"),)
     )
     assert result.decode_results(result.encode_results(results)).results[0].reason == "\ufffd[2J"

@@ -9,7 +9,7 @@ import pytest
 
 from hpctl.faults.assess import assess_health
 from hpctl.faults.catalogue import build_fault_rules
-from hpctl.nodes.acceptance.result import KEPT, MAX_FILE, MAX_FILES, ResultInbox
+from hpctl.nodes.acceptance.result import KEPT, MAX_FILE, MAX_FILES, AcceptanceResultInbox
 from hpctl.vocabulary.assessment import NodeCondition
 from hpctl.vocabulary.identity import NodeGeneration
 from hpctl.vocabulary.model import DeviceVerdict, NodeHealth
@@ -25,8 +25,8 @@ def watch():
 
 
 @pytest.fixture
-def inbox(tmp_path: Path, watch) -> ResultInbox:
-    found = ResultInbox(tmp_path, watch.now)
+def inbox(tmp_path: Path, watch) -> AcceptanceResultInbox:
+    found = AcceptanceResultInbox(tmp_path, watch.now)
     found.prepare()
     return found
 
@@ -116,7 +116,8 @@ def test_no_other_users_file_is_believed(tmp_path, inbox, monkeypatch):
     assert target.exists()
     path = put(tmp_path, body("n-7-1"), "n-7-1")
     monkeypatch.setattr(
-        "hpctl.nodes.acceptance.result.list_trusted_uids", lambda: {path.stat().st_uid + 1}
+        "hpctl.nodes.acceptance.result.list_trusted_head_node_uids",
+        lambda: {path.stat().st_uid + 1},
     )
     inbox.look()
     assert inbox.findings() == ()

@@ -11,7 +11,7 @@ from hpctl.nodes.acceptance.limits import (
     FigureLimit,
     compute_figure_limits,
     find_slow_figures,
-    judge_test_results,
+    judge_test_results_by_limits,
     list_newest_measurements,
 )
 from hpctl.vocabulary.cloud_facts import InstanceGroup
@@ -134,8 +134,8 @@ def test_a_run_that_passed_and_is_slow_beside_the_fleet_has_failed() -> None:
     (limit,) = compute_figure_limits(list_newest_measurements(view))
     assert (limit.instance_type, limit.nodes, limit.median) == ("p5.48xlarge", 6, 700)
     kind, good, bad = view.instance_type("n1"), finding(TFLOPS % 690), finding(TFLOPS % 600)
-    assert judge_test_results((good,), kind, list_newest_measurements(view)) == (good,)
-    (failed,) = judge_test_results((bad,), kind, list_newest_measurements(view))
+    assert judge_test_results_by_limits((good,), kind, list_newest_measurements(view)) == (good,)
+    (failed,) = judge_test_results_by_limits((bad,), kind, list_newest_measurements(view))
     assert (failed.verdict, failed.code) == (DeviceVerdict.FAIL, "")
     assert failed.detail.startswith(
         "slow: gpu.speed bf16_tflops 600 is under 679: 86% of the median"

@@ -10,19 +10,25 @@ from hpctl.nodes.advance import advance_node_recovery
 from hpctl.vocabulary.assessment import Remedy, Urgency
 from hpctl.vocabulary.cloud_facts import Instance, InstanceStatus
 from hpctl.vocabulary.identity import BootId, InstanceId, NodeGeneration, RuleId
-from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery, NodeSignal
+from hpctl.vocabulary.node_recovery import NodeRecovery, NodeRecoveryPhase, NodeRecoverySignal
 from hpctl.vocabulary.outcome import Outcome
-from hpctl.vocabulary.policy import NodePolicy
-from hpctl.vocabulary.reason import format_own_reason
-from hpctl.vocabulary.recovery import PhaseMove, StartStep, StepKind, StepRecord, WaitUntil
+from hpctl.vocabulary.policy import NodeRecoveryPolicy
+from hpctl.vocabulary.reason import format_hpctl_node_reason
+from hpctl.vocabulary.recovery import (
+    RecoveryPhaseMove,
+    RecoveryStepRecord,
+    StepKind,
+    StepStartDecision,
+    WaitDecision,
+)
 from tests.fakes.values import OWN, at, does, generation, moves, opened, slurm_job, slurm_node
 
-ATTENDED = replace(OWN, attended=True, node=NodePolicy(doubt_window_s=20.0))
+ATTENDED = replace(OWN, attended=True, node=NodeRecoveryPolicy(doubt_window_s=20.0))
 BASE = replace(
     replay_events([opened()]).nodes[opened().recovery], ladder=(Remedy.REPLACE,), by="ana",
     urgency=Urgency.AFTER_JOBS,
 )  # fmt: skip
-OURS = slurm_node(1, flags=frozenset({"DRAIN"}), reason=format_own_reason(BASE.id, "by ana"))
+OURS = slurm_node(1, flags=frozenset({"DRAIN"}), reason=format_hpctl_node_reason(BASE.id, "by ana"))
 INSTANCE = Instance("i-n1", InstanceStatus.RUNNING, node=OURS.name)
 FACTS = NodeFacts(OURS, INSTANCE, provider_fresh=True, provider_present=True, heard=generation())
 STEPS = {
@@ -38,10 +44,10 @@ DOUBT = Outcome.ambiguous("InDoubt", "no reply")
 def vacated(*outcomes: Outcome | None, remedy: Remedy = Remedy.REPLACE) -> NodeRecovery:
     """The recovery of an empty node, with an order for each of these outcomes, seconds apart."""
     steps = tuple(
-        StepRecord(STEPS[remedy], number, "i-n1", at(number), outcome, at(number))
+        RecoveryStepRecord(STEPS[remedy], number, "i-n1", at(number), outcome, at(number))
         for number, outcome in enumerate(outcomes, 1)
     )
-    return replace(BASE, phase=NodePhase.VACATED, ladder=(remedy,), steps=steps)
+    return replace(BASE, phase=NodeRecoveryPhase.VACATED, ladder=(remedy,), steps=steps)
 
 
 def ask(rec: NodeRecovery, facts: NodeFacts = FACTS, seconds: float = 2, policy=ATTENDED):
@@ -58,60 +64,60 @@ def test_a_refusal_gives_the_node_back_and_ends_the_recovery():
     refused = vacated(DENIED)
     answer = does(ask(refused))
     assert (answer.kind, answer.target) == (StepKind.RETURN, "n1")
-    given = StepRecord(StepKind.RETURN, 1, "n1", at(2), Outcome.accepted(), at(2))
+    given = RecoveryStepRecord(StepKind.RETURN, 1, "n1", at(2), Outcome.accepted(), at(2))
     back = replace(refused, steps=(*refused.steps, given))
     move = moves(ask(back, replace(FACTS, slurm=slurm_node(1))))
-    assert move.signal is NodeSignal.WITHDRAWN
+    assert move.signal is NodeRecoverySignal.WITHDRAWN
     assert "AccessDeniedException" in move.why
 
 
 def test_a_dead_node_cannot_be_given_back_and_ends_the_order_all_the_same():
     dead = replace(OURS, state="DOWN", flags=frozenset({"DRAIN", "NOT_RESPONDING"}))
     move = moves(ask(vacated(DENIED), replace(FACTS, slurm=dead)))
-    assert move.signal is NodeSignal.WITHDRAWN
+    assert move.signal is NodeRecoverySignal.WITHDRAWN
     assert "it stays drained" in move.why
 
 
 def test_the_daemon_hands_a_refusal_to_a_person_with_the_node_closed():
-    assert moves(ask(vacated(DENIED), policy=OWN)).signal is NodeSignal.NEEDS_HUMAN
+    assert moves(ask(vacated(DENIED), policy=OWN)).signal is NodeRecoverySignal.NEEDS_HUMAN
 
 
 def test_a_node_on_which_another_operation_works_stays_closed():
-    assert moves(ask(vacated(IN_USE))).signal is NodeSignal.NEEDS_HUMAN
-    assert moves(ask(vacated(IN_USE), policy=OWN)).signal is NodeSignal.REMEDY_ACCEPTED
+    assert moves(ask(vacated(IN_USE))).signal is NodeRecoverySignal.NEEDS_HUMAN
+    assert moves(ask(vacated(IN_USE), policy=OWN)).signal is NodeRecoverySignal.REMEDY_ACCEPTED
 
 
 def test_in_use_after_doubt_is_the_order_that_was_in_doubt():
-    assert moves(ask(vacated(DOUBT, IN_USE))).signal is NodeSignal.REMEDY_ACCEPTED
+    assert moves(ask(vacated(DOUBT, IN_USE))).signal is NodeRecoverySignal.REMEDY_ACCEPTED
 
 
 def test_a_refusal_after_doubt_gives_no_node_back():
-    assert moves(ask(vacated(DOUBT, DENIED))).signal is NodeSignal.NEEDS_HUMAN
+    assert moves(ask(vacated(DOUBT, DENIED))).signal is NodeRecoverySignal.NEEDS_HUMAN
 
 
 @pytest.mark.parametrize("remedy", [Remedy.REPLACE, Remedy.DELETE])
 def test_an_order_in_doubt_is_sent_once_more_only(remedy):
-    assert isinstance(ask(vacated(DOUBT, remedy=remedy), seconds=20), WaitUntil)
+    assert isinstance(ask(vacated(DOUBT, remedy=remedy), seconds=20), WaitDecision)
     again = does(ask(vacated(DOUBT, remedy=remedy), seconds=22))
     assert again.attempt == 2
-    assert isinstance(ask(vacated(DOUBT, DOUBT, remedy=remedy), seconds=21), WaitUntil)
+    assert isinstance(ask(vacated(DOUBT, DOUBT, remedy=remedy), seconds=21), WaitDecision)
     move = moves(ask(vacated(DOUBT, DOUBT, remedy=remedy), seconds=23))
-    assert move.signal is NodeSignal.NEEDS_HUMAN
+    assert move.signal is NodeRecoverySignal.NEEDS_HUMAN
 
 
 @pytest.mark.parametrize("outcome", [DOUBT, None])
 def test_a_reboot_in_doubt_is_not_repeated(outcome):
     rec = vacated(outcome, remedy=Remedy.REBOOT)
-    assert isinstance(ask(rec, seconds=20), WaitUntil)
-    assert moves(ask(rec, seconds=22)).signal is NodeSignal.NEEDS_HUMAN
+    assert isinstance(ask(rec, seconds=20), WaitDecision)
+    assert moves(ask(rec, seconds=22)).signal is NodeRecoverySignal.NEEDS_HUMAN
 
 
 def test_another_boot_settles_the_doubt_about_a_reboot_and_takes_no_refusal_back():
     booted = replace(FACTS, heard=NodeGeneration(OURS.name, InstanceId("i-n1"), BootId("another")))
     move = moves(ask(vacated(DOUBT, remedy=Remedy.REBOOT), booted, seconds=90))
-    assert move.signal is NodeSignal.REMEDY_ACCEPTED
+    assert move.signal is NodeRecoverySignal.REMEDY_ACCEPTED
     refused = moves(ask(vacated(IN_USE, remedy=Remedy.REBOOT), booted))
-    assert refused.signal is NodeSignal.NEEDS_HUMAN
+    assert refused.signal is NodeRecoverySignal.NEEDS_HUMAN
 
 
 @pytest.mark.parametrize(
@@ -131,15 +137,22 @@ def test_another_boot_settles_the_doubt_about_a_reboot_and_takes_no_refusal_back
 def test_what_the_instance_shows_settles_the_doubt(remedy, status, shows):
     facts = replace(FACTS, instance=replace(INSTANCE, status=status))
     answer = ask(vacated(DOUBT, remedy=remedy), facts)
-    assert (isinstance(answer, PhaseMove) and answer.signal is NodeSignal.REMEDY_ACCEPTED) is shows
+    assert (
+        isinstance(answer, RecoveryPhaseMove)
+        and answer.signal is NodeRecoverySignal.REMEDY_ACCEPTED
+    ) is shows
 
 
 def test_a_deletion_ends_when_the_instance_is_no_longer_listed():
-    deleting = replace(vacated(Outcome.accepted(), remedy=Remedy.DELETE), phase=NodePhase.REMEDYING)
-    assert isinstance(ask(deleting), WaitUntil)
-    assert isinstance(ask(deleting, replace(FACTS, instance=None, provider_fresh=False)), WaitUntil)
+    deleting = replace(
+        vacated(Outcome.accepted(), remedy=Remedy.DELETE), phase=NodeRecoveryPhase.REMEDYING
+    )
+    assert isinstance(ask(deleting), WaitDecision)
+    assert isinstance(
+        ask(deleting, replace(FACTS, instance=None, provider_fresh=False)), WaitDecision
+    )
     move = moves(ask(deleting, replace(FACTS, instance=None)))
-    assert deleting.on(move.signal, at(3), move.why).phase is NodePhase.REMOVED
+    assert deleting.on(move.signal, at(3), move.why).phase is NodeRecoveryPhase.REMOVED
 
 
 def test_an_instance_that_no_list_has_is_deleted_by_an_order_all_the_same():
@@ -152,33 +165,35 @@ def test_a_node_that_was_replaced_was_not_deleted():
     other = replace(FACTS, instance=replace(INSTANCE, id="i-new"))
     ordered = vacated(Outcome.accepted(), remedy=Remedy.DELETE)
     doubtful = vacated(DOUBT, remedy=Remedy.DELETE)
-    for rec in (doubtful, replace(ordered, phase=NodePhase.REMEDYING)):
+    for rec in (doubtful, replace(ordered, phase=NodeRecoveryPhase.REMEDYING)):
         move = moves(ask(rec, other))
-        assert move.signal is NodeSignal.NEEDS_HUMAN
+        assert move.signal is NodeRecoverySignal.NEEDS_HUMAN
         assert "i-new" in move.why
 
 
-@pytest.mark.parametrize("phase", [NodePhase.OPEN, NodePhase.CORDONED, NodePhase.VACATED])
+@pytest.mark.parametrize(
+    "phase", [NodeRecoveryPhase.OPEN, NodeRecoveryPhase.CORDONED, NodeRecoveryPhase.VACATED]
+)
 def test_an_order_that_is_taken_back_gives_the_node_back(phase):
     facts = replace(FACTS, withdrawn="interrupted", running=(slurm_job(),))
     answer = ask(replace(BASE, phase=phase), facts)
-    if phase is NodePhase.OPEN:
-        assert moves(answer).signal is NodeSignal.WITHDRAWN
+    if phase is NodeRecoveryPhase.OPEN:
+        assert moves(answer).signal is NodeRecoverySignal.WITHDRAWN
     else:
         assert does(answer).kind is StepKind.RETURN
 
 
 def test_now_orders_first_and_sets_the_node_down_when_the_service_has_accepted():
-    now = replace(BASE, phase=NodePhase.CORDONED, urgency=Urgency.NOW)
+    now = replace(BASE, phase=NodeRecoveryPhase.CORDONED, urgency=Urgency.NOW)
     busy = replace(FACTS, running=(slurm_job(requeue=False),))
-    assert moves(ask(now, busy)).signal is NodeSignal.JOBS_GONE
+    assert moves(ask(now, busy)).signal is NodeRecoverySignal.JOBS_GONE
     accepted = replace(vacated(Outcome.accepted()), urgency=Urgency.NOW)
-    ordered = replace(accepted, phase=NodePhase.REMEDYING)
+    ordered = replace(accepted, phase=NodeRecoveryPhase.REMEDYING)
     assert does(ask(ordered, busy)).kind is StepKind.DOWN
     down = replace(busy, slurm=replace(OURS, state="DOWN"))
-    assert not isinstance(ask(ordered, down), StartStep)
+    assert not isinstance(ask(ordered, down), StepStartDecision)
     waits = replace(ordered, urgency=Urgency.AFTER_JOBS)
-    assert not isinstance(ask(waits, busy), StartStep)
+    assert not isinstance(ask(waits, busy), StepStartDecision)
 
 
 def test_a_node_that_is_deleted_at_once_is_set_down_though_its_instance_is_gone():
@@ -187,34 +202,36 @@ def test_a_node_that_is_deleted_at_once_is_set_down_though_its_instance_is_gone(
     gone = replace(FACTS, instance=None, running=(slurm_job(),))
     for outcome in (Outcome.accepted(), DOUBT):
         rec = replace(vacated(outcome, remedy=Remedy.DELETE), urgency=Urgency.NOW)
-        assert moves(ask(rec, gone)).signal is NodeSignal.REMEDY_ACCEPTED
-    deleting = replace(ordered, phase=NodePhase.REMEDYING)
+        assert moves(ask(rec, gone)).signal is NodeRecoverySignal.REMEDY_ACCEPTED
+    deleting = replace(ordered, phase=NodeRecoveryPhase.REMEDYING)
     assert does(ask(deleting, gone)).kind is StepKind.DOWN
     down = replace(gone, slurm=replace(OURS, state="DOWN"))
-    assert moves(ask(deleting, down)).signal is NodeSignal.INSTANCE_GONE
+    assert moves(ask(deleting, down)).signal is NodeRecoverySignal.INSTANCE_GONE
 
 
 @pytest.mark.parametrize("taken", [slurm_node(1), replace(OURS, reason="bob: bad cable")])
 def test_who_takes_the_node_over_before_the_order_has_it_and_after_it_is_waited_for(taken):
     facts = replace(FACTS, slurm=taken, running=(slurm_job(),))
-    for waiting in (replace(BASE, phase=NodePhase.CORDONED), vacated(DOUBT)):
-        assert moves(ask(waiting, facts)).signal is NodeSignal.OPERATOR_TOOK_OVER
-    ordered = replace(vacated(Outcome.accepted()), phase=NodePhase.REMEDYING, urgency=Urgency.NOW)
-    assert isinstance(ask(ordered, facts), WaitUntil)
+    for waiting in (replace(BASE, phase=NodeRecoveryPhase.CORDONED), vacated(DOUBT)):
+        assert moves(ask(waiting, facts)).signal is NodeRecoverySignal.OPERATOR_TOOK_OVER
+    ordered = replace(
+        vacated(Outcome.accepted()), phase=NodeRecoveryPhase.REMEDYING, urgency=Urgency.NOW
+    )
+    assert isinstance(ask(ordered, facts), WaitDecision)
     accepted = moves(ask(vacated(Outcome.accepted()), facts))
-    assert accepted.signal is NodeSignal.REMEDY_ACCEPTED
-    assert moves(ask(ordered, facts, policy=OWN)).signal is NodeSignal.OPERATOR_TOOK_OVER
+    assert accepted.signal is NodeRecoverySignal.REMEDY_ACCEPTED
+    assert moves(ask(ordered, facts, policy=OWN)).signal is NodeRecoverySignal.OPERATOR_TOOK_OVER
 
 
 def test_a_node_that_stays_down_rejoins_when_another_slurmd_has_registered():
     fresh = NodeGeneration(OURS.name, InstanceId("i-new"), BootId("b"))
-    rec = replace(vacated(Outcome.accepted()), phase=NodePhase.REJOINING, generation=fresh)
+    rec = replace(vacated(Outcome.accepted()), phase=NodeRecoveryPhase.REJOINING, generation=fresh)
     there = replace(FACTS, instance=replace(INSTANCE, id="i-new"), heard=fresh)
     old = replace(there, slurm=replace(OURS, state="DOWN", slurmd_start=at(-60)))
     new = replace(there, slurm=replace(OURS, state="DOWN", slurmd_start=at(60)))
-    assert isinstance(ask(rec, old, seconds=90), WaitUntil)
-    assert moves(ask(rec, new, seconds=90)).signal is NodeSignal.REJOINED
-    assert isinstance(ask(rec, new, seconds=90, policy=OWN), WaitUntil)
+    assert isinstance(ask(rec, old, seconds=90), WaitDecision)
+    assert moves(ask(rec, new, seconds=90)).signal is NodeRecoverySignal.REJOINED
+    assert isinstance(ask(rec, new, seconds=90, policy=OWN), WaitDecision)
 
 
 def test_no_fault_deletes_a_node():

@@ -17,7 +17,7 @@ from hpctl.nodes.acceptance.cards import (
     FIGURES,
     FLOOR_SHARE,
     GpuCard,
-    find_card_figure,
+    find_gpu_reference_figure,
 )
 from hpctl.nodes.acceptance.limits import (
     NO_FLOORS,
@@ -25,12 +25,16 @@ from hpctl.nodes.acceptance.limits import (
     Floors,
     compute_figure_limits,
     find_slow_figures,
-    judge_test_results,
+    judge_test_results_by_limits,
 )
-from hpctl.nodes.acceptance.result import AcceptanceResult, AcceptanceResults, make_result_findings
+from hpctl.nodes.acceptance.result import (
+    AcceptanceRunResults,
+    AcceptanceTestResult,
+    make_acceptance_result_findings,
+)
 from hpctl.vocabulary.cloud_facts import InstanceGroup
 from hpctl.vocabulary.model import TEST_SUMMARY, DeviceVerdict, Finding, NodeHealth
-from hpctl.vocabulary.node_recovery import NodeSignal
+from hpctl.vocabulary.node_recovery import NodeRecoverySignal
 from tests.fakes.engine import advance_all
 from tests.fakes.values import at, view_of
 from tests.gpu.recordings import read_json
@@ -38,7 +42,7 @@ from tests.nodes.test_acceptance import BOOTED, OPEN, TESTED
 
 RECORDED = read_json("acceptance.json")
 RUNS = [
-    msgspec.convert(result, AcceptanceResult)
+    msgspec.convert(result, AcceptanceTestResult)
     for run in RECORDED["runs"]
     for result in run["results"]
     if result["test"] == "gpu.speed"
@@ -49,10 +53,10 @@ H200 = GpuCard("NVIDIA H200", 700.0, 700.0, "Standard PC")
 
 def results_of(
     figures: dict[str, float], card: GpuCard = H200, test: str = "gpu.speed"
-) -> AcceptanceResults:
+) -> AcceptanceRunResults:
     """A run of the acceptance test with these figures, as its file holds it."""
-    result = AcceptanceResult(test, "Passed", figures=figures)
-    return AcceptanceResults(
+    result = AcceptanceTestResult(test, "Passed", figures=figures)
+    return AcceptanceRunResults(
         OPEN.id + "-1", "quick", at(2).timestamp(), at(3).timestamp(), (result,), card
     )
 
@@ -64,8 +68,8 @@ def judged(
     site: Floors = NO_FLOORS,
 ) -> Finding:
     """What a first node without any peers is told of them."""
-    found = judge_test_results(
-        make_result_findings(results_of(figures, card)), instance_type, (), site
+    found = judge_test_results_by_limits(
+        make_acceptance_result_findings(results_of(figures, card)), instance_type, (), site
     )
     return found[0]
 
@@ -83,7 +87,7 @@ def slower(figure: str, share: float) -> dict[str, float]:
 def test_a_card_a_tenth_slower_than_the_recording_fails_on_the_first_node(figure: str) -> None:
     found = judged(slower(figure, 0.10))
     assert found.verdict is DeviceVerdict.FAIL
-    known = find_card_figure("NVIDIA H200", figure, "")
+    known = find_gpu_reference_figure("NVIDIA H200", figure, "")
     assert known is not None
     for word in (
         f"gpu.speed {figure} {RUNS[0].figures[figure] * 0.9:.4g} is under the floor",
@@ -114,8 +118,11 @@ def test_the_recorded_runs_pass_and_so_does_what_lies_within_their_spread() -> N
 
 
 def test_the_first_node_of_a_cluster_fails_its_recovery_at_once() -> None:
-    for share, signal in ((0.10, NodeSignal.TEST_FAILED), (0.05, NodeSignal.TEST_PASSED)):
-        found = make_result_findings(results_of(slower("bf16_tflops", share)))
+    for share, signal in (
+        (0.10, NodeRecoverySignal.TEST_FAILED),
+        (0.05, NodeRecoverySignal.TEST_PASSED),
+    ):
+        found = make_acceptance_result_findings(results_of(slower("bf16_tflops", share)))
         mine = tuple(replace(f, device="n-1-1") for f in found)
         state = EngineState(nodes={OPEN.id: OPEN}, open_nodes={OPEN.node: OPEN.id})
         view = view_of(state=state, health={OPEN.node: NodeHealth(BOOTED, at(3), mine)})
@@ -160,10 +167,10 @@ def test_a_result_that_names_no_card_is_judged_by_its_instance_type() -> None:
     "evidence", ["{", "[]", '{"name": 7}', "[" * 9000, '{"name": "x"' + " " * 9]
 )
 def test_a_card_that_was_cut_short_is_none(evidence: str) -> None:
-    speed, closing = make_result_findings(results_of({"bf16_tflops": 100.0}))
+    speed, closing = make_acceptance_result_findings(results_of({"bf16_tflops": 100.0}))
     assert closing.check == TEST_SUMMARY
     told = (speed, replace(closing, evidence=evidence))
-    assert judge_test_results(told, "", ()) == told
+    assert judge_test_results_by_limits(told, "", ()) == told
 
 
 def test_a_lowered_power_limit_is_named_beside_a_figure_that_it_explains() -> None:
@@ -208,14 +215,14 @@ def test_a_site_sets_other_floors(site: Floors, fails: bool) -> None:
 def test_the_policy_hands_its_floors_to_the_judgment() -> None:
     floors = {"NVIDIA H200": {"bf16_tflops": 600.0}}
     policy = replace(TESTED, acceptance=replace(TESTED.acceptance, floors=floors))
-    found = make_result_findings(results_of(slower("bf16_tflops", 0.10)))
+    found = make_acceptance_result_findings(results_of(slower("bf16_tflops", 0.10)))
     mine = tuple(replace(f, device="n-1-1") for f in found)
     state = EngineState(nodes={OPEN.id: OPEN}, open_nodes={OPEN.node: OPEN.id})
     view = view_of(state=state, health={OPEN.node: NodeHealth(BOOTED, at(3), mine)})
     groups = {i.group: InstanceGroup(i.group, "ml.p5en.48xlarge") for i in view.instances.values()}
     view = replace(view, provider=replace(view.provider, groups=groups))
     (move,) = advance_all(view, policy, at(3)).moves
-    assert move.signal == NodeSignal.TEST_PASSED
+    assert move.signal == NodeRecoverySignal.TEST_PASSED
 
 
 def test_a_floor_may_be_of_any_test_and_of_a_figure_that_is_better_low() -> None:
@@ -274,7 +281,7 @@ def test_every_other_row_names_a_public_page_and_is_discounted() -> None:
 
 def test_the_share_of_a_published_figure_is_found_on_the_h200() -> None:
     for row in COMPARISONS:
-        own = find_card_figure("NVIDIA H200", row.figure, "")
+        own = find_gpu_reference_figure("NVIDIA H200", row.figure, "")
         assert own is not None
         assert own.kind == "measured"
         most = min(own.healthy / row.theirs * FLOOR_SHARE, 0.99)
@@ -292,7 +299,7 @@ def test_the_share_of_a_published_figure_is_found_on_the_h200() -> None:
 def test_every_card_of_ec2_has_floors_for_compute_and_memory() -> None:
     for family, card in CARDS.items():
         for figure in ("bf16_tflops", "hbm_gbs"):
-            assert find_card_figure(card, figure, f"{family}.48xlarge") is not None, (
+            assert find_gpu_reference_figure(card, figure, f"{family}.48xlarge") is not None, (
                 family,
                 figure,
             )

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hpctl.nodes.culprit import (
     CulpritSearchResult,
     Round,
-    compute_max_rounds,
-    make_group_results,
+    compute_max_test_rounds,
+    make_group_test_results,
     search_culprits,
 )
 from hpctl.vocabulary.identity import NodeName
@@ -37,7 +37,7 @@ def play(nodes, bad, rng, *, shows=2):
             if rng.random() < 0.01:  # another job's traffic, a test that dies or does not see it
                 value = rng.choice([None, 440.0, 300.0])
             figures[group] = value
-        done.append(make_group_results(figures))
+        done.append(make_group_test_results(figures))
     return asked
 
 
@@ -52,7 +52,7 @@ def test_one_of_32_is_named_in_at_most_seven_rounds(shows: int, right: float) ->
         hits += verdict.culprits == (bad,)
         wrong += bool(set(verdict.culprits) - {bad})
     print(f"right {hits}/{runs}, wrong {wrong}, rounds {sum(rounds) / runs:.1f}, {max(rounds)}")
-    assert max(rounds) <= compute_max_rounds(32) == 7
+    assert max(rounds) <= compute_max_test_rounds(32) == 7
     assert hits >= right * runs
     assert wrong <= 0.01 * runs
 
@@ -73,7 +73,7 @@ def test_of_two_nodes_a_healthy_partner_tells_which() -> None:
     while not isinstance(
         asked := search_culprits([a, b], done, [healthy, NODES[3]]), CulpritSearchResult
     ):
-        done.append(make_group_results({g: None if b in g else 1.0 for g in asked.groups}))
+        done.append(make_group_test_results({g: None if b in g else 1.0 for g in asked.groups}))
     assert (asked.culprits, asked.rounds) == ((b,), 2)
     with pytest.raises(ValueError, match="partners"):
         search_culprits([a], [])
@@ -87,5 +87,7 @@ def test_any_answers_end_within_the_rounds_and_every_node_is_in_one_group(size, 
     while not isinstance(asked := search_culprits(nodes, done), CulpritSearchResult):
         assert sorted(n for g in asked.groups for n in g) == sorted(nodes)
         assert asked == search_culprits(nodes, done)
-        done.append(make_group_results({g: rng.choice([None, 1.0, 2.0]) for g in asked.groups}))
-    assert len(done) <= compute_max_rounds(size)
+        done.append(
+            make_group_test_results({g: rng.choice([None, 1.0, 2.0]) for g in asked.groups})
+        )
+    assert len(done) <= compute_max_test_rounds(size)

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from hpctl.toolkit.errors import HpctlError
-from hpctl.vocabulary.reason import parse_reason_owner
+from hpctl.vocabulary.reason import parse_recovery_id_from_reason
 from tests.daemon.chaos import Chaos, cluster
 from tests.live import until
 
@@ -16,7 +16,8 @@ pytestmark = [pytest.mark.integration, pytest.mark.slurm, pytest.mark.nightly]
 
 def closed(live: Chaos, node: str) -> bool:
     return (
-        live.node(node).drained and parse_reason_owner(live.node(node).reason) == live.last(node).id
+        live.node(node).drained
+        and parse_recovery_id_from_reason(live.node(node).reason) == live.last(node).id
     )
 
 

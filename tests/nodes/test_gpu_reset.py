@@ -10,21 +10,21 @@ from msgspec.structs import replace
 
 from hpctl.detection.settings import AgentSettings
 from hpctl.engine.journal.state import replay_events
-from hpctl.engine.node_deadlines import find_node_deadline
+from hpctl.engine.node_deadlines import find_node_recovery_phase_deadline
 from hpctl.faults import health as faults_health
 from hpctl.faults.assess import assess_health
 from hpctl.faults.catalogue import build_fault_rules
 from hpctl.faults.health import merge_agent_report
 from hpctl.nodes.advance import advance_node_recovery
 from hpctl.nodes.agent_orders import AgentOrderHandler
-from hpctl.nodes.gpu_reset import FABRIC_MANAGER, GpuReset, GpuResetRunner, ResetRefusedError
+from hpctl.nodes.gpu_reset import FABRIC_MANAGER, GpuReset, GpuResetRefusedError, GpuResetRunner
 from hpctl.vocabulary import reset_order
 from hpctl.vocabulary.assessment import NodeCondition, Remedy
 from hpctl.vocabulary.model import AgentReport, DeviceVerdict, Finding
-from hpctl.vocabulary.node_recovery import NodePhase, NodeSignal
+from hpctl.vocabulary.node_recovery import NodeRecoveryPhase, NodeRecoverySignal
 from hpctl.vocabulary.outcome import Outcome
 from hpctl.vocabulary.policy import OperatingMode, RecoveryPolicy
-from hpctl.vocabulary.recovery import StepKind, StepRecord, WaitUntil
+from hpctl.vocabulary.recovery import RecoveryStepRecord, StepKind, WaitDecision
 from hpctl.wire import munge
 from tests.fakes import nvidia_smi
 from tests.fakes.nvidia_smi import DONE, GPUS, IN_USE, PEERS, UNSUPPORTED
@@ -66,7 +66,7 @@ def test_what_is_stopped_for_a_reset_is_started_again_however_it_ends(tmp_path):
     assert done == [*stopped, *off, "--gpu-reset --id=GPU-0", *on, *started]
     nvidia_smi.install(tmp_path, IN_USE, units="nvidia-dcgm.service")
     (tmp_path / "calls").unlink()
-    with pytest.raises(ResetRefusedError, match=r"53:00\.0: In use by another client") as no:
+    with pytest.raises(GpuResetRefusedError, match=r"53:00\.0: In use by another client") as no:
         run(tmp_path)
     assert no.value.code == faults_health.RESET_FAILED
     assert nvidia_smi.calls(tmp_path)[-1] == "start nvidia-dcgm.service"
@@ -100,19 +100,19 @@ def test_a_machine_on_which_one_gpu_cannot_be_reset_says_why(tmp_path, machine, 
     if code == faults_health.RESET_DONE:
         assert run(tmp_path)
         return
-    with pytest.raises(ResetRefusedError, match=why) as no:
+    with pytest.raises(GpuResetRefusedError, match=why) as no:
         run(tmp_path)
     assert no.value.code == code
     assert not any("--gpu-reset" in call for call in nvidia_smi.calls(tmp_path))
 
 
 def test_what_is_lost_unsupported_or_silent_is_not_reset(tmp_path):
-    with pytest.raises(ResetRefusedError, match="does not answer"):
+    with pytest.raises(GpuResetRefusedError, match="does not answer"):
         run(tmp_path)
     nvidia_smi.install(tmp_path, UNSUPPORTED)
-    with pytest.raises(ResetRefusedError, match="is not supported"):
+    with pytest.raises(GpuResetRefusedError, match="is not supported"):
         run(tmp_path)
-    with pytest.raises(ResetRefusedError, match=r"no GPU at 0000:99:00\.0"):
+    with pytest.raises(GpuResetRefusedError, match=r"no GPU at 0000:99:00\.0"):
         run(tmp_path, ("0000:99:00.0",))
 
 
@@ -126,7 +126,7 @@ def test_a_stray_process_is_ended_and_a_job_s_is_refused(tmp_path):
     group = process / "cgroup"
     group.write_text("0::/system.slice/slurmstepd.scope/job_7/step_0/user/task_0\n")
     with pytest.raises(
-        ResetRefusedError, match=r"job 7 runs on the node's GPUs: python3\[\d+\]"
+        GpuResetRefusedError, match=r"job 7 runs on the node's GPUs: python3\[\d+\]"
     ) as no:
         run(tmp_path)
     assert (no.value.code, stray.poll()) == (faults_health.RESET_REFUSED, None)
@@ -155,7 +155,7 @@ def test_a_job_s_process_is_known_without_control_groups(tmp_path):
     (folders[1] / "fd/3").symlink_to("/dev/nvidia1")
     try:
         with pytest.raises(
-            ResetRefusedError, match=r"job 7 runs on the node's GPUs: python3\[\d+\]"
+            GpuResetRefusedError, match=r"job 7 runs on the node's GPUs: python3\[\d+\]"
         ):
             run(tmp_path)
         assert rank.poll() is None
@@ -169,12 +169,12 @@ def test_an_order_is_obeyed_once_and_answered_by_a_finding(tmp_path, monkeypatch
     found: list[Finding] = []
     mine = generation()
     settings = AgentSettings((), mine.node, mine.instance, mine.boot, root=tmp_path)
-    word = reset_order.ResetOrder("n-1", mine, time.time() + 60, GPUS[:1])
+    word = reset_order.GpuResetOrder("n-1", mine, time.time() + 60, GPUS[:1])
     monkeypatch.setattr(munge, "decode_order_credential", lambda *_: word)
 
     def make_opener(earlier):
         begin = GpuResetRunner(settings, nothing, found.extend, earlier).begin
-        return AgentOrderHandler(settings, {reset_order.ResetOrder: begin})
+        return AgentOrderHandler(settings, {reset_order.GpuResetOrder: begin})
 
     opener = make_opener(())
     for credential in ("a", "a", "b"):
@@ -190,8 +190,10 @@ def test_an_order_is_obeyed_once_and_answered_by_a_finding(tmp_path, monkeypatch
     )
 
 
-RESETTING = replace(replay_events([opened(ladder=LADDER)]).nodes["n-1"], phase=NodePhase.VACATED)
-STEP = StepRecord(StepKind.RESET, 1, "n1", at(60), Outcome.accepted(), at(60))
+RESETTING = replace(
+    replay_events([opened(ladder=LADDER)]).nodes["n-1"], phase=NodeRecoveryPhase.VACATED
+)
+STEP = RecoveryStepRecord(StepKind.RESET, 1, "n1", at(60), Outcome.accepted(), at(60))
 NO_CLOUD = replace(FACTS, slurm=OURS, provider_present=False)
 
 
@@ -212,26 +214,26 @@ def said(code, seconds=70):
 def test_a_reset_is_ordered_once_for_the_boot_and_the_gpus_that_were_sick():
     facts = replace(NO_CLOUD, running=(slurm_job(7),))
     assert "job 7 runs" in advance_node_recovery(RESETTING, facts, OWN, at(61)).why
-    assert isinstance(advance_node_recovery(RESETTING, NO_CLOUD, OWN, at(59)), WaitUntil)
+    assert isinstance(advance_node_recovery(RESETTING, NO_CLOUD, OWN, at(59)), WaitDecision)
     lines = replace(RESETTING, findings=(replace(finding("48"), device="0000:3b:00.0"),))
     order = does(advance_node_recovery(lines, NO_CLOUD, OWN, at(60))).order
     until_s = at(60).timestamp() + faults_health.ORDER_S
-    assert order == reset_order.ResetOrder("n-1", generation(), until_s, ("0000:3b:00.0",))
+    assert order == reset_order.GpuResetOrder("n-1", generation(), until_s, ("0000:3b:00.0",))
     for outcome in (Outcome.accepted(), Outcome.ambiguous("in_doubt"), None):
         doubted = replace(RESETTING, steps=(replace(STEP, outcome=outcome),))
         assert (
             moves(advance_node_recovery(doubted, NO_CLOUD, OWN, at(61))).signal
-            is NodeSignal.REMEDY_ACCEPTED
+            is NodeRecoverySignal.REMEDY_ACCEPTED
         )
     booted = replace(NO_CLOUD, heard=generation(boot=2), instance=None)
     assert (
         moves(advance_node_recovery(RESETTING, booted, OWN, at(61))).signal
-        is NodeSignal.REMEDY_ACCEPTED
+        is NodeRecoverySignal.REMEDY_ACCEPTED
     )
     no = replace(STEP, outcome=Outcome.rejected("no_agents", "nobody"))
     refused = moves(advance_node_recovery(replace(RESETTING, steps=(no,)), NO_CLOUD, OWN, at(61)))
     assert (refused.signal, refused.why) == (
-        NodeSignal.RESET_IN_VAIN,
+        NodeRecoverySignal.RESET_IN_VAIN,
         "not ordered: no_agents nobody",
     )
     assist = moves(
@@ -244,24 +246,24 @@ def test_a_reset_is_ordered_once_for_the_boot_and_the_gpus_that_were_sick():
     "code", [faults_health.RESET_DONE, faults_health.RESET_FAILED, faults_health.RESET_REFUSED, ""]
 )
 def test_a_reset_is_verified_and_what_cannot_be_reset_climbs_to_reboot(code):
-    waiting = replace(RESETTING, phase=NodePhase.REMEDYING, steps=(STEP,), since=at(60))
-    due = find_node_deadline(waiting, OWN)
+    waiting = replace(RESETTING, phase=NodeRecoveryPhase.REMEDYING, steps=(STEP,), since=at(60))
+    due = find_node_recovery_phase_deadline(waiting, OWN)
     assert (due - at(60)).total_seconds() == OWN.node.reset_deadline_s
     facts = replace(FACTS, reset=said(code) if code else None)
     if not code:
-        assert isinstance(advance_node_recovery(waiting, facts, OWN, at(61)), WaitUntil)
+        assert isinstance(advance_node_recovery(waiting, facts, OWN, at(61)), WaitDecision)
     move = moves(advance_node_recovery(waiting, facts, OWN, at(61) if code else due))
     after = waiting.on(move.signal, at(71), move.why)
     if code == faults_health.RESET_DONE:
-        assert (after.phase, after.remedy) == (NodePhase.VERIFYING, Remedy.RESET_GPU)
+        assert (after.phase, after.remedy) == (NodeRecoveryPhase.VERIFYING, Remedy.RESET_GPU)
     else:
-        assert (after.phase, after.remedy) == (NodePhase.VACATED, Remedy.REBOOT)
+        assert (after.phase, after.remedy) == (NodeRecoveryPhase.VACATED, Remedy.REBOOT)
         assert does(advance_node_recovery(after, FACTS, OWN, at(72))).kind is StepKind.REBOOT
     assert not code or move.why.endswith("words")
 
 
 def test_a_mark_that_asks_for_replacement_skips_the_reboot():
-    assert RESETTING.on(NodeSignal.REPLACE_ASKED, at(1), "").remedy is Remedy.REPLACE
+    assert RESETTING.on(NodeRecoverySignal.REPLACE_ASKED, at(1), "").remedy is Remedy.REPLACE
 
 
 def test_a_reset_clears_what_its_gpus_said_before_and_nothing_else():
@@ -291,9 +293,9 @@ def test_a_reset_clears_what_its_gpus_said_before_and_nothing_else():
 
 
 def test_what_is_verified_after_a_reset_has_no_old_fault_left():
-    verifying = replace(RESETTING, phase=NodePhase.VERIFYING, steps=(STEP,), since=at(70))
+    verifying = replace(RESETTING, phase=NodeRecoveryPhase.VERIFYING, steps=(STEP,), since=at(70))
     facts = replace(FACTS, assessment=faulty(seconds=-10))
     assert (
         moves(advance_node_recovery(verifying, facts, OWN, at(101))).signal
-        is NodeSignal.FAULT_AGAIN
+        is NodeRecoverySignal.FAULT_AGAIN
     )

@@ -6,10 +6,16 @@ import pytest
 
 from hpctl.engine.journal.events import StepStarted
 from hpctl.engine.world import World
-from hpctl.nodes.order_watch import BEAT_S, EVERY_S, GONE_S, OrderWatch, OrderWatchDependencies
-from hpctl.toolkit.errors import Unavailable
+from hpctl.nodes.order_watch import (
+    BEAT_S,
+    EVERY_S,
+    GONE_S,
+    NodeOrderWatch,
+    NodeOrderWatchDependencies,
+)
+from hpctl.toolkit.errors import ServiceUnavailable
 from hpctl.vocabulary.identity import NodeName
-from hpctl.vocabulary.node_recovery import NodePhase
+from hpctl.vocabulary.node_recovery import NodeRecoveryPhase
 from hpctl.vocabulary.recovery import StepKind
 from tests.cli import worlds
 
@@ -20,14 +26,14 @@ EVENTS = worlds.healed()
 class Bed:
     """Worlds one after the other, the last one for good, on a clock that sleeping moves."""
 
-    def __init__(self, *seen: World | Unavailable) -> None:
+    def __init__(self, *seen: World | ServiceUnavailable) -> None:
         self._seen = [*seen]
         self.told: list[str] = []
         self.now = 0.0
 
     def read(self) -> World:
         one = self._seen.pop(0) if len(self._seen) > 1 else self._seen[0]
-        if isinstance(one, Unavailable):
+        if isinstance(one, ServiceUnavailable):
             raise one
         return one
 
@@ -35,9 +41,11 @@ class Bed:
         assert self.now < 10_000, "nothing ends the watch"
         self.now += seconds
 
-    def watch(self, *nodes: NodeName) -> OrderWatch:
-        ports = OrderWatchDependencies(self.read, self.told.append, lambda: self.now, self.sleep)
-        return OrderWatch(nodes or (NODE,), ports)
+    def watch(self, *nodes: NodeName) -> NodeOrderWatch:
+        ports = NodeOrderWatchDependencies(
+            self.read, self.told.append, lambda: self.now, self.sleep
+        )
+        return NodeOrderWatch(nodes or (NODE,), ports)
 
 
 def growing() -> Iterator[World]:
@@ -49,7 +57,7 @@ def growing() -> Iterator[World]:
 def test_each_line_is_reported_once_until_the_node_is_back() -> None:
     bed = Bed(*growing())
     (ended,) = bed.watch().follow()
-    assert (ended.node, ended.phase) == (NODE, NodePhase.RETURNED)
+    assert (ended.node, ended.phase) == (NODE, NodeRecoveryPhase.RETURNED)
     assert len(bed.told) == len(set(bed.told))
     assert all(NODE in line for line in bed.told)
     assert bed.told[0].startswith("2026-11-21T12:00:00Z ip-10-1-0-2: GPU has fallen off the bus")
@@ -81,17 +89,17 @@ def test_what_is_awaited_is_printed_once_a_minute_where_nothing_happens() -> Non
 
 
 def test_a_daemon_that_comes_back_in_time_is_waited_for() -> None:
-    away = [Unavailable("the journal is locked", "")] * int(GONE_S / EVERY_S)
+    away = [ServiceUnavailable("the journal is locked", "")] * int(GONE_S / EVERY_S)
     bed = Bed(worlds.world(EVENTS[:4]), *away, worlds.world(EVENTS))
     assert bed.watch().follow()[0].ended
 
 
 @pytest.mark.parametrize(
-    "gone", [worlds.world(EVENTS[:4], daemon=None), Unavailable("the journal is locked", "")]
+    "gone", [worlds.world(EVENTS[:4], daemon=None), ServiceUnavailable("the journal is locked", "")]
 )
-def test_an_order_without_a_daemon_is_left_to_the_next(gone: World | Unavailable) -> None:
+def test_an_order_without_a_daemon_is_left_to_the_next(gone: World | ServiceUnavailable) -> None:
     bed = Bed(worlds.world(EVENTS[:4]), gone)
-    with pytest.raises(Unavailable, match="has not answered for 120 s"):
+    with pytest.raises(ServiceUnavailable, match="has not answered for 120 s"):
         bed.watch().follow()
     assert GONE_S < bed.now < GONE_S + 3 * EVERY_S
 
@@ -101,4 +109,4 @@ def test_every_node_is_waited_for() -> None:
     both = worlds.world(EVENTS[:4], worlds.troubled())
     bed = Bed(both, worlds.world(EVENTS, worlds.troubled()))
     ended = bed.watch(NODE, other).follow()
-    assert [rec.phase for rec in ended] == [NodePhase.RETURNED, NodePhase.ESCALATED]
+    assert [rec.phase for rec in ended] == [NodeRecoveryPhase.RETURNED, NodeRecoveryPhase.ESCALATED]

@@ -5,15 +5,15 @@ import json
 import pytest
 
 from hpctl.nodes.acceptance import preflight
-from hpctl.nodes.acceptance.result import AcceptanceResult, make_test_line
+from hpctl.nodes.acceptance.result import AcceptanceTestResult, make_test_result_json
 from hpctl.nodes.acceptance.run import (
-    format_bad_nodes,
-    run_tests_on_nodes,
-    select_forwarded_variables,
+    format_failed_node_reasons,
+    run_acceptance_tests_on_nodes,
+    select_forwarded_environment_variables,
 )
-from hpctl.slurm.run import CommandEnd, CommandResult
+from hpctl.slurm.run import CommandEndKind, CommandResult
 from hpctl.vocabulary.identity import NodeName
-from hpctl.wire.job_report_client import DaemonReply
+from hpctl.wire.job_report_client import JobReportReply
 
 NODES = tuple(NodeName(f"n{n}") for n in range(1, 9))
 
@@ -27,24 +27,24 @@ class Srun:
     def run(self, name, *args, **how):
         self.called.append((name, *args))
         return CommandResult(
-            (name,), CommandEnd.EXITED, 0 if self.ok else 1, self.out, "srun: error", 0.1
+            (name,), CommandEndKind.EXITED, 0 if self.ok else 1, self.out, "srun: error", 0.1
         )
 
 
-def passed(figure: float = 100.0) -> tuple[AcceptanceResult, ...]:
-    return (AcceptanceResult("gpu.speed", "Passed", figures={"bf16_tflops": figure}),)
+def passed(figure: float = 100.0) -> tuple[AcceptanceTestResult, ...]:
+    return (AcceptanceTestResult("gpu.speed", "Passed", figures={"bf16_tflops": figure}),)
 
 
 def test_a_node_is_bad_that_fails_is_silent_or_is_slow_beside_the_others() -> None:
     found = {node: passed(100 + n / 10) for n, node in enumerate(NODES)}
     found[NODES[2]] = (
         *passed(),
-        AcceptanceResult("disk", "Failed", "reboot", "slow"),
-        AcceptanceResult("x", "Failed"),
+        AcceptanceTestResult("disk", "Failed", "reboot", "slow"),
+        AcceptanceTestResult("x", "Failed"),
     )
     found[NODES[5]] = passed(88.0)
     del found[NODES[7]]
-    bad = preflight.find_bad_nodes(NODES, found)
+    bad = preflight.find_nodes_failing_preflight(NODES, found)
     assert (list(bad), bad[NODES[2]]) == ([NODES[2], NODES[5], NODES[7]], "disk: slow; x: failed")
     assert "88 is under" in bad[NODES[5]]
     assert "reported no test result" in bad[NODES[7]]
@@ -72,13 +72,17 @@ def test_where_no_test_can_run_or_no_requeue_is_to_be_had_the_job_goes_ahead(
     monkeypatch, capsys
 ) -> None:
     environ = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]"}
-    monkeypatch.setattr(preflight, "SlurmRunner", lambda: Srun(ok=False))
+    monkeypatch.setattr(preflight, "SlurmCommandRunner", lambda: Srun(ok=False))
     assert preflight.main("quick", environ) == "go"
     assert "no test could be run, going ahead: srun: error" in capsys.readouterr().err
-    bad = json.dumps(make_test_line("n1", AcceptanceResult("disk", "Failed")))
-    srun = Srun(bad, json.dumps(make_test_line("n2", AcceptanceResult("disk", "Passed"))), ok=False)
-    monkeypatch.setattr(preflight, "SlurmRunner", lambda: srun)
-    monkeypatch.setattr(preflight, "send_report", lambda *_, **__: DaemonReply(False))
+    bad = json.dumps(make_test_result_json("n1", AcceptanceTestResult("disk", "Failed")))
+    srun = Srun(
+        bad,
+        json.dumps(make_test_result_json("n2", AcceptanceTestResult("disk", "Passed"))),
+        ok=False,
+    )
+    monkeypatch.setattr(preflight, "SlurmCommandRunner", lambda: srun)
+    monkeypatch.setattr(preflight, "send_job_report", lambda *_, **__: JobReportReply(False))
     assert preflight.main("quick", environ) == "go"
     assert srun.called[-1] == ("scontrol", "requeue", "7")
     assert "it was not requeued: srun: error" in capsys.readouterr().err
@@ -86,14 +90,18 @@ def test_where_no_test_can_run_or_no_requeue_is_to_be_had_the_job_goes_ahead(
 
 def test_what_a_step_prints_is_believed_only_about_its_nodes_and_bounded() -> None:
     lines = [
-        "noise", '{"host": 1}', '{"host"' * 9,
-        json.dumps(make_test_line("n9", AcceptanceResult("disk", "Failed"))),
-        json.dumps(make_test_line("n1", AcceptanceResult("disk", "Failed", reason="\x1b[2J"))),
-    ]  # fmt: skip
-    found, said = run_tests_on_nodes(Srun(*lines), NODES[:2], "quick", 1.0)
-    assert found == {"n1": (AcceptanceResult("disk", "Failed", reason="\ufffd[2J"),)}
-    assert (said, select_forwarded_variables({"HPCTL_A": "1", "SLURM_X": "2"})) == (
+        "noise",
+        '{"host": 1}',
+        '{"host"' * 9,
+        json.dumps(make_test_result_json("n9", AcceptanceTestResult("disk", "Failed"))),
+        json.dumps(
+            make_test_result_json("n1", AcceptanceTestResult("disk", "Failed", reason="\x1b[2J"))
+        ),
+    ]
+    found, said = run_acceptance_tests_on_nodes(Srun(*lines), NODES[:2], "quick", 1.0)
+    assert found == {"n1": (AcceptanceTestResult("disk", "Failed", reason="\ufffd[2J"),)}
+    assert (said, select_forwarded_environment_variables({"HPCTL_A": "1", "SLURM_X": "2"})) == (
         "",
         {"HPCTL_A": "1"},
     )
-    assert format_bad_nodes(dict.fromkeys(NODES, "w")).endswith(", 4 more")
+    assert format_failed_node_reasons(dict.fromkeys(NODES, "w")).endswith(", 4 more")

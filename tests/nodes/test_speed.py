@@ -32,11 +32,11 @@ def test_the_processors_of_a_gpus_numa_node_are_sysfss(tmp_path, text, cpus) -> 
     device.mkdir()
     if text is not None:
         (device / "local_cpulist").write_text(text)
-    assert speed.list_numa_cpus(a_torch([], **ADDRESS), 0, str(tmp_path)) == cpus
+    assert speed.list_gpu_numa_cpus(a_torch([], **ADDRESS), 0, str(tmp_path)) == cpus
 
 
 def test_a_torch_that_does_not_say_where_its_gpu_is_binds_nothing(tmp_path) -> None:
-    assert speed.list_numa_cpus(a_torch([]), 0, str(tmp_path)) == set()
+    assert speed.list_gpu_numa_cpus(a_torch([]), 0, str(tmp_path)) == set()
 
 
 def test_host_memory_is_taken_on_the_gpus_node_and_affinity_is_given_back(monkeypatch) -> None:
@@ -44,7 +44,7 @@ def test_host_memory_is_taken_on_the_gpus_node_and_affinity_is_given_back(monkey
     near = {min(usual)}
     for cpus, during in ((near, near), (set(), usual), ({max(usual) + 1}, usual)):
         seen: list[set[int]] = []
-        monkeypatch.setattr(speed, "list_numa_cpus", lambda *_, cpus=cpus: cpus)
-        assert speed.allocate_host_memory(a_torch(seen), 0) == "memory"
+        monkeypatch.setattr(speed, "list_gpu_numa_cpus", lambda *_, cpus=cpus: cpus)
+        assert speed.allocate_pinned_host_memory(a_torch(seen), 0) == "memory"
         assert seen == [during]
         assert os.sched_getaffinity(0) == usual

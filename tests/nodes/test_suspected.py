@@ -6,20 +6,20 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.engine.journal.events import Event, JobRecoveryOpened, JobReported, SignalSeen
-from hpctl.engine.test_reservation import SUSPECTED, choose_test_level
+from hpctl.engine.test_reservation import SUSPECTED, choose_acceptance_test_level
 from hpctl.faults.catalogue import build_fault_rules
-from hpctl.jobs.suspicions import WINDOW_S, find_suspected_nodes
+from hpctl.jobs.suspicions import WINDOW_S, find_nodes_suspected_by_job_failures
 from hpctl.nodes.acceptance.suspected import AGAIN_S
 from hpctl.vocabulary.identity import JobAttempt, NodeName
 from hpctl.vocabulary.job_recovery import JobReport
 from hpctl.vocabulary.model import NodeHealth
-from hpctl.vocabulary.policy import AcceptancePolicy, OperatingMode
+from hpctl.vocabulary.policy import AcceptanceTestPolicy, OperatingMode
 from hpctl.vocabulary.run_policy import RunAction
 from hpctl.vocabulary.trouble import Trouble, TroubleKind
 from tests.fakes.engine import plan
 from tests.fakes.values import OWN, at, generation, opened, slurm_job, slurm_node, view_of
 
-TESTED = replace(OWN, acceptance=AcceptancePolicy(suspected="quick"))
+TESTED = replace(OWN, acceptance=AcceptanceTestPolicy(suspected="quick"))
 ECC = Trouble(
     TroubleKind.CUDA,
     at(-600),
@@ -48,7 +48,9 @@ TWO = [*FIRST, *SECOND]
 
 def list_suspected(log: Sequence[Event], **changes) -> list[str]:
     """Return the nodes that the failures of jobs point to."""
-    return [one.node for one in find_suspected_nodes(view_of(log=log, **changes), at(0))]
+    return [
+        one.node for one in find_nodes_suspected_by_job_failures(view_of(log=log, **changes), at(0))
+    ]
 
 
 def list_opened(log: Sequence[Event], policy=TESTED, **changes) -> list[str]:
@@ -67,9 +69,9 @@ def test_two_jobs_that_name_a_node_have_it_tested_with_their_words() -> None:
 
 def test_the_level_of_the_test_is_that_of_the_setting() -> None:
     state = view_of(log=[opened(rule=SUSPECTED.rule)]).state
-    full = replace(OWN, acceptance=AcceptancePolicy(suspected="full"))
-    assert choose_test_level(state.nodes["n-1"], full) == "full"
-    assert choose_test_level(state.nodes["n-1"], OWN) == ""
+    full = replace(OWN, acceptance=AcceptanceTestPolicy(suspected="full"))
+    assert choose_acceptance_test_level(state.nodes["n-1"], full) == "full"
+    assert choose_acceptance_test_level(state.nodes["n-1"], OWN) == ""
 
 
 @pytest.mark.parametrize(
@@ -77,7 +79,7 @@ def test_the_level_of_the_test_is_that_of_the_setting() -> None:
     [
         OWN,
         replace(TESTED, mode=OperatingMode.OBSERVE),
-        replace(OWN, acceptance=AcceptancePolicy(add="quick", software_update="quick")),
+        replace(OWN, acceptance=AcceptanceTestPolicy(add="quick", software_update="quick")),
     ],
 )
 def test_no_node_is_tested_where_the_setting_or_the_mode_does_not_ask_for_it(policy) -> None:
@@ -187,7 +189,7 @@ def test_one_node_is_tested_at_a_time_the_longest_suspected_first() -> None:
 
 def test_a_text_quotes_four_jobs_and_counts_the_rest() -> None:
     log = [event for job in range(1, 8) for event in fail_job(job)]
-    (found,) = find_suspected_nodes(view_of(log=log), at(0))
+    (found,) = find_nodes_suspected_by_job_failures(view_of(log=log), at(0))
     assert found.why.startswith("7 jobs failed on it: ")
     assert found.why.count("job ") == 4
     assert found.why.endswith("; 3 more")
@@ -196,6 +198,6 @@ def test_a_text_quotes_four_jobs_and_counts_the_rest() -> None:
 def test_the_text_is_bounded_whatever_the_jobs_print() -> None:
     long = replace(ECC, why=ECC.why + " and again" * 1000)
     log = [event for job in range(1, 8) for event in fail_job(job, long)]
-    (found,) = find_suspected_nodes(view_of(log=log), at(0))
+    (found,) = find_nodes_suspected_by_job_failures(view_of(log=log), at(0))
     assert "rank 3 on n1: uncorrectable ECC error and again" in found.why
     assert len(found.why) < 2000

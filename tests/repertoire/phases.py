@@ -5,8 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from hpctl.vocabulary.job_recovery import JobPhase
-from hpctl.vocabulary.node_recovery import NodePhase
+from hpctl.vocabulary.job_recovery import JobRecoveryPhase
+from hpctl.vocabulary.node_recovery import NodeRecoveryPhase
 from tests.daemon.chaos import Chaos
 
 AFTER_JOBS: Final = 63
@@ -50,7 +50,9 @@ REBOOTING: Final = Held(REBOOTED)
 REBOOTED_HEALTHY_LATE: Final = Held({**REBOOTED, "node": {"verify_healthy_s": 600.0}})
 
 
-def await_phase(read: Callable[[], str], phase: str, phases: type[NodePhase | JobPhase]) -> None:
+def await_phase(
+    read: Callable[[], str], phase: str, phases: type[NodeRecoveryPhase | JobRecoveryPhase]
+) -> None:
     """Return as soon as a recovery is in a phase, or beyond it."""
     order = [str(each) for each in phases]
     awaited = order[order.index(phase) :]

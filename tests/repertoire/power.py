@@ -94,7 +94,7 @@ def all_up(live: Chaos) -> bool:
     """Whether every node is in service with nothing on it, and runs."""
     nodes = live.scheduler.view().nodes.values()
     stopped = any(is_down(live, name) for name in live.sandbox.nodes)
-    return live.all_idle() and not stopped and not any(node.powering_up for node in nodes)
+    return live.all_idle() and not stopped and not any(node.is_powering_up for node in nodes)
 
 
 @contextmanager

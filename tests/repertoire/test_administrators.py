@@ -2,7 +2,7 @@
 
 import pytest
 
-from hpctl.vocabulary.reason import parse_reason_owner
+from hpctl.vocabulary.reason import parse_recovery_id_from_reason
 from tests.daemon.chaos import Chaos, cluster, stays
 from tests.live import until
 from tests.repertoire.stories import story
@@ -77,7 +77,7 @@ def test_a_reboot_of_an_administrator_is_left_alone(live: Chaos):
     until(lambda: live.node(node).drained, 60, "Slurm drains it")
     stays(lambda: live.running(job), 3, "the job goes on")
     assert live.of(node) == []
-    assert parse_reason_owner(live.node(node).reason) is None
+    assert parse_recovery_id_from_reason(live.node(node).reason) is None
     end(live, job)
     rebooting = live.sandbox.state_dir.parent / "rebooting"
     until(rebooting.exists, 90, "Slurm runs RebootProgram")

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from hpctl.vocabulary.identity import JobId, NodeName
-from hpctl.vocabulary.job_recovery import JobPhase
-from hpctl.vocabulary.node_test import NodeTest
+from hpctl.vocabulary.job_recovery import JobRecoveryPhase
+from hpctl.vocabulary.node_test import NodeTestJobSpec
 from hpctl.vocabulary.outcome import OutcomeKind
-from hpctl.vocabulary.reason import format_own_reason
-from hpctl.vocabulary.recovery import StepKind, find_last_step
+from hpctl.vocabulary.reason import format_hpctl_node_reason
+from hpctl.vocabulary.recovery import StepKind, find_last_step_attempt
 from tests.daemon.chaos import Chaos, cluster
 from tests.live import until
 from tests.repertoire.stories import story
@@ -20,7 +20,12 @@ from tests.repertoire.stories import story
 pytestmark = [pytest.mark.slurm, pytest.mark.integration, pytest.mark.nightly]
 HEADER = "#!/bin/sh\n#SBATCH --requeue\n#SBATCH --exclusive\n"
 PAGE = Path(__file__).parents[2] / "docs" / "written-into-slurm.md"
-PHASES = [JobPhase.HIT, JobPhase.STOPPING, JobPhase.RELEASED, JobPhase.STARTING]
+PHASES = [
+    JobRecoveryPhase.HIT,
+    JobRecoveryPhase.STOPPING,
+    JobRecoveryPhase.RELEASED,
+    JobRecoveryPhase.STARTING,
+]
 
 
 @pytest.fixture
@@ -36,9 +41,9 @@ def resume(live: Chaos, node: str) -> None:
     live.sandbox.run(["scontrol", "update", f"nodename={node}", "state=resume"])
 
 
-def kill_in(live: Chaos, job: int, phase: JobPhase) -> None:
+def kill_in(live: Chaos, job: int, phase: JobRecoveryPhase) -> None:
     """Kill the daemon as soon as the recovery of a job is in a phase, or beyond it."""
-    order = list(JobPhase)
+    order = list(JobRecoveryPhase)
 
     def reached() -> bool:
         mine = live.of_job(job)
@@ -50,7 +55,7 @@ def kill_in(live: Chaos, job: int, phase: JobPhase) -> None:
     live.sandbox.kill_daemon()
 
 
-def fail_whole_cluster(live: Chaos, phase: JobPhase) -> tuple[int, str]:
+def fail_whole_cluster(live: Chaos, phase: JobRecoveryPhase) -> tuple[int, str]:
     """Lose a node of a job that needs all nodes, and the daemon with it."""
     (victim,) = live.victims(1)
     job = live.start("sleep 600", "--nodes=3", header=HEADER)
@@ -68,7 +73,9 @@ def fail_whole_cluster(live: Chaos, phase: JobPhase) -> tuple[int, str]:
     explain="The job's recovery goes on where it was; the node's is canceled, because the admin"
     " took over.",
 )
-def test_the_job_runs_once_the_node_and_the_daemon_are_back(live: Chaos, phase: JobPhase) -> None:
+def test_the_job_runs_once_the_node_and_the_daemon_are_back(
+    live: Chaos, phase: JobRecoveryPhase
+) -> None:
     job, victim = fail_whole_cluster(live, phase)
     resume(live, victim)
     live.sandbox.start_daemon()
@@ -84,9 +91,11 @@ def test_the_job_runs_once_the_node_and_the_daemon_are_back(live: Chaos, phase: 
     slurm="The job starts without hpctl: it excludes none of the nodes that it needs.",
 )
 def test_the_job_runs_without_any_daemon(live: Chaos) -> None:
-    job, victim = fail_whole_cluster(live, JobPhase.STARTING)
+    job, victim = fail_whole_cluster(live, JobRecoveryPhase.STARTING)
     until(
-        lambda: find_last_step(live.of_job(job)[-1].steps, StepKind.START_NOW) is not None, 60, "x"
+        lambda: find_last_step_attempt(live.of_job(job)[-1].steps, StepKind.START_NOW) is not None,
+        60,
+        "x",
     )
     assert live.job(job).excluded == ()
     resume(live, victim)
@@ -108,7 +117,7 @@ def exclude_and_kill(live: Chaos) -> tuple[int, str, str]:
     live.sandbox.kill_daemon()
     seen = live.job(job)
     assert set(seen.excluded) == {victim, owners}
-    assert seen.excluded_by_hpctl == (victim,)
+    assert seen.nodes_excluded_by_hpctl == (victim,)
     resume(live, victim)
     return job, victim, owners
 
@@ -200,7 +209,7 @@ def test_the_page_lifts_everything_by_hand(live: Chaos) -> None:
     assert live.job(job).admin_comment == ""
     run, slurm = live.sandbox.run, live.scheduler
     node = next(n for n in live.sandbox.nodes if live.node(n).state == "IDLE")
-    reason = format_own_reason("n-12345678", "a test")
+    reason = format_hpctl_node_reason("n-12345678", "a test")
     for order in (slurm.drain, slurm.down):
         assert order({NodeName(node): reason})[node].kind is OutcomeKind.ACCEPTED
     lift(live, "DRAIN", NODE=node)
@@ -214,7 +223,7 @@ def test_the_page_lifts_everything_by_hand(live: Chaos) -> None:
         lift(live, row, NAME=name)
         assert name not in slurm.reservations()
     name = "hpctl-burn-in-1"
-    test = NodeTest(
+    test = NodeTestJobSpec(
         name=name, node=NodeName(node), partition="", command="sleep 60", limit_s=60, idle=True
     )
     assert slurm.test(test).kind is OutcomeKind.ACCEPTED

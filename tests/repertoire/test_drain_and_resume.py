@@ -6,7 +6,7 @@ from typing import Final
 
 import pytest
 
-from hpctl.vocabulary.node_recovery import NodePhase
+from hpctl.vocabulary.node_recovery import NodeRecoveryPhase
 from tests.daemon.chaos import Chaos, cluster, stays
 from tests.live import until
 from tests.repertoire.phases import (
@@ -26,16 +26,19 @@ from tests.repertoire.stories import story
 pytestmark = [pytest.mark.slurm, pytest.mark.integration, pytest.mark.nightly]
 HEADER = "#!/bin/sh\n#SBATCH --requeue\n#SBATCH --exclusive\n"
 OWN: Final = "firmware, ticket 17"
-BEFORE: Final = {NodePhase.CORDONED: PASSING, NodePhase.VACATED: REMEDY_LATE}
+BEFORE: Final = {NodeRecoveryPhase.CORDONED: PASSING, NodeRecoveryPhase.VACATED: REMEDY_LATE}
 """Phases before anything is done to the instance."""
 AFTER: Final = {
-    NodePhase.REMEDYING: REPLACE_STUCK,
-    NodePhase.REJOINING: HEALTHY_LATE,
-    NodePhase.VERIFYING: HEALTHY_LATE,
+    NodeRecoveryPhase.REMEDYING: REPLACE_STUCK,
+    NodeRecoveryPhase.REJOINING: HEALTHY_LATE,
+    NodeRecoveryPhase.VERIFYING: HEALTHY_LATE,
 }
 """Phases after the instance was ordered to be replaced."""
 PHASES: Final = {**BEFORE, **AFTER}
-REBOOT_PHASES: Final = {NodePhase.REMEDYING: REBOOTING, NodePhase.VERIFYING: REBOOTED_HEALTHY_LATE}
+REBOOT_PHASES: Final = {
+    NodeRecoveryPhase.REMEDYING: REBOOTING,
+    NodeRecoveryPhase.VERIFYING: REBOOTED_HEALTHY_LATE,
+}
 """Phases after the instance was ordered to be rebooted."""
 
 
@@ -57,15 +60,15 @@ def status(live: Chaos) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
-def treat(live: Chaos, phase: NodePhase) -> tuple[int, str, str]:
+def treat(live: Chaos, phase: NodeRecoveryPhase) -> tuple[int, str, str]:
     """Break the node of a job, and wait for the phase. Returns job, node and instance."""
     job = live.start("sleep 600", header=HEADER)
     (node,) = live.job(job).nodes
     instance = live.instance(node)
     PHASES[phase].begin(live)
-    waits = phase is NodePhase.CORDONED
+    waits = phase is NodeRecoveryPhase.CORDONED
     live.xid(node, code=AFTER_JOBS if waits else 79)
-    await_phase(lambda: live.phase(node), phase, NodePhase)
+    await_phase(lambda: live.phase(node), phase, NodeRecoveryPhase)
     return job, node, instance
 
 
@@ -76,9 +79,9 @@ def end(live: Chaos, job: int, node: str) -> None:
     until(lambda: live.all_idle() and status(live)[0] == 0, 60, "nothing is left to list")
 
 
-def runs_on(live: Chaos, job: int, phase: NodePhase) -> None:
+def runs_on(live: Chaos, job: int, phase: NodeRecoveryPhase) -> None:
     """Wait until a job runs: where it was if its node was to wait for it, else elsewhere."""
-    restarts = 0 if phase is NodePhase.CORDONED else 1
+    restarts = 0 if phase is NodeRecoveryPhase.CORDONED else 1
     until(lambda: live.running(job, restarts), 60, "the job runs")
     assert live.job(job).restarts == restarts
 
@@ -86,7 +89,7 @@ def runs_on(live: Chaos, job: int, phase: NodePhase) -> None:
 def is_let_go(live: Chaos, node: str, how: str) -> None:
     """Wait until hpctl has let a node go, and `explain` says why."""
     until(lambda: live.last(node).ended, 60, "hpctl lets go")
-    assert live.phase(node) == NodePhase.CANCELLED
+    assert live.phase(node) == NodeRecoveryPhase.CANCELLED
     assert how in live.explained(node)
 
 
@@ -124,7 +127,9 @@ def is_replaced(live: Chaos, node: str, instance: str) -> None:
     owner="The job runs on, or again by itself; `hpctl replace` or `hpctl undrain` ends the story"
     " of the node.",
 )
-def test_a_drain_before_the_remedy_takes_the_node_over(live: Chaos, phase: NodePhase) -> None:
+def test_a_drain_before_the_remedy_takes_the_node_over(
+    live: Chaos, phase: NodeRecoveryPhase
+) -> None:
     job, node, instance = treat(live, phase)
     act(live, node, "State=DRAIN", f"Reason={OWN}")
     is_let_go(live, node, f"another user or tool changed the Reason to '{OWN}'")
@@ -148,7 +153,7 @@ def test_a_drain_before_the_remedy_takes_the_node_over(live: Chaos, phase: NodeP
     " no problem.",
     owner="The job runs again by itself.",
 )
-def test_a_drain_after_the_order_takes_the_node_over(live: Chaos, phase: NodePhase) -> None:
+def test_a_drain_after_the_order_takes_the_node_over(live: Chaos, phase: NodeRecoveryPhase) -> None:
     job, node, instance = treat(live, phase)
     act(live, node, "State=DRAIN", f"Reason={OWN}")
     is_let_go(live, node, f"another user or tool changed the Reason to '{OWN}'")
@@ -176,7 +181,9 @@ def test_a_drain_after_the_order_takes_the_node_over(live: Chaos, phase: NodePha
     owner="The job runs on, or again by itself; `hpctl replace` or `hpctl undrain` ends the story"
     " of the node.",
 )
-def test_a_resume_before_the_remedy_takes_the_node_over(live: Chaos, phase: NodePhase) -> None:
+def test_a_resume_before_the_remedy_takes_the_node_over(
+    live: Chaos, phase: NodeRecoveryPhase
+) -> None:
     job, node, instance = treat(live, phase)
     act(live, node, "State=RESUME")
     is_let_go(live, node, "another user or tool resumed the node")
@@ -194,7 +201,9 @@ def test_a_resume_before_the_remedy_takes_the_node_over(live: Chaos, phase: Node
     explain="Somebody resumed the node; `status` is fine once the new instance is there.",
     owner="The job runs again by itself.",
 )
-def test_a_resume_after_the_order_takes_the_node_over(live: Chaos, phase: NodePhase) -> None:
+def test_a_resume_after_the_order_takes_the_node_over(
+    live: Chaos, phase: NodeRecoveryPhase
+) -> None:
     job, node, instance = treat(live, phase)
     act(live, node, "State=RESUME")
     is_let_go(live, node, "another user or tool resumed the node")
@@ -217,7 +226,7 @@ def test_a_resume_after_the_order_takes_the_node_over(live: Chaos, phase: NodePh
     owner="The job runs again by itself.",
 )
 def test_an_act_after_the_reboot_was_ordered_takes_the_node_over(
-    live: Chaos, phase: NodePhase, verb: str
+    live: Chaos, phase: NodeRecoveryPhase, verb: str
 ) -> None:
     job = live.start("sleep 600", header=HEADER)
     (node,) = live.job(job).nodes
@@ -225,7 +234,7 @@ def test_an_act_after_the_reboot_was_ordered_takes_the_node_over(
     ordered = live.accepted(instance, REBOOT)
     REBOOT_PHASES[phase].begin(live)
     live.xid(node)
-    await_phase(lambda: live.phase(node), phase, NodePhase)
+    await_phase(lambda: live.phase(node), phase, NodeRecoveryPhase)
     if verb == "drain":
         act(live, node, "State=DRAIN", f"Reason={OWN}")
         is_let_go(live, node, f"another user or tool changed the Reason to '{OWN}'")

@@ -5,7 +5,7 @@ A node in an administrator's reservation with the flag MAINT is the administrato
 
 import pytest
 
-from hpctl.vocabulary.reason import parse_reason_owner
+from hpctl.vocabulary.reason import parse_recovery_id_from_reason
 from tests.daemon.chaos import REPLACE, Chaos, cluster, stays
 from tests.live import until
 from tests.repertoire.stories import story
@@ -37,7 +37,9 @@ def release(live: Chaos, name: str) -> None:
 def untouched(live: Chaos, node: str) -> bool:
     """Whether hpctl has neither closed a node nor opened a recovery of it."""
     seen = live.node(node)
-    return seen.in_service and parse_reason_owner(seen.reason) is None and not live.of(node)
+    return (
+        seen.in_service and parse_recovery_id_from_reason(seen.reason) is None and not live.of(node)
+    )
 
 
 @story(
@@ -77,7 +79,7 @@ def test_a_recovery_waits_for_the_end_of_a_reservation_that_begins_meanwhile(liv
     live.xid(node)
     until(lambda: live.phase(node) == "vacated", 60, "it is drained")
     reserve(live, "cables", node)
-    until(lambda: live.last(node).in_maintenance, 60, "the recovery has seen the reservation")
+    until(lambda: live.last(node).is_in_maintenance, 60, "the recovery has seen the reservation")
     stays(lambda: not live.asked(instance, REPLACE), 8, "its instance is left alone")
     assert live.last(node).phase == "vacated"
     assert live.state().holds[node].gate == "maintenance"

@@ -82,7 +82,7 @@ def test_a_window_saves_and_moves_the_job_and_verifies_the_node(live: Chaos, tmp
     assert live.of_job(job)[-1].opened < held.start
     assert live.last(node).rule == MAINTENANCE_BEGINS
     until(lambda: phase(live, name) == "begun", 60, "the window begins")
-    until(lambda: live.last(node).in_maintenance, 60, "its recovery looks on")
+    until(lambda: live.last(node).is_in_maintenance, 60, "its recovery looks on")
     assert name in live.explained(node)
     assert name in live.hpctl("maintenance", "end", name)
     until(lambda: served_again(live, node), 60, "the node is verified and serves")
@@ -148,7 +148,7 @@ def test_a_window_deleted_or_changed_with_scontrol_is_followed(live: Chaos):
     live.sandbox.run(["scontrol", "update", f"ReservationName={name}", f"Nodes={other}"])
     until(lambda: window(live, name)["nodes"] == other, 60, "the change is followed")
     until(lambda: served_again(live, one), 60, "the node that left it is verified")
-    assert not live.of(other) or live.last(other).in_maintenance
+    assert not live.of(other) or live.last(other).is_in_maintenance
     live.sandbox.kill_daemon()
     live.sandbox.start_daemon()
     assert phase(live, name) == "begun"

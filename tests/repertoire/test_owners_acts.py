@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.vocabulary.job_recovery import JobPhase
+from hpctl.vocabulary.job_recovery import JobRecoveryPhase
 from tests.daemon.chaos import Chaos, cluster, stays
 from tests.live import until
 from tests.repertoire.stories import story
@@ -14,7 +14,13 @@ from tests.repertoire.stories import story
 pytestmark = [pytest.mark.slurm, pytest.mark.integration, pytest.mark.nightly]
 HEADER = "#!/bin/bash\n#SBATCH --requeue --exclusive\n"
 COMMENT = '--comment=hpctl:{"policy":{"restarts":2}}'
-PHASES = [JobPhase.HIT, JobPhase.STOPPING, JobPhase.RELEASED, JobPhase.STARTING, JobPhase.PROVING]
+PHASES = [
+    JobRecoveryPhase.HIT,
+    JobRecoveryPhase.STOPPING,
+    JobRecoveryPhase.RELEASED,
+    JobRecoveryPhase.STARTING,
+    JobRecoveryPhase.PROVING,
+]
 
 
 @pytest.fixture(scope="module")
@@ -58,9 +64,9 @@ def hit_whole_cluster(live: Chaos) -> tuple[int, str]:
     return job, victim
 
 
-def kill_in(live: Chaos, job: int, phase: JobPhase) -> None:
+def kill_in(live: Chaos, job: int, phase: JobRecoveryPhase) -> None:
     """Kill the daemon as soon as the recovery of a job is in a phase, or beyond it."""
-    order = list(JobPhase)
+    order = list(JobRecoveryPhase)
 
     def reached() -> bool:
         mine = live.of_job(job)
@@ -252,7 +258,7 @@ def test_a_task_that_its_owner_requeues(live: Chaos):
     slurm="The job is CANCELLED and stays so; its node is replaced and returns.",
     explain="The recovery of the job is canceled.",
 )
-def test_a_job_that_is_cancelled_stays_so(live: Chaos, phase: JobPhase):
+def test_a_job_that_is_cancelled_stays_so(live: Chaos, phase: JobRecoveryPhase):
     job = live.start("sleep 600", COMMENT, header=HEADER)
     victim = hit(live, job)
     kill_in(live, job, phase)

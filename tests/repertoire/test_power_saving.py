@@ -105,7 +105,7 @@ def test_a_fault_of_a_node_that_powers_up_is_treated_once_it_is_up(live: Chaos):
         live.sandbox.inject(node, "kill-slurmd")
         order_power_down(live, node)
         job = live.submit("sleep 600", f"--nodelist={node}", header=HEADER)
-        until(lambda: live.node(node).powering_up, 60, "Slurm starts it")
+        until(lambda: live.node(node).is_powering_up, 60, "Slurm starts it")
         live.xid(node)
         powers_up = "Slurm powers the node up; it is treated once it is up"
         until(lambda: powers_up in live.explained(node), 60, "the gate blocks it")
@@ -113,7 +113,7 @@ def test_a_fault_of_a_node_that_powers_up_is_treated_once_it_is_up(live: Chaos):
         assert live.job(job).restarts == 0
     # A fault that outlasts the boot is found again.
     live.sandbox.inject(node, "boot-node")
-    until(lambda: not live.node(node).powering_up, 60, "it registers")
+    until(lambda: not live.node(node).is_powering_up, 60, "it registers")
     # Not marked anew: the daemon may have opened the recovery in the moment of the registration.
     live.sandbox.inject(node, "xid", code=79)
     until(lambda: live.job(job).state == "PENDING", 60, "it is requeued")
@@ -156,7 +156,7 @@ def test_a_node_that_is_powered_down_while_it_is_verified_is_given_back(live: Ch
     power_down(live, node)
     live.returned(node, 60)
     assert live.node(node).in_service
-    assert live.node(node).powered_down
+    assert live.node(node).is_powered_down
     live.reconfigure(node={"verify_healthy_s": 0.5})
     power_up(live)
 

@@ -150,7 +150,7 @@ def test_a_job_that_slurm_holds_for_a_faulty_node_is_released(held: Chaos):
     fault(live, node)
     site_fails(live, node, fails=True)
     job = live.submit("sleep 600", header=HEADER)
-    until(lambda: live.job(job).launch_failed, 60, "Slurm holds it")
+    until(lambda: live.job(job).has_launch_failed, 60, "Slurm holds it")
     site_fails(live, node, fails=False)
     live.hpctl("unpause")
     until(lambda: live.running(job, 1), 60, "it is released, and runs elsewhere")
@@ -174,7 +174,7 @@ def test_a_job_that_an_administrator_holds_meanwhile_stays_held(held: Chaos):
     fault(live, node)
     site_fails(live, node, fails=True)
     job = live.submit("sleep 600", header=HEADER)
-    until(lambda: live.job(job).launch_failed, 60, "Slurm holds it")
+    until(lambda: live.job(job).has_launch_failed, 60, "Slurm holds it")
     site_fails(live, node, fails=False)
     live.sandbox.run(["scontrol", "hold", str(job)])
     live.hpctl("unpause")
@@ -198,7 +198,7 @@ def test_a_foreign_prolog_on_a_healthy_node_is_a_persons(held: Chaos):
     live.mark(node)
     site_fails(live, node, fails=True)
     job = live.submit("sleep 600", header=HEADER)
-    until(lambda: live.job(job).launch_failed, 60, "Slurm holds it")
+    until(lambda: live.job(job).has_launch_failed, 60, "Slurm holds it")
     until(lambda: f"job {job} is held back by the gate launch_failed" in problems(live), 60, "job")
     until(
         lambda: f"{node}: slurm prolog: a Prolog failed on the node" in problems(live), 20, "node"
@@ -207,7 +207,7 @@ def test_a_foreign_prolog_on_a_healthy_node_is_a_persons(held: Chaos):
     assert "slurmctld closed it ('Prolog error')" in live.explained(node)
     assert "scontrol release" in live.explained(str(job))
     time.sleep(3)
-    assert live.job(job).launch_failed
+    assert live.job(job).has_launch_failed
     assert live.of(node) == []
     site_fails(live, node, fails=False)
     live.sandbox.run(["scontrol", "update", f"nodename={node}", "state=resume"])

@@ -9,8 +9,8 @@ from statistics import median
 import pytest
 
 from hpctl.sandbox.rpcs import count_query_rpcs
-from hpctl.vocabulary.job_recovery import JobSignal
-from hpctl.vocabulary.recovery import StepKind, find_last_step
+from hpctl.vocabulary.job_recovery import JobRecoverySignal
+from hpctl.vocabulary.recovery import StepKind, find_last_step_attempt
 from tests.daemon.chaos import Chaos, cluster
 from tests.live import until
 from tests.repertoire.stories import story
@@ -45,10 +45,10 @@ def latencies_s(live: Chaos, job: int) -> tuple[float, float]:
     began = time.time()
     live.xid(node)
     until(lambda: len(live.of_job(job)) > restarts, 60, "the job is hit")
-    runs = JobSignal.RUNNING_SEEN
+    runs = JobRecoverySignal.RUNNING_SEEN
     until(lambda: any(m.signal == runs for m in live.of_job(job)[-1].trail), 120, "it runs again")
     again = next(m.at for m in live.of_job(job)[-1].trail if m.signal == runs)
-    drained = find_last_step(live.last(node).steps, StepKind.DRAIN)
+    drained = find_last_step_attempt(live.last(node).steps, StepKind.DRAIN)
     assert drained is not None
     assert drained.resolved is not None
     live.returned(node, 60)

@@ -11,7 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.faults.slurm_reasons import describe_operator_action, list_closed_node_fault_rows
+from hpctl.faults.slurm_reasons import (
+    describe_action_for_drained_node,
+    list_drained_node_fault_rows,
+)
 from tests.daemon.chaos import Chaos, cluster
 from tests.live import EAGER, until
 from tests.repertoire.stories import story
@@ -192,12 +195,12 @@ def test_a_node_with_unkillable_processes_is_rebooted(live: Chaos):
 def test_every_other_drain_of_slurms_is_listed_with_what_to_do(live: Chaos):
     (node,) = live.victims(1)
     live.mark(node)
-    for row in list_closed_node_fault_rows():
+    for row in list_drained_node_fault_rows():
         if row.treatment != "H":
             continue
         reason = f"reason={row.reason[0]}"
         live.sandbox.run(["scontrol", "update", f"nodename={node}", "state=drain", reason])
-        listed(live, node, row.code, describe_operator_action(live.node(node)))
+        listed(live, node, row.code, describe_action_for_drained_node(live.node(node)))
     resume(live, node)
 
 

@@ -11,8 +11,8 @@ import pytest
 from hpctl.engine.world_reader import read_world_once
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.assessment import NodeCondition
-from hpctl.vocabulary.job_recovery import JobPhase
-from hpctl.vocabulary.node_recovery import NodePhase
+from hpctl.vocabulary.job_recovery import JobRecoveryPhase
+from hpctl.vocabulary.node_recovery import NodeRecoveryPhase
 from tests.daemon.chaos import Chaos, cluster, stays
 from tests.live import until
 from tests.repertoire.accounting import restart_slurmctld
@@ -44,23 +44,23 @@ def live() -> Iterator[Chaos]:
 
 
 NODE_PHASES: Final = {
-    NodePhase.OPEN: PASSING,
-    NodePhase.VACATED: REMEDY_LATE,
-    NodePhase.REMEDYING: REPLACE_STUCK,
-    NodePhase.REJOINING: HEALTHY_LATE,
-    NodePhase.VERIFYING: HEALTHY_LATE,
+    NodeRecoveryPhase.OPEN: PASSING,
+    NodeRecoveryPhase.VACATED: REMEDY_LATE,
+    NodeRecoveryPhase.REMEDYING: REPLACE_STUCK,
+    NodeRecoveryPhase.REJOINING: HEALTHY_LATE,
+    NodeRecoveryPhase.VERIFYING: HEALTHY_LATE,
 }
 REBOOT_PHASES: Final = {
-    NodePhase.VACATED: REBOOT_LATE,
-    NodePhase.REMEDYING: REBOOTING,
-    NodePhase.VERIFYING: REBOOTED_HEALTHY_LATE,
+    NodeRecoveryPhase.VACATED: REBOOT_LATE,
+    NodeRecoveryPhase.REMEDYING: REBOOTING,
+    NodeRecoveryPhase.VERIFYING: REBOOTED_HEALTHY_LATE,
 }
 JOB_PHASES: Final = {
-    JobPhase.HIT: PASSING,
-    JobPhase.STOPPING: PASSING,
-    JobPhase.RELEASED: PASSING,
-    JobPhase.STARTING: REPLACE_STUCK,
-    JobPhase.PROVING: PROVED_LATE,
+    JobRecoveryPhase.HIT: PASSING,
+    JobRecoveryPhase.STOPPING: PASSING,
+    JobRecoveryPhase.RELEASED: PASSING,
+    JobRecoveryPhase.STARTING: REPLACE_STUCK,
+    JobRecoveryPhase.PROVING: PROVED_LATE,
 }
 
 
@@ -95,7 +95,7 @@ def job_phase(live: Chaos, job: int) -> str:
 
 def resumes_once(live: Chaos, job: int, victim: str) -> None:
     """Wait until a job runs again; one recovery of it was enough, and nothing of it is left."""
-    until(lambda: job_phase(live, job) == JobPhase.RESUMED, 60, "its recovery ends")
+    until(lambda: job_phase(live, job) == JobRecoveryPhase.RESUMED, 60, "its recovery ends")
     assert len(live.of_job(job)) == 1
     assert live.running(job)
     assert live.job(job).excluded in ((), (victim,))
@@ -122,13 +122,13 @@ def is_replaced_once(live: Chaos, node: str, instance: str) -> None:
     explain="One recovery of the node and one of the job, both complete.",
     owner="The job runs again by itself.",
 )
-def test_a_node_s_recovery_continues(live: Chaos, phase: NodePhase) -> None:
+def test_a_node_s_recovery_continues(live: Chaos, phase: NodeRecoveryPhase) -> None:
     job = start_saved(live)
     (victim,) = live.job(job).nodes
     instance = live.instance(victim)
     NODE_PHASES[phase].begin(live)
     live.xid(victim)
-    await_phase(lambda: live.phase(victim), phase, NodePhase)
+    await_phase(lambda: live.phase(victim), phase, NodeRecoveryPhase)
     crash(live)
     NODE_PHASES[phase].end(live)
     is_replaced_once(live, victim, instance)
@@ -145,14 +145,14 @@ def test_a_node_s_recovery_continues(live: Chaos, phase: NodePhase) -> None:
     explain="One recovery of the node and one of the job, both complete.",
     owner="The job runs again by itself.",
 )
-def test_a_reboot_continues(live: Chaos, phase: NodePhase) -> None:
+def test_a_reboot_continues(live: Chaos, phase: NodeRecoveryPhase) -> None:
     job = start_saved(live)
     (victim,) = live.job(job).nodes
     instance = live.instance(victim)
     ordered = live.accepted(instance, REBOOT)
     REBOOT_PHASES[phase].begin(live)
     live.xid(victim)
-    await_phase(lambda: live.phase(victim), phase, NodePhase)
+    await_phase(lambda: live.phase(victim), phase, NodeRecoveryPhase)
     crash(live)
     REBOOT_PHASES[phase].end(live)
     live.returned(victim)
@@ -176,7 +176,7 @@ def test_jobs_are_still_waited_for(live: Chaos) -> None:
     (victim,) = live.job(job).nodes
     instance = live.instance(victim)
     live.xid(victim, code=AFTER_JOBS)
-    until(lambda: live.phase(victim) == NodePhase.CORDONED, 60, "the job is waited for")
+    until(lambda: live.phase(victim) == NodeRecoveryPhase.CORDONED, 60, "the job is waited for")
     crash(live)
     until(lambda: live.node(victim).drained, 60, "slurmctld is back, and the node is drained")
     stays(lambda: live.node(victim).drained and live.running(job), 3, "the job runs on")
@@ -216,13 +216,13 @@ def test_a_fault_while_slurmctld_is_down(live: Chaos) -> None:
     explain="One recovery of the job, complete.",
     owner="The job runs again by itself.",
 )
-def test_a_job_s_recovery_continues(live: Chaos, phase: JobPhase) -> None:
+def test_a_job_s_recovery_continues(live: Chaos, phase: JobRecoveryPhase) -> None:
     job = start_saved(live, f"--nodes={NODES}")
     victim = live.job(job).nodes[0]
     instance = live.instance(victim)
     JOB_PHASES[phase].begin(live)
     live.xid(victim)
-    await_phase(lambda: job_phase(live, job), phase, JobPhase)
+    await_phase(lambda: job_phase(live, job), phase, JobRecoveryPhase)
     crash(live)
     JOB_PHASES[phase].end(live)
     is_replaced_once(live, victim, instance)

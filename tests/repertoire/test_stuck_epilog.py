@@ -5,7 +5,7 @@ One node keeps a whole job COMPLETING. It is named, and a restart waits for it o
 
 import pytest
 
-from hpctl.engine.completing import is_freed_by_node_down
+from hpctl.engine.completing import is_job_freed_by_node_down
 from tests.daemon.chaos import Chaos, cluster, stays
 from tests.live import until
 from tests.repertoire.stories import story
@@ -96,7 +96,7 @@ def test_a_requeued_job_names_the_healthy_node_that_it_waits_for(live: Chaos):
         named(live, job, healthy)
         live.returned(faulty)
         view = live.scheduler.view()
-        if is_freed_by_node_down(view.jobs[job], view):
+        if is_job_freed_by_node_down(view.jobs[job], view):
             until(lambda: live.running(job, 1), 60, "the job restarts")
         else:
             served = lambda: live.node(healthy).in_service  # noqa: E731

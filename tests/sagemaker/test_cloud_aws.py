@@ -1,4 +1,5 @@
-"""`ports.Aws` over real HTTP and boto3: each class of error, retries, orders in doubt, pages."""
+"""`ports.AwsClientFactory` over real HTTP and boto3: each class of error, retries, orders in doubt,
+pages."""
 
 import json
 import socket
@@ -11,11 +12,11 @@ import pytest
 from hpctl.sagemaker import aws as account
 from hpctl.sagemaker.aws import AwsAccount
 from hpctl.toolkit.errors import (
-    CallRefused,
     HpctlError,
     OrderOutcomeUnknown,
     ResourceNotFound,
-    Unavailable,
+    ServiceCallRefused,
+    ServiceUnavailable,
 )
 from tests.aws_wire import Answer, answering
 from tests.clusters.bed import SANDBOX_KEYS
@@ -100,17 +101,17 @@ def order(service):
     ("code", "kind", "hint"),
     [
         ("ResourceNotFound", ResourceNotFound, ""),
-        ("AccessDeniedException", CallRefused, "allow sagemaker:"),
-        ("ExpiredTokenException", CallRefused, "renew"),
-        ("InvalidSignatureException", CallRefused, "renew"),
-        ("SomethingNewException", CallRefused, ""),
+        ("AccessDeniedException", ServiceCallRefused, "allow sagemaker:"),
+        ("ExpiredTokenException", ServiceCallRefused, "renew"),
+        ("InvalidSignatureException", ServiceCallRefused, "renew"),
+        ("SomethingNewException", ServiceCallRefused, ""),
     ],
 )
 def test_a_refusal_has_the_services_code_and_is_not_asked_again(
     wire, sagemaker, call, code, kind, hint
 ):
     wire.replies = [no(code)]
-    with pytest.raises(CallRefused) as caught:
+    with pytest.raises(ServiceCallRefused) as caught:
         call(sagemaker)
     assert type(caught.value) is kind
     assert caught.value.code == code
@@ -129,7 +130,7 @@ def test_a_read_rides_out_what_passes(wire, sagemaker, reply):
 @pytest.mark.parametrize("reply", [no("ThrottlingException"), no("InternalFailure", 500), None])
 def test_a_read_that_gets_no_answer_says_so_after_its_attempts(wire, sagemaker, reply):
     wire.replies = [reply]
-    with pytest.raises(Unavailable, match="sagemaker:DescribeCluster"):
+    with pytest.raises(ServiceUnavailable, match="sagemaker:DescribeCluster"):
         read(sagemaker)
     assert len(wire.calls) == account.READ_ATTEMPTS
 
@@ -161,16 +162,16 @@ def test_where_no_server_listens_an_order_is_refused_and_a_read_unavailable(monk
     service = AwsAccount(region="us-west-2", endpoint_url=url, sleep=lambda _: None).service(
         "sagemaker"
     )
-    with pytest.raises(CallRefused, match="sagemaker:DeleteCluster") as caught:
+    with pytest.raises(ServiceCallRefused, match="sagemaker:DeleteCluster") as caught:
         order(service)
     assert "--endpoint-url" in caught.value.hint
-    with pytest.raises(Unavailable) as unread:
+    with pytest.raises(ServiceUnavailable) as unread:
         read(service)
     assert "no connection" in unread.value.hint
 
 
 def test_a_malformed_request_is_refused_before_it_is_sent(wire, sagemaker):
-    with pytest.raises(CallRefused, match="ClusterName"):
+    with pytest.raises(ServiceCallRefused, match="ClusterName"):
         sagemaker.read("describe_cluster")
     assert wire.calls == []
 
@@ -193,7 +194,7 @@ def test_no_credentials_no_region_and_no_profile_each_have_their_fix(wire, monke
     assert "--profile" in caught.value.hint
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     service = AwsAccount(region="us-west-2", endpoint_url=wire.url).service("sagemaker")
-    with pytest.raises(CallRefused) as refused:
+    with pytest.raises(ServiceCallRefused) as refused:
         read(service)
     assert "aws sso login" in refused.value.hint
     assert wire.calls == []

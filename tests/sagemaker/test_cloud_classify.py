@@ -10,7 +10,11 @@ from botocore.exceptions import (
     ReadTimeoutError,
 )
 
-from hpctl.sagemaker.classify import classify_batch_answer, classify_call_error, format_aws_error
+from hpctl.sagemaker.classify import (
+    classify_aws_call_error,
+    classify_batch_node_response,
+    format_aws_error,
+)
 from hpctl.sagemaker.no_provider import NoProvider
 from hpctl.vocabulary.outcome import Outcome, OutcomeKind
 
@@ -29,7 +33,7 @@ def test_every_id_of_a_batch_is_answered():
         "Successful": [A],
         "Failed": [{"NodeId": B, "ErrorCode": "InstanceIdInUse", "Message": "busy"}],
     }
-    assert classify_batch_answer([A, B, C], answer) == {
+    assert classify_batch_node_response([A, B, C], answer) == {
         A: Outcome.accepted(),
         B: Outcome.rejected("InstanceIdInUse", "busy", transient=True),
         C: Outcome.ambiguous("unanswered", "the id is in neither list"),
@@ -38,8 +42,8 @@ def test_every_id_of_a_batch_is_answered():
 
 def test_an_id_in_both_lists_is_ambiguous():
     answer = {"Successful": [A], "Failed": [{"NodeId": A, "ErrorCode": "InstanceIdNotFound"}]}
-    assert classify_batch_answer([A], answer)[A].kind is OutcomeKind.AMBIGUOUS
-    assert classify_batch_answer([A], {})[A].kind is OutcomeKind.AMBIGUOUS
+    assert classify_batch_node_response([A], answer)[A].kind is OutcomeKind.AMBIGUOUS
+    assert classify_batch_node_response([A], {})[A].kind is OutcomeKind.AMBIGUOUS
 
 
 @pytest.mark.parametrize(
@@ -57,7 +61,7 @@ def test_an_id_in_both_lists_is_ambiguous():
     ],
 )
 def test_whole_calls(error, kind, transient):
-    outcome = classify_call_error(error)
+    outcome = classify_aws_call_error(error)
     assert (outcome.kind, outcome.transient) == (kind, transient)
     assert outcome.code
 

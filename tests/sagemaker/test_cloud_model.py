@@ -2,10 +2,10 @@
 
 import pytest
 
-from hpctl.sagemaker.aws import SageMakerModel
+from hpctl.sagemaker.aws import SageMakerApiModel
 from tests.sagemaker.contract.beds import cluster
 
-MODEL = SageMakerModel()
+MODEL = SageMakerApiModel()
 
 
 def changed(**group):

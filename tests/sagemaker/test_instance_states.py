@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpctl.sagemaker.aws import _load_model
+from hpctl.sagemaker.aws import _load_sagemaker_api_model
 from hpctl.sagemaker.provider import parse_instances
 from hpctl.toolkit.bounds import make_printable
 from hpctl.vocabulary.cloud_facts import LEAVING, MOVED_BY_OTHERS, Instance, InstanceStatus
 
-MODEL_WORDS = _load_model().shape_for("ClusterInstanceStatus").metadata["enum"]
+MODEL_WORDS = _load_sagemaker_api_model().shape_for("ClusterInstanceStatus").metadata["enum"]
 IN_SERVICE = {"Running"}
 FAILED = {"Failure", "Failed"}
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from hpctl.sagemaker.provider import LONGEST, InstanceDetails
+from hpctl.sagemaker.provider import LONGEST, InstanceAddressResolver
 from hpctl.vocabulary.cloud_facts import Instance, InstanceStatus
 from tests.clusters.lifecycle.node import resources
 
@@ -54,7 +54,7 @@ def test_ten_thousand_addresses_are_there_at_once_without_a_call(tmp_path):
     groups = [{"Name": "h100", "InstanceType": "ml.p5.48xlarge", "Instances": instances}]
     path, api = write(tmp_path / "rc.json", resources(InstanceGroups=groups)), Api()
     assert path.stat().st_size < LONGEST // 10
-    details = InstanceDetails("demo", api, path)
+    details = InstanceAddressResolver("demo", api, path)
     began = time.perf_counter()
     done = details.complete(listed(*ids, "i-new"))
     print(f"{time.perf_counter() - began:.3f} s for {path.stat().st_size / 1e6:.1f} MB")
@@ -68,7 +68,7 @@ def test_ten_thousand_addresses_are_there_at_once_without_a_call(tmp_path):
 
 def test_a_file_that_is_rewritten_is_read_again(tmp_path):
     path, api = tmp_path / "rc.json", Api()
-    details = InstanceDetails("demo", api, path)
+    details = InstanceAddressResolver("demo", api, path)
     details.complete(listed(KEY))
     assert api.asked == [KEY], "there is no file yet"
     write(path, one(InstanceId="i-second", CustomerIpAddress="10.1.1.1"))
@@ -101,7 +101,7 @@ TWICE = [GOOD, {**GOOD, "CustomerIpAddress": "10.1.1.2"}]
 )
 def test_what_cannot_be_read_or_is_in_doubt_costs_one_call(tmp_path, content):
     api = Api()
-    (done,) = InstanceDetails("demo", api, write(tmp_path / "rc.json", content)).complete(
+    (done,) = InstanceAddressResolver("demo", api, write(tmp_path / "rc.json", content)).complete(
         listed(KEY)
     )
     assert (done.address, api.asked) == ("10.8.8.8", [KEY])
@@ -113,5 +113,5 @@ def test_neither_a_pipe_nor_a_file_without_end_is_read(tmp_path):
         file.truncate(LONGEST + 1)
     for name in ("pipe", "long"):
         api = Api()
-        InstanceDetails("demo", api, tmp_path / name).complete(listed(KEY))
+        InstanceAddressResolver("demo", api, tmp_path / name).complete(listed(KEY))
         assert api.asked == [KEY]

@@ -28,7 +28,8 @@ def test_what_the_model_does_not_name_is_no_answer():
     """A node given back to Slurm while the service deletes it would lose its job."""
     failed = {"NodeId": A, "Code": "InternalServerError", "Message": "?"}
     assert (
-        classify.classify_batch_answer([A], {"Failed": [failed]})[A].kind is OutcomeKind.AMBIGUOUS
+        classify.classify_batch_node_response([A], {"Failed": [failed]})[A].kind
+        is OutcomeKind.AMBIGUOUS
     )
     failed = {"InstanceGroupName": "w", "ErrorCode": "InternalServerError"}
     assert (

@@ -26,7 +26,7 @@ def until(api: Client, done: Callable[[], bool]) -> None:
 
 def created(api: Client, *groups: dict[str, Any]) -> None:
     api.emulator.create(cluster("demo", **({"InstanceGroups": list(groups)} if groups else {})))
-    api.emulator.wait_until_in_service("demo", 60)
+    api.emulator.wait_until_cluster_in_service("demo", 60)
 
 
 def update(api: Client, *groups: dict[str, Any], **more) -> dict[str, Any]:

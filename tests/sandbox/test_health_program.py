@@ -7,9 +7,9 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.sandbox.health_program import (
-    find_health_program,
+    find_health_check_script,
     install_health_check_program,
-    render_health_check_config,
+    render_health_check_slurm_conf_lines,
 )
 from hpctl.sandbox.packages import SandboxPrograms
 from hpctl.sandbox.slurmconf import render_slurm_conf
@@ -30,7 +30,7 @@ def spec(tmp_path) -> SandboxSpec:
 
 
 def run_program(spec: SandboxSpec, node: str) -> str:
-    program = find_health_program(spec)
+    program = find_health_check_script(spec)
     assert program is not None
     environment = {"SLURMD_NODENAME": node, "PATH": os.environ["PATH"]}
     done = run_text([str(program)], env=environment)
@@ -58,10 +58,14 @@ def test_slurm_conf_names_it_only_where_nothing_else_does(spec):
     own = replace(spec, health_check=False)
     other = replace(spec, slurm_conf="HealthCheckProgram=/bin/true\n")
     silent = replace(spec, agents=False)
-    assert [render_health_check_config(one) for one in (own, other, silent)] == ["", "", ""]
+    assert [render_health_check_slurm_conf_lines(one) for one in (own, other, silent)] == [
+        "",
+        "",
+        "",
+    ]
     program = f"{spec.state}/hpctl/slurm/health_check.sh"
     lines = f"HealthCheckProgram={program}\nHealthCheckInterval=60\n"
-    assert render_health_check_config(spec) == lines
+    assert render_health_check_slurm_conf_lines(spec) == lines
     conf = render_slurm_conf(spec, PROGRAMS, Path("/munge"), {})
     assert lines in conf
     assert "HealthCheck" not in render_slurm_conf(own, PROGRAMS, Path("/munge"), {})

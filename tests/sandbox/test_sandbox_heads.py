@@ -10,7 +10,7 @@ import pytest
 
 from hpctl.sandbox.api import Sandbox
 from hpctl.toolkit.errors import HpctlError
-from hpctl.vocabulary.node_recovery import NodePhase
+from hpctl.vocabulary.node_recovery import NodeRecoveryPhase
 from tests.conftest import SandboxFactory
 from tests.live import EAGER, FAST, Live, until
 
@@ -30,7 +30,7 @@ def test_the_standby_heals_what_breaks_without_a_leader(sandbox_factory: Sandbox
     until(lambda: live.running(job, 1), 60, "the job runs again")
     print(f"fault to running: {time.monotonic() - began:.2f} s")
     until(lambda: not live.state().open_nodes, 90, "the node is back")
-    assert [rec.phase for rec in live.node_recoveries()] == [NodePhase.RETURNED]
+    assert [rec.phase for rec in live.node_recoveries()] == [NodeRecoveryPhase.RETURNED]
     assert live.calls("BatchReplaceClusterNodes") == 1
 
 

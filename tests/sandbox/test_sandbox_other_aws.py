@@ -6,10 +6,10 @@ from botocore import UNSIGNED
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-from hpctl.sandbox.emulator.service import EmulatorExtensions, HyperPodEmulator
+from hpctl.sandbox.emulator.service import EmulatorSandboxOptions, HyperPodEmulator
 from hpctl.sandbox.machines import NullMachineBackend
 from hpctl.sandbox.other_aws import MotoServer
-from hpctl.sandbox.spec import SandboxSpec, find_free_ports
+from hpctl.sandbox.spec import SandboxSpec, find_free_sandbox_ports
 
 pytestmark = pytest.mark.slow
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 def aws(tmp_path_factory):
     state = tmp_path_factory.mktemp("sandbox")
     settings = SandboxSpec(
-        name="s", id="s-1", state=str(state), ports=find_free_ports(2), nodes=2, empty=True
+        name="s", id="s-1", state=str(state), ports=find_free_sandbox_ports(2), nodes=2, empty=True
     )
     one = MotoServer(settings)
     one.start()
@@ -46,7 +46,7 @@ def test_no_one_without_its_keys_puts_anything_into_its_buckets(aws: MotoServer)
 
 def test_the_emulated_api_takes_its_own_key_alone() -> None:
     emulator = HyperPodEmulator(
-        NullMachineBackend(), site=EmulatorExtensions(access_key="SANDBOXKEY")
+        NullMachineBackend(), site=EmulatorSandboxOptions(access_key="SANDBOXKEY")
     )
     emulator.start()
     make = boto3.client

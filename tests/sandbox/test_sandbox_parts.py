@@ -13,9 +13,9 @@ from click.testing import CliRunner
 from hpctl.detection.check import CheckedMachine, ExpectedHardware
 from hpctl.detection.checks import host_spot
 from hpctl.sandbox import command, hardware, slurmconf, spec, supervisor
-from hpctl.sandbox.faults import change_hardware_file
+from hpctl.sandbox.faults import write_or_remove_hardware_file
 from hpctl.sandbox.instances import InstanceMetadataService
-from hpctl.sandbox.logs import read_last_lines
+from hpctl.sandbox.logs import read_last_log_lines
 from hpctl.sandbox.packages import SandboxPrograms
 from hpctl.sandbox.proctree import list_zombie_children
 from hpctl.toolkit.compat import UTC
@@ -35,7 +35,7 @@ def test_down_says_how_a_shell_forgets_the_sandbox(tmp_path, monkeypatch, points
     config = str(tmp_path / "hpctl.yaml")
     exports = {"SLURM_CONF": "/s", "HPCTL_CONFIG": config, "PATH": "/bin"}
     one = SimpleNamespace(state_dir=tmp_path, exports=exports, down=lambda: None)
-    monkeypatch.setattr(command, "_find_sandbox", lambda name: one)
+    monkeypatch.setattr(command, "_open_sandbox", lambda name: one)
     monkeypatch.setenv("HPCTL_CONFIG", config if points else "/etc/hpctl/hpctl.yaml")
     shown = CliRunner().invoke(command.sandbox, ["down"]).output
     assert "is gone" in shown
@@ -48,16 +48,16 @@ def test_sandboxes_that_start_together_get_ports_of_their_own(monkeypatch):
     first = 12000 + 16 * (os.getpid() % 1000)
     monkeypatch.setattr(spec.random, "randrange", lambda start, stop: first)
     code = f"from hpctl.sandbox import spec; spec.random.randrange = lambda start, stop: {first};"
-    code += "print(spec.find_free_ports(4).slurmctld, flush=True); input()"
+    code += "print(spec.find_free_sandbox_ports(4).slurmctld, flush=True); input()"
     other = subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     with other:
         assert other.stdout.readline() == f"{first}\n"
         with pytest.raises(HpctlError, match="needs 10 consecutive free TCP ports"):
-            spec.find_free_ports(4)
+            spec.find_free_sandbox_ports(4)
         other.stdin.close()
-    assert spec.find_free_ports(4).slurmctld == first
+    assert spec.find_free_sandbox_ports(4).slurmctld == first
 
 
 def test_one_that_another_thread_collects_first_ends_nothing(monkeypatch):
@@ -92,11 +92,11 @@ def test_the_agents_check_hears_its_own_instances_notice(port):
             expected=ExpectedHardware(spot=True, metadata_url=imds.url(address))
         )
     imds.give_notice("127.0.1.2", datetime(2026, 1, 1, tzinfo=UTC))
-    assert host_spot.fetch_spot_notice(machines["127.0.1.1"]).action == ""
-    heard = host_spot.fetch_spot_notice(machines["127.0.1.2"])
+    assert host_spot.fetch_spot_interruption_notice(machines["127.0.1.1"]).action == ""
+    heard = host_spot.fetch_spot_interruption_notice(machines["127.0.1.2"])
     assert (heard.action, heard.at) == ("terminate", "2026-01-01T00:00:00Z")
     imds.serve("127.0.1.2")
-    assert host_spot.fetch_spot_notice(machines["127.0.1.2"]).action == "", (
+    assert host_spot.fetch_spot_interruption_notice(machines["127.0.1.2"]).action == "", (
         "a new instance has none"
     )
 
@@ -106,20 +106,20 @@ def test_a_file_is_changed_in_place_and_only_below_the_node(tmp_path):
     hardware.make_sysfs_tree(root, {"efa": 1})
     path = "/sys/class/infiniband/rdmap79s0/ports/1/state"
     held = (root / path[1:]).open()
-    change_hardware_file(root, path, "1: DOWN")
+    write_or_remove_hardware_file(root, path, "1: DOWN")
     assert held.read() == "1: DOWN\n"
     held.close()
-    change_hardware_file(root, path, remove=True)
+    write_or_remove_hardware_file(root, path, remove=True)
     assert not (root / path[1:]).exists()
-    change_hardware_file(root, "/sys/class/infiniband/rdmap79s0", remove=True)
+    write_or_remove_hardware_file(root, "/sys/class/infiniband/rdmap79s0", remove=True)
     assert not (root / "sys/class/infiniband/rdmap79s0").exists()
-    change_hardware_file(root, "/sys/class/nvme/nvme0/state", "live")
+    write_or_remove_hardware_file(root, "/sys/class/nvme/nvme0/state", "live")
     assert (root / "sys/class/nvme/nvme0/state").read_text() == "live\n"
     for outside in ("/../boot_id", "/sys/../../boot_id", "/", "/proc/.."):
         with pytest.raises(HpctlError, match="is outside the node's emulated hardware"):
-            change_hardware_file(root, outside, "x")
+            write_or_remove_hardware_file(root, outside, "x")
     with pytest.raises(HpctlError, match="No such file"):
-        change_hardware_file(root, "/sys/nothing", remove=True)
+        write_or_remove_hardware_file(root, "/sys/nothing", remove=True)
 
 
 @pytest.mark.parametrize(
@@ -145,12 +145,12 @@ def test_no_plugin_of_slurm_conf_needs_cgroups():
 
 def test_the_end_of_a_log_is_what_the_daemon_said(tmp_path):
     out, own = tmp_path / "slurmd.x.out", tmp_path / "slurmd.x.log"
-    assert read_last_lines(out) == "(no output)"
+    assert read_last_log_lines(out) == "(no output)"
     own.write_text("[2026-11-27T10:10:36.126] error: no [scope]\n")
     out.write_text("\n")
-    assert read_last_lines(out) == "error: no [scope]"
+    assert read_last_log_lines(out) == "error: no [scope]"
     long = "slurmd: " + "x" * 100_000
     out.write_text(f"slurmd: one\nslurmd: two\n\nslurmd: error: three\n{long}\n \n")
-    assert read_last_lines(out, 1) == "x" * 300
+    assert read_last_log_lines(out, 1) == "x" * 300
     out.write_bytes(b"slurmd: one\nslurmd: two\nslurmd: error: \xff\nmunged: four\n\n")
-    assert read_last_lines(out) == "two / error: \ufffd / four"
+    assert read_last_log_lines(out) == "two / error: \ufffd / four"

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.checkpoints.search import find_last_complete_checkpoint
-from hpctl.sandbox.training.model import find_last_step, read_attempts
+from hpctl.checkpoints.search import find_newest_complete_checkpoint_in_tiers
+from hpctl.sandbox.training.model import find_last_finished_step, read_attempts
 from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.integration
@@ -25,7 +25,11 @@ class Run:
 
     def __init__(self, directory: Path, size: int, *arguments: str, restart: int = 0) -> None:
         self.directory = directory
-        found = find_last_complete_checkpoint(directory).found if directory.exists() else None
+        found = (
+            find_newest_complete_checkpoint_in_tiers(directory).found
+            if directory.exists()
+            else None
+        )
         resume = {"HPCTL_RESUME_FROM": str(found.path)} if found else {}
         self.start_step = found.step if found else 0
         alike = {
@@ -56,7 +60,10 @@ class Run:
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
             for file in self.directory.glob("progress-*.txt"):
-                if find_last_step(self.directory, file.stem.removeprefix("progress-")) >= step:
+                if (
+                    find_last_finished_step(self.directory, file.stem.removeprefix("progress-"))
+                    >= step
+                ):
                     return
             time.sleep(0.01)
         raise AssertionError(f"step {step} was not reached in {timeout} s")
@@ -102,8 +109,10 @@ def test_killed_and_resumed_gives_the_same_bits(tmp_path, runs: list[Run], size:
         codes, output = runs[-1].wait()
         assert sorted({c for c in codes if c != -signal.SIGKILL}) in ([1], []), output
         started = read_attempts(tmp_path / "hit")[-1]["attempt"]
-        found = find_last_complete_checkpoint(tmp_path / "hit").found
-        lost.append(find_last_step(tmp_path / "hit", started) - (found.step if found else 0))
+        found = find_newest_complete_checkpoint_in_tiers(tmp_path / "hit").found
+        lost.append(
+            find_last_finished_step(tmp_path / "hit", started) - (found.step if found else 0)
+        )
         restarts += 1
     codes, output = runs[-1].wait()
     assert codes == [0] * size, output

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from starlette.applications import Starlette
 
 from hpctl.engine.leadership import Leadership
-from hpctl.engine.node_health import NodeHealthStore, drop_check_findings
+from hpctl.engine.node_health import NodeHealthStore, drop_findings_of_checks
 from hpctl.faults.assess import assess_health
 from hpctl.faults.catalogue import build_fault_rules
 from hpctl.service import alerts
@@ -23,10 +23,10 @@ from hpctl.service.alerts import (
     load_alerts,
     make_alert_routes,
 )
-from hpctl.service.intake.server import IntakeServer
-from hpctl.service.node_directory import NodeDirectory, SlurmReader
+from hpctl.service.intake.server import UvicornServerThread
+from hpctl.service.node_directory import NodeAddressDirectory, SlurmReader
 from hpctl.toolkit.compat import UTC
-from hpctl.toolkit.errors import Unavailable
+from hpctl.toolkit.errors import ServiceUnavailable
 from hpctl.vocabulary.assessment import NodeCondition, Remedy, Urgency
 from hpctl.vocabulary.identity import NodeGeneration
 from hpctl.vocabulary.model import ClearCondition, DeviceVerdict, Finding, NodeHealth
@@ -87,10 +87,10 @@ class Head:
         self.book = AlertStore(self.file, keep_s, self.clock)
         self.leadership = Mock(spec=Leadership, serves=True)
         self.slurm = Mock(spec=SlurmReader, view=None)
-        directory = NodeDirectory(here, here, self.leadership, self.slurm)
+        directory = NodeAddressDirectory(here, here, self.leadership, self.slurm)
         webhook = AlertmanagerWebhook(LABELS, self.book, directory, here, self.clock)
         self.take = webhook.take
-        self.server = IntakeServer(
+        self.server = UvicornServerThread(
             Starlette(routes=make_alert_routes(self.token_file, webhook.take, CollectorRegistry())),
             "127.0.0.1",
         )
@@ -220,7 +220,7 @@ def test_it_is_stored_beside_what_the_agents_say_and_never_taken_for_theirs(head
     health.touch(head.health, wake=False)
     health.flush()
     assert {row.generation.node: row for row in stored} == facts
-    assert drop_check_findings(facts, AlertStore.checks) == head.health
+    assert drop_findings_of_checks(facts, AlertStore.checks) == head.health
     again = NodeHealthStore(facts, rows, lambda: None, head.clock, [head.book])
     again.touch(facts, wake=False)
     again.flush()
@@ -323,7 +323,7 @@ def test_without_a_token_file_there_is_no_such_door(tmp_path):
 
 def test_before_slurm_has_answered_alertmanager_tries_again(head):
     def silent() -> dict[str, str]:
-        raise Unavailable("Slurm has not answered yet")
+        raise ServiceUnavailable("Slurm has not answered yet")
 
     head.addresses = silent
     assert head.post(NOTIFICATION)[0] == 503
@@ -332,7 +332,7 @@ def test_before_slurm_has_answered_alertmanager_tries_again(head):
 def test_a_standby_takes_alerts_for_when_it_leads(head):
     """It has heard no agent and has no cycles: whose they are is known when it leads."""
     views = [SchedulerView(NOW, nodes={N1: SlurmNode(N1, "IDLE", address="10.1.0.1")})]
-    head.addresses = Mock(side_effect=Unavailable("Slurm has not answered yet"))
+    head.addresses = Mock(side_effect=ServiceUnavailable("Slurm has not answered yet"))
     head.leadership.serves = False
     head.slurm.view = views.pop
     body = json.dumps(NOTIFICATION).encode()

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from docgen.alerts import ALERTS
-from hpctl.sandbox.hardware import SysfsTree, format_efa_name
+from hpctl.sandbox.hardware import EmulatedSysfsTree, format_efa_name
 from hpctl.vocabulary.spares_reservation import RESERVATION
 from tests.daemon.chaos import Chaos, cluster
 from tests.daemon.test_chaos_daemon import fill, small_disk
@@ -227,7 +227,9 @@ def a_gpu_is_slow(live: Chaos):
 @fault(1, "HpctlNicRetransmits")
 def a_nic_sends_much_twice(live: Chaos):
     layout, turns = live.sandbox.spec.layout, itertools.count(1)
-    trees = [SysfsTree(layout.of_node(node) / "hardware") for node in live.sandbox.nodes[6:9]]
+    trees = [
+        EmulatedSysfsTree(layout.of_node(node) / "hardware") for node in live.sandbox.nodes[6:9]
+    ]
 
     def send() -> None:
         turn = next(turns)

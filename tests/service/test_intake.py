@@ -16,7 +16,7 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.service.intake import app
-from hpctl.toolkit.errors import Unavailable
+from hpctl.toolkit.errors import ServiceUnavailable
 from hpctl.wire import munge
 from hpctl.wire import reports as wire
 from tests.intakes import Head, announced, credential
@@ -56,22 +56,29 @@ Ask = Callable[[Head], tuple[int, dict[str, Any]]]
 
 NOT_BELIEVED: dict[str, tuple[Ask, int, str]] = {
     "no credential": (
-        lambda h: h.post(wire.encode_report(report()), None), 401, "missing_credential",
+        lambda h: h.post(wire.encode_agent_report(report()), None),
+        401,
+        "missing_credential",
     ),
     "an empty credential": (
-        lambda h: h.post(wire.encode_report(report()), "MUNGE "), 401, "missing_credential",
+        lambda h: h.post(wire.encode_agent_report(report()), "MUNGE "),
+        401,
+        "missing_credential",
     ),
     "another scheme": (lambda h: h.post(b"{}", "Bearer abc"), 401, "missing_credential"),
     "another key": (lambda h: h.send(report(), h.realm.stranger), 401, "invalid_credential"),
     "a credential of another body": (
-        lambda h: h.post(wire.encode_report(report(seq=2)), credential(h.realm.n1, b"{}")),
-        401, "bad_digest",
+        lambda h: h.post(wire.encode_agent_report(report(seq=2)), credential(h.realm.n1, b"{}")),
+        401,
+        "bad_digest",
     ),
     "a credential of nothing": (
         lambda h: h.post(
-            wire.encode_report(report()), f"MUNGE {munge.encode_credential(b'', h.realm.n1)}"
+            wire.encode_agent_report(report()),
+            f"MUNGE {munge.encode_munge_credential(b'', h.realm.n1)}",
         ),
-        401, "bad_digest",
+        401,
+        "bad_digest",
     ),
     "another node's credential": (lambda h: h.send(report(), h.realm.n2), 403, "forged_node"),
     "a node that Slurm lacks": (lambda h: h.send(report("n9")), 403, "unknown_node"),
@@ -79,7 +86,7 @@ NOT_BELIEVED: dict[str, tuple[Ask, int, str]] = {
     "nothing": (lambda h: h.send(b""), 400, "malformed"),
     "another version": (lambda h: h.send(b'{"v":2}'), 400, "unsupported_version"),
     "no report": (lambda h: h.send(b'{"v":1,"report":{"node":"n1"}}'), 422, "invalid_report"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", NOT_BELIEVED)
@@ -89,7 +96,7 @@ def test_what_is_not_believed_is_refused(head: Head, name: str) -> None:
 
 
 def test_replays_and_older_reports_are_stale_and_a_newer_run_starts_over(head: Head) -> None:
-    body = wire.encode_report(report(seq=7))
+    body = wire.encode_agent_report(report(seq=7))
     authorization = credential(head.realm.n1, body)
     assert head.post(body, authorization)[0] == 200
     assert head.post(body, authorization)[1]["error"] == "replayed_credential"
@@ -103,7 +110,7 @@ def test_replays_and_older_reports_are_stale_and_a_newer_run_starts_over(head: H
 
 def test_slurm_not_asked_yet_is_no_reason_to_forget_the_report(head: Head) -> None:
     def not_yet(_: str) -> str | None:
-        raise Unavailable("slurmctld was not heard yet")
+        raise ServiceUnavailable("slurmctld was not heard yet")
 
     head.address_of = not_yet
     assert_refused(head, head.send(report()), 503, "slurm_unavailable")
@@ -118,10 +125,10 @@ def test_an_address_given_as_a_host_name(head: Head) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can encode as another user")
 def test_an_ordinary_user_of_the_node(head: Head) -> None:
-    body = wire.encode_report(report())
+    body = wire.encode_agent_report(report())
     made = subprocess.run(
         ["munge", f"--socket={head.realm.n1}"],
-        input=wire.make_credential_payload(body), user=65534, group=65534, extra_groups=[],
+        input=wire.make_request_credential_payload(body), user=65534, group=65534, extra_groups=[],
         capture_output=True, check=True, timeout=60,
     )  # fmt: skip
     answer = head.post(body, f"MUNGE {made.stdout.decode().strip()}")
@@ -201,7 +208,7 @@ def test_answers_on_a_kept_connection_are_not_held_back(head: Head) -> None:
     def measure() -> list[float]:
         took = []
         for seq in itertools.islice(seqs, 40):
-            body = wire.encode_report(report(seq=seq))
+            body = wire.encode_agent_report(report(seq=seq))
             headers = {"Authorization": credential(head.realm.n1, body)}
             before = time.monotonic()
             connection.request("POST", wire.PATH, body, headers)

@@ -55,25 +55,25 @@ def test_the_key_is_for_the_one_who_asked(head: Head) -> None:
     session = Session(head)
     assert len(session.key) == wire.KEY_BYTES
     assert session.key not in str(session.granted).encode()
-    with pytest.raises(munge.CredentialError) as caught:
-        munge.decode_credential(session.granted["key"], head.realm.n1)
+    with pytest.raises(munge.MungeCredentialError) as caught:
+        munge.decode_munge_credential(session.granted["key"], head.realm.n1)
     assert caught.value.code == "replayed_credential"
-    with pytest.raises(munge.CredentialError) as caught:
-        munge.decode_credential(session.granted["key"], head.realm.stranger)
+    with pytest.raises(munge.MungeCredentialError) as caught:
+        munge.decode_munge_credential(session.granted["key"], head.realm.stranger)
     assert caught.value.code == "invalid_credential"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user for a while")
 def test_an_ordinary_user_cannot_unwrap_a_key(munges: Realm) -> None:
-    wrapped = munge.encode_credential(b"secret", munges.head, only_uid=0)
+    wrapped = munge.encode_munge_credential(b"secret", munges.head, only_uid=0)
     os.seteuid(65534)
     try:
-        with pytest.raises(munge.CredentialError) as caught:
-            munge.decode_credential(wrapped, munges.n1)
+        with pytest.raises(munge.MungeCredentialError) as caught:
+            munge.decode_munge_credential(wrapped, munges.n1)
         assert caught.value.code == "unauthorized_credential"
     finally:
         os.seteuid(0)
-    assert munge.decode_credential(wrapped, munges.n2).payload == b"secret"
+    assert munge.decode_munge_credential(wrapped, munges.n2).payload == b"secret"
 
 
 def moved(session: Session, address: str | None) -> tuple[int, dict[str, Any]]:
@@ -101,7 +101,7 @@ NOT_BELIEVED: dict[str, tuple[Ask, int, str]] = {
     "a node that is elsewhere": (lambda s: moved(s, "127.0.1.77"), 401, "moved_session"),
     "a node that is gone": (lambda s: moved(s, None), 403, "unknown_node"),
     "another node's report": (
-        lambda s: s.send(wire.encode_report(report("n2", 5))), 403, "forged_node",
+        lambda s: s.send(wire.encode_agent_report(report("n2", 5))), 403, "forged_node",
     ),
     "another node's heartbeat": (
         lambda s: s.send(wire.encode_heartbeat(beat("n2", 5))), 403, "forged_node",
@@ -156,7 +156,7 @@ def test_a_session_ends_with_its_time(munges: Realm, monkeypatch: pytest.MonkeyP
 
 def test_a_new_session_ends_the_one_before(head: Head) -> None:
     session = Session(head)
-    body = wire.encode_report(report(seq=2), open_session=True)
+    body = wire.encode_agent_report(report(seq=2), open_session=True)
     assert head.post(body, credential(head.realm.n1, body))[0] == 200
     session.seq = 5
     assert session.send(session.heartbeat())[1]["error"] == "unknown_session"
@@ -164,7 +164,7 @@ def test_a_new_session_ends_the_one_before(head: Head) -> None:
 
 def test_a_refused_report_opens_nothing(head: Head) -> None:
     assert head.send(report(seq=3))[0] == 200
-    body = wire.encode_report(report(seq=3), open_session=True)
+    body = wire.encode_agent_report(report(seq=3), open_session=True)
     status, answer = head.post(body, credential(head.realm.n1, body))
     assert (status, "session" in answer) == (409, False)
 
@@ -235,7 +235,7 @@ def test_answers_without_a_body_and_after_a_hundred_continue_come_at_once(head: 
     with socket.create_connection(("127.0.0.1", head.server.port), PATIENCE_S, own) as client:
         client.sendall(b"HEAD /healthz HTTP/1.1\r\nHost: h\r\n\r\n")
         assert client.recv(4096).startswith(b"HTTP/1.1 200")
-        body = wire.encode_report(report())
+        body = wire.encode_agent_report(report())
         client.sendall(
             f"POST {wire.PATH} HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\n"
             f"Authorization: {credential(head.realm.n1, body)}\r\n"

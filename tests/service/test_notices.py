@@ -6,16 +6,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpctl.engine.config import ConfigError, NotifySection, parse_config
+from hpctl.engine.config import ConfigError, NotificationSection, parse_config
 from hpctl.engine.journal.events import GateBlocked
 from hpctl.engine.journal.state import EngineState
 from hpctl.service.notify import outbox as notify_outbox
-from hpctl.service.notify.decide import Notice, make_notice
+from hpctl.service.notify.decide import Notice, make_event_notice
 from hpctl.service.notify.outbox import (
+    NotificationMessage,
     Outbox,
-    PostedNotice,
-    SinkMessage,
-    compose_message,
+    OutboxEntry,
+    compose_sink_message,
     select_due_notices,
 )
 from hpctl.vocabulary.identity import JobId, RuleId
@@ -46,7 +46,7 @@ def test_a_burst_loses_nothing_urgent_and_keeps_the_rate(bursts, per_hour, quiet
     for pause, kind, count in [*bursts, *[(599.0, "", 0)] * 20]:
         fresh = [sample_notice(kind, f"{kind}{n}", seconds) for n in range(count)]
         urgent |= {n.key for n in fresh if n.urgent}
-        rows = [PostedNotice("ops", "", n, at(seconds)) for n in fresh]
+        rows = [OutboxEntry("ops", "", n, at(seconds)) for n in fresh]
         outbox = outbox.add(outbox.position + 1, rows, at(seconds))
         end = seconds + pause + 1
         while seconds < end:
@@ -65,9 +65,9 @@ def test_a_burst_loses_nothing_urgent_and_keeps_the_rate(bursts, per_hour, quiet
 
 
 def test_what_is_sent_once_an_hour_and_what_leaves() -> None:
-    def row(key: str, target: str, seconds: float, sink: str = "ops") -> PostedNotice:
+    def row(key: str, target: str, seconds: float, sink: str = "ops") -> OutboxEntry:
         of = Notice("mass_event", target, key, at(seconds), "w", "n", "p")
-        return PostedNotice(sink, "", of, at(seconds))
+        return OutboxEntry(sink, "", of, at(seconds))
 
     box = Outbox(0).add(1, [row("k", "n1", 0), row("k", "n1", 0), row("k", "n2", 0)], at(0))
     assert [p.notice.target for p in box.posted] == ["n1", "n2"]
@@ -90,13 +90,13 @@ def test_what_is_sent_once_an_hour_and_what_leaves() -> None:
     box = box.add(5, [], at(3800)).add(6, [], at(5 * 86400))
     assert len(box.posted) == 3, "twice"
     assert box.add(7, [], at(5 * 86400 + 3600)).posted == ()
-    calm = PostedNotice("ops", "", sample_notice("node_back"), T0)
+    calm = OutboxEntry("ops", "", sample_notice("node_back"), T0)
     assert Outbox(0, (calm,)).add(1, [], at(4 * 86400)).posted == ()
     flood = [
-        PostedNotice("ops", "", sample_notice("node_back", f"n{n}"), T0)
+        OutboxEntry("ops", "", sample_notice("node_back", f"n{n}"), T0)
         for n in range(notify_outbox.MOST + 5)
     ]
-    full = Outbox(0).add(1, [*flood, PostedNotice("ops", "", sample_notice(), T0)], T0)
+    full = Outbox(0).add(1, [*flood, OutboxEntry("ops", "", sample_notice(), T0)], T0)
     assert len(full.posted) == notify_outbox.MOST + 1
     assert full.posted[-1].notice.urgent
 
@@ -106,15 +106,15 @@ def test_a_clock_that_is_set_back_stops_nothing(back_s: float) -> None:
     """Neither what waits, nor the rate, nor what was told before, waits for the time to come."""
     start = 40 * 86400.0
     sent = [
-        PostedNotice("ops", "", sample_notice("budget", f"b{n}"), at(start), at(start + n))
+        OutboxEntry("ops", "", sample_notice("budget", f"b{n}"), at(start), at(start + n))
         for n in range(2)
     ]
-    waits = PostedNotice("ops", "", sample_notice(), at(start))
+    waits = OutboxEntry("ops", "", sample_notice(), at(start))
     box, now = Outbox(1, (*sent, waits)), start - back_s
     assert select_due_notices(box.posted, 2, at(now + 61))
     box = box.mark(select_due_notices(box.posted, 30, at(now + 61)), at(now + 61))
     assert box.posted[-1].sent == at(now + 61)
-    again = PostedNotice("ops", "", sent[0].notice, at(now + 90))
+    again = OutboxEntry("ops", "", sent[0].notice, at(now + 90))
     assert box.add(2, [again], at(now + 90)).posted[0].sent == min(at(start), at(now + 90))
     box = box.add(2, [again], at(now + 90))
     assert [p for p in box.posted if not p.sent] == [], "told within the hour"
@@ -126,7 +126,7 @@ def test_a_clock_that_is_set_back_stops_nothing(back_s: float) -> None:
 @given(st.lists(st.text(max_size=80), min_size=1, max_size=30))
 def test_hostile_text_stays_on_its_line(texts: list[str]) -> None:
     texts = [f"{text}\r\nBcc: x@y <!here> \x1b[2J{'x' * 600}" for text in texts]
-    sent: SinkMessage = compose_message(
+    sent: NotificationMessage = compose_sink_message(
         "c\n", [sample_notice(target=text, text=text) for text in texts]
     )
     assert len(sent.title) <= 150
@@ -154,7 +154,7 @@ def test_holds(gate: str, rule: str, target: str, kind: str, person: str, next_:
     slurm = SchedulerView(T0, {slurm_node().name: slurm_node()}, {JobId(7): slurm_job(7)})
     approvable = gate in ("budget", "launch_breaker", "offender")
     hold = GateBlocked(T0, target, gate, "why it is", RuleId(rule), approvable)
-    found = make_notice(hold, EngineState(), slurm, RecoveryPolicy())
+    found = make_event_notice(hold, EngineState(), slurm, RecoveryPolicy())
     assert found is not None
     assert found.kind == kind
     assert person in found.person
@@ -164,7 +164,7 @@ def test_holds(gate: str, rule: str, target: str, kind: str, person: str, next_:
     assert found.job == (7 if target == "7" else None)
     for passing in ("stale_facts", "hang_of_others"):
         noted = GateBlocked(T0, target, passing, "", RuleId(rule))
-        assert make_notice(noted, EngineState(), slurm, RecoveryPolicy()) is None
+        assert make_event_notice(noted, EngineState(), slurm, RecoveryPolicy()) is None
 
 
 @pytest.mark.parametrize(
@@ -195,6 +195,6 @@ def test_a_wrong_configuration_is_named(text: str, problem: str) -> None:
 )  # fmt: skip
 def test_quiet_hours(hours: str, hour: int, quiet: bool) -> None:
     assert (
-        NotifySection(quiet=hours).is_in_quiet_hours(datetime(2026, 3, 1, hour).astimezone())
+        NotificationSection(quiet=hours).is_in_quiet_hours(datetime(2026, 3, 1, hour).astimezone())
         is quiet
     )

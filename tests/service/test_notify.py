@@ -15,12 +15,12 @@ from aiosmtpd.controller import Controller
 from msgspec.structs import replace
 
 from hpctl.engine.clock import SystemClock
-from hpctl.engine.config import Config, NotifySection, RouteSection, SlurmSection
+from hpctl.engine.config import Config, NotificationRouteSection, NotificationSection, SlurmSection
 from hpctl.engine.journal.events import Event, GateBlocked, JobRecoveryOpened, SignalSeen
 from hpctl.engine.journal.state import EngineState
 from hpctl.engine.journal.store import JournalStore
 from hpctl.engine.journaled_state import JournaledState
-from hpctl.engine.loop_port import LoopPort
+from hpctl.engine.loop_port import RecoveryLoopAccess
 from hpctl.service.metrics import DaemonMetrics
 from hpctl.service.notify import daemon, decide, outbox, sinks
 from hpctl.service.notify.daemon import Notifier
@@ -92,9 +92,9 @@ class Head:
         slurm = (
             SlurmSection(bin=self.place) if (self.place / "scontrol").exists() else SlurmSection()
         )
-        config = Config(notify=NotifySection(self.sinks, **settings), slurm=slurm)
+        config = Config(notify=NotificationSection(self.sinks, **settings), slurm=slurm)
         here: Any = self
-        port = LoopPort(here, self.memory, SystemClock(), lambda: None)
+        port = RecoveryLoopAccess(here, self.memory, SystemClock(), lambda: None)
         told = Notifier(config, self.store, port, self.metrics)
         told.start()
         self.running.append(told)
@@ -330,8 +330,8 @@ def test_routes_and_owners(head: Head, hook: Webhook) -> None:
     try:
         head.sink("mail", f"mailto://127.0.0.1:{port}?from=hpctl@x.org&to={{mail}}")
         to_ops = (
-            RouteSection(("ops",), kinds=("escalated",), partitions=("all",)),
-            RouteSection(("ops",), accounts=("chemistry",)),
+            NotificationRouteSection(("ops",), kinds=("escalated",), partitions=("all",)),
+            NotificationRouteSection(("ops",), accounts=("chemistry",)),
         )
         head.start(routes=to_ops, users="mail")
         evil = "x\r\nBcc: all@x.org\r\n\r\n@everyone <!channel>"
@@ -401,7 +401,7 @@ def test_a_preemption_goes_to_no_sink_that_does_not_ask_for_it(head: Head, hook:
     state = EngineState()
     for event in (noted, over):
         state.fold(event)
-    told = decide.make_notice(over, state, SchedulerView(datetime.now(UTC)), RecoveryPolicy())
+    told = decide.make_event_notice(over, state, SchedulerView(datetime.now(UTC)), RecoveryPolicy())
     assert told is not None
     assert (told.kind, told.person, told.job) == ("job_preempted", "", 7)
     assert "it was preempted" in told.what
@@ -431,7 +431,7 @@ def test_an_address_that_takes_no_mail_keeps_no_other_user_waiting(
     head: Head, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(daemon, "AGAIN_S", (600.0, 600.0))
-    monkeypatch.setattr(daemon, "pick_pause", lambda _, longest: longest)
+    monkeypatch.setattr(daemon, "pick_random_pause_seconds", lambda _, longest: longest)
     mailer = head.place / "mailer"
     mailer.write_text(f'#!/bin/sh\necho "$3" >>{head.place}/out\n[ "$3" != ann ]\n')
     mailer.chmod(0o755)
@@ -547,7 +547,7 @@ def test_a_sink_that_cannot_work_is_named_with_its_fix(url, mode, why, fix, tmp_
     if url is not None:
         path.write_text(url)
         path.chmod(mode)
-    (error,) = sinks.find_unusable_sinks({"ops": str(path)}, reach=True)
+    (error,) = sinks.list_unusable_sink_errors({"ops": str(path)}, reach=True)
     assert str(error).startswith(
         ("cannot use the notification sink ops: ", "the service of the notification sink ops ")
     )
@@ -559,5 +559,5 @@ def test_a_sink_that_cannot_work_is_named_with_its_fix(url, mode, why, fix, tmp_
 def test_without_apprise_the_fix_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOOK", "json://127.0.0.1/")
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    (error,) = sinks.find_unusable_sinks({"ops": "env:HOOK"})
+    (error,) = sinks.list_unusable_sink_errors({"ops": "env:HOOK"})
     assert "pip install 'hpctl[notify]'" in str(error)

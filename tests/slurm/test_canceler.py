@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from hpctl.slurm.read import SlurmCommandReader
-from hpctl.slurm.run import SlurmRunner
+from hpctl.slurm.run import SlurmCommandRunner
 from tests.fakes.values import slurm_job
 
 
@@ -14,7 +14,7 @@ def find(folder: Path, script: str) -> str:
     sacct = folder / "sacct"
     sacct.write_text(f"#!/bin/sh\n{script}\n")
     sacct.chmod(0o755)
-    return SlurmCommandReader(SlurmRunner(bin_dir=folder)).find_canceler(
+    return SlurmCommandReader(SlurmCommandRunner(bin_dir=folder)).find_job_canceler(
         slurm_job(state="CANCELLED")
     )
 
@@ -37,4 +37,7 @@ def test_accounting_names_the_account(tmp_path: Path, script: str, found: str) -
 
 
 def test_a_machine_without_sacct_names_no_one(tmp_path: Path) -> None:
-    assert SlurmCommandReader(SlurmRunner(bin_dir=tmp_path)).find_canceler(slurm_job()) == ""
+    assert (
+        SlurmCommandReader(SlurmCommandRunner(bin_dir=tmp_path)).find_job_canceler(slurm_job())
+        == ""
+    )

@@ -7,14 +7,14 @@ import pytest
 from hpctl.slurm.controller_log import (
     LONGEST_LINE,
     MOST_AT_ONCE,
-    ControllerLog,
-    choose_log_file,
-    classify_log_line,
+    SlurmctldLogFollower,
+    choose_slurmctld_log_file,
+    classify_slurmctld_log_line,
 )
-from hpctl.toolkit.errors import Unavailable
-from hpctl.vocabulary.controller_news import ControllerLogEvent
+from hpctl.toolkit.errors import ServiceUnavailable
+from hpctl.vocabulary.controller_news import SlurmctldLogEvent
 
-NONE, JOB, NODE = ControllerLogEvent
+NONE, JOB, NODE = SlurmctldLogEvent
 AT = "[2026-11-27T18:12:09.708] "
 
 
@@ -45,8 +45,8 @@ AT = "[2026-11-27T18:12:09.708] "
         ("", NONE),
     ],
 )
-def test_what_a_line_means(line: str, news: ControllerLogEvent):
-    assert classify_log_line((AT + line).encode()) is news
+def test_what_a_line_means(line: str, news: SlurmctldLogEvent):
+    assert classify_slurmctld_log_line((AT + line).encode()) is news
 
 
 LOCAL = {
@@ -70,7 +70,7 @@ LOCAL = {
     ],
 )
 def test_which_log_is_followed(changed, why):
-    path, said = choose_log_file(LOCAL | changed, "head.example")
+    path, said = choose_slurmctld_log_file(LOCAL | changed, "head.example")
     assert (path is None) is bool(why)
     assert said.startswith(why)
 
@@ -84,11 +84,11 @@ class Head:
         self.config = LOCAL | {"SlurmctldLogFile": str(self.path)}
         self.active = True
         self.away = False
-        self.log = ControllerLog(self.show_config, lambda: self.active, lambda: "head")
+        self.log = SlurmctldLogFollower(self.show_config, lambda: self.active, lambda: "head")
 
     def show_config(self) -> dict[str, str]:
         if self.away:
-            raise Unavailable("slurmctld does not answer")
+            raise ServiceUnavailable("slurmctld does not answer")
         return self.config
 
     def write(self, text: str) -> None:

@@ -10,7 +10,7 @@ from hpctl.slurm.records import (
     parse_gres,
     parse_mebibytes,
 )
-from hpctl.vocabulary.demand import NOTHING_KNOWN, JobDemand, Tres
+from hpctl.vocabulary.demand import NOTHING_KNOWN, JobResourceRequest, Tres
 
 NODE = Tres(16, 1000, (("gpu", 8),))
 
@@ -29,12 +29,14 @@ def test_generic_resources(text, found):
     assert parse_gres(text) == found
 
 
-def asked(tres: str, nodes: int = 1, tasks: int = 1, cpus: int = 1, **more: str) -> JobDemand:
+def asked(
+    tres: str, nodes: int = 1, tasks: int = 1, cpus: int = 1, **more: str
+) -> JobResourceRequest:
     """What squeue's fields of a pending job ask for."""
     numbers = {"NumNodes": nodes, "NumTasks": tasks, "NumCPUs": cpus, "MinCpus": min(cpus, 2)}
     fields = dict.fromkeys(parse.FIELDS, "") | {name: str(n) for name, n in numbers.items()}
     answer = {name.replace("_", "-"): text for name, text in more.items()}
-    return parse.parse_job_demand({**fields, "tres-alloc": tres, **answer})
+    return parse.parse_job_resource_request({**fields, "tres-alloc": tres, **answer})
 
 
 def test_what_22_05_said_of_pending_jobs():

@@ -7,7 +7,7 @@ from datetime import datetime
 import pytest
 
 from hpctl.slurm.read import SlurmCommandReader
-from hpctl.slurm.run import SlurmRunner
+from hpctl.slurm.run import SlurmCommandRunner
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import ReadInterrupted
 from hpctl.toolkit.hostlist import fold_hostlist
@@ -48,7 +48,7 @@ def reader(tmp_path) -> SlurmCommandReader:
     (tmp_path / "hosts").write_text(fold_hostlist(NAMES))
     for name in NAMES:
         (tmp_path / f"{name}.node").write_text(node_text(name, "IDLE"))
-    return SlurmCommandReader(SlurmRunner(bin_dir=tmp_path), lambda: datetime.now(UTC))
+    return SlurmCommandReader(SlurmCommandRunner(bin_dir=tmp_path), lambda: datetime.now(UTC))
 
 
 def lies(reader: SlurmCommandReader, liar: str, *forged: str) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hpctl.slurm.hazards import Version, find_hazards
+from hpctl.slurm.hazards import Version, find_slurm_hazards
 
 OLD, NEW, LATEST = (22, 5, 8), (25, 11, 7), (26, 5, 4)
 
@@ -56,21 +56,23 @@ TRIPS: dict[str, tuple[str, Version, Settings, Settings]] = {
 @pytest.mark.parametrize("name", TRIPS)
 def test_a_rule_trips_on_the_bad_setting_and_not_on_the_good_one(name):
     rule, (severity, version, bad, good) = name.partition(" ")[0], TRIPS[name]
-    assert [h.severity for h in find_hazards(version, bad) if h.rule == rule] == [severity]
-    assert severity not in [h.severity for h in find_hazards(version, good) if h.rule == rule]
+    assert [h.severity for h in find_slurm_hazards(version, bad) if h.rule == rule] == [severity]
+    assert severity not in [h.severity for h in find_slurm_hazards(version, good) if h.rule == rule]
 
 
 def test_the_completing_hazard_ends_with_26_05_4():
     def rules(version: Version) -> set[str]:
-        return {h.rule for h in find_hazards(version, {})}
+        return {h.rule for h in find_slurm_hazards(version, {})}
 
     assert "requeue-completing" in rules((26, 5, 3))
     assert "requeue-completing" not in rules(LATEST)
-    assert "crash" in next(h.what for h in find_hazards(NEW, {}) if h.rule == "requeue-completing")
+    assert "crash" in next(
+        h.what for h in find_slurm_hazards(NEW, {}) if h.rule == "requeue-completing"
+    )
 
 
 def test_slurms_defaults_have_no_failure():
-    assert not [h for h in find_hazards(LATEST, {}) if h.severity in ("fail", "warn")]
+    assert not [h for h in find_slurm_hazards(LATEST, {}) if h.severity in ("fail", "warn")]
 
 
 TREE = {"TopologyPlugin": "topology/tree"}
@@ -90,7 +92,9 @@ TREE = {"TopologyPlugin": "topology/tree"}
     ],
 )
 def test_topology_files_that_are_missing_or_empty(version, config, files, rules):
-    found = {h.rule for h in find_hazards(version, config, files) if h.rule.startswith("topology-")}
+    found = {
+        h.rule for h in find_slurm_hazards(version, config, files) if h.rule.startswith("topology-")
+    }
     assert found == rules
 
 
@@ -104,6 +108,6 @@ def test_topology_files_that_are_missing_or_empty(version, config, files, rules)
 )
 def test_doctor_names_the_health_check_and_its_interval(program, hint):
     config = {"HealthCheckProgram": program, "HealthCheckInterval": "60 sec"}
-    (found,) = (h for h in find_hazards(OLD, config) if h.rule == "health-check")
+    (found,) = (h for h in find_slurm_hazards(OLD, config) if h.rule == "health-check")
     assert found.what == f"HealthCheckProgram={program}, every 60 s"
     assert hint in found.hint

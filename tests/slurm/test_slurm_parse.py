@@ -7,10 +7,10 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.slurm import parse
-from hpctl.slurm.records import HostlistCache, JobRecord
+from hpctl.slurm.records import HostlistCache, SlurmJobRecord
 from hpctl.toolkit.bounds import LATEST
 from hpctl.toolkit.compat import UTC
-from hpctl.vocabulary.demand import JobDemand, Tres
+from hpctl.vocabulary.demand import JobResourceRequest, Tres
 from hpctl.vocabulary.slurm_facts import SlurmJob, SlurmNode
 from tests.fakes.slurm_text import JOB, MARK, listed, node_text, row
 
@@ -22,7 +22,7 @@ FORGED = (
 
 
 def parsed(*rows, lists=b""):
-    return parse.parse_jobs(b"".join(rows), lists or listed(j7="n4"), MARK, HostlistCache())
+    return parse.parse_squeue_jobs(b"".join(rows), lists or listed(j7="n4"), MARK, HostlistCache())
 
 
 def read(*rows: bytes) -> dict[int, SlurmJob]:
@@ -31,14 +31,14 @@ def read(*rows: bytes) -> dict[int, SlurmJob]:
     return {record.job.id: record.job for record in records}
 
 
-def one(**over: str) -> JobRecord:
+def one(**over: str) -> SlurmJobRecord:
     (record,), flaws = parsed(row(**over))
     assert not flaws
     return record
 
 
 def nodes_of(text: str) -> list[SlurmNode]:
-    found, flaws = parse.parse_nodes(parse.split_node_lines(text))
+    found, flaws = parse.parse_scontrol_nodes(parse.split_scontrol_node_lines(text))
     assert not flaws
     return found
 
@@ -170,7 +170,7 @@ def test_excluded_nodes_are_a_field_since_24_05(release: tuple[int, ...]) -> Non
     fields = parse.list_squeue_fields(release)
     output = {**JOB, "ExcNodes": "n[4-5]", "Exclusive": "NO"}
     line = "".join(f"{output[name]}m{MARK};" for name in fields[:-1]) + f"{output['Name']}m{MARK}."
-    (record,), flaws = parse.parse_jobs(line.encode(), b"", MARK, HostlistCache(), fields)
+    (record,), flaws = parse.parse_squeue_jobs(line.encode(), b"", MARK, HostlistCache(), fields)
     assert not flaws
     assert record.job.excluded == ("n4", "n5")
     assert "ExcNodes" not in parse.list_squeue_fields((22, 5, 8))
@@ -179,8 +179,8 @@ def test_excluded_nodes_are_a_field_since_24_05(release: tuple[int, ...]) -> Non
 def test_array_tasks_are_named_by_array_and_task() -> None:
     task = one(ArrayJobID="5", ArrayTaskID="3")
     rest = one(ArrayJobID="5", ArrayTaskID="4-9%2")
-    assert (task.command_id, task.is_whole_array) == ("5_3", False)
-    assert rest.is_whole_array
+    assert (task.command_id, task.is_multi_task_array) == ("5_3", False)
+    assert rest.is_multi_task_array
     assert (one().command_id, one(HetJobID="7", HetJobOffset="1").command_id) == ("7", "7+1")
 
 
@@ -197,9 +197,9 @@ def test_times_without_bounds_are_in_bounds() -> None:
 
 @pytest.mark.parametrize("cut", [b"7", b"7;8", row()[:-3], row()[:40]])
 def test_half_an_answer_is_no_answer(cut: bytes) -> None:
-    with pytest.raises(parse.IncompleteRecordError):
+    with pytest.raises(parse.IncompleteSqueueRecordError):
         parsed(row(JobID="6"), cut)
-    with pytest.raises(parse.IncompleteRecordError):
+    with pytest.raises(parse.IncompleteSqueueRecordError):
         parsed(row(JobID="6"), lists=listed(j6="") + cut)
 
 
@@ -216,11 +216,13 @@ def test_the_names_of_one_read_are_bounded_and_each_user_by_his_own() -> None:
     hosts = HostlistCache()
     rows = [row(JobID=str(n), UserID="5" if n < 9 else "6") for n in range(1, 10)]
     excluded = listed(**{f"j{n}": f"a{n}x[1-99999]" for n in range(1, 9)}, j9="n[1-2000]")
-    jobs = [record.job for record in parse.parse_jobs(b"".join(rows), excluded, MARK, hosts)[0]]
+    jobs = [
+        record.job for record in parse.parse_squeue_jobs(b"".join(rows), excluded, MARK, hosts)[0]
+    ]
     assert [len(job.excluded) for job in jobs] == [99_999, 99_999, *[0] * 6, 2000]
     assert all(job.nodes == ("n1", "n2") for job in jobs)
     hosts.begin()
-    again = [record.job for record in parse.parse_jobs(rows[0], excluded, MARK, hosts)[0]]
+    again = [record.job for record in parse.parse_squeue_jobs(rows[0], excluded, MARK, hosts)[0]]
     assert again[0].excluded is jobs[0].excluded, "it is not expanded again"
 
 
@@ -235,7 +237,7 @@ def test_the_names_of_one_read_are_bounded_and_each_user_by_his_own() -> None:
     ],
 )
 def test_exit_codes(text: str, codes: set[int]) -> None:
-    assert parse.parse_exit_codes(text) == codes
+    assert parse.parse_requeue_exit_codes(text) == codes
 
 
 def test_config() -> None:
@@ -253,12 +255,12 @@ def test_config() -> None:
     [("slurm-wlm 22.05.8", (22, 5, 8)), ("slurm 25.11.7\n", (25, 11, 7)), ("huh", None)],
 )
 def test_version(text: str, release: tuple[int, int, int] | None) -> None:
-    assert parse.parse_version(text) == release
+    assert parse.parse_slurm_version(text) == release
 
 
 def test_what_a_pending_job_asks_for_and_a_node_has() -> None:
     job = one(State="PENDING", Comment="x TresPerNode=gres:gpu:99", tres_per_node="gres:gpu:2").job
-    assert job.asks == JobDemand(
+    assert job.asks == JobResourceRequest(
         nodes=2, each=Tres(1, 0, (("gpu", 2),)), total=Tres(2, 0, (("gpu", 4),)), named=True
     )
     assert one().job.asks is None
@@ -290,7 +292,7 @@ def test_the_author_of_a_reason_is_a_person_or_slurm(
     who: str, slurm_user: str, person: str
 ) -> None:
     line = f"NodeName=n1 State=IDLE+DRAIN Reason=a b [{who}@2026-11-21T11:40:49] Comment=[x@1]"
-    (node,), flaws = parse.parse_nodes([line], slurm_user=slurm_user)
+    (node,), flaws = parse.parse_scontrol_nodes([line], slurm_user=slurm_user)
     assert (node.reason, node.reason_by, flaws) == ("a b", person, [])
     looked = parse.parse_sinfo_node(SEEN.replace("ann", who), SlurmNode("n1", "IDLE"), slurm_user)
     assert looked is not None

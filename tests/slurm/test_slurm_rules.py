@@ -6,12 +6,12 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.slurm import cli, rules
-from hpctl.slurm.records import JobRecord, JobSize, merge_het_job_components
-from hpctl.slurm.run import CommandEnd, CommandResult, classify_command_result
+from hpctl.slurm.records import PendingJobSize, SlurmJobRecord, merge_het_job_components
+from hpctl.slurm.run import CommandEndKind, CommandResult, classify_command_result
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.identity import JobAttempt, NodeName
 from hpctl.vocabulary.outcome import Outcome
-from hpctl.vocabulary.reason import format_own_reason
+from hpctl.vocabulary.reason import format_hpctl_node_reason
 from hpctl.vocabulary.slurm_facts import SlurmJob, SlurmNode
 
 T = datetime(2026, 3, 1, tzinfo=UTC)
@@ -21,8 +21,8 @@ COMPLETING = frozenset({"COMPLETING"})
 A, B, C = map(NodeName, "abc")
 
 
-def record(**over) -> JobRecord:
-    return JobRecord(replace(FAILED, **over))
+def record(**over) -> SlurmJobRecord:
+    return SlurmJobRecord(replace(FAILED, **over))
 
 
 def code(answer) -> str:
@@ -47,19 +47,20 @@ def code(answer) -> str:
         (record(state="PENDING", restarts=2, submit=T - timedelta(9)), "other_attempt"),
         (record(requeue=False), "no_requeue"),
         (record(batch=False), "not_batch"),
-        (JobRecord(replace(FAILED, array_job=5, array_task="1-3")), "array_whole"),
-        (JobRecord(replace(FAILED, array_job=5, array_task="2")), "send"),
-        (JobRecord(replace(FAILED, het_job=7)), "het_component"),
+        (SlurmJobRecord(replace(FAILED, array_job=5, array_task="1-3")), "array_whole"),
+        (SlurmJobRecord(replace(FAILED, array_job=5, array_task="2")), "send"),
+        (SlurmJobRecord(replace(FAILED, het_job=7)), "het_component"),
         (None, "no_such_job"),
     ],
 )
 def test_requeue(job, expected):
-    assert code(rules.plan_requeue(job, MINE)) == expected
+    assert code(rules.plan_job_requeue(job, MINE)) == expected
 
 
 def test_a_task_is_named_so_that_the_array_is_not():
     assert (
-        rules.plan_requeue(JobRecord(replace(FAILED, array_job=7, array_task="2")), MINE) == "7_2"
+        rules.plan_job_requeue(SlurmJobRecord(replace(FAILED, array_job=7, array_task="2")), MINE)
+        == "7_2"
     )
 
 
@@ -80,8 +81,11 @@ PENDING = {"state": "PENDING", "restarts": 2}
         (record(**PENDING, flags=frozenset({"EXPEDITING"})), "send"),
         (record(state="RUNNING"), "not_pending"),
         (record(), "not_pending"),
-        (JobRecord(replace(FAILED, state="PENDING", array_job=7, array_task="1-3")), "array_whole"),
-        (JobRecord(replace(FAILED, state="PENDING", het_job=7)), "het_component"),
+        (
+            SlurmJobRecord(replace(FAILED, state="PENDING", array_job=7, array_task="1-3")),
+            "array_whole",
+        ),
+        (SlurmJobRecord(replace(FAILED, state="PENDING", het_job=7)), "het_component"),
         (None, "no_such_job"),
     ],
 )
@@ -117,12 +121,12 @@ def test_the_excluded_nodes_are_merged_with_the_users_own(own, exclude, forgive,
 def test_a_refusal_for_a_node_that_is_gone_says_which():
     refused = Outcome.rejected("ESLURM_INVALID_NODE_NAME", "Invalid node name specified for job 7")
     excludes = record(**PENDING, excluded=(A, "gone"))
-    answer = rules.classify_start_answer(refused, excludes, {A})
+    answer = rules.classify_job_start_answer(refused, excludes, {A})
     assert (answer.code, answer.kind) == (refused.code, refused.kind)
     assert "its ExcNodeList names gone, which Slurm no longer has" in answer.detail
-    assert rules.classify_start_answer(refused, excludes, {A, "gone"}) == refused
+    assert rules.classify_job_start_answer(refused, excludes, {A, "gone"}) == refused
     other = Outcome.rejected("ESLURM_ACCESS_DENIED", "")
-    assert rules.classify_start_answer(other, excludes, {A}) == other
+    assert rules.classify_job_start_answer(other, excludes, {A}) == other
 
 
 def heterogeneous(*excluded, **said):
@@ -132,7 +136,7 @@ def heterogeneous(*excluded, **said):
         replace(waits, id=FAILED.id + i, het_offset=i, excluded=names)
         for i, names in enumerate(excluded)
     )
-    return JobRecord(merge_het_job_components(components), components)
+    return SlurmJobRecord(merge_het_job_components(components), components)
 
 
 @pytest.mark.parametrize(
@@ -151,16 +155,20 @@ def test_each_component_keeps_the_nodes_that_its_owner_excludes(own, sent):
 
 def test_a_heterogeneous_job_is_requeued_by_its_leader_once_all_have_cleared():
     leader, other = (replace(FAILED, het_job=7, het_offset=i, id=7 + i) for i in (0, 1))
-    whole = JobRecord(merge_het_job_components((leader, other)), (leader, other))
-    assert rules.plan_requeue(whole, MINE) == "7"
+    whole = SlurmJobRecord(merge_het_job_components((leader, other)), (leader, other))
+    assert rules.plan_job_requeue(whole, MINE) == "7"
     clears = replace(other, flags=COMPLETING)
     assert (
-        code(rules.plan_requeue(JobRecord(merge_het_job_components((leader, clears))), MINE))
+        code(
+            rules.plan_job_requeue(SlurmJobRecord(merge_het_job_components((leader, clears))), MINE)
+        )
         == "completing"
     )
     fixed = replace(other, requeue=False)
     assert (
-        code(rules.plan_requeue(JobRecord(merge_het_job_components((leader, fixed))), MINE))
+        code(
+            rules.plan_job_requeue(SlurmJobRecord(merge_het_job_components((leader, fixed))), MINE)
+        )
         == "no_requeue"
     )
 
@@ -170,7 +178,7 @@ def two_components(leader, other):
     whole = replace(FAILED, het_job=7, state="RUNNING")
     first = replace(whole, id=7, nodes=(A,), **leader)
     second = replace(whole, id=8, het_offset=1, nodes=(B,), **other)
-    return JobRecord(merge_het_job_components((first, second)), (first, second))
+    return SlurmJobRecord(merge_het_job_components((first, second)), (first, second))
 
 
 ENDED_ALONE = {"state": "TIMEOUT", "reason": "TimeLimit"}
@@ -196,7 +204,7 @@ def test_a_component_that_has_ended_is_requeued_before_the_job_starts():
 def test_a_lift_leaves_alone_a_component_that_has_ended():
     excludes = {"excluded": (A,), "admin_comment": "hpctl:excluded=a"}
     half = two_components({**PENDING, **excludes}, {**ENDED_ALONE, **excludes})
-    assert [lift.command_id for lift in rules.plan_exclusion_lifts(half, [A], {A})] == ["7+0"]
+    assert [lift.command_id for lift in rules.plan_node_exclusion_lifts(half, [A], {A})] == ["7+0"]
 
 
 @pytest.mark.parametrize(
@@ -225,14 +233,14 @@ def test_only_what_hpctl_added_is_marked_and_leaves_again(marked, exclude, forgi
 )
 def test_a_lift_takes_out_what_is_marked_and_nothing_else(nodes, exclude, mark):
     job = record(**PENDING, excluded=(A, B, C), admin_comment="site | hpctl:excluded=b,c")
-    assert rules.plan_exclusion_lifts(job, nodes, {A, B, C}) == (
-        rules.ExclusionLift("7", exclude, mark),
+    assert rules.plan_node_exclusion_lifts(job, nodes, {A, B, C}) == (
+        rules.NodeExclusionLift("7", exclude, mark),
     )
 
 
 def test_a_lift_leaves_out_what_was_deleted_since():
     job = record(**PENDING, excluded=(A, B, C), admin_comment="hpctl:excluded=b,c")
-    assert rules.plan_exclusion_lifts(job, [C], {C}) == (rules.ExclusionLift("7", (), ""),)
+    assert rules.plan_node_exclusion_lifts(job, [C], {C}) == (rules.NodeExclusionLift("7", (), ""),)
 
 
 @pytest.mark.parametrize(
@@ -241,12 +249,12 @@ def test_a_lift_leaves_out_what_was_deleted_since():
         (record(**PENDING, excluded=(A,)), "accepted"),
         (record(state="RUNNING", excluded=(A,), admin_comment="hpctl:excluded=a"), "not_pending"),
         (record(**PENDING, flags=COMPLETING), "completing"),
-        (JobRecord(replace(FAILED, **PENDING, array_job=5, array_task="1-3")), "array_whole"),
+        (SlurmJobRecord(replace(FAILED, **PENDING, array_job=5, array_task="1-3")), "array_whole"),
         (None, "no_such_job"),
     ],
 )
 def test_a_lift_that_is_none(job, expected):
-    assert code(rules.plan_exclusion_lifts(job, [A], {A})) == expected
+    assert code(rules.plan_node_exclusion_lifts(job, [A], {A})) == expected
 
 
 @pytest.mark.parametrize(
@@ -258,16 +266,16 @@ def test_a_lift_that_is_none(job, expected):
         (record(state="RUNNING", restarts=2, submit=T + timedelta(9)), "other_attempt"),
         (record(state="PENDING", restarts=3, submit=T + timedelta(9)), "other_attempt"),
         (record(state="RUNNING", flags=COMPLETING), "completing"),
-        (JobRecord(replace(FAILED, state="RUNNING", het_job=7)), "het_component"),
+        (SlurmJobRecord(replace(FAILED, state="RUNNING", het_job=7)), "het_component"),
         (None, "no_such_job"),
     ],
 )
 def test_what_is_given_up_is_this_attempt_or_the_next_in_the_queue(job, expected):
-    answer = rules.find_early_cancel_outcome(job, FAILED.attempt)
+    answer = rules.find_job_cancel_outcome_without_sending(job, FAILED.attempt)
     assert ("send" if answer is None else code(answer)) == expected
 
 
-OURS = format_own_reason("r1", "xid 79")
+OURS = format_hpctl_node_reason("r1", "xid 79")
 DRAIN = frozenset({"DRAIN"})
 
 
@@ -307,22 +315,24 @@ def by_ann(closed: SlurmNode) -> SlurmNode:
 )
 def test_what_may_be_done_to_a_node(seen, drain, down, back):
     answers = [
-        rules.find_early_drain_outcome(seen, OURS),
-        rules.find_early_down_outcome(seen, OURS),
-        rules.find_early_owned_resume_outcome(seen, "r1"),
+        rules.find_drain_outcome_without_sending(seen, OURS),
+        rules.find_down_outcome_without_sending(seen, OURS),
+        rules.find_owned_resume_outcome_without_sending(seen, "r1"),
     ]
     assert [code(a) if a else "send" for a in answers] == [drain, down, back]
 
 
 @pytest.mark.parametrize("reason", ["somebody's", "", "hpctl:r1 two\nlines"])
 def test_only_our_own_reasons_are_sent(reason):
-    assert rules.find_early_drain_outcome(node(), reason).code == "bad_reason"
+    assert rules.find_drain_outcome_without_sending(node(), reason).code == "bad_reason"
 
 
 NO_CONTACT = "Unable to contact slurm controller"
 
 
-def ran(end: CommandEnd = CommandEnd.EXITED, exit_code: int = 1, err: str = "") -> CommandResult:
+def ran(
+    end: CommandEndKind = CommandEndKind.EXITED, exit_code: int = 1, err: str = ""
+) -> CommandResult:
     return CommandResult(("scontrol",), end, exit_code, b"", err, 1.0)
 
 
@@ -334,9 +344,9 @@ def says(error: str) -> CommandResult:
     ("what", "kind", "code", "transient"),
     [
         (ran(exit_code=0), "accepted", "", False),
-        (ran(CommandEnd.NOT_STARTED), "rejected", "not_started", True),
-        (ran(CommandEnd.TIMED_OUT, -9), "ambiguous", "timeout", False),
-        (ran(CommandEnd.TOO_LONG, -9), "ambiguous", "timeout", False),
+        (ran(CommandEndKind.NOT_STARTED), "rejected", "not_started", True),
+        (ran(CommandEndKind.TIMED_OUT, -9), "ambiguous", "timeout", False),
+        (ran(CommandEndKind.TOO_LONG, -9), "ambiguous", "timeout", False),
         (ran(exit_code=-11), "ambiguous", "killed", False),
         (ran(), "ambiguous", "exit_status", False),
         (says(f"{NO_CONTACT} (connect failure)"), "rejected", "unavailable", True),
@@ -364,7 +374,7 @@ def test_a_refused_batch_is_repeated_singly_and_an_ambiguous_one_is_not():
         return Outcome.rejected("BAD") if B in names else Outcome.accepted()
 
     wanted = {A: "r", B: "r", C: "lost", "d": "lost"}
-    answers = cli.update_nodes(wanted, {}, lambda *_: None, send, with_reason=True)
+    answers = cli.send_grouped_node_updates(wanted, {}, lambda *_: None, send, with_reason=True)
     assert sent == [[A, B], [A], [B], [C, "d"]]
     assert [code(a) for a in answers.values()] == ["accepted", "BAD", "timeout", "timeout"]
     assert list(answers) == list(wanted)
@@ -380,14 +390,17 @@ def test_a_wait_is_rounded_up(after_s, word):
 @pytest.mark.parametrize(
     ("size", "tasks"),
     [
-        (JobSize(nodes=3, least=2, tasks=24, tasks_per_node=8), 16),
-        (JobSize(nodes=3, least=3, tasks=24, tasks_per_node=8), None),
-        (JobSize(nodes=3, least=2, tasks=20, tasks_per_node=8), None),  # the user's own number
-        (JobSize(nodes=3, least=2, tasks=2), None),
-        (JobSize(), None),
+        (PendingJobSize(nodes=3, least=2, tasks=24, tasks_per_node=8), 16),
+        (PendingJobSize(nodes=3, least=3, tasks=24, tasks_per_node=8), None),
+        (
+            PendingJobSize(nodes=3, least=2, tasks=20, tasks_per_node=8),
+            None,
+        ),  # the user's own number
+        (PendingJobSize(nodes=3, least=2, tasks=2), None),
+        (PendingJobSize(), None),
     ],
 )
 def test_an_elastic_job_needs_no_more_tasks_than_for_its_least_nodes(size, tasks):
-    job = JobRecord(SlurmJob(7, "PENDING", datetime(2026, 3, 1, tzinfo=UTC), 1), size=size)
+    job = SlurmJobRecord(SlurmJob(7, "PENDING", datetime(2026, 3, 1, tzinfo=UTC), 1), size=size)
     for elastic, expected in ((True, tasks), (False, None)):
         assert rules.plan_job_start(job, (), (), elastic=elastic).tasks == expected

@@ -12,7 +12,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from hpctl.engine.adapters import open_journal_reader
-from hpctl.engine.journal.check import check_journal
+from hpctl.engine.journal.check import check_journal_at_url
 from hpctl.engine.journal.events import Event, StepStarted
 from hpctl.engine.journal.state import EngineState
 from hpctl.sandbox.proctree import (
@@ -172,7 +172,7 @@ class Invariants(Struct):
     def _check_journal(self, line: str) -> None:
         """Read the whole journal back, and what it says of effects and budgets."""
         self.checks += 1
-        found = check_journal(self.live.config.url, lambda _done, _total: None)
+        found = check_journal_at_url(self.live.config.url, lambda _done, _total: None)
         if found.problem is not None:
             self.broken.append(f"{line}: the journal is damaged: {found.problem}")
         with closing(open_journal_reader(self.live.config)) as store:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from hpctl.toolkit.errors import Unavailable
+from hpctl.toolkit.errors import ServiceUnavailable
 from hpctl.vocabulary.identity import JobId
 from hpctl.vocabulary.slurm_facts import SlurmJob
 from tests.daemon.chaos import Chaos
@@ -65,7 +65,7 @@ class Scene(Struct, frozen=True):
         """Return a job as Slurm has it now; None where it has none, or does not answer."""
         try:
             record = self.live.scheduler.job(JobId(job.number))
-        except Unavailable:
+        except ServiceUnavailable:
             return None
         return None if record is None else record.job
 

@@ -19,7 +19,7 @@ from itertools import pairwise
 from msgspec import Struct, field
 
 from hpctl.sandbox import clocks
-from hpctl.toolkit.errors import HpctlError, Unavailable
+from hpctl.toolkit.errors import HpctlError, ServiceUnavailable
 from tests.daemon.chaos import Chaos
 from tests.sandbox.test_training import ROOT
 
@@ -63,7 +63,7 @@ def serving(live: Chaos) -> Serving:
     """Look at Slurm."""
     try:
         nodes = live.scheduler.view().nodes
-    except Unavailable:
+    except ServiceUnavailable:
         return None
     return frozenset(str(n) for n, node in nodes.items() if node.in_service and node.responding)
 
@@ -274,13 +274,16 @@ def _judge(fault: Struck, row: Row, answers: list[Answer], named_s: float = NAME
 def main(path: str) -> None:
     """Ask what `hpctl status` asks, once a second, and print each answer as a line of JSON."""
     from hpctl.engine.config_loading import load_config
-    from hpctl.engine.status_view import choose_exit_code, read_status_once
+    from hpctl.engine.status_view import choose_cluster_status_exit_code, read_cluster_status
 
     while True:
         began = time.monotonic()
         try:
-            view = read_status_once(load_config(path))
-            code, lines = int(choose_exit_code(view)), [*view.problems, *view.unknowns]
+            view = read_cluster_status(load_config(path))
+            code, lines = (
+                int(choose_cluster_status_exit_code(view)),
+                [*view.problems, *view.unknowns],
+            )
         except HpctlError as error:
             code, lines = 3, [f"{error} {error.hint}"]
         took = time.monotonic() - began

@@ -29,8 +29,8 @@ from pathlib import Path
 from hpctl.sandbox.proctree import list_descendants
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary import job_recovery, node_recovery
-from hpctl.vocabulary.job_recovery import JobPhase
-from hpctl.vocabulary.node_recovery import NodePhase
+from hpctl.vocabulary.job_recovery import JobRecoveryPhase
+from hpctl.vocabulary.node_recovery import NodeRecoveryPhase
 from tests.daemon.chaos import Chaos
 from tests.soak.scene import Fault, Scene, Strike
 from tests.soak.status import Struck
@@ -47,7 +47,12 @@ health agent meanwhile, whose age is told by both."""
 NAMED_S, FULL_S = 10.0, 12.0
 """How soon `status` names a full disk, and for how long one is full at least."""
 CROWD = 100_000
-OFF = (NodePhase.ACCEPTING, NodePhase.UNRESERVING, JobPhase.SAVING, JobPhase.EXCISING)
+OFF = (
+    NodeRecoveryPhase.ACCEPTING,
+    NodeRecoveryPhase.UNRESERVING,
+    JobRecoveryPhase.SAVING,
+    JobRecoveryPhase.EXCISING,
+)
 """Phases of features that the soak's configuration has off, or that pass within one cycle."""
 
 
@@ -100,11 +105,11 @@ def daemon_pid(live: Chaos) -> int:
     return int(live.sandbox.status()["services"].get("daemon", 0))
 
 
-def _kill_in(phase: NodePhase | JobPhase) -> Strike:
+def _kill_in(phase: NodeRecoveryPhase | JobRecoveryPhase) -> Strike:
     """Kill the daemon the moment that a recovery is journaled to be in a phase."""
     recoveries: dict[type, Callable[[Chaos], list[str]]] = {
-        NodePhase: lambda live: [r.phase for r in live.node_recoveries()],
-        JobPhase: lambda live: [r.phase for r in live.job_recoveries()],
+        NodeRecoveryPhase: lambda live: [r.phase for r in live.node_recoveries()],
+        JobRecoveryPhase: lambda live: [r.phase for r in live.job_recoveries()],
     }
 
     def strike(scene: Scene) -> Struck | None:
@@ -265,8 +270,8 @@ def _node(scene: Scene) -> str | None:
     return scene.node_of_a_job() or None
 
 
-_PHASES = [p for p in NodePhase if p not in node_recovery.ENDS and p not in OFF]
-_JOB_PHASES = [p for p in JobPhase if p not in job_recovery.ENDS and p not in OFF]
+_PHASES = [p for p in NodeRecoveryPhase if p not in node_recovery.ENDS and p not in OFF]
+_JOB_PHASES = [p for p in JobRecoveryPhase if p not in job_recovery.ENDS and p not in OFF]
 
 OWN_FAULTS = (
     Fault("agent-killed", 2, _kill_agent),

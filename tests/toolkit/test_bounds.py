@@ -15,10 +15,10 @@ from hpctl.toolkit.bounds import (
     EARLIEST,
     LATEST,
     MAX_COUNT,
-    add_seconds,
+    add_seconds_within_bounds,
     clamp_duration,
     convert_to_utc,
-    escape_json,
+    escape_json_for_terminal,
     make_printable,
     parse_count,
     parse_slurm_time,
@@ -32,7 +32,7 @@ FAR = (1e300, 1.7e308, math.inf, math.nan, -1e300, -math.inf, 0.0, 1e-300)
 
 @given(st.datetimes(timezones=st.just(UTC)), st.sampled_from(FAR) | st.floats())
 def test_time_arithmetic_is_total(at: datetime, seconds: float) -> None:
-    assert EARLIEST <= add_seconds(at, seconds) <= LATEST
+    assert EARLIEST <= add_seconds_within_bounds(at, seconds) <= LATEST
     assert isinstance(clamp_duration(seconds), timedelta)
     assert isinstance(parse_timestamp(seconds), datetime | None)
 
@@ -51,10 +51,10 @@ def test_a_text_is_a_number_or_it_is_not(text: str) -> None:
 
 
 def test_no_wait_is_over_that_is_no_number() -> None:
-    assert (add_seconds(datetime(2026, 1, 1, tzinfo=UTC), math.nan), parse_count("12")) == (
-        LATEST,
-        12,
-    )
+    assert (
+        add_seconds_within_bounds(datetime(2026, 1, 1, tzinfo=UTC), math.nan),
+        parse_count("12"),
+    ) == (LATEST, 12)
     assert parse_slurm_time("2026-01-31T12:00:00") == datetime(2026, 1, 31, 12, tzinfo=UTC)
     assert parse_slurm_time("10000-01-03T23:00:00") == LATEST
     assert parse_timestamp(0) is None
@@ -93,7 +93,7 @@ def test_printable_leaves_nothing_that_a_terminal_obeys(text: str) -> None:
 
 @given(st.text() | st.just(HOSTILE))
 def test_json_stays_the_same_document(text: str) -> None:
-    safe = escape_json(json.dumps(text, ensure_ascii=False))
+    safe = escape_json_for_terminal(json.dumps(text, ensure_ascii=False))
     assert (json.loads(safe), make_printable(safe, lines=True)) == (text, safe)
 
 

@@ -21,20 +21,20 @@ from hpctl.toolkit.declared_view import (
     Column,
     Columns,
     DeclaredView,
-    FactRow,
-    FactTable,
-    InnerView,
-    ItemLines,
+    ItemTextLines,
     JsonOnly,
+    LabeledValueRow,
+    LabeledValueTable,
     Layout,
-    RepeatedParts,
+    NestedViewPart,
+    RepeatedLayoutParts,
     RowTable,
     TextLine,
     make_number_column,
     make_state_column,
 )
 from hpctl.toolkit.tables import MANY
-from hpctl.toolkit.view_drawing import draw_view, format_fact_table, format_row_table
+from hpctl.toolkit.view_drawing import draw_view, format_labeled_value_table, format_row_table
 
 NOW = datetime(2026, 3, 4, 12, 0, tzinfo=UTC)
 EVIL = "\x1b[31m\u202egnp"
@@ -73,9 +73,11 @@ class Fleet(Struct, frozen=True):
     tagged: bool = False
 
     layout: ClassVar[Layout] = (
-        FactTable((FactRow("cluster", "cluster"), BREAK, FactRow("nodes", "size"))),
+        LabeledValueTable(
+            (LabeledValueRow("cluster", "cluster"), BREAK, LabeledValueRow("nodes", "size"))
+        ),
         RowTable("rows", title="Nodes of {cluster}", otherwise="{cluster} has no node."),
-        ItemLines("notes", "note: {}", gap=True, indent=2),
+        ItemTextLines("notes", "note: {}", gap=True, indent=2),
         TextLine("{cluster}: {size} nodes", when="cluster"),
     )
     json_only: ClassVar[JsonOnly] = ("as_of",)
@@ -177,7 +179,9 @@ def test_ten_thousand_rows_are_not_a_table_of_rich(monkeypatch: pytest.MonkeyPat
     rows = tuple(Row(f"gpu-{number}", seen=NOW, why=LONG) for number in range(10_000))
     few = drawn(Table(NOW, rows[:MANY]), 300).splitlines()
     # rich takes seconds for them.
-    monkeypatch.setattr("hpctl.toolkit.view_drawing._build_table", lambda *_: pytest.fail("rich's"))
+    monkeypatch.setattr(
+        "hpctl.toolkit.view_drawing._build_rich_table", lambda *_: pytest.fail("rich's")
+    )
     lines = drawn(Table(NOW, rows), 300).splitlines()
     assert len(lines) == len(rows) + 1
     assert [line.split() for line in lines[: MANY + 1]] == [line.split() for line in few]
@@ -191,7 +195,7 @@ class Group(Struct, frozen=True):
     name: str
     nodes: tuple[str, ...]
 
-    layout: ClassVar[Layout] = (TextLine("{name}:"), ItemLines("nodes", "  {}"))
+    layout: ClassVar[Layout] = (TextLine("{name}:"), ItemTextLines("nodes", "  {}"))
 
 
 class Groups(Struct, frozen=True):
@@ -202,9 +206,9 @@ class Groups(Struct, frozen=True):
     bills: tuple[dict[str, object], ...] = ()
 
     layout: ClassVar[Layout] = (
-        InnerView("first"),
+        NestedViewPart("first"),
         BlankLine(),
-        RepeatedParts("groups", (TextLine("{name} has {nodes}"),)),
+        RepeatedLayoutParts("groups", (TextLine("{name} has {nodes}"),)),
         RowTable("bills", (Column("NAME", "Name"), Column("FEE", "{Fee:.2f}"))),
         TextLine("{first.name} is the first", unbroken=True),
     )
@@ -245,9 +249,9 @@ def test_json_and_declarations_import_no_rich() -> None:
 def test_facts_and_tables_are_there_as_plain_text_for_a_page() -> None:
     view = Fleet(NOW, "llm", (Row("gpu-1", "DOWN"),))
     part, section = Fleet.layout[:2]
-    assert isinstance(part, FactTable)
+    assert isinstance(part, LabeledValueTable)
     assert isinstance(section, RowTable)
-    assert format_fact_table(part, view) == [("cluster", "llm"), ("nodes", "1")]
+    assert format_labeled_value_table(part, view) == [("cluster", "llm"), ("nodes", "1")]
     headings, rows = format_row_table(section, view)
     assert headings == ["NODE", "STATE", "GPUS", "SEEN", "FOR", "WHY"]
     assert rows == [["gpu-1", "DOWN", "8", "-", "never", ""]]

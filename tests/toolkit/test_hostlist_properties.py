@@ -11,7 +11,7 @@ from hpctl.toolkit.hostlist import (
     expand_hostlist,
     fold_hostlist,
     is_host_name,
-    split_batches,
+    split_names_into_batches,
 )
 from tests.process import run_text
 
@@ -60,7 +60,7 @@ def test_fold_takes_names_only(text: str) -> None:
 
 @given(st.lists(numbered, max_size=50), st.integers(1, 7))
 def test_batches_lose_nothing(some: list[str], size: int) -> None:
-    parts = list(split_batches(some, size))
+    parts = list(split_names_into_batches(some, size))
     assert [name for part in parts for name in part] == some
     assert all(0 < len(part) <= size for part in parts)
 

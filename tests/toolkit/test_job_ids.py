@@ -6,8 +6,8 @@ from hpctl.toolkit.job_ids import (
     ParsedJobId,
     format_array_task_id,
     format_het_component_id,
+    parse_array_task_ranges,
     parse_job_id,
-    parse_task_ranges,
 )
 
 
@@ -43,6 +43,6 @@ def test_what_is_written_is_read():
 
 
 def test_a_list_of_tasks_that_is_cut_off_names_those_that_it_has():
-    tasks = [task for tasks in parse_task_ranges("1-3,9,20-30:5,...%4") for task in tasks]
+    tasks = [task for tasks in parse_array_task_ranges("1-3,9,20-30:5,...%4") for task in tasks]
     assert tasks == [1, 2, 3, 9, 20, 25, 30]
-    assert list(parse_task_ranges("")) == []
+    assert list(parse_array_task_ranges("")) == []

@@ -2,9 +2,9 @@
 
 from click.testing import CliRunner
 
-from hpctl.toolkit.lazy_commands import LazyGroup
+from hpctl.toolkit.lazy_commands import LazyCommandGroup
 
-GROUP = LazyGroup(
+GROUP = LazyCommandGroup(
     name="hpctl",
     table={"sandbox": ("hpctl.no_such_room.command:sandbox", "A sandbox.")},
     extras={"sandbox": "pip install 'hpctl[sandbox]'"},

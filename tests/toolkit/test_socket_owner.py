@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from hpctl.toolkit.socket_owner import find_peer_uid
+from hpctl.toolkit.socket_owner import find_local_peer_uid
 
 pytestmark = pytest.mark.integration
 
@@ -43,4 +43,4 @@ def test_the_uid_is_of_the_process_that_accepted(
     ), socket.create_connection((reached, listener.getsockname()[1]), 9) as connection:  # fmt: skip
         connection.settimeout(60)
         assert connection.recv(4) == b"here"
-        assert find_peer_uid(connection) == uid
+        assert find_local_peer_uid(connection) == uid

@@ -11,7 +11,7 @@ from hpctl.wire.admission import (
     UNPROVEN_BY_ADDRESS,
     UNPROVEN_BY_HOST,
     HandshakeLimiter,
-    create_peer_name,
+    create_signed_peer_name,
 )
 
 SECRET = "0123456789abcdef"
@@ -61,7 +61,7 @@ def test_the_oldest_of_the_largest_crowd_goes_where_there_are_too_many(crowd: Cr
 
 
 def test_a_peer_that_has_named_itself_stays(crowd: Crowd) -> None:
-    peer = crowd.connect(b"\x16 a hello to " + create_peer_name(SECRET).encode())
+    peer = crowd.connect(b"\x16 a hello to " + create_signed_peer_name(SECRET).encode())
     strangers = [crowd.connect() for _ in range(3 * IN_ALL)]
     assert is_shut(strangers[0])
     assert not is_shut(peer)
@@ -69,21 +69,23 @@ def test_a_peer_that_has_named_itself_stays(crowd: Crowd) -> None:
 
 @pytest.mark.parametrize("secret", ["another job's secret", ""])
 def test_a_name_of_another_secret_is_no_peer_s(crowd: Crowd, secret: str) -> None:
-    stranger = crowd.connect(create_peer_name(secret).encode())
+    stranger = crowd.connect(create_signed_peer_name(secret).encode())
     for _ in range(UNPROVEN_BY_ADDRESS):
         crowd.connect()
     assert is_shut(stranger)
 
 
 def test_a_name_that_a_stranger_has_seen_counts_once(crowd: Crowd) -> None:
-    seen = create_peer_name(SECRET).encode()
+    seen = create_signed_peer_name(SECRET).encode()
     strangers = [crowd.connect(seen) for _ in range(2 * UNPROVEN_BY_ADDRESS)]
     assert not is_shut(strangers[0])
     assert all(is_shut(client) for client in strangers[1:UNPROVEN_BY_ADDRESS])
 
 
 def test_peers_in_their_handshake_are_bounded_too(crowd: Crowd) -> None:
-    names = [create_peer_name(SECRET).encode() for _ in range(2 * IN_ALL + UNPROVEN_BY_ADDRESS)]
+    names = [
+        create_signed_peer_name(SECRET).encode() for _ in range(2 * IN_ALL + UNPROVEN_BY_ADDRESS)
+    ]
     peers = [crowd.connect(name) for name in names]
     assert is_shut(peers[0])
     assert not is_shut(peers[-1])

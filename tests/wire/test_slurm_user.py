@@ -28,6 +28,6 @@ def test_its_answers_are_believed(tmp_path, monkeypatch) -> None:
     conf, games = tmp_path / "slurm.conf", pwd.getpwnam("games").pw_uid
     monkeypatch.setenv("SLURM_CONF", str(conf))
     conf.write_text("SlurmUser=bin\n")
-    assert games not in heads.list_trusted_uids()
+    assert games not in heads.list_trusted_head_node_uids()
     conf.write_text("SlurmUser=games\n")
-    assert games in heads.list_trusted_uids()
+    assert games in heads.list_trusted_head_node_uids()

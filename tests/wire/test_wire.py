@@ -24,7 +24,7 @@ REPORT = AgentReport(
 
 
 def raw(**changes):
-    body = json.loads(wire.encode_report(REPORT))
+    body = json.loads(wire.encode_agent_report(REPORT))
     body["report"]["findings"][0].update(changes.pop("finding", {}))
     body["report"].update(changes)
     return body
@@ -47,11 +47,11 @@ findings = st.builds(
 @given(st.lists(findings, max_size=5), times, st.integers(1, 2**53))
 def test_every_report_within_the_limits_comes_back(found, at, seq):
     report = replace(REPORT, findings=tuple(found), sent_at=at, agent_start=at, seq=seq)
-    assert wire.decode_report(wire.encode_report(report)) == report
+    assert wire.decode_agent_report(wire.encode_agent_report(report)) == report
 
 
 def test_the_wire_says_exactly_what_the_model_says():
-    for shape, model in ((wire._WireReport, AgentReport), (wire._WireFinding, Finding)):
+    for shape, model in ((wire._WireAgentReport, AgentReport), (wire._WireFinding, Finding)):
         assert set(shape.__struct_fields__) == set(model.__struct_fields__)
 
 
@@ -82,7 +82,7 @@ def test_the_wire_says_exactly_what_the_model_says():
 )
 def test_what_is_out_of_bounds_is_named_with_its_place(changes, place):
     with pytest.raises(wire.InvalidReportError) as caught:
-        wire.decode_report(json.dumps(raw(**changes)).encode())
+        wire.decode_agent_report(json.dumps(raw(**changes)).encode())
     assert place in str(caught.value)
 
 
@@ -94,28 +94,28 @@ def test_too_many_findings_are_refused():
     ]
     body["report"]["findings"] = slim
     with pytest.raises(wire.InvalidReportError, match=r"\$\.report\.findings"):
-        wire.decode_report(json.dumps(body).encode())
+        wire.decode_agent_report(json.dumps(body).encode())
 
 
 def test_gauges_come_back_and_those_that_are_no_number_are_left_out():
     answer = {"gpu.clock_mhz": 1980.0, "gpu.power_w": float("nan"), "efa.x": float("inf")}
-    back = wire.decode_report(wire.encode_report(replace(REPORT, gauges=answer)))
+    back = wire.decode_agent_report(wire.encode_agent_report(replace(REPORT, gauges=answer)))
     assert back.gauges == {"gpu.clock_mhz": 1980.0}
 
 
 def test_too_many_gauges_are_cut_by_us_and_refused_from_others():
     many = {f"g{n:03}": float(n) for n in range(wire.MAX_GAUGES + 1)}
-    back = wire.decode_report(wire.encode_report(replace(REPORT, gauges=many)))
+    back = wire.decode_agent_report(wire.encode_agent_report(replace(REPORT, gauges=many)))
     assert list(back.gauges) == [f"g{n:03}" for n in range(wire.MAX_GAUGES)]
     with pytest.raises(wire.InvalidReportError, match=r"\$\.report\.gauges"):
-        wire.decode_report(json.dumps(raw(gauges=many)).encode())
+        wire.decode_agent_report(json.dumps(raw(gauges=many)).encode())
 
 
 def test_a_full_report_is_made_to_fit_by_cutting_evidence_only():
     many = tuple(
         replace(FINDING, code=str(n), evidence="é" * 2048) for n in range(wire.MAX_FINDINGS)
     )
-    back = wire.decode_report(wire.encode_report(replace(REPORT, findings=many)))
+    back = wire.decode_agent_report(wire.encode_agent_report(replace(REPORT, findings=many)))
     assert [(f.code, f.count) for f in back.findings] == [(f.code, f.count) for f in many]
     assert all(f.evidence and f.evidence in "é" * 2048 for f in back.findings)
 
@@ -126,13 +126,13 @@ def test_a_report_that_cutting_evidence_does_not_make_fit_says_what_comes_first(
         replace(FINDING, code=str(n), device="é" * 256, detail="é" * 256)
         for n in range(wire.MAX_FINDINGS)
     )
-    body = wire.encode_report(replace(REPORT, findings=many), open_session=True)
+    body = wire.encode_agent_report(replace(REPORT, findings=many), open_session=True)
     assert wire.MAX_BODY * 3 // 4 < len(body) <= wire.MAX_BODY
-    kept = wire.decode_report(body).findings
+    kept = wire.decode_agent_report(body).findings
     assert [f.code for f in kept] == [f.code for f in many[: len(kept)]]
 
 
 def test_the_payload_is_the_bodys_digest():
-    assert wire.make_credential_payload(b"") == (
+    assert wire.make_request_credential_payload(b"") == (
         b"hpctl1:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
     )

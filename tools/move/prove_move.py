@@ -123,7 +123,7 @@ def reduce_file(text: str, modules: set[str]) -> Counter[str]:
             continue
         if isinstance(statement, ast.If) and ast.unparse(statement.test) == "TYPE_CHECKING":
             continue
-        reduced = reducer.visit_node(statement)
+        reduced = reducer.read_node_and_list_children(statement)
         for node in ast.walk(reduced):
             for name in ("body", "orelse", "finalbody"):
                 if getattr(node, name, None) == [] and name == "body":

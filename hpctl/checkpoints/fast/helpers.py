@@ -1,7 +1,7 @@
 """The helpers of a job, one a node: `python -m hpctl.checkpoints.fast.helpers start|serve`.
 
-The preamble runs `start`, in the background of the batch script: it writes the FastSaveSpec and has
-srun run `serve` on each node.
+The preamble runs `start`, in the background of the batch script: it writes the
+FastCheckpointSaveSpec and has srun run `serve` on each node.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ from hpctl.checkpoints.fast import spec as specs
 from hpctl.checkpoints.fast.lead import (
     LAST_FLUSH_S,
     FastSaveLeader,
-    remove_shared_records,
+    remove_shared_fast_save_records,
     remove_unfinished_flush,
     restore_fast_saves,
 )
 from hpctl.checkpoints.fast.node import NodeSaveStore
 from hpctl.checkpoints.fast.peer import NoHelperListeningError, PeerError, PeerServer
-from hpctl.checkpoints.fast.spec import ENVIRONMENT, FastSaveSpec, read_fast_save_spec
+from hpctl.checkpoints.fast.spec import ENVIRONMENT, FastCheckpointSaveSpec, read_fast_save_spec
 from hpctl.checkpoints.fast.union import PeerConnections
 from hpctl.checkpoints.search import CheckpointSearchResult
-from hpctl.slurm.parse import parse_job_states
+from hpctl.slurm.parse import parse_job_state_and_flags
 from hpctl.slurm.read import SlurmCommandReader
-from hpctl.slurm.run import SlurmRunner
+from hpctl.slurm.run import SlurmCommandRunner
 from hpctl.slurm.signals import SIGNALS
 from hpctl.slurm.step_environment import make_step_environment
 from hpctl.toolkit.bounds import make_printable, parse_count
 from hpctl.toolkit.compat import SAFE_PATH, UTC
-from hpctl.toolkit.errors import HpctlError, Unavailable
+from hpctl.toolkit.errors import HpctlError, ServiceUnavailable
 from hpctl.toolkit.hostlist import expand_hostlist, fold_hostlist
-from hpctl.vocabulary.fast_saves import FastSaveOptions
+from hpctl.vocabulary.fast_saves import FastCheckpointSaveOptions
 from hpctl.vocabulary.identity import JobId, NodeName
 from hpctl.vocabulary.slurm_facts import SlurmNode
-from hpctl.wire.job_report_client import send_run_note
+from hpctl.wire.job_report_client import send_job_run_note
 
 IGNORED = tuple(name for name in SIGNALS if name != "TERM")
 """They ask a job's programs for a save; Slurm sends them to all of its steps, this one too."""
@@ -64,7 +64,7 @@ done
 just come back may refuse for half a minute; this tries for two minutes."""
 
 
-class SavesTooLargeError(HpctlError):
+class FastSavesExceedMemoryError(HpctlError):
     """The saves would end the job for its memory: it does not start."""
 
 
@@ -91,9 +91,9 @@ def start_fast_save_helpers(environ: Mapping[str, str]) -> str:
             "Submit the job again with `hpctl sbatch --fast-dir DIR --checkpoint-dir DIR`.",
         )
     options = msgspec.json.decode(environ.get("HPCTL_FAST_OPTIONS") or "{}", type=dict[str, object])
-    saves = msgspec.convert({**options, "dir": directory}, FastSaveOptions)
+    saves = msgspec.convert({**options, "dir": directory}, FastCheckpointSaveOptions)
     if saves.memory and (limit := _read_memory_limit(environ)) and saves.size >= limit:
-        raise SavesTooLargeError(
+        raise FastSavesExceedMemoryError(
             f"the fast saves do not fit: {directory} is in memory, and {saves.size >> 20} MiB of "
             "saves would use all of the"
             f" job's {limit >> 20} MiB of memory on a node",
@@ -101,13 +101,13 @@ def start_fast_save_helpers(environ: Mapping[str, str]) -> str:
         )
     key = environ.get("SLURM_ARRAY_JOB_ID", "")
     key = f"{key}_{environ.get('SLURM_ARRAY_TASK_ID', '0')}" if key else job
-    runner = SlurmRunner()
+    runner = SlurmCommandRunner()
     reader = SlurmCommandReader(runner, lambda: datetime.now(UTC))
     nodes, leaves = {}, {}
-    with suppress(Unavailable):
+    with suppress(ServiceUnavailable):
         nodes = dict(reader.nodes(hosts))
         leaves = dict(reader.leaves())
-    spec = FastSaveSpec(
+    spec = FastCheckpointSaveSpec(
         job=key,
         secret=secrets.token_hex(32),
         saves=saves,
@@ -122,14 +122,18 @@ def start_fast_save_helpers(environ: Mapping[str, str]) -> str:
     path = specs.find_spec_path(spec)
     specs.write_fast_save_spec(spec, path)
     remove_unfinished_flush(spec)
-    launched = launch_node_helpers(hosts, path, environ)
-    obstacle = wait_for_node_helpers(spec, find_unavailable_hosts)
+    launched = launch_fast_save_helpers_on_nodes(hosts, path, environ)
+    obstacle = wait_for_fast_save_helpers(spec, find_hosts_without_job_ranks)
     if obstacle:
         _stop_helpers(spec, launched)
         raise HpctlError(obstacle)
     if environ.get("HPCTL_RESUME") == "scratch":
         restore_fast_saves(
-            spec, CheckpointSearchResult(None), write_job_log, find_unavailable_hosts, scratch=True
+            spec,
+            CheckpointSearchResult(None),
+            log_fast_save_message,
+            find_hosts_without_job_ranks,
+            scratch=True,
         )
     return str(path)
 
@@ -141,8 +145,10 @@ def _read_memory_limit(environ: Mapping[str, str]) -> int:
     return (whole or parse_count(environ.get("SLURM_MEM_PER_CPU", "")) * cpus) << 20
 
 
-def wait_for_node_helpers(
-    spec: FastSaveSpec, gone: Callable[[Sequence[str]], Sequence[str]], wait_s: float = READY_S
+def wait_for_fast_save_helpers(
+    spec: FastCheckpointSaveSpec,
+    gone: Callable[[Sequence[str]], Sequence[str]],
+    wait_s: float = READY_S,
 ) -> str:
     """Wait for the helpers of all nodes; why the fast saves cannot be used, "" where they can.
 
@@ -179,7 +185,7 @@ def _describe_helper_refusals(answers: Mapping[str, Mapping[str, Any]]) -> str:
     return f"{refused[0]}{more}" if refused else ""
 
 
-def _stop_helpers(spec: FastSaveSpec, launched: subprocess.Popen[bytes]) -> None:
+def _stop_helpers(spec: FastCheckpointSaveSpec, launched: subprocess.Popen[bytes]) -> None:
     """End the helpers of a start without fast saves; what they hold stays for the next start."""
     with closing(PeerConnections(spec, retry_s=0.0)) as peers:
         heard = peers.each("bye", over=False)
@@ -188,7 +194,7 @@ def _stop_helpers(spec: FastSaveSpec, launched: subprocess.Popen[bytes]) -> None
             os.killpg(launched.pid, signal.SIGTERM)
 
 
-def launch_node_helpers(
+def launch_fast_save_helpers_on_nodes(
     hosts: Sequence[NodeName], path: Path, environ: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
     """Return a shell that starts a helper on each node, and again as long as the job runs."""
@@ -223,30 +229,32 @@ def launch_node_helpers(
     )
 
 
-def find_unavailable_hosts(hosts: Sequence[str]) -> Sequence[str]:
+def find_hosts_without_job_ranks(hosts: Sequence[str]) -> Sequence[str]:
     """Return which of these nodes no longer run a rank of this job.
 
     Those are nodes that slurmctld calls DOWN or not responding, and nodes that it has taken out of
     the job: a node that is drained and set DOWN answers again as soon as its slurmd registers.
     """
-    reader = SlurmCommandReader(SlurmRunner(), lambda: datetime.now(UTC))
+    reader = SlurmCommandReader(SlurmCommandRunner(), lambda: datetime.now(UTC))
     number = os.environ.get("SLURM_JOB_ID", "")
-    with suppress(Unavailable):
+    with suppress(ServiceUnavailable):
         nodes = reader.nodes(tuple(map(NodeName, hosts)))
         record = reader.job(JobId(int(number))) if number.isdecimal() else None
         have = record.job.nodes if record is not None else ()
-        return [host for host in hosts if _is_host_unavailable(nodes.get(NodeName(host)), have)]
+        return [
+            host for host in hosts if _is_node_unavailable_to_job(nodes.get(NodeName(host)), have)
+        ]
     return ()
 
 
-def _is_host_unavailable(node: SlurmNode | None, have: Sequence[NodeName]) -> bool:
+def _is_node_unavailable_to_job(node: SlurmNode | None, have: Sequence[NodeName]) -> bool:
     """Return whether a node is away or, where the job's nodes are known, none of them."""
     if node is None or node.down or not node.responding:
         return True
     return bool(have) and node.name not in have
 
 
-def load_fast_save_spec(environ: Mapping[str, str] = os.environ) -> FastSaveSpec | None:
+def load_fast_save_spec(environ: Mapping[str, str] = os.environ) -> FastCheckpointSaveSpec | None:
     """Return the job's Spec, None where it has no fast saves. Raises HpctlError."""
     path = environ.get(specs.ENVIRONMENT)
     return specs.read_fast_save_spec(Path(path)) if path else None
@@ -264,7 +272,7 @@ ASK_S, SILENT_S = 5.0, 9.0
 NICE = 19
 
 
-def write_job_log(text: str) -> None:
+def log_fast_save_message(text: str) -> None:
     """Into the job's log."""
     print(make_printable(f"hpctl: fast saves: {text}", lines=True), file=sys.stderr, flush=True)
 
@@ -272,13 +280,13 @@ def write_job_log(text: str) -> None:
 class FastSaveHelper:
     """One node's part: it answers, copies, and leads where no helper before it lives."""
 
-    def __init__(self, spec: FastSaveSpec, host: str) -> None:
+    def __init__(self, spec: FastCheckpointSaveSpec, host: str) -> None:
         self._spec, self._host = spec, host
         self.node = NodeSaveStore(spec, host)
         self._peers = PeerConnections(spec, self.node)
-        self._lead = FastSaveLeader(self.node, self._peers, write_job_log)
+        self._lead = FastSaveLeader(self.node, self._peers, log_fast_save_message)
         if self.node.stranger:
-            write_job_log(
+            log_fast_save_message(
                 f"{spec.saves.dir} of {host} held saves of {self.node.stranger}: moved away"
             )
         self._asked = False
@@ -294,11 +302,11 @@ class FastSaveHelper:
         if asked:
             self._record_termination_signal()
         server = PeerServer(self._spec, self._host, self.node.handle)
-        threading.Thread(target=self._copy_partner_files, daemon=True).start()
+        threading.Thread(target=self._copy_partner_steps_until_stopped, daemon=True).start()
         while not self._has_job_ended():
-            self._run_leader_round()
+            self._run_leader_iteration()
         if not self.node.released.is_set():
-            self._flush_last_saves()
+            self._flush_newest_saves_at_job_end()
         elif self.node.over:
             self.node.remove()
         server.close()
@@ -321,7 +329,7 @@ class FastSaveHelper:
                 self._lead.request_flush()
                 return False
             if runs is None:
-                write_job_log("slurmctld does not answer: the job is taken for ended")
+                log_fast_save_message("slurmctld does not answer: the job is taken for ended")
             return not runs
         if time.monotonic() > self._asked_at + LAST_FLUSH_S + ASK_S + 5:
             self._asked = False
@@ -332,7 +340,7 @@ class FastSaveHelper:
         before = self._spec.hosts[: self._spec.hosts.index(self._host)]
         return not any(self._peers.each(what, [host], by=self._host) for host in before)
 
-    def _run_leader_round(self) -> None:
+    def _run_leader_iteration(self) -> None:
         try:
             changed, beat, led = self.node.look(), time.monotonic() >= self._beat_at, self._leads
             if beat:
@@ -346,7 +354,7 @@ class FastSaveHelper:
             else:
                 self._forward_changes()
         except (OSError, ValueError, KeyError, TypeError) as error:
-            self._report_failure(f"{self._host}: {error}")
+            self._log_failure_once_per_minute(f"{self._host}: {error}")
 
     def _forward_changes(self) -> None:
         """Tell who leads of changes that were reported to this node: a host to which the leader was
@@ -359,33 +367,37 @@ class FastSaveHelper:
             if not any(self._peers.each("changed", [leader], by=host) for leader in before):
                 self.node.changed.append(host)
 
-    def _copy_partner_files(self) -> None:
+    def _copy_partner_steps_until_stopped(self) -> None:
         while True:
             self.node.news.wait()
             self.node.news.clear()
             try:
-                errors = self.node.replicate_steps()
+                errors = self.node.copy_steps_of_partner_nodes()
             except (OSError, ValueError) as error:
                 errors = [str(error)]
             for why in errors:
-                self._report_failure(f"no copy on {self._host} of {why}")
+                self._log_failure_once_per_minute(f"no copy on {self._host} of {why}")
 
-    def _flush_last_saves(self) -> None:
+    def _flush_newest_saves_at_job_end(self) -> None:
         """The job ends: what is newest is flushed while all are still there."""
         begun = time.monotonic()
-        self._peers.clear_silent_hosts()  # a helper that was silent a moment ago may lead
+        self._peers.forget_unresponsive_hosts()  # a helper that was silent a moment ago may lead
         if self.leads():
             self.node.look()
             try:
-                nothing_left = self._lead.end(LAST_FLUSH_S, find_unavailable_hosts)
+                nothing_left = self._lead.end(LAST_FLUSH_S, find_hosts_without_job_ranks)
             except (OSError, ValueError, KeyError, TypeError) as error:
-                self._report_failure(f"the last flush failed: {error}")
+                self._log_failure_once_per_minute(f"the last flush failed: {error}")
                 nothing_left = False
-            over = nothing_left and not self._spec.saves.keep and has_job_ended_for_good(self._spec)
+            over = (
+                nothing_left
+                and not self._spec.saves.keep
+                and has_job_ended_without_requeue(self._spec)
+            )
             self.release(over, begun + LAST_FLUSH_S + 4)
             if over:
                 with suppress(OSError):
-                    remove_shared_records(self._spec)
+                    remove_shared_fast_save_records(self._spec)
         self.node.released.wait(max(0.0, begun + LAST_FLUSH_S + 5 - time.monotonic()))
         if self.node.over:
             self.node.remove()
@@ -395,7 +407,7 @@ class FastSaveHelper:
         has answered, no longer runs a helper, or the deadline passes."""
         left = list(self._spec.hosts)
         while left:
-            self._peers.clear_silent_hosts()
+            self._peers.forget_unresponsive_hosts()
             left = [host for host in left if not self._send_shutdown_request(host, over)]
             left = [host for host in left if host in self._lead.answering]
             if time.monotonic() > deadline:
@@ -412,16 +424,16 @@ class FastSaveHelper:
             return False
         return True
 
-    def _report_failure(self, text: str) -> None:
+    def _log_failure_once_per_minute(self, text: str) -> None:
         """Say it, the same at most once a minute."""
         now = time.monotonic()
         if self._troubles.get(text, -60.0) <= now - 60:
             self._troubles = {t: at for t, at in self._troubles.items() if at > now - 60}
             self._troubles[text] = now
-            write_job_log(text)
+            log_fast_save_message(text)
 
 
-def is_job_running(spec: FastSaveSpec) -> bool | None:
+def is_job_running(spec: FastCheckpointSaveSpec) -> bool | None:
     """Return whether Slurm shows this start of the job as running; None where it does not answer.
 
     It records an end before it signals the steps: a SIGTERM to a running job is a request to save.
@@ -429,11 +441,11 @@ def is_job_running(spec: FastSaveSpec) -> bool | None:
     fields = _query_job_record(spec)
     if fields is None:
         return None
-    state, _ = parse_job_states(fields.get("JobState", ""), "")
+    state, _ = parse_job_state_and_flags(fields.get("JobState", ""), "")
     return state in ("RUNNING", "SUSPENDED") and fields.get("Restarts") == str(spec.restarts)
 
 
-def has_job_ended_for_good(spec: FastSaveSpec) -> bool:
+def has_job_ended_without_requeue(spec: FastCheckpointSaveSpec) -> bool:
     """Return whether Slurm says that the job ended, or was cancelled, for good: it does not start
     again.
 
@@ -450,10 +462,10 @@ def has_job_ended_for_good(spec: FastSaveSpec) -> bool:
     )
 
 
-def _query_job_record(spec: FastSaveSpec) -> dict[str, str] | None:
+def _query_job_record(spec: FastCheckpointSaveSpec) -> dict[str, str] | None:
     """Slurm's record of the job, of an array's it may show all tasks; empty where it knows none,
     None where it does not answer."""
-    ran = SlurmRunner(timeout=ASK_S).run("scontrol", "--oneliner", "show", "job", spec.id)
+    ran = SlurmCommandRunner(timeout=ASK_S).run("scontrol", "--oneliner", "show", "job", spec.id)
     for line in ran.text.splitlines():
         fields = dict(word.split("=", 1) for word in line.split() if "=" in word)
         if fields.get("JobId") == spec.id:
@@ -461,7 +473,7 @@ def _query_job_record(spec: FastSaveSpec) -> dict[str, str] | None:
     return {} if ran.ok or "Invalid job id" in ran.err else None
 
 
-def supervise_helper(spec: FastSaveSpec, host: str) -> None:
+def supervise_helper(spec: FastCheckpointSaveSpec, host: str) -> None:
     """Until the job ends. A helper that is killed, for memory say, is started again.
 
     Never ends the job: what goes wrong costs the saves' safety alone. Raises what a FastSaveHelper
@@ -472,14 +484,14 @@ def supervise_helper(spec: FastSaveSpec, host: str) -> None:
         signal.signal(signal.Signals[f"SIG{name}"], signal.SIG_IGN)
     asked, pause, child = False, 1.0, 0
 
-    def forward_signal(number: int, _: object) -> None:
+    def forward_signal_to_helper_process(number: int, _: object) -> None:
         nonlocal asked
         asked = True
         with suppress(ProcessLookupError):
             if child:
                 os.kill(child, number)
 
-    signal.signal(signal.SIGTERM, forward_signal)
+    signal.signal(signal.SIGTERM, forward_signal_to_helper_process)
     while True:
         child = os.fork()
         if child == 0:
@@ -487,28 +499,28 @@ def supervise_helper(spec: FastSaveSpec, host: str) -> None:
         _, status = os.waitpid(child, 0)
         if not os.WIFSIGNALED(status):
             return None
-        write_job_log(
+        log_fast_save_message(
             f"the helper of {host} was ended by signal {os.WTERMSIG(status)}; it starts again"
         )
         time.sleep(pause)
         pause = min(60.0, 2 * pause)
 
 
-def _run_helper_process(spec: FastSaveSpec, host: str, *, asked: bool) -> None:
+def _run_helper_process(spec: FastCheckpointSaveSpec, host: str, *, asked: bool) -> None:
     """One process of a helper, until the job ends. A node that cannot take part answers why."""
     try:
         helper = FastSaveHelper(spec, host)
     except (HpctlError, OSError) as error:
-        refuse_helper_requests(spec, host, _format_os_error(error))
+        answer_helper_requests_with_refusal(spec, host, _format_os_error(error))
     else:
         helper.run(asked=asked)
 
 
-def refuse_helper_requests(spec: FastSaveSpec, host: str, why: str) -> None:
+def answer_helper_requests_with_refusal(spec: FastCheckpointSaveSpec, host: str, why: str) -> None:
     """Answer the start that this node takes no part, until it says `bye` or the job ends."""
     released, heard = threading.Event(), threading.Event()
 
-    def answer_request(request: dict[str, Any]) -> dict[str, Any]:
+    def answer_request_with_refusal(request: dict[str, Any]) -> dict[str, Any]:
         if request["do"] == "bye":
             released.set()
             return {}
@@ -518,10 +530,10 @@ def refuse_helper_requests(spec: FastSaveSpec, host: str, why: str) -> None:
         return {"off": why}
 
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
-    server = PeerServer(spec, host, answer_request)
+    server = PeerServer(spec, host, answer_request_with_refusal)
     released.wait(READY_S)
     if not heard.is_set():  # the start was over before: this helper has been started again
-        write_job_log(f"{host} no longer takes part: {why}")
+        log_fast_save_message(f"{host} no longer takes part: {why}")
     released.wait()
     server.close()
 
@@ -537,21 +549,21 @@ def main() -> int:
     """Return the exit code is never the job's: 1 for a start that ends it. A helper that is off
     ends with 0, for it is not to be started again."""
     if sys.argv[1] == "start":
-        return _run_start_command(os.environ)
+        return _run_helpers_start_command(os.environ)
     try:
         spec = read_fast_save_spec(Path(os.environ[ENVIRONMENT]))
         supervise_helper(spec, os.environ.get("SLURMD_NODENAME") or os.uname().nodename)
     except (HpctlError, OSError) as error:
-        write_job_log(f"off: {_format_os_error(error)}")
+        log_fast_save_message(f"off: {_format_os_error(error)}")
     return 0
 
 
-def _run_start_command(environ: Mapping[str, str]) -> int:
+def _run_helpers_start_command(environ: Mapping[str, str]) -> int:
     """Start, and print for the preamble the spec's path, `off` or `stop`."""
     try:
         print(make_printable(start_fast_save_helpers(environ)))
-    except SavesTooLargeError as error:
-        write_job_log(f"{error} {error.hint}")
+    except FastSavesExceedMemoryError as error:
+        log_fast_save_message(f"{error} {error.hint}")
         print("stop")
         return 1
     except (HpctlError, OSError) as error:
@@ -561,7 +573,7 @@ def _run_start_command(environ: Mapping[str, str]) -> int:
             make_printable(f"hpctl: {why} (HPCTL_FAST_DIR is not set)"), file=sys.stderr, flush=True
         )
         print("off", flush=True)
-        send_run_note(why, environ)
+        send_job_run_note(why, environ)
     return 0
 
 

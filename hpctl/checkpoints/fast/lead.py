@@ -27,9 +27,9 @@ from hpctl.checkpoints import search
 from hpctl.checkpoints.fast.node import NodeSaveStore
 from hpctl.checkpoints.fast.spec import (
     META,
-    FastSaveSpec,
-    SavedFile,
-    SavedStep,
+    FastCheckpointSaveSpec,
+    FastSavedFile,
+    FastSavedStep,
     find_spec_path,
     load_step_ledger,
     store_step_ledger,
@@ -40,7 +40,7 @@ from hpctl.checkpoints.fast.union import (
     PeerConnections,
     merge_node_inventories,
 )
-from hpctl.checkpoints.fetch import find_unused_name
+from hpctl.checkpoints.fetch import find_unused_checkpoint_path
 from hpctl.checkpoints.files import RemotePath, parse_step_from_name
 from hpctl.checkpoints.formats import megatron
 from hpctl.checkpoints.hpctl_checkpoint import sync_directory
@@ -84,7 +84,7 @@ class NodeClockOffsets:
         return self._ahead.get(host, 0)
 
 
-class UncopiedItem(Struct, frozen=True):
+class UncopiedFile(Struct, frozen=True):
     """A file that is not copied. `since_s`: the monotonic time since when."""
 
     parts: tuple[NodeFileObject, ...]
@@ -105,11 +105,11 @@ class FastSaveLeader:
         self._judged: dict[str, tuple[NodeFileObject, ...]] = {}
         self._odd: dict[str, str] = {}
         """Steps in no known format, and what they hold."""
-        self._unproved: dict[str, UncopiedItem] = {}
+        self._unproved: dict[str, UncopiedFile] = {}
         """What is not copied, by name."""
         self._told: set[str] = set()
         """Patterns of names that were already reported."""
-        self._flushed: SavedStep | None = None
+        self._flushed: FastSavedStep | None = None
         self._flush_at = time.monotonic() + self._spec.saves.flush_s
         self._flushing: threading.Thread | None = None
         self._pinned = ""
@@ -132,7 +132,7 @@ class FastSaveLeader:
         for host in self._spec.hosts:
             if not (everyone or host in changed):
                 continue
-            tries = 0 if self._poll_node(host) else self._tries.get(host, 0) + 1
+            tries = 0 if self._poll_node_inventory(host) else self._tries.get(host, 0) + 1
             self._tries[host] = tries
             if host in changed and 0 < tries < MOST_TRIES:
                 self._node.changed.append(host)  # polled again
@@ -145,7 +145,7 @@ class FastSaveLeader:
             self._resend_newest_step()
         if again or ahead != self._ahead or not self._sure:
             self._sure = self._verify_changed_steps(ahead)
-            self._waiting = not self._drop_old_steps(self._found)
+            self._waiting = not self._delete_old_steps_on_nodes(self._found)
             self._ahead = ahead
         self._log_uncopied_files()
         if time.monotonic() >= self._flush_at:
@@ -179,7 +179,7 @@ class FastSaveLeader:
             self._found.pop(host)
             self._found |= {host: mine} if mine is not None else {}
 
-    def _poll_node(self, host: str) -> bool:
+    def _poll_node_inventory(self, host: str) -> bool:
         """Poll a node and return whether it answers. Its connection may be to a helper that has
         ended."""
         for _ in range(2):
@@ -202,7 +202,7 @@ class FastSaveLeader:
         for step in sorted(whole.also):
             if self._judged.get(step) == whole.also[step]:
                 continue
-            result = _verify_step_on_nodes(whole, step)
+            result = _verify_step_over_all_nodes(whole, step)
             self._odd.pop(step, None)
             if isinstance(result, CompleteCheckpoint):
                 self._unproved.pop(step, None)
@@ -217,7 +217,7 @@ class FastSaveLeader:
             self._judged[step] = whole.also[step]
         self._judged = {step: self._judged[step] for step in whole.also if step in self._judged}
         self._odd = {step: self._odd[step] for step in whole.also if step in self._odd}
-        self._record_unrecognized_files(whole)
+        self._update_unrecognized_files(whole)
         return sure
 
     def _record_unverified_step(
@@ -225,9 +225,9 @@ class FastSaveLeader:
     ) -> None:
         known = self._unproved.get(name)
         if known is None or (known.parts, known.why) != (parts, why):
-            self._unproved[name] = UncopiedItem(parts, why, time.monotonic())
+            self._unproved[name] = UncopiedFile(parts, why, time.monotonic())
 
-    def _record_unrecognized_files(self, whole: NodeFilesObjectStore) -> None:
+    def _update_unrecognized_files(self, whole: NodeFilesObjectStore) -> None:
         """Keep in `_unproved` what still exists, and add files that no format recognizes."""
         others = chain.from_iterable(mine.get("others", ()) for mine in self._found.values())
         names = set(map(str, others))
@@ -251,12 +251,12 @@ class FastSaveLeader:
         self, name: str, proved: CompleteCheckpoint, whole: NodeFilesObjectStore
     ) -> None:
         files = tuple(
-            SavedFile(p.key.partition("/")[2], p.size, p.mtime_ns, p.modified_ns, p.host)
+            FastSavedFile(p.key.partition("/")[2], p.size, p.mtime_ns, p.modified_ns, p.host)
             for p in whole.also[name]
         )
         known = self._node.rows.get(name)
-        seen_s = time.time() if known is None else compute_later_timestamp(known)
-        row = SavedStep(name, proved.step, proved.format, self._spec.hosts, files, seen_s)
+        seen_s = time.time() if known is None else compute_time_after_step(known)
+        row = FastSavedStep(name, proved.step, proved.format, self._spec.hosts, files, seen_s)
         living = list(self._found)
         answers = self._peers.each("row", living, row=msgspec.to_builtins(row), living=living)
         for host in set(living) - set(answers):
@@ -272,13 +272,13 @@ class FastSaveLeader:
             given = msgspec.to_builtins(row)
             self._peers.each("row", self._living, row=given, living=self._living)
 
-    def _drop_old_steps(self, found: dict[str, dict[str, Any]]) -> bool:
+    def _delete_old_steps_on_nodes(self, found: dict[str, dict[str, Any]]) -> bool:
         """Drop steps older than the newest with all its copies, but not the newest `steps` of all
         nor the newest `steps` of those that have all their copies. One that lacks copies, because
         the program removed it, stays only among the newest. Return whether the newest has all its
         copies."""
         rows = sorted(self._node.rows.values(), key=lambda row: row.order, reverse=True)
-        safe = [row for row in rows if self._has_all_step_copies(row, found)]
+        safe = [row for row in rows if self._is_step_fully_replicated(row, found)]
         size = self._spec.saves.size
         full = size and any(int(mine["used"]) > size for mine in found.values())
         steps = 1 if full else self._spec.steps
@@ -289,7 +289,9 @@ class FastSaveLeader:
             self._peers.each("drop", found, names=old)
         return not rows or (bool(safe) and safe[0] == rows[0])
 
-    def _has_all_step_copies(self, row: SavedStep, found: dict[str, dict[str, Any]]) -> bool:
+    def _is_step_fully_replicated(
+        self, row: FastSavedStep, found: dict[str, dict[str, Any]]
+    ) -> bool:
         fit = sum(host not in self._spec.suspects for host in found)
         wanted = 1 + min(self._spec.saves.replicas, max(0, fit - 1))
         held = find_file_locations(row, found)
@@ -321,7 +323,7 @@ class FastSaveLeader:
         if self._flushing is not None:
             self._flushing.join(limit_s / 4)
         self._flush_at = math.inf
-        self._peers.clear_silent_hosts()
+        self._peers.forget_unresponsive_hosts()
         self._found.clear()
         self.turn(everyone=True)
         left = max(0.0, deadline - time.monotonic())
@@ -353,7 +355,7 @@ class FastSaveLeader:
             tried.add(row.name)
         return False
 
-    def _is_step_in_shared_directory(self, row: SavedStep) -> bool:
+    def _is_step_in_shared_directory(self, row: FastSavedStep) -> bool:
         """Return whether it is in the shared directory. A step that an earlier run left there under
         its name does not count; one that the program itself saves there may."""
         place = Path(self._spec.shared) / row.name
@@ -365,7 +367,7 @@ class FastSaveLeader:
         return max(times, default=0) >= began or min(f.written_ns for f in row.files) < began
 
     def flush_step(
-        self, row: SavedStep, peers: PeerConnections, limit_s: float, halt: threading.Event
+        self, row: FastSavedStep, peers: PeerConnections, limit_s: float, halt: threading.Event
     ) -> bool:
         """Have the nodes write a step to the shared directory and prove it there; return whether
         it is there now."""
@@ -375,7 +377,7 @@ class FastSaveLeader:
         try:
             if not self._is_step_in_shared_directory(row):
                 room.mkdir(mode=0o700, parents=True)
-                self.write_step(row, peers, room / row.name, limit_s, halt)
+                self.write_step_files_from_nodes(row, peers, room / row.name, limit_s, halt)
                 _write_megatron_tracker_file(row, room)
                 result = search.verify_checkpoint(room / row.name)
                 if not isinstance(result, CompleteCheckpoint) or result.step != row.step:
@@ -393,7 +395,7 @@ class FastSaveLeader:
             shutil.rmtree(room, ignore_errors=True)
         return True
 
-    def _move_step_to_shared_directory(self, row: SavedStep, room: Path) -> None:
+    def _move_step_to_shared_directory(self, row: FastSavedStep, room: Path) -> None:
         """Move a proved step from its room into the shared directory. Raises OSError."""
         shared = Path(self._spec.shared)
         # A helper that did not answer in time may lead as well, and may have flushed the same step
@@ -401,15 +403,15 @@ class FastSaveLeader:
         if self._is_step_in_shared_directory(row):
             return
         if os.path.lexists(shared / row.name):
-            (shared / row.name).rename(find_unused_name(shared / row.name))
+            (shared / row.name).rename(find_unused_checkpoint_path(shared / row.name))
         (room / row.name).rename(shared / row.name)
         _write_megatron_tracker_file(row, shared)
         sync_directory(shared)
         self._say(f"flushed step {row.step} to {shared / row.name}")
 
-    def write_step(
+    def write_step_files_from_nodes(
         self,
-        row: SavedStep,
+        row: FastSavedStep,
         peers: PeerConnections,
         into: Path,
         limit_s: float,
@@ -417,7 +419,7 @@ class FastSaveLeader:
     ) -> None:
         """Have the nodes that hold a step's files write them into a directory. Raises OSError."""
         found = peers.each("inventory")
-        tasks: dict[str, list[tuple[SavedFile, str]]] = {}
+        tasks: dict[str, list[tuple[FastSavedFile, str]]] = {}
         done = set()
         for file, held in find_file_locations(row, found).items():
             if file.path not in done and held:
@@ -434,13 +436,13 @@ class FastSaveLeader:
             raise OSError("; ".join(errors[:3]))
 
 
-def _verify_step_on_nodes(
+def _verify_step_over_all_nodes(
     whole: NodeFilesObjectStore, step: str
 ) -> CompleteCheckpoint | SkippedCheckpoint:
     """Prove a step over the files of all nodes. One that is a single file, written by several
     nodes, is complete where each of them is, and all are of the same step."""
     result = search.verify_checkpoint(RemotePath(whole, step).without_snapshot())
-    for single in whole.split_single_file_step(step):
+    for single in whole.split_step_file_by_node(step):
         if not isinstance(result, CompleteCheckpoint):
             break
         other = search.verify_checkpoint(RemotePath(single, step).without_snapshot())
@@ -452,36 +454,36 @@ def _verify_step_on_nodes(
     return result
 
 
-def _find_flush_staging_directory(spec: FastSaveSpec) -> Path:
+def _find_flush_staging_directory(spec: FastCheckpointSaveSpec) -> Path:
     """Return the directory where steps lie until they are proved."""
     return Path(spec.shared) / META / f"flush-{spec.job}"
 
 
-def remove_unfinished_flush(spec: FastSaveSpec) -> None:
+def remove_unfinished_flush(spec: FastCheckpointSaveSpec) -> None:
     """Remove what an interrupted flush has left."""
     shutil.rmtree(_find_flush_staging_directory(spec), ignore_errors=True)
 
 
-def remove_shared_records(spec: FastSaveSpec) -> None:
+def remove_shared_fast_save_records(spec: FastCheckpointSaveSpec) -> None:
     """Remove hpctl's files next to the shared checkpoints of a job that is over. Raises OSError."""
     remove_unfinished_flush(spec)
     for path in (_make_shared_ledger_path(spec), find_spec_path(spec)):
         path.unlink(missing_ok=True)
 
 
-def _write_megatron_tracker_file(row: SavedStep, directory: Path) -> None:
+def _write_megatron_tracker_file(row: FastSavedStep, directory: Path) -> None:
     """Write Megatron-LM's pointer, which shows that all ranks have saved and lies on one node."""
     if row.format == "megatron-legacy" and row.step is not None:
         megatron.write_tracker_file(directory, row.step)
 
 
 def find_file_locations(
-    row: SavedStep, found: dict[str, dict[str, Any]]
-) -> dict[SavedFile, list[tuple[str, str]]]:
+    row: FastSavedStep, found: dict[str, dict[str, Any]]
+) -> dict[FastSavedFile, list[tuple[str, str]]]:
     """Return who holds each file of a step: the node, and "" for its saves or the origin of its
     copy."""
-    held: dict[SavedFile, list[tuple[str, str]]] = {file: [] for file in row.files}
-    named: dict[str, list[SavedFile]] = {}
+    held: dict[FastSavedFile, list[tuple[str, str]]] = {file: [] for file in row.files}
+    named: dict[str, list[FastSavedFile]] = {}
     for file in row.files:
         named.setdefault(file.path, []).append(file)
     for host, mine in found.items():
@@ -514,8 +516,8 @@ formats any rank may read any file: a rank of DCP reads what the planner of its 
 class StepFileLocations(Struct, frozen=True):
     """A step of the ledger, and which nodes hold each of its files. `lost`: what no node holds."""
 
-    row: SavedStep
-    held: dict[SavedFile, list[tuple[str, str]]]
+    row: FastSavedStep
+    held: dict[FastSavedFile, list[tuple[str, str]]]
 
     @property
     def copies(self) -> int:
@@ -523,7 +525,7 @@ class StepFileLocations(Struct, frozen=True):
         return min(map(_count_nodes_with_file, self.held.values()), default=0)
 
     @property
-    def lost(self) -> tuple[SavedFile, ...]:
+    def lost(self) -> tuple[FastSavedFile, ...]:
         """Return the files of which no node that answers has a copy."""
         return tuple(file for file, where in self.held.items() if not where)
 
@@ -542,22 +544,22 @@ def list_node_steps(
         if len(found) == len(hosts) or time.monotonic() >= deadline:
             break
         time.sleep(0.2)
-    rows: dict[tuple[str, tuple[SavedFile, ...]], SavedStep] = {}
-    known: list[SavedStep] = []
+    rows: dict[tuple[str, tuple[FastSavedFile, ...]], FastSavedStep] = {}
+    known: list[FastSavedStep] = []
     for mine in found.values():
-        known += msgspec.convert(mine["rows"], list[SavedStep])
+        known += msgspec.convert(mine["rows"], list[FastSavedStep])
     for row in (*known, *load_step_ledger(_make_shared_ledger_path(peers.spec)).values()):
         rows.setdefault((row.name, row.files), row)
     steps = sorted(rows.values(), key=lambda row: row.order, reverse=True)
     return [StepFileLocations(row, find_file_locations(row, found)) for row in steps], found
 
 
-def _make_shared_ledger_path(spec: FastSaveSpec) -> Path:
+def _make_shared_ledger_path(spec: FastCheckpointSaveSpec) -> Path:
     return Path(spec.shared) / META / f"ledger-{spec.job}.json"
 
 
 def restore_fast_saves(  # noqa: PLR0913 -- the two limits have defaults that only tests change
-    spec: FastSaveSpec,
+    spec: FastCheckpointSaveSpec,
     others: CheckpointSearchResult,
     say: Callable[[str], None],
     gone: Callable[[Sequence[str]], Sequence[str]] = lambda _: (),
@@ -587,7 +589,7 @@ def restore_fast_saves(  # noqa: PLR0913 -- the two limits have defaults that on
         epoch = max([time.time_ns(), *(mine["epoch"] + 1 for mine in answered.values())])
         least = -1 if others.found is None or others.found.step is None else others.found.step
         marks = others.marks if others.marks.placed else read_checkpoint_marks([Path(spec.shared)])
-        for held in () if scratch else _exclude_marked_steps(steps, marks, say):
+        for held in () if scratch else _exclude_steps_with_checkpoint_marks(steps, marks, say):
             row = held.row
             if row.step is None or row.step < least:
                 break
@@ -596,7 +598,7 @@ def restore_fast_saves(  # noqa: PLR0913 -- the two limits have defaults that on
                 say(f"step {row.step} is lost with {with_whom}: no running node holds all of it")
             elif missing:
                 say(f"step {row.step} cannot be gathered on {', '.join(missing)}")
-            elif _gather_step_on_hosts(
+            elif _retry_assembling_step_on_hosts(
                 peers, held, [h for h in spec.hosts if h in answered], epoch, say
             ):
                 path = Path(spec.saves.dir) / row.name
@@ -609,7 +611,7 @@ def restore_fast_saves(  # noqa: PLR0913 -- the two limits have defaults that on
         peers.close()
 
 
-def _exclude_marked_steps(
+def _exclude_steps_with_checkpoint_marks(
     steps: Sequence[StepFileLocations], marks: CheckpointMarks, say: Callable[[str], None]
 ) -> list[StepFileLocations]:
     """Return the steps that no mark excludes, and log which are excluded."""
@@ -625,7 +627,7 @@ def _exclude_marked_steps(
     return left
 
 
-def _gather_step_on_hosts(
+def _retry_assembling_step_on_hosts(
     peers: PeerConnections,
     held: StepFileLocations,
     hosts: Sequence[str],
@@ -653,12 +655,12 @@ def _assemble_step_on_hosts(
     say: Callable[[str], None],
 ) -> bool:
     row, begun = held.row, []
-    moved = reassign_step_origins(row, hosts)
+    moved = reassign_step_files_to_hosts(row, hosts)
     peers.finish(hosts, "gather", ASSEMBLE_S)  # of an abandoned start
     for at, host in enumerate(hosts):
         # Of a name that several nodes wrote, each node gets the file of its predecessor.
         slot = row.hosts[at] if at < len(row.hosts) else ""
-        chosen: dict[str, SavedFile] = {}
+        chosen: dict[str, FastSavedFile] = {}
         for file in row.files:
             if moved and file.origin != slot and _OWN.search(file.path):
                 continue
@@ -686,7 +688,7 @@ def _assemble_step_on_hosts(
 
 def _publish_gathered_step(
     peers: PeerConnections,
-    row: SavedStep,
+    row: FastSavedStep,
     hosts: Sequence[str],
     epoch: int,
     say: Callable[[str], None],
@@ -704,7 +706,7 @@ def _publish_gathered_step(
     return whole
 
 
-def reassign_step_origins(row: SavedStep, hosts: Sequence[str]) -> SavedStep | None:
+def reassign_step_files_to_hosts(row: FastSavedStep, hosts: Sequence[str]) -> FastSavedStep | None:
     """Return the step once each host has its predecessor's share, so that partners copy what has
     moved; None where each is given all of it. A node that wrote nothing was a spare: which of the
     nodes the ranks run on next is not known here."""
@@ -715,9 +717,9 @@ def reassign_step_origins(row: SavedStep, hosts: Sequence[str]) -> SavedStep | N
         return row
     heirs = dict(zip(row.hosts, hosts, strict=True))
     files = tuple(replace(file, origin=heirs[file.origin]) for file in row.files)
-    return replace(row, hosts=tuple(hosts), files=files, seen_s=compute_later_timestamp(row))
+    return replace(row, hosts=tuple(hosts), files=files, seen_s=compute_time_after_step(row))
 
 
-def compute_later_timestamp(row: SavedStep) -> float:
+def compute_time_after_step(row: FastSavedStep) -> float:
     """Return the time, always later than a row's: nodes keep the later row of a step."""
     return max(time.time(), row.seen_s + 1e-3)

@@ -35,16 +35,16 @@ from hpctl.checkpoints.fast.peer import (
     PeerConnection,
     PeerError,
     TransferRateLimiter,
-    write_all_bytes,
+    write_all_bytes_to_file,
 )
 from hpctl.checkpoints.fast.spec import (
     META,
-    FastSaveSpec,
-    SavedFile,
-    SavedStep,
+    FastCheckpointSaveSpec,
+    FastSavedFile,
+    FastSavedStep,
     compute_free_memory,
     find_file_system_type,
-    is_private_directory,
+    is_directory_writable_by_user_only,
     load_step_ledger,
     store_step_ledger,
 )
@@ -69,10 +69,10 @@ File = tuple[str, int, int, int]
 """Path within its step ("" for a step that is a single file), size, mtime in ns, inode."""
 
 
-class CopiedFile(msgspec.Struct, frozen=True):
+class PeerFileCopy(msgspec.Struct, frozen=True):
     """A copy of another node's file, and the XXH3 of what was written."""
 
-    file: SavedFile
+    file: FastSavedFile
     digest: int
 
 
@@ -89,7 +89,7 @@ class JobStartRecord(msgspec.Struct, frozen=True):
     above: int | None = None
 
 
-class StepRequestTask(msgspec.Struct):
+class StepBackgroundTask(msgspec.Struct):
     """Work for a request on a step, of which each kind continues separately. `errors`: what went
     wrong."""
 
@@ -116,7 +116,7 @@ class DirectoryLockHolder(msgspec.Struct, frozen=True):
     parent_began: str
 
     @classmethod
-    def from_current_process(cls, spec: FastSaveSpec, host: str) -> DirectoryLockHolder:
+    def from_current_process(cls, spec: FastCheckpointSaveSpec, host: str) -> DirectoryLockHolder:
         """Return the process that calls."""
         pid, parent = os.getpid(), os.getppid()
         return cls(
@@ -134,7 +134,7 @@ class DirectoryLockHolder(msgspec.Struct, frozen=True):
 class NodeSaveStore:
     """One node's share. Its methods run on the helper's threads."""
 
-    def __init__(self, spec: FastSaveSpec, host: str) -> None:
+    def __init__(self, spec: FastCheckpointSaveSpec, host: str) -> None:
         self.spec, self.host = spec, host
         self.root = Path(spec.saves.dir)
         self.meta = self.root / META
@@ -149,7 +149,7 @@ class NodeSaveStore:
         self.root.chmod(0o700)
         self.copies.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._holder = DirectoryLockHolder.from_current_process(spec, host)
-        self.lock_directory()
+        self.lock_save_directory()
         for unfinished in self.copies.glob(f"*/*{TEMPORARY}"):  # by a helper that was killed
             shutil.rmtree(unfinished) if unfinished.is_dir() else unfinished.unlink()
         self.rows = load_step_ledger(self._ledger_path)
@@ -175,7 +175,7 @@ class NodeSaveStore:
         self.over = False
         """The job does not start again."""
         self._pace = TransferRateLimiter(spec.saves.rate)
-        self._tasks: dict[str, StepRequestTask] = {}
+        self._tasks: dict[str, StepBackgroundTask] = {}
         self._seen: object = None
         job, mark = _compute_spec_digest(spec), self.meta / "start"
         self.start = JobStartRecord("")
@@ -189,7 +189,7 @@ class NodeSaveStore:
     def _ledger_path(self) -> Path:
         return self.meta / "ledger.json"
 
-    def lock_directory(self) -> None:
+    def lock_save_directory(self) -> None:
         """Lock the directory as long as this process lives. Raises PeerError.
 
         A helper of the run before that is killed holds the lock until it has exited, and at its
@@ -199,7 +199,7 @@ class NodeSaveStore:
         deadline = time.monotonic() + LOCK_S
         while not try_lock_file(lock):
             holder = _read_lock_holder(lock)
-            if holder is not None and self._is_old_helper_running(holder):
+            if holder is not None and self._is_helper_of_earlier_start_running(holder):
                 _kill_old_helper(holder)
             if time.monotonic() >= deadline:
                 os.close(lock)
@@ -208,7 +208,7 @@ class NodeSaveStore:
         os.ftruncate(lock, 0)
         os.pwrite(lock, msgspec.json.encode(self._holder), 0)
 
-    def _is_old_helper_running(self, holder: DirectoryLockHolder) -> bool:
+    def _is_helper_of_earlier_start_running(self, holder: DirectoryLockHolder) -> bool:
         """Return whether a helper of an earlier start of this job on this node still runs."""
         same_place = (holder.job, holder.host, holder.boot) == (
             self.spec.job,
@@ -310,25 +310,25 @@ class NodeSaveStore:
             ]
         return sorted(filter(_is_step_name, names))[:_MOST_OTHERS]
 
-    def list_copies(self) -> dict[str, dict[str, list[File]]]:
+    def list_copies_from_other_nodes(self) -> dict[str, dict[str, list[File]]]:
         """Whole copies of other nodes' files, by origin and step."""
         found: dict[str, dict[str, list[File]]] = {}
         for mark in self.copies.glob("*/*.json"):
             step, origin = mark.name.removesuffix(".json"), mark.parent.name
-            rows = self._read_copied_files(step, origin)
+            rows = self._read_step_copy_digests(step, origin)
             if rows:
                 files = [(f.path, f.size, f.mtime_ns, 0) for f in rows]
                 found.setdefault(origin, {})[step] = files
         return found
 
-    def _read_copied_files(self, step: str, origin: str) -> dict[SavedFile, int]:
+    def _read_step_copy_digests(self, step: str, origin: str) -> dict[FastSavedFile, int]:
         """Return the files of a whole copy with their digests; none where there is no such copy."""
         with suppress(OSError, msgspec.MsgspecError):
             mark = (
                 self.copies / _check_path_component(origin) / f"{_check_path_component(step)}.json"
             )
             status = mark.stat()
-            return _read_copy_record(mark, (status.st_ino, status.st_mtime_ns))
+            return _read_recorded_copy_digests(mark, (status.st_ino, status.st_mtime_ns))
         return {}
 
     def handle(self, request: dict[str, Any]) -> Answer:
@@ -347,7 +347,7 @@ class NodeSaveStore:
             return {"off": ""}
         return {"off": self._describe_lock_conflict(holder)}
 
-    def _handle_changed(self, request: dict[str, Any]) -> Answer:
+    def _handle_files_changed(self, request: dict[str, Any]) -> Answer:
         """Another node has saved or copied something."""
         self.changed.append(str(request["by"]))
         return {}
@@ -359,7 +359,7 @@ class NodeSaveStore:
         rows = msgspec.to_builtins(list(self.rows.values()))
         mine = {
             "live": self.live(),
-            "copies": self.list_copies(),
+            "copies": self.list_copies_from_other_nodes(),
             "rows": rows,
             "used": self.measure_disk_usage(),
         }
@@ -377,9 +377,9 @@ class NodeSaveStore:
             raw = os.pread(file.fileno(), length, int(request["offset"]))
         return FileAnswerBody(raw)
 
-    def _handle_get(self, request: dict[str, Any]) -> Answer:
+    def _handle_get_file(self, request: dict[str, Any]) -> Answer:
         """Return a whole file, this node's own or a copy."""
-        wanted = msgspec.convert(request["file"], SavedFile)
+        wanted = msgspec.convert(request["file"], FastSavedFile)
         step, origin = str(request["step"]), str(request.get("origin") or "")
         file = self.open(step, wanted.path, origin)
         status = os.fstat(file.fileno())
@@ -388,13 +388,13 @@ class NodeSaveStore:
             raise _make_changed_file_error(wanted.path or step)
         return FileAnswerBody(file, status.st_size, self._find_copy_digest(step, wanted, origin))
 
-    def _handle_check_unchanged(self, request: dict[str, Any]) -> Answer:
+    def _handle_check_files_unchanged(self, request: dict[str, Any]) -> Answer:
         """Raise OSError where this node's files of a step have changed."""
-        wanted = msgspec.convert(request["files"], list[SavedFile])
+        wanted = msgspec.convert(request["files"], list[FastSavedFile])
         self._check_files_unchanged(str(request["step"]), wanted)
         return {}
 
-    def _check_files_unchanged(self, step: str, files: Iterable[SavedFile]) -> None:
+    def _check_files_unchanged(self, step: str, files: Iterable[FastSavedFile]) -> None:
         """Raise OSError where a file is not as it was when its step was proved: a program that
         saves in place may have written to it while it was read."""
         for file in files:
@@ -403,9 +403,9 @@ class NodeSaveStore:
             if not file.same(status.st_size, status.st_mtime_ns):
                 raise _make_changed_file_error(file.path or step)
 
-    def _handle_ledger_row(self, request: dict[str, Any]) -> Answer:
+    def _handle_verified_step(self, request: dict[str, Any]) -> Answer:
         """Return the leader has proved a step."""
-        row = msgspec.convert(request["row"], SavedStep)
+        row = msgspec.convert(request["row"], FastSavedStep)
         with self._lock:
             known = self.rows.get(_check_path_component(row.name), row)
             if row.seen_s >= known.seen_s:  # else a restore has moved the step meanwhile
@@ -415,7 +415,7 @@ class NodeSaveStore:
         self.news.set()
         return {}
 
-    def _handle_drop(self, request: dict[str, Any]) -> Answer:
+    def _handle_delete_steps(self, request: dict[str, Any]) -> Answer:
         """Drop older steps, which are no longer needed."""
         self.drop([_check_path_component(str(name)) for name in request["names"]])
         return {}
@@ -432,34 +432,34 @@ class NodeSaveStore:
             store_step_ledger(self.rows, self._ledger_path)
         self._touched = object()
 
-    def _handle_assemble(self, request: dict[str, Any]) -> Answer:
+    def _handle_assemble_step(self, request: dict[str, Any]) -> Answer:
         """Gather a step here, of what lies here and what others send."""
-        row = msgspec.convert(request["row"], SavedStep)
+        row = msgspec.convert(request["row"], FastSavedStep)
         plan = []
         for file, sources in request["plan"]:
             places = [(str(host), str(origin)) for host, origin in sources]
-            plan.append((msgspec.convert(file, SavedFile), places))
+            plan.append((msgspec.convert(file, FastSavedFile), places))
         self._start_step_task("gather", row.name, lambda _: self.assemble(row, plan))
         return {}
 
-    def _handle_adopt(self, request: dict[str, Any]) -> Answer:
+    def _handle_install_assembled_step(self, request: dict[str, Any]) -> Answer:
         """Put what was gathered in its place, once every node has gathered it: until then others
         read what lies there."""
-        row = msgspec.convert(request["row"], SavedStep)
+        row = msgspec.convert(request["row"], FastSavedStep)
         with self._lock:
             self.move_newer_steps_away(row.step, row.name)
             (self.meta / "new" / _check_path_component(row.name)).rename(self.root / row.name)
             self.rows[row.name] = row
             store_step_ledger(self.rows, self._ledger_path)
-            self._record_restore(int(request["epoch"]), row.step)
+            self._record_restored_job_start(int(request["epoch"]), row.step)
         return {}
 
-    def _handle_move_away(self, request: dict[str, Any]) -> Answer:
+    def _handle_move_newer_steps_away(self, request: dict[str, Any]) -> Answer:
         """Prepare to resume from a step, or none: what is newer than it is moved away."""
         above = request.get("above")
         with self._lock:
             self.move_newer_steps_away(above, None)
-            self._record_restore(int(request["epoch"]), above)
+            self._record_restored_job_start(int(request["epoch"]), above)
         return {}
 
     def _handle_missed_restore(self, request: dict[str, Any]) -> Answer:
@@ -470,27 +470,27 @@ class NodeSaveStore:
         with self._lock:
             if epoch > self.start.epoch:
                 self._remove_newer_ledger_steps(above, None)
-                self._record_restore(epoch, above, int(request["begun"]))
+                self._record_restored_job_start(epoch, above, int(request["begun"]))
         return {}
 
-    def _record_restore(self, epoch: int, above: int | None, when_ns: int = 0) -> None:
+    def _record_restored_job_start(self, epoch: int, above: int | None, when_ns: int = 0) -> None:
         self.begin(JobStartRecord(self.start.job, epoch, above), when_ns)
 
-    def _handle_flush(self, request: dict[str, Any]) -> Answer:
+    def _handle_flush_to_shared_directory(self, request: dict[str, Any]) -> Answer:
         """Write files into the shared directory."""
-        files = msgspec.convert(request["files"], list[tuple[SavedFile, str]])
+        files = msgspec.convert(request["files"], list[tuple[FastSavedFile, str]])
         name, into = str(request["name"]), Path(str(request["into"]))
         if not into.is_relative_to(self.spec.shared):
             raise ValueError("not in the checkpoint directory")
-        if not is_private_directory(Path(self.spec.shared) / META):
+        if not is_directory_writable_by_user_only(Path(self.spec.shared) / META):
             raise PeerError(f"{META} in the checkpoint directory is not this user's alone")
 
         def write_files(given_up: threading.Event) -> None:
             for file, origin in files:
                 with self.open(name, file.path, origin) as source:
                     digest = self._find_copy_digest(name, file, origin)
-                    _write_new_file(
-                        source, into / _parse_step_path(file.path), file, digest, given_up
+                    _copy_stream_to_new_file(
+                        source, into / _parse_path_within_step(file.path), file, digest, given_up
                     )
             self._check_files_unchanged(name, [file for file, origin in files if not origin])
 
@@ -505,7 +505,7 @@ class NodeSaveStore:
         running = bool(task and task.thread.is_alive())
         return {"running": running, "errors": task.errors if task else []}
 
-    def _handle_bye(self, request: dict[str, Any]) -> Answer:
+    def _handle_shutdown(self, request: dict[str, Any]) -> Answer:
         """Release this node, which the leader no longer needs. If two helpers lead at the end, as
         one was silent for a while, the first may release the nodes before the second has flushed:
         what the first says of the job's end stays true."""
@@ -528,7 +528,7 @@ class NodeSaveStore:
             except (OSError, ValueError) as error:
                 errors.append(f"{self.host}: {error}")
 
-        task = StepRequestTask(
+        task = StepBackgroundTask(
             step, errors, threading.Thread(target=run_step_work, daemon=True), given_up
         )
         self._tasks[kind] = task
@@ -537,7 +537,7 @@ class NodeSaveStore:
     def open(self, step: str, path: str, origin: str = "") -> BinaryIO:
         """Return a file of a step, this node's own or of a copy. Raises OSError, ValueError."""
         below = self.copies / _check_path_component(origin) if origin else self.root
-        name = below / _check_path_component(step) / _parse_step_path(path)
+        name = below / _check_path_component(step) / _parse_path_within_step(path)
         handle = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         status = os.fstat(handle)
         if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
@@ -545,23 +545,23 @@ class NodeSaveStore:
             raise OSError(errno.EPERM, f"{path} is no file of this user")
         return open(handle, "rb")
 
-    def _find_copy_digest(self, step: str, file: SavedFile, origin: str) -> int | None:
+    def _find_copy_digest(self, step: str, file: FastSavedFile, origin: str) -> int | None:
         """Return a copy's, None for this node's own file."""
-        return self._read_copied_files(step, origin).get(file) if origin else None
+        return self._read_step_copy_digests(step, origin).get(file) if origin else None
 
-    def copy(self, row: SavedStep, origin: str, peer: PeerConnection) -> None:
+    def copy(self, row: FastSavedStep, origin: str, peer: PeerConnection) -> None:
         """Bring one node's files of a step here, whole or not at all. Raises OSError."""
         files, home = row.of(origin), self.copies / _check_path_component(origin)
         home.mkdir(mode=0o700, exist_ok=True)
         mark, made = home / f"{row.name}.json", home / f"{row.name}{TEMPORARY}"
         _remove_step(made)
-        self.check_free_space(sum(file.size for file in files))
+        self.check_space_for_new_files(sum(file.size for file in files))
         try:
             copied = [
-                CopiedFile(
+                PeerFileCopy(
                     file,
                     self._download_file(
-                        peer, row.name, file, "", made / _parse_step_path(file.path)
+                        peer, row.name, file, "", made / _parse_path_within_step(file.path)
                     ),
                 )
                 for file in files
@@ -574,7 +574,7 @@ class NodeSaveStore:
             raise
 
     def _move_copy_into_place(
-        self, row: SavedStep, mark: Path, made: Path, copied: Sequence[CopiedFile]
+        self, row: FastSavedStep, mark: Path, made: Path, copied: Sequence[PeerFileCopy]
     ) -> None:
         """Put what was copied in its place. Raises OSError where its step was dropped meanwhile:
         nothing would remove it later."""
@@ -589,7 +589,7 @@ class NodeSaveStore:
         unfinished.rename(mark)
         self._touched = object()
 
-    def check_free_space(self, size: int) -> None:
+    def check_space_for_new_files(self, size: int) -> None:
         """Refuse what would be too much for the directory or the job's memory. Raises OSError."""
         most = self.spec.saves.size
         if most and self.measure_disk_usage() + size > most:
@@ -617,15 +617,15 @@ class NodeSaveStore:
         with suppress(OSError):
             self.root.rmdir()
 
-    def replicate_steps(self) -> list[str]:
+    def copy_steps_of_partner_nodes(self) -> list[str]:
         """Copy what this node is a partner for, newest step first, until there is a newer one yet;
         what went wrong."""
         errors: list[str] = []
         for row in sorted(self.rows.values(), key=lambda row: row.order, reverse=True):
-            for origin in row.list_origins():
+            for origin in row.list_origin_nodes():
                 if self.news.is_set():
                     return errors
-                if self._is_copy_needed(row, origin):
+                if self._is_step_copy_needed(row, origin):
                     try:
                         with closing(self.peer(origin)) as peer:
                             self.copy(row, origin, peer)
@@ -636,7 +636,7 @@ class NodeSaveStore:
                             errors.append(f"{row.name} of {origin}: {error.strerror or error}")
         return errors
 
-    def _is_copy_needed(self, row: SavedStep, origin: str) -> bool:
+    def _is_step_copy_needed(self, row: FastSavedStep, origin: str) -> bool:
         if origin == self.host or origin not in self.living or origin not in self.spec.hosts:
             return False
         if self.host not in self.spec.partners(origin, self.living) or self.holds(row, origin):
@@ -647,7 +647,7 @@ class NodeSaveStore:
         }
         return not all(f.path in here and f.same(*here[f.path]) for f in row.of(origin))
 
-    def _free_disk_space(self, wanted: SavedStep) -> None:
+    def _free_disk_space(self, wanted: FastSavedStep) -> None:
         """The disk is full: what a restore moved away goes, or the oldest step, never the newest
         whole one."""
         moved = self.meta / _MOVED
@@ -663,24 +663,28 @@ class NodeSaveStore:
         if rows and rows[0] != wanted:
             self.drop([rows[0].name])
 
-    def holds(self, row: SavedStep, origin: str) -> bool:
+    def holds(self, row: FastSavedStep, origin: str) -> bool:
         """Return whether a whole copy of that node's files of the step lies here."""
-        return tuple(self._read_copied_files(row.name, origin)) == row.of(origin)
+        return tuple(self._read_step_copy_digests(row.name, origin)) == row.of(origin)
 
-    def assemble(self, row: SavedStep, plan: list[tuple[SavedFile, list[tuple[str, str]]]]) -> None:
+    def assemble(
+        self, row: FastSavedStep, plan: list[tuple[FastSavedFile, list[tuple[str, str]]]]
+    ) -> None:
         """Gather a step beside the others. Raises OSError."""
         made = self.meta / "new" / _check_path_component(row.name)
         shutil.rmtree(made.parent, ignore_errors=True)
 
-        def fetch_file(one: tuple[SavedFile, list[tuple[str, str]]]) -> None:
+        def fetch_file(one: tuple[FastSavedFile, list[tuple[str, str]]]) -> None:
             file, sources = one
-            self._fetch_step_file(row.name, file, sources, made / _parse_step_path(file.path))
+            self._fetch_step_file(
+                row.name, file, sources, made / _parse_path_within_step(file.path)
+            )
 
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             list(pool.map(fetch_file, plan))
 
     def _fetch_step_file(
-        self, step: str, file: SavedFile, sources: list[tuple[str, str]], to: Path
+        self, step: str, file: FastSavedFile, sources: list[tuple[str, str]], to: Path
     ) -> None:
         last: OSError = PeerError(f"no node holds {file.path or step}")
         for host, origin in sorted(sources, key=lambda s: s[0] != self.host):
@@ -693,7 +697,7 @@ class NodeSaveStore:
                     status = os.fstat(source.fileno())
                     if file.same(status.st_size, status.st_mtime_ns):
                         if origin:  # a rank may write over the file: the copy must stay
-                            _write_new_file(
+                            _copy_stream_to_new_file(
                                 source, to, file, self._find_copy_digest(step, file, origin)
                             )
                         else:
@@ -708,7 +712,7 @@ class NodeSaveStore:
         self,
         peer: PeerConnection,
         step: str,
-        file: SavedFile,
+        file: FastSavedFile,
         origin: str,
         to: Path,
         *,
@@ -720,9 +724,9 @@ class NodeSaveStore:
         with open(to, "wb", 0, opener=None if restored else _open_with_direct_io) as target:
             pace = (lambda _: None) if restored else self._pace
             digest = peer.receive_file(
-                lambda piece: write_all_bytes(target, piece), pace, "get", **given
+                lambda piece: write_all_bytes_to_file(target, piece), pace, "get", **given
             )
-            _sync_file(target, file, restored=restored)
+            _sync_file_and_set_mtime(target, file, restored=restored)
         return digest
 
     def peer(self, host: str) -> PeerConnection:
@@ -737,14 +741,16 @@ class NodeSaveStore:
         moved.mkdir(mode=0o700)
         for found in self.live():
             step = parse_step_from_name(found)
-            if found == name or (step is not None and not _is_step_at_most(step, above)):
+            if found == name or (step is not None and not _is_step_number_at_most(step, above)):
                 (self.root / found).rename(moved / found)
         self._remove_newer_ledger_steps(above, name)
 
     def _remove_newer_ledger_steps(self, above: int | None, name: str | None) -> None:
         """Keep in the ledger only steps up to `above`, and copies only of those and of `name`."""
         with self._lock:
-            self.rows = {n: r for n, r in self.rows.items() if _is_step_at_most(r.step, above)}
+            self.rows = {
+                n: r for n, r in self.rows.items() if _is_step_number_at_most(r.step, above)
+            }
         for mark in self.copies.glob("*/*.json"):
             copied = mark.name.removesuffix(".json")
             if copied not in self.rows and copied != name:
@@ -758,20 +764,20 @@ class NodeSaveStore:
 _HANDLERS: dict[str, Callable[[NodeSaveStore, dict[str, Any]], Answer]] = {
     "ping": NodeSaveStore._handle_ping,
     "ready": NodeSaveStore._ready,
-    "changed": NodeSaveStore._handle_changed,
+    "changed": NodeSaveStore._handle_files_changed,
     "inventory": NodeSaveStore._handle_inventory,
     "read": NodeSaveStore._read,
-    "get": NodeSaveStore._handle_get,
-    "same": NodeSaveStore._handle_check_unchanged,
-    "row": NodeSaveStore._handle_ledger_row,
-    "drop": NodeSaveStore._handle_drop,
-    "assemble": NodeSaveStore._handle_assemble,
-    "adopt": NodeSaveStore._handle_adopt,
-    "aside": NodeSaveStore._handle_move_away,
+    "get": NodeSaveStore._handle_get_file,
+    "same": NodeSaveStore._handle_check_files_unchanged,
+    "row": NodeSaveStore._handle_verified_step,
+    "drop": NodeSaveStore._handle_delete_steps,
+    "assemble": NodeSaveStore._handle_assemble_step,
+    "adopt": NodeSaveStore._handle_install_assembled_step,
+    "aside": NodeSaveStore._handle_move_newer_steps_away,
     "missed": NodeSaveStore._handle_missed_restore,
-    "flush": NodeSaveStore._handle_flush,
+    "flush": NodeSaveStore._handle_flush_to_shared_directory,
     "task": NodeSaveStore._handle_task_state,
-    "bye": NodeSaveStore._handle_bye,
+    "bye": NodeSaveStore._handle_shutdown,
 }
 
 
@@ -817,15 +823,15 @@ def _read_boot_id() -> str:
     return ""
 
 
-def _compute_spec_digest(spec: FastSaveSpec) -> str:
+def _compute_spec_digest(spec: FastCheckpointSaveSpec) -> str:
     """Return what tells one start of a job from another."""
     return hashlib.sha256(spec.secret.encode()).hexdigest()
 
 
 @lru_cache(maxsize=8)
-def _read_copy_record(mark: Path, _stamp: tuple[int, int]) -> dict[SavedFile, int]:
+def _read_recorded_copy_digests(mark: Path, _stamp: tuple[int, int]) -> dict[FastSavedFile, int]:
     """Read once while it stays the same: each file of a copy asks for its own digest."""
-    rows = msgspec.json.decode(mark.read_bytes(), type=list[CopiedFile])
+    rows = msgspec.json.decode(mark.read_bytes(), type=list[PeerFileCopy])
     return {row.file: row.digest for row in rows}
 
 
@@ -838,7 +844,7 @@ def _list_step_files(root: Path, name: str) -> list[File]:
     with suppress(FileNotFoundError):
         status = os.lstat(root / name)
         if stat.S_ISDIR(status.st_mode):
-            return list(_scan_user_files(root / name))
+            return list(_scan_regular_files_of_user(root / name))
         if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid():
             return [("", status.st_size, status.st_mtime_ns, status.st_ino)]
     return []
@@ -857,7 +863,7 @@ def _make_changed_file_error(name: str) -> OSError:
     return OSError(errno.ESTALE, f"{name} has changed")
 
 
-def _scan_user_files(step: Path, inside: str = "") -> Iterator[File]:
+def _scan_regular_files_of_user(step: Path, inside: str = "") -> Iterator[File]:
     """Regular files of this user, at any depth. Links, FIFOs and others' files are none."""
     with suppress(FileNotFoundError), os.scandir(step) as entries:
         for entry in entries:
@@ -869,12 +875,12 @@ def _scan_user_files(step: Path, inside: str = "") -> Iterator[File]:
                 if status.st_uid != os.geteuid():
                     continue
                 if stat.S_ISDIR(status.st_mode):
-                    yield from _scan_user_files(step / entry.name, f"{path}/")
+                    yield from _scan_regular_files_of_user(step / entry.name, f"{path}/")
                 elif stat.S_ISREG(status.st_mode):
                     yield path, status.st_size, status.st_mtime_ns, status.st_ino
 
 
-def _is_step_at_most(step: int | None, above: int | None) -> bool:
+def _is_step_number_at_most(step: int | None, above: int | None) -> bool:
     return step is not None and above is not None and step <= above
 
 
@@ -885,7 +891,7 @@ def _check_path_component(name: str) -> str:
     return name
 
 
-def _parse_step_path(path: str) -> PurePosixPath:
+def _parse_path_within_step(path: str) -> PurePosixPath:
     """Return a path within a step, "" for a step that is a single file. Raises ValueError where it
     leads out of it."""
     found = PurePosixPath(path)
@@ -894,7 +900,7 @@ def _parse_step_path(path: str) -> PurePosixPath:
     return found
 
 
-def _link_or_copy_file(source: BinaryIO, path: Path, to: Path, file: SavedFile) -> None:
+def _link_or_copy_file(source: BinaryIO, path: Path, to: Path, file: FastSavedFile) -> None:
     """The same file at another place, where the file system can; it was opened as `source`."""
     to.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
@@ -907,13 +913,13 @@ def _link_or_copy_file(source: BinaryIO, path: Path, to: Path, file: SavedFile) 
         if error.errno == errno.ESTALE:
             raise
         to.unlink(missing_ok=True)
-        _write_new_file(source, to, file)
+        _copy_stream_to_new_file(source, to, file)
 
 
-def _write_new_file(
+def _copy_stream_to_new_file(
     source: BinaryIO,
     to: Path,
-    file: SavedFile,
+    file: FastSavedFile,
     digest: int | None = None,
     given_up: threading.Event | None = None,
 ) -> None:
@@ -928,7 +934,7 @@ def _write_new_file(
             target.write(piece)
         if digest not in (None, found.intdigest()):
             raise OSError(errno.EIO, f"the disk has damaged the copy of {file.path}")
-        _sync_file(target, file, restored=True)
+        _sync_file_and_set_mtime(target, file, restored=True)
 
 
 def _open_with_direct_io(path: str, flags: int) -> int:
@@ -942,7 +948,9 @@ def _open_with_direct_io(path: str, flags: int) -> int:
         return os.open(path, flags, 0o600)
 
 
-def _sync_file(target: BinaryIO | FileIO, file: SavedFile, *, restored: bool) -> None:
+def _sync_file_and_set_mtime(
+    target: BinaryIO | FileIO, file: FastSavedFile, *, restored: bool
+) -> None:
     """On the disk, of the right size, with its time. Raises OSError."""
     target.flush()
     if os.fstat(target.fileno()).st_size != file.size:

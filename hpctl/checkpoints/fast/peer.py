@@ -25,10 +25,10 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from msgspec import MsgspecError, Struct
 from xxhash import xxh3_64
 
-from hpctl.checkpoints.fast.spec import FastSaveSpec
+from hpctl.checkpoints.fast.spec import FastCheckpointSaveSpec
 from hpctl.toolkit.token_bucket import TokenBucket
-from hpctl.wire.admission import HandshakeLimiter, create_peer_name
-from hpctl.wire.job_channel import PIECE, ChannelError, JobChannel
+from hpctl.wire.admission import HandshakeLimiter, create_signed_peer_name
+from hpctl.wire.job_channel import PIECE, JobChannel, JobChannelError
 from hpctl.wire.job_identity import create_client_tls_context, create_server_tls_context
 from hpctl.wire.job_ports import PORTS, choose_rendezvous_port
 
@@ -104,7 +104,7 @@ class PeerServer:
     `handler` may raise OSError and ValueError.
     """
 
-    def __init__(self, spec: FastSaveSpec, host: str, handler: Handler) -> None:
+    def __init__(self, spec: FastCheckpointSaveSpec, host: str, handler: Handler) -> None:
         self._handler = handler
         self._context = create_server_tls_context(
             spec.secret, _make_server_name(spec, host), _CLIENT
@@ -143,10 +143,10 @@ class PeerServer:
                     target=self._serve_connection, args=(connection,), daemon=True
                 ).start()
             except (OSError, RuntimeError):  # it is gone, or no thread can be made now
-                self._drop_connection(connection)
+                self._close_unauthenticated_connection(connection)
                 time.sleep(ACCEPT_PAUSE_S)
 
-    def _drop_connection(self, connection: socket.socket) -> None:
+    def _close_unauthenticated_connection(self, connection: socket.socket) -> None:
         self._unproven.release(connection)
         connection.close()
 
@@ -166,7 +166,7 @@ class PeerServer:
                 )
                 self._answer_requests(channel)
         finally:
-            self._drop_connection(connection)
+            self._close_unauthenticated_connection(connection)
 
     def _answer_requests(self, channel: JobChannel) -> None:
         """Answer a proven peer until it closes its connection."""
@@ -200,7 +200,7 @@ class PeerServer:
             return
         key = AESGCM.generate_key(_KEY_BITS)
         channel.send({"size": answer.size, "key": key.hex()})
-        digest = answer.send(channel.create_body_sender(key))
+        digest = answer.send(channel.create_encrypted_body_sender(key))
         if answer.digest not in (None, digest):
             channel.send({"error": "the disk has damaged it"})
         else:
@@ -230,7 +230,9 @@ class PeerConnection:
     """One connection to the helper of `host`, one request at a time. Safe to use from several
     threads."""
 
-    def __init__(self, spec: FastSaveSpec, host: str, connect_s: float = HANDSHAKE_S) -> None:
+    def __init__(
+        self, spec: FastCheckpointSaveSpec, host: str, connect_s: float = HANDSHAKE_S
+    ) -> None:
         self._lock = threading.Lock()
         self._channel = _HelperPortSearch(spec, host, connect_s).run()
         self._channel.set_timeout(ANSWER_S)
@@ -276,7 +278,7 @@ class PeerConnection:
         self._channel.set_timeout(PING_S if what in _QUICK else ANSWER_S)
         try:
             self._channel.send({"do": what, **given})
-        except ChannelError as error:
+        except JobChannelError as error:
             raise PeerError(str(error)) from error
         answer = self._receive_answer()
         if "error" in answer:
@@ -286,24 +288,24 @@ class PeerConnection:
     def _receive_answer(self) -> dict[str, Any]:
         try:
             return self._channel.receive(_LINE)
-        except ChannelError as error:
+        except JobChannelError as error:
             raise PeerError(str(error)) from error
 
     def _receive_body(self, head: dict[str, Any]) -> Iterator[memoryview]:
         key, size = bytes.fromhex(str(head["key"])), int(head["size"])
-        pieces = self._channel.receive_body(key, size)
+        pieces = self._channel.receive_encrypted_body(key, size)
         while True:
             # What `write` raises passes through: only an error of the channel is the peer's.
             try:
                 piece = next(pieces, None)
-            except ChannelError as error:
+            except JobChannelError as error:
                 raise PeerError(f"lost within a file: {error}") from error
             if piece is None:
                 return
             yield piece
 
 
-class _ConnectAttempt(Struct):
+class _PortConnectResult(Struct):
     """The result of one port: a channel, an error, or neither where the port is closed."""
 
     channel: JobChannel | None = None
@@ -318,14 +320,14 @@ class _HelperPortSearch:
     STAGGER_S; the first that authenticates counts, and the other connections are closed.
     """
 
-    def __init__(self, spec: FastSaveSpec, host: str, connect_s: float) -> None:
+    def __init__(self, spec: FastCheckpointSaveSpec, host: str, connect_s: float) -> None:
         self._address, self._connect_s = spec.address(host), connect_s
         self._ports = list_helper_ports(spec)
         self._secret = spec.secret
         self._context = create_peer_tls_context(spec, host)
         self._done = threading.Lock()
         self._over = False
-        self._came: queue.Queue[_ConnectAttempt] = queue.Queue()
+        self._came: queue.Queue[_PortConnectResult] = queue.Queue()
         self._running = 0
         self._why: OSError | None = None
 
@@ -347,19 +349,19 @@ class _HelperPortSearch:
     def _find_channel(self) -> JobChannel | None:
         for port in self._ports:
             threading.Thread(
-                target=self._attempt_port_connection, args=(port,), daemon=True
+                target=self._try_port_and_queue_result, args=(port,), daemon=True
             ).start()
             self._running += 1
-            attempt = self._await_attempt(STAGGER_S)
+            attempt = self._await_finished_connect_attempt(STAGGER_S)
             if attempt is not None and (attempt.channel is not None or attempt.fatal):
                 return attempt.channel
         while self._running:
-            attempt = self._await_attempt(None)
+            attempt = self._await_finished_connect_attempt(None)
             if attempt is not None and attempt.channel is not None:
                 return attempt.channel
         return None
 
-    def _await_attempt(self, seconds: float | None) -> _ConnectAttempt | None:
+    def _await_finished_connect_attempt(self, seconds: float | None) -> _PortConnectResult | None:
         """Return the next attempt that ended, None where none does in so many seconds. Each ends
         within twice `connect_s`."""
         try:
@@ -380,15 +382,15 @@ class _HelperPortSearch:
             if attempt.channel is not None:
                 attempt.channel.close()
 
-    def _attempt_port_connection(self, port: int) -> None:
+    def _try_port_and_queue_result(self, port: int) -> None:
         try:
-            attempt = self._connect_port(port)
+            attempt = self._connect_and_authenticate_port(port)
         except (
             ValueError,
             MemoryError,
             RuntimeError,
-        ) as error:  # `_await_attempt` waits for each attempt
-            attempt = _ConnectAttempt(
+        ) as error:  # `_await_finished_connect_attempt` waits for each attempt
+            attempt = _PortConnectResult(
                 error=PeerError(f"{type(error).__name__}: {error}"), fatal=True
             )
         with self._done:
@@ -398,35 +400,35 @@ class _HelperPortSearch:
         if attempt.channel is not None:
             attempt.channel.close()
 
-    def _connect_port(self, port: int) -> _ConnectAttempt:
+    def _connect_and_authenticate_port(self, port: int) -> _PortConnectResult:
         try:
             connection = socket.create_connection((self._address, port), timeout=self._connect_s)
         except ConnectionRefusedError:
-            return _ConnectAttempt()
+            return _PortConnectResult()
         except OSError as error:
-            return _ConnectAttempt(error=error, fatal=True)
+            return _PortConnectResult(error=error, fatal=True)
         try:
             _enable_tcp_keepalive(connection)
             channel = JobChannel(
                 connection,
                 self._context,
                 seconds=self._connect_s,
-                peer_name=create_peer_name(self._secret),
+                peer_name=create_signed_peer_name(self._secret),
             )
         except OSError as error:
             connection.close()
-            return _ConnectAttempt(error=error)
-        return _ConnectAttempt(channel)
+            return _PortConnectResult(error=error)
+        return _PortConnectResult(channel)
 
 
 _CLIENT = "fast saves: helper or start"
 
 
-def _make_server_name(spec: FastSaveSpec, host: str) -> str:
+def _make_server_name(spec: FastCheckpointSaveSpec, host: str) -> str:
     return f"fast saves: helper of job {spec.job} on {host}"
 
 
-def create_peer_tls_context(spec: FastSaveSpec, host: str) -> ssl.SSLContext:
+def create_peer_tls_context(spec: FastCheckpointSaveSpec, host: str) -> ssl.SSLContext:
     """Return the TLS context with which a helper or a start connects to the helper of `host`."""
     return create_client_tls_context(spec.secret, _CLIENT, _make_server_name(spec, host))
 
@@ -472,13 +474,13 @@ def open_helper_listener(address: str, ports: Iterator[int]) -> socket.socket:
     raise PeerError(f"no port is free on {address}: {last}")
 
 
-def list_helper_ports(spec: FastSaveSpec) -> Iterator[int]:
+def list_helper_ports(spec: FastCheckpointSaveSpec) -> Iterator[int]:
     """Yield the ports of a helper of this job, in the order in which they are tried."""
     first = choose_rendezvous_port(spec.secret, f"fast {spec.job}")
     return iter(range(first, first + PORTS))
 
 
-def write_all_bytes(target: FileIO, piece: memoryview) -> None:
+def write_all_bytes_to_file(target: FileIO, piece: memoryview) -> None:
     """Write all of it. O_DIRECT takes only whole blocks: the last one is written through the page
     cache."""
     while piece:

@@ -1,9 +1,9 @@
 """The data that the helpers of one job share: their hosts, where the saves lie, and which steps are
 complete.
 
-A FastSaveSpec describes one start. The ledger lists the files of each complete step and who wrote
-them. It is kept on every node and in the shared directory, so that the loss of any one of them does
-not lose it.
+A FastCheckpointSaveSpec describes one start. The ledger lists the files of each complete step and
+who wrote them. It is kept on every node and in the shared directory, so that the loss of any one of
+them does not lose it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from hpctl.toolkit.bounds import parse_count
 from hpctl.toolkit.errors import HpctlError
-from hpctl.vocabulary.fast_saves import FastSaveOptions
+from hpctl.vocabulary.fast_saves import FastCheckpointSaveOptions
 
 META = ".hpctl-fast"
 """The directory of hpctl's own files, next to the saves on each node and in the checkpoint
@@ -29,7 +29,7 @@ HELPER = "HPCTL_HELPER"
 """Set in a process of the job that belongs to hpctl and is not a rank."""
 
 
-class FastSaveSpec(Struct, frozen=True, forbid_unknown_fields=True):
+class FastCheckpointSaveSpec(Struct, frozen=True, forbid_unknown_fields=True):
     """One start of a job. Directories are absolute, without placeholders.
 
     `saves.dir` lies on each node's own disk or in its memory; `shared` is the checkpoint directory.
@@ -41,7 +41,7 @@ class FastSaveSpec(Struct, frozen=True, forbid_unknown_fields=True):
 
     job: str
     secret: str
-    saves: FastSaveOptions
+    saves: FastCheckpointSaveOptions
     shared: str
     hosts: tuple[str, ...]
     addresses: tuple[str, ...]
@@ -118,16 +118,18 @@ def _read_reclaimable_bytes(group: Path) -> int:
     return 0
 
 
-def find_spec_path(spec: FastSaveSpec) -> Path:
+def find_spec_path(spec: FastCheckpointSaveSpec) -> Path:
     """Return the path of a job's spec, next to its shared checkpoints."""
     return Path(spec.shared) / META / f"{spec.job}.json"
 
 
-def read_fast_save_spec(path: Path) -> FastSaveSpec:
+def read_fast_save_spec(path: Path) -> FastCheckpointSaveSpec:
     """Read a spec. Raises HpctlError where the file is accessible to other users, or is not a
     spec."""
     try:
-        return msgspec.json.decode(_read_private_file(path, 1 << 20), type=FastSaveSpec)
+        return msgspec.json.decode(
+            _read_file_writable_by_user_only(path, 1 << 20), type=FastCheckpointSaveSpec
+        )
     except OSError as error:
         raise HpctlError(
             f"{path}: {error.strerror or error}", "It is made by hpctl sbatch."
@@ -136,7 +138,7 @@ def read_fast_save_spec(path: Path) -> FastSaveSpec:
         raise HpctlError(f"{path}: {error}", "It is made by hpctl sbatch.") from error
 
 
-def _read_private_file(path: Path, most: int) -> bytes:
+def _read_file_writable_by_user_only(path: Path, most: int) -> bytes:
     """Read a file that no other user can have written: its content is trusted. Raises HpctlError,
     OSError."""
     with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
@@ -151,12 +153,12 @@ def _read_private_file(path: Path, most: int) -> bytes:
         return file.read(most)
 
 
-def write_fast_save_spec(spec: FastSaveSpec, path: Path) -> None:
+def write_fast_save_spec(spec: FastCheckpointSaveSpec, path: Path) -> None:
     """Write a spec for this user only, completely or not at all. Raises OSError, and HpctlError
     where another user can write to the directory."""
     with suppress(FileExistsError):
         path.parent.mkdir(mode=0o700)
-    if not is_private_directory(path.parent):
+    if not is_directory_writable_by_user_only(path.parent):
         raise HpctlError(
             f"hpctl's directory {path.parent} for fast saves belongs to another user, or others "
             "may read or write it",
@@ -165,7 +167,7 @@ def write_fast_save_spec(spec: FastSaveSpec, path: Path) -> None:
     _replace_file_atomically(path, msgspec.json.encode(spec))
 
 
-def is_private_directory(directory: Path) -> bool:
+def is_directory_writable_by_user_only(directory: Path) -> bool:
     """Return whether no other user can put anything there: a user who may write next to it can
     create it first. Raises OSError."""
     status = os.lstat(directory)
@@ -187,7 +189,7 @@ def _replace_file_atomically(path: Path, raw: bytes) -> None:
 _MOST = 64 << 20
 
 
-class SavedFile(Struct, frozen=True):
+class FastSavedFile(Struct, frozen=True):
     """One file of a step. `origin` is the node whose rank wrote it.
 
     `mtime_ns` is its time on that node, by which it is recognized; `written_ns` the same by the
@@ -206,7 +208,7 @@ class SavedFile(Struct, frozen=True):
         return size == self.size and mtime_ns in (self.mtime_ns, self.written_ns)
 
 
-class SavedStep(Struct, frozen=True):
+class FastSavedStep(Struct, frozen=True):
     """A step that was proved complete over the files of all nodes. `hosts`: the nodes of that
     start, in order. `seen_s`: when it was proved."""
 
@@ -214,7 +216,7 @@ class SavedStep(Struct, frozen=True):
     step: int | None
     format: str
     hosts: tuple[str, ...]
-    files: tuple[SavedFile, ...]
+    files: tuple[FastSavedFile, ...]
     seen_s: float
 
     @property
@@ -222,25 +224,27 @@ class SavedStep(Struct, frozen=True):
         """Return the sort key: newer is larger."""
         return (-1 if self.step is None else self.step, self.seen_s)
 
-    def of(self, origin: str) -> tuple[SavedFile, ...]:
+    def of(self, origin: str) -> tuple[FastSavedFile, ...]:
         """Return what one node's ranks wrote of it."""
         return tuple(f for f in self.files if f.origin == origin)
 
-    def list_origins(self) -> tuple[str, ...]:
+    def list_origin_nodes(self) -> tuple[str, ...]:
         """Return the nodes whose ranks wrote any of it, in order."""
         wrote = {f.origin for f in self.files}
         return tuple(host for host in self.hosts if host in wrote)
 
 
-def load_step_ledger(path: Path) -> dict[str, SavedStep]:
+def load_step_ledger(path: Path) -> dict[str, FastSavedStep]:
     """Return the rows by name. A missing or damaged ledger is empty: other nodes have it too."""
     try:
-        rows = msgspec.json.decode(_read_private_file(path, _MOST), type=list[SavedStep])
+        rows = msgspec.json.decode(
+            _read_file_writable_by_user_only(path, _MOST), type=list[FastSavedStep]
+        )
     except (OSError, HpctlError, msgspec.MsgspecError):
         return {}
     return {row.name: row for row in rows}
 
 
-def store_step_ledger(rows: dict[str, SavedStep], path: Path) -> None:
+def store_step_ledger(rows: dict[str, FastSavedStep], path: Path) -> None:
     """Write the ledger, completely or not at all. Raises OSError."""
     _replace_file_atomically(path, msgspec.json.encode(list(rows.values())))

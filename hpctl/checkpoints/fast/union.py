@@ -17,7 +17,7 @@ from hpctl.checkpoints.fast.peer import (
     PeerConnection,
     PeerError,
 )
-from hpctl.checkpoints.fast.spec import FastSaveSpec
+from hpctl.checkpoints.fast.spec import FastCheckpointSaveSpec
 from hpctl.checkpoints.files import ObjectInfo
 
 CONNECT_S = 1.0
@@ -30,7 +30,10 @@ class PeerConnections:
     """The connections of a helper, or of a restore, to the helpers of a job. For one thread."""
 
     def __init__(
-        self, spec: FastSaveSpec, own: NodeSaveStore | None = None, retry_s: float = RETRY_S
+        self,
+        spec: FastCheckpointSaveSpec,
+        own: NodeSaveStore | None = None,
+        retry_s: float = RETRY_S,
     ) -> None:
         self.spec, self._own, self._retry_s = spec, own, retry_s
         self._open: dict[str, PeerConnection] = {}
@@ -63,7 +66,7 @@ class PeerConnections:
                 answers[host] = self.ask(host, what, **given)
         return answers
 
-    def clear_silent_hosts(self) -> None:
+    def forget_unresponsive_hosts(self) -> None:
         """Ask also those that have just not answered."""
         self._silent.clear()
 
@@ -135,7 +138,7 @@ class NodeFilesObjectStore(Struct, frozen=True):
     also: Mapping[str, tuple[NodeFileObject, ...]] = field(default_factory=dict)
     """All files by step, those of the same name too."""
 
-    def split_single_file_step(self, step: str) -> list[NodeFilesObjectStore]:
+    def split_step_file_by_node(self, step: str) -> list[NodeFilesObjectStore]:
         """Return, of a step that is a single file on several nodes, each file but the first as a
         separate union."""
         others = [part for part in self.also[step] if part.key == step][1:]

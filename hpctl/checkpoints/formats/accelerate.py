@@ -14,16 +14,16 @@ import re
 from pathlib import Path
 
 from hpctl.checkpoints.files import (
-    CandidateListing,
+    CheckpointCandidateListing,
     CheckpointClaim,
     IncompleteCheckpointError,
     Place,
-    UnfinishedSaveError,
+    UnfinishedCheckpointSaveError,
     UnverifiedContent,
     make_overwritten_file_error,
     parse_step_from_name,
-    read_modified_ns,
-    run_for_each_item,
+    read_file_mtime_ns,
+    run_work_for_each_item,
 )
 from hpctl.checkpoints.formats import deepspeed, hf_trainer, torch_files
 
@@ -44,41 +44,45 @@ _DEEPSPEED = "pytorch_model"
 _MOST_SIBLINGS = 1000
 
 
-def detect_accelerate_checkpoint(layout: CandidateListing) -> CheckpointClaim | None:
+def detect_accelerate_checkpoint(layout: CheckpointCandidateListing) -> CheckpointClaim | None:
     """Claim a directory with a model and random states, or with an optimizer of such a name."""
     names, path = layout.names, layout.path
-    if names is None or not _has_model(names):
+    if names is None or not _has_model_file(names):
         return None
     if _FIRST not in names:
         if any(_OPTIMIZER.fullmatch(name) for name in names) and hf_trainer.STATE not in names:
-            raise UnfinishedSaveError(
+            raise UnfinishedCheckpointSaveError(
                 f"{_FIRST} is missing: the save writes this file last, so it has not finished"
             )
         return None
     return CheckpointClaim(
-        parse_step_from_name(path.name), None, lambda deep: _verify_files(path, names, deep)
+        parse_step_from_name(path.name),
+        None,
+        lambda deep: _verify_accelerate_checkpoint_files(path, names, deep),
     )
 
 
-def _has_model(names: frozenset[str]) -> bool:
+def _has_model_file(names: frozenset[str]) -> bool:
     return any(
         _MODEL.fullmatch(name) or _SHARDED.fullmatch(name) or name == _DEEPSPEED for name in names
     )
 
 
-def _verify_files(path: Place, names: frozenset[str], deep: bool) -> UnverifiedContent | None:
+def _verify_accelerate_checkpoint_files(
+    path: Place, names: frozenset[str], deep: bool
+) -> UnverifiedContent | None:
     models = sorted(name for name in names if _MODEL.fullmatch(name) or _INDEX.fullmatch(name))
     states = sorted(name for name in names if _STATE.fullmatch(name))
     ranks = {int(match[1]): name for name in names if (match := _RANDOM.fullmatch(name))}
-    run_for_each_item(path, models, lambda name: hf_trainer.verify_model_file(path, name))
-    run_for_each_item(
+    run_work_for_each_item(path, models, lambda name: hf_trainer.verify_model_file(path, name))
+    run_work_for_each_item(
         path, states, lambda name: torch_files.verify_torch_save_file(path, name, deep=deep)
     )
     for name in sorted(names):
         if _SHARDED.fullmatch(name):
             torch_files.verify_dcp_directory(path / name, deep=deep)
     if _DEEPSPEED in names:
-        deepspeed.verify_nested_tag(path, _DEEPSPEED)
+        deepspeed.verify_nested_deepspeed_tag(path, _DEEPSPEED)
     for rank in range(len(ranks)):
         if rank not in ranks:
             raise IncompleteCheckpointError(
@@ -86,16 +90,18 @@ def _verify_files(path: Place, names: frozenset[str], deep: bool) -> UnverifiedC
             )
     written_ns = torch_files.verify_torch_save_file(path, _FIRST, deep=deep)
     others = [name for rank, name in sorted(ranks.items()) if rank]
-    run_for_each_item(
+    run_work_for_each_item(
         path, others, lambda name: torch_files.verify_torch_save_file(path, name, deep=deep)
     )
     for name in [*models, *(each for each in states if not each.startswith(_CUSTOM))]:
-        if read_modified_ns(path, name) > written_ns:
+        if read_file_mtime_ns(path, name) > written_ns:
             raise make_overwritten_file_error(name, _FIRST)
-    return _check_files_against_sibling(path, names)
+    return _compare_files_with_sibling_checkpoint(path, names)
 
 
-def _check_files_against_sibling(path: Place, names: frozenset[str]) -> UnverifiedContent | None:
+def _compare_files_with_sibling_checkpoint(
+    path: Place, names: frozenset[str]
+) -> UnverifiedContent | None:
     """Raise IncompleteCheckpointError where files are missing that the save before has."""
     sibling = _find_sibling_checkpoint(path) if isinstance(path, Path) else None
     if sibling is None:

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from hpctl.checkpoints import files
 from hpctl.checkpoints.files import (
-    CandidateListing,
+    CheckpointCandidateListing,
     CheckpointClaim,
     IncompleteCheckpointError,
     Place,
@@ -22,7 +22,7 @@ from hpctl.checkpoints.files import (
     make_overwritten_file_error,
     parse_step_from_name,
     read_small_file,
-    run_for_each_item,
+    run_work_for_each_item,
 )
 from hpctl.checkpoints.formats import torch_files
 from hpctl.checkpoints.formats.pickle_reader import PickledFields
@@ -38,7 +38,7 @@ _LIGHTNINGS = "checkpoint"
 """The one tag that Lightning's strategy saves under, in a separate directory."""
 
 
-def detect_deepspeed_checkpoint(layout: CandidateListing) -> CheckpointClaim | None:
+def detect_deepspeed_checkpoint(layout: CheckpointCandidateListing) -> CheckpointClaim | None:
     """Claim a directory with model or optimiser states. The step is the name's, else the file's."""
     if layout.names is None or not any(
         _MODEL.fullmatch(n) or _is_state_file(n) for n in layout.names
@@ -50,7 +50,9 @@ def detect_deepspeed_checkpoint(layout: CandidateListing) -> CheckpointClaim | N
     )
 
 
-def detect_lightning_deepspeed_checkpoint(layout: CandidateListing) -> CheckpointClaim | None:
+def detect_lightning_deepspeed_checkpoint(
+    layout: CheckpointCandidateListing,
+) -> CheckpointClaim | None:
     """Claim a `.ckpt` directory of Lightning's DeepSpeed strategy. The step is the name's, else the
     file's."""
     path = layout.path
@@ -65,13 +67,13 @@ def detect_lightning_deepspeed_checkpoint(layout: CandidateListing) -> Checkpoin
     def verify_lightning_checkpoint(deep: bool) -> None:
         torch_files.check_no_unfinished_marker(path)
         check_last_file_exists(path, _LATEST)
-        verify_latest_tag(path, {_LIGHTNINGS})
+        verify_deepspeed_latest_tag(path, {_LIGHTNINGS})
         verify_tag_files(path, f"{_LIGHTNINGS}/", names, None, deep=deep)
-        torch_files.check_lightning_resumable(path, example)
+        torch_files.check_lightning_file_has_training_state(path, example)
 
     step = parse_step_from_name(path.name)
     return CheckpointClaim(
-        torch_files.find_step(torch_files.read_torch_file_fields(path, example))
+        torch_files.find_training_step_in_fields(torch_files.read_torch_file_fields(path, example))
         if step is None
         else step,
         None,
@@ -79,7 +81,7 @@ def detect_lightning_deepspeed_checkpoint(layout: CandidateListing) -> Checkpoin
     )
 
 
-def verify_latest_tag(directory: Place, tags: Collection[str]) -> None:
+def verify_deepspeed_latest_tag(directory: Place, tags: Collection[str]) -> None:
     """Raise IncompleteCheckpointError where `latest` names none of the tags in a checkpoint,
     OSError.
 
@@ -92,7 +94,7 @@ def verify_latest_tag(directory: Place, tags: Collection[str]) -> None:
         )
 
 
-def verify_nested_tag(directory: Place, inside: str) -> None:
+def verify_nested_deepspeed_tag(directory: Place, inside: str) -> None:
     """Prove a tag within another checkpoint. Raises IncompleteCheckpointError, OSError."""
     names = list_directory_names(directory, inside)
     if names is None:
@@ -122,37 +124,51 @@ def verify_tag_files(
         )
     sharded = model[first][1] is not None
     _check_all_ranks_present(
-        prefix, "model", {_parse_ranks(m) for m in model.values()}, data if sharded else 1, tensor
+        prefix,
+        "model",
+        {_parse_data_and_tensor_ranks(m) for m in model.values()},
+        data if sharded else 1,
+        tensor,
     )
     if optimizer:
         _check_all_ranks_present(
-            prefix, "optim", {_parse_ranks(m) for m in optimizer.values()}, data, tensor
+            prefix,
+            "optim",
+            {_parse_data_and_tensor_ranks(m) for m in optimizer.values()},
+            data,
+            tensor,
         )
     elif saved.get("optimizer") is None:
         # Without ZeRO the optimiser's state is in the model's file; with it, in separate files.
         raise IncompleteCheckpointError(f"{prefix}*_optim_states.pt is missing")
     if step is None and recorded is not None:
         # A tag like "best" is saved over by later steps; global_step40 only by the same step.
-        run_for_each_item(
+        run_work_for_each_item(
             root,
             list(model)[1:],
-            lambda name: _check_file_step(root, prefix + name, first, recorded),
+            lambda name: _check_file_records_step(root, prefix + name, first, recorded),
         )
     every = [name for name in sorted(names) if name in model or _is_state_file(name)]
-    times = run_for_each_item(
+    times = run_work_for_each_item(
         root, every, lambda name: torch_files.verify_torch_save_file(root, prefix + name, deep=deep)
     )
     if isinstance(root, Path):
         written = dict(zip(every, times, strict=True))
         _check_write_order(
             prefix,
-            {_parse_ranks(match): (name, written[name]) for name, match in model.items()},
-            {_parse_ranks(match): (name, written[name]) for name, match in optimizer.items()},
+            {
+                _parse_data_and_tensor_ranks(match): (name, written[name])
+                for name, match in model.items()
+            },
+            {
+                _parse_data_and_tensor_ranks(match): (name, written[name])
+                for name, match in optimizer.items()
+            },
         )
-        files.check_single_job_start(root, times)
+        files.check_files_from_single_job_start(root, times)
 
 
-def _check_file_step(root: Place, name: str, first: str, step: int) -> None:
+def _check_file_records_step(root: Place, name: str, first: str, step: int) -> None:
     other = torch_files.read_torch_file_fields(root, name).integer("global_steps")
     if other != step:
         raise IncompleteCheckpointError(
@@ -178,7 +194,7 @@ def _is_state_file(name: str) -> bool:
     return _OPTIMIZER.fullmatch(name) is not None or _OTHER.fullmatch(name) is not None
 
 
-def _parse_ranks(match: re.Match[str]) -> tuple[int, int]:
+def _parse_data_and_tensor_ranks(match: re.Match[str]) -> tuple[int, int]:
     return int(match[1] or 0), int(match[2])
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 from hpctl.checkpoints.files import (
-    CandidateListing,
+    CheckpointCandidateListing,
     CheckpointClaim,
     IncompleteCheckpointError,
     OpenFile,
@@ -47,7 +47,7 @@ _CONTAINERS = {0xDC: (2, 1), 0xDD: (4, 1), 0xDE: (2, 2), 0xDF: (4, 2)}
 """Codes to the bytes of their count, and values an item: arrays, maps."""
 
 
-def detect_flax_checkpoint(layout: CandidateListing) -> CheckpointClaim | None:
+def detect_flax_checkpoint(layout: CheckpointCandidateListing) -> CheckpointClaim | None:
     """Claim a file of that name that begins as a map."""
     path = layout.path
     if layout.names is not None or NAME.fullmatch(path.name) is None:
@@ -76,7 +76,7 @@ def verify_msgpack_file(path: Place) -> int | None:
     """Raise IncompleteCheckpointError where the file does not end with its last value. Return the
     step in it."""
     with open_file(path, "") as file:
-        walk = _MsgpackValueReader(file)
+        walk = _MsgpackFileValidator(file)
         walk.value(0)
         if walk.at != file.size:
             raise IncompleteCheckpointError(
@@ -86,7 +86,7 @@ def verify_msgpack_file(path: Place) -> int | None:
         return walk.step
 
 
-class _MsgpackValueReader:
+class _MsgpackFileValidator:
     """A walk over the values of one file. `at` is the next one's offset."""
 
     def __init__(self, file: OpenFile) -> None:
@@ -103,21 +103,21 @@ class _MsgpackValueReader:
                 f"{self._file.name} is not a valid Flax checkpoint: its contents are nested too "
                 "deeply or are too long"
             )
-        code = self._read_number(1)
+        code = self._read_big_endian_integer(1)
         if code <= 0x7F or code >= 0xE0:
-            self._note_step(key, depth, code if code <= 0x7F else None)
+            self._record_training_step(key, depth, code if code <= 0x7F else None)
         elif code in _FIXED:
             size = _FIXED[code]
             unsigned = 0xCC <= code <= 0xCF
-            number = self._read_number(size) if unsigned else None
-            self._note_step(key, depth, number)
+            number = self._read_big_endian_integer(size) if unsigned else None
+            self._record_training_step(key, depth, number)
             self._skip_bytes(0 if unsigned else size)
         elif 0xA0 <= code <= 0xBF:
             self._skip_bytes(code & 0x1F)
         elif code in _BYTES:
-            self._skip_bytes(self._read_number(_BYTES[code]))
+            self._skip_bytes(self._read_big_endian_integer(_BYTES[code]))
         elif code in _EXTENSIONS:
-            self._skip_extension(self._read_number(_EXTENSIONS[code]))
+            self._skip_extension(self._read_big_endian_integer(_EXTENSIONS[code]))
         elif code in _FIXED_EXTENSIONS:
             self._skip_extension(_FIXED_EXTENSIONS[code])
         else:
@@ -130,7 +130,7 @@ class _MsgpackValueReader:
             count, is_map = code & 0x0F, False
         elif code in _CONTAINERS:
             width, values = _CONTAINERS[code]
-            count, is_map = self._read_number(width), values == 2
+            count, is_map = self._read_big_endian_integer(width), values == 2
         else:
             raise IncompleteCheckpointError(f"{self._file.name} is damaged at byte {self.at - 1}")
         for _ in range(count):
@@ -138,10 +138,10 @@ class _MsgpackValueReader:
             self.value(depth + 1, key)
 
     def _read_key(self) -> bytes:
-        code = self._read_number(1)
+        code = self._read_big_endian_integer(1)
         size = code & 0x1F if 0xA0 <= code <= 0xBF else 0
         if code in (0xD9, 0xDA):
-            size = self._read_number(_BYTES[code])
+            size = self._read_big_endian_integer(_BYTES[code])
         if (not 0xA0 <= code <= 0xBF and code not in (0xD9, 0xDA)) or size > _LONGEST_KEY:
             raise IncompleteCheckpointError(
                 f"{self._file.name} is damaged: the key at byte {self.at} is not text"
@@ -151,7 +151,7 @@ class _MsgpackValueReader:
         return key
 
     def _skip_extension(self, size: int) -> None:
-        kind = self._read_number(1)
+        kind = self._read_big_endian_integer(1)
         # An array is packed as its shape, type and bytes.
         if kind == _ARRAY and self._file.read(self.at, 1) != b"\x93":
             raise IncompleteCheckpointError(
@@ -159,11 +159,11 @@ class _MsgpackValueReader:
             )
         self._skip_bytes(size)
 
-    def _note_step(self, key: bytes, depth: int, number: int | None) -> None:
+    def _record_training_step(self, key: bytes, depth: int, number: int | None) -> None:
         if key in _STEPS and depth == 1 and self.step is None:
             self.step = number
 
-    def _read_number(self, size: int) -> int:
+    def _read_big_endian_integer(self, size: int) -> int:
         raw = self._file.read(self.at, size)
         self.at += size
         return int.from_bytes(raw, "big")

@@ -19,19 +19,19 @@ from pathlib import Path, PurePosixPath
 import msgspec
 
 from hpctl.checkpoints.files import (
-    CandidateListing,
+    CheckpointCandidateListing,
     CheckpointClaim,
     FileTooLargeError,
     IncompleteCheckpointError,
     Place,
-    UnfinishedSaveError,
+    UnfinishedCheckpointSaveError,
     list_directory_names,
     make_overwritten_file_error,
     open_file,
     parse_json_object,
-    read_modified_ns,
+    read_file_mtime_ns,
     read_small_file,
-    run_for_each_item,
+    run_work_for_each_item,
 )
 from hpctl.checkpoints.formats import deepspeed, torch_files
 
@@ -75,7 +75,7 @@ def verify_safetensors_file(root: Place, name: str) -> frozenset[str]:
     return frozenset(tensors)
 
 
-def read_shard_tensors(root: Place, index: str) -> dict[str, set[str]]:
+def read_tensor_names_by_shard(root: Place, index: str) -> dict[str, set[str]]:
     """Return the tensors of each shard, by its name, from an index file. Raises
     IncompleteCheckpointError, OSError."""
     document = parse_json_object(read_small_file(root, index, _MAX_INDEX), index)
@@ -92,10 +92,10 @@ def read_shard_tensors(root: Place, index: str) -> dict[str, set[str]]:
     return found
 
 
-def verify_shard_index(root: Place, index: str) -> None:
+def verify_model_shard_index(root: Place, index: str) -> None:
     """Prove that every shard in the index is complete and holds its tensors. Raises as
     verify_tag_files."""
-    named = read_shard_tensors(root, index)
+    named = read_tensor_names_by_shard(root, index)
 
     def verify_shard(shard: str) -> None:
         missing = named[shard] - verify_safetensors_file(root, shard)
@@ -104,7 +104,7 @@ def verify_shard_index(root: Place, index: str) -> None:
                 f"{shard} does not contain the tensor {min(missing)[:80]} that {index} lists for it"
             )
 
-    run_for_each_item(root, sorted(named), verify_shard)
+    run_work_for_each_item(root, sorted(named), verify_shard)
 
 
 STATE = "trainer_state.json"
@@ -129,7 +129,7 @@ _FSDP_MODEL, _FSDP_OPTIMIZER = "pytorch_model_fsdp_0", "optimizer_0"
 _FSDP_WHOLE = "pytorch_model_fsdp.bin"
 
 
-def detect_hf_trainer_checkpoint(layout: CandidateListing) -> CheckpointClaim | None:
+def detect_hf_trainer_checkpoint(layout: CheckpointCandidateListing) -> CheckpointClaim | None:
     """Claim a directory with `trainer_state.json`, or of the Trainer's name with other of its
     files."""
     if layout.names is None:
@@ -137,11 +137,11 @@ def detect_hf_trainer_checkpoint(layout: CandidateListing) -> CheckpointClaim | 
     if not layout.has(STATE):
         others = layout.names & {*_MODELS, _FSDP_MODEL, "optimizer.pt", _ARGUMENTS}
         if _NAME.fullmatch(layout.path.name) and others:
-            raise UnfinishedSaveError(
+            raise UnfinishedCheckpointSaveError(
                 f"{STATE} is missing: the save writes this file last, so it has not finished"
             )
         if layout.has(_ARGUMENTS) and layout.names & {*_MODELS} and not layout.has("optimizer.pt"):
-            raise UnfinishedSaveError(
+            raise UnfinishedCheckpointSaveError(
                 "the checkpoint has only model weights (save_model), from which the Trainer "
                 "cannot resume"
             )
@@ -153,7 +153,9 @@ def detect_hf_trainer_checkpoint(layout: CandidateListing) -> CheckpointClaim | 
     if type(step) is not int or step < 0:
         raise IncompleteCheckpointError(f"{STATE} does not record the step (global_step)")
     path, names = layout.path, layout.names
-    return CheckpointClaim(step, None, lambda _: _verify_files(path, names), digests=False)
+    return CheckpointClaim(
+        step, None, lambda _: _verify_trainer_checkpoint_files(path, names), digests=False
+    )
 
 
 class _TrainerState(msgspec.Struct):
@@ -183,43 +185,45 @@ def check_utf8(raw: bytes) -> None:
     decoder.decode(b"", final=True)
 
 
-def detect_torchtitan_checkpoint(layout: CandidateListing) -> CheckpointClaim | None:
+def detect_torchtitan_checkpoint(layout: CheckpointCandidateListing) -> CheckpointClaim | None:
     """Claim torchtitan's last save in HF's layout: shards and an index, nothing of a trainer."""
     match = re.fullmatch(r"step-(\d+)", layout.path.name)
     path, index = layout.path, _MODELS[0]
     if match is None or not layout.has(index):
         return None
     return CheckpointClaim(
-        int(match[1]), None, lambda _: verify_shard_index(path, index), digests=False
+        int(match[1]), None, lambda _: verify_model_shard_index(path, index), digests=False
     )
 
 
-def _verify_files(path: Place, names: frozenset[str]) -> None:
+def _verify_trainer_checkpoint_files(path: Place, names: frozenset[str]) -> None:
     tags = sorted(name for name in names if _TAG.fullmatch(name))
-    _verify_models(path, names, bool(tags))
+    _verify_model_weight_files(path, names, bool(tags))
     for tag in tags:
-        deepspeed.verify_nested_tag(path, tag)
+        deepspeed.verify_nested_deepspeed_tag(path, tag)
     if tags:
-        deepspeed.verify_latest_tag(path, tags)
-    if not _is_model_only_save(path, names):
+        deepspeed.verify_deepspeed_latest_tag(path, tags)
+    if not _is_model_weights_only_save(path, names):
         _verify_optimizer(path, names, bool(tags))
     others = [name for name in _OTHERS if name in names]
-    run_for_each_item(path, others, lambda name: torch_files.verify_torch_save_file(path, name))
-    _check_not_overwritten(path, names)
+    run_work_for_each_item(
+        path, others, lambda name: torch_files.verify_torch_save_file(path, name)
+    )
+    _check_files_not_overwritten(path, names)
     ranks = {int(match[1]): name for name in names if (match := _RNG.fullmatch(name))}
     for rank in range(len(ranks)):
         if rank not in ranks:
             raise IncompleteCheckpointError(
                 f"rng_state_{rank}.pth is missing, but the files of higher ranks exist"
             )
-    run_for_each_item(
+    run_work_for_each_item(
         path, sorted(ranks), lambda rank: torch_files.verify_torch_save_file(path, ranks[rank])
     )
 
 
-def _check_not_overwritten(path: Place, names: frozenset[str]) -> None:
+def _check_files_not_overwritten(path: Place, names: frozenset[str]) -> None:
     """Compare the times of rank 0's own files: the random states of other ranks may come later."""
-    written_ns = read_modified_ns(path, STATE)
+    written_ns = read_file_mtime_ns(path, STATE)
     mine = {*_MODELS, "optimizer.pt", "optimizer.bin", "scheduler.pt"}
     last = [n for n in sorted(names) if n in mine or n.endswith((".safetensors", ".bin"))]
     if isinstance(path, Path):
@@ -228,13 +232,13 @@ def _check_not_overwritten(path: Place, names: frozenset[str]) -> None:
         last += [f"{part}/{torch_files.METADATA}" for part in parts]
 
     def check_file_time(name: str) -> None:
-        if read_modified_ns(path, name) > written_ns:
+        if read_file_mtime_ns(path, name) > written_ns:
             raise make_overwritten_file_error(name, STATE)
 
-    run_for_each_item(path, last, check_file_time)
+    run_work_for_each_item(path, last, check_file_time)
 
 
-def _verify_models(path: Place, names: frozenset[str], in_tag: bool) -> None:
+def _verify_model_weight_files(path: Place, names: frozenset[str], in_tag: bool) -> None:
     """Prove all models that are there: which of them is loaded depends on the Trainer's
     arguments."""
     found = [name for name in (*_MODELS, _FSDP_WHOLE) if name in names]
@@ -252,11 +256,11 @@ def verify_model_file(path: Place, name: str) -> None:
     """Raise IncompleteCheckpointError where a file of weights, or an index with its shards, is not
     whole."""
     if name.endswith("safetensors.index.json"):
-        verify_shard_index(path, name)
+        verify_model_shard_index(path, name)
     elif name.endswith(".bin.index.json"):
-        run_for_each_item(
+        run_work_for_each_item(
             path,
-            sorted(read_shard_tensors(path, name)),
+            sorted(read_tensor_names_by_shard(path, name)),
             lambda shard: torch_files.verify_torch_save_file(path, shard),
         )
     elif name.endswith(".safetensors"):
@@ -274,7 +278,7 @@ def _verify_optimizer(path: Place, names: frozenset[str], in_tag: bool) -> None:
         raise IncompleteCheckpointError("scheduler.pt is missing")
 
 
-def _is_model_only_save(path: Place, names: frozenset[str]) -> bool:
+def _is_model_weights_only_save(path: Place, names: frozenset[str]) -> bool:
     """Return whether the run was configured to save only the model (`save_only_model` in its
     arguments)."""
     if _ARGUMENTS not in names:

@@ -25,7 +25,7 @@ from hpctl.checkpoints.files import (
     Place,
     open_file,
     read_file_size,
-    run_for_each_item,
+    run_work_for_each_item,
 )
 from hpctl.checkpoints.hpctl_checkpoint import FORMAT, NAME, VERSION
 from hpctl.toolkit.compat import UTC
@@ -36,7 +36,7 @@ MAX_BYTES = 16 << 20
 _CHUNK = 8 << 20
 
 
-class ForeignManifest(CheckpointDefect):
+class ForeignManifestDefect(CheckpointDefect):
     """A file with the manifest's name of another program: it describes no checkpoint."""
 
     __slots__ = ()
@@ -67,7 +67,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def encode_manifest(manifest: Manifest) -> bytes:
     """Return the bytes of `manifest.json`: the document with its checksum, as indented JSON."""
-    return hpctl_checkpoint.encode(msgspec.to_builtins(manifest))
+    return hpctl_checkpoint.encode_manifest_document(msgspec.to_builtins(manifest))
 
 
 def decode_manifest(raw: bytes) -> Manifest | CheckpointDefect:
@@ -75,12 +75,12 @@ def decode_manifest(raw: bytes) -> Manifest | CheckpointDefect:
     try:
         document = json.loads(raw)
     except (ValueError, RecursionError) as error:
-        return CheckpointDefect(f"{NAME} is not JSON ({_shorten_error(error)})")
+        return CheckpointDefect(f"{NAME} is not JSON ({_shorten_decode_error_message(error)})")
     if not isinstance(document, dict):
-        return ForeignManifest(f"{NAME} is not a JSON object")
+        return ForeignManifestDefect(f"{NAME} is not a JSON object")
     if document.get("format") != FORMAT:
         # An empty object has no owner: it may be ours, and damaged.
-        kind = ForeignManifest if document else CheckpointDefect
+        kind = ForeignManifestDefect if document else CheckpointDefect
         return kind(f"{NAME} is not of the format {FORMAT!r}")
     if document.get("version") != VERSION:
         version = repr(document.get("version"))[:40]
@@ -91,8 +91,8 @@ def decode_manifest(raw: bytes) -> Manifest | CheckpointDefect:
     try:
         manifest = msgspec.convert(document, Manifest)
     except msgspec.ValidationError as error:
-        return CheckpointDefect(f"{NAME}: {_shorten_error(error)}")
-    return _find_field_defect(manifest) or manifest
+        return CheckpointDefect(f"{NAME}: {_shorten_decode_error_message(error)}")
+    return _find_manifest_field_defect(manifest) or manifest
 
 
 def read_manifest(directory: Place) -> Manifest | CheckpointDefect | None:
@@ -139,13 +139,13 @@ def verify_manifest_files(
             )
 
     try:
-        run_for_each_item(directory, manifest.files, compare_file)
+        run_work_for_each_item(directory, manifest.files, compare_file)
     except IncompleteCheckpointError as defect:
         return CheckpointDefect(str(defect))
     return None
 
 
-def describe_file(path: Path, relative_to: Path) -> ManifestFile:
+def make_file_manifest_entry(path: Path, relative_to: Path) -> ManifestFile:
     """Return the manifest's entry for a file, which is synced and read once."""
     name = path.relative_to(relative_to).as_posix()
     return msgspec.convert(hpctl_checkpoint.make_manifest_entry(name, path), ManifestFile)
@@ -166,7 +166,7 @@ def write_manifest(
     """
     now = datetime.now(UTC).replace(microsecond=0)
     manifest = Manifest(FORMAT, VERSION, step, world_size, now, tuple(files), dict(meta or {}))
-    defect = _find_field_defect(manifest)
+    defect = _find_manifest_field_defect(manifest)
     if defect is not None:
         raise ValueError(str(defect))
     hpctl_checkpoint.write_file_atomically(directory / NAME, encode_manifest(manifest))
@@ -181,7 +181,7 @@ def _digest_file(root: Place, name: str) -> str:
     return sha.hexdigest()
 
 
-def _find_field_defect(manifest: Manifest) -> CheckpointDefect | None:
+def _find_manifest_field_defect(manifest: Manifest) -> CheckpointDefect | None:
     """Return what is wrong beyond the types. An empty list of files proves nothing, so it is
     refused."""
     if manifest.step < 0 or manifest.world_size < 1:
@@ -207,5 +207,5 @@ def _find_path_defect(files: Iterable[ManifestFile]) -> CheckpointDefect | None:
     return None
 
 
-def _shorten_error(error: Exception) -> str:
+def _shorten_decode_error_message(error: Exception) -> str:
     return " ".join(str(error).split())[:120] or type(error).__name__

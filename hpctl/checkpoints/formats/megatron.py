@@ -15,20 +15,20 @@ from pathlib import Path
 
 from hpctl.checkpoints import files
 from hpctl.checkpoints.files import (
-    CandidateListing,
+    CheckpointCandidateListing,
     CheckpointClaim,
     FileMissingError,
     IncompleteCheckpointError,
     Place,
-    UnfinishedSaveError,
-    exists,
+    UnfinishedCheckpointSaveError,
+    has_checkpoint_entry,
     list_directory_names,
     make_overwritten_file_error,
     parse_json_object,
     parse_step_from_name,
-    read_modified_ns,
+    read_file_mtime_ns,
     read_small_file,
-    run_for_each_item,
+    run_work_for_each_item,
 )
 from hpctl.checkpoints.formats import torch_files
 from hpctl.checkpoints.formats.pickle_reader import PickledFields
@@ -41,7 +41,7 @@ _POINTER = "latest_checkpointed_iteration.txt"
 _MAX_POINTER = 4096
 
 
-def detect_torch_dist_checkpoint(layout: CandidateListing) -> CheckpointClaim | None:
+def detect_torch_dist_checkpoint(layout: CheckpointCandidateListing) -> CheckpointClaim | None:
     """Claim a torch_dist directory: `metadata.json` or `common.pt` next to torch DCP's files."""
     if layout.names is None or not torch_files.has_dcp_files(layout.names):
         return None
@@ -61,8 +61,8 @@ def verify_torch_dist_directory(directory: Place, inside: str = "", *, deep: boo
     """Raise IncompleteCheckpointError where a torch_dist directory (or `inside` it) is not whole,
     OSError."""
     place = directory / inside if inside else directory
-    if not exists(place, "metadata.json"):
-        raise UnfinishedSaveError(
+    if not has_checkpoint_entry(place, "metadata.json"):
+        raise UnfinishedCheckpointSaveError(
             "metadata.json is missing: the save writes this file last, so it has not finished"
         )
     metadata = parse_json_object(
@@ -80,11 +80,11 @@ def verify_torch_dist_directory(directory: Place, inside: str = "", *, deep: boo
     torch_files.verify_dcp_directory(place, deep=deep)
     # A save begins with it, so that one over an older save, killed immediately, leaves the others
     # old.
-    if common_ns > read_modified_ns(place, torch_files.METADATA):
+    if common_ns > read_file_mtime_ns(place, torch_files.METADATA):
         raise make_overwritten_file_error("common.pt", torch_files.METADATA)
 
 
-def detect_nemo_checkpoint(layout: CandidateListing) -> CheckpointClaim | None:
+def detect_nemo_checkpoint(layout: CheckpointCandidateListing) -> CheckpointClaim | None:
     """Claim NeMo 2: a directory with `weights/` (torch_dist) and `context/`. The step is the
     name's, or that of `weights/common.pt` where the name has none."""
     path = layout.path
@@ -100,13 +100,13 @@ def detect_nemo_checkpoint(layout: CandidateListing) -> CheckpointClaim | None:
 
     step = parse_step_from_name(path.name)
     if step is None and "common.pt" in inside:
-        step = torch_files.find_step(
+        step = torch_files.find_training_step_in_fields(
             torch_files.read_torch_file_fields(path / "weights", "common.pt")
         )
     return CheckpointClaim(step, None, verify_nemo_checkpoint)
 
 
-def detect_legacy_checkpoint(layout: CandidateListing) -> CheckpointClaim | None:
+def detect_megatron_legacy_checkpoint(layout: CheckpointCandidateListing) -> CheckpointClaim | None:
     """Claim `iter_XXXXXXX/mp_rank_*`. DeepSpeed's names with `mp_rank` are files, not
     directories."""
     if layout.names is None:
@@ -116,11 +116,13 @@ def detect_legacy_checkpoint(layout: CandidateListing) -> CheckpointClaim | None
         return None
     path, step = layout.path, parse_step_from_name(layout.path.name)
     return CheckpointClaim(
-        step, None, lambda deep: _verify_legacy_checkpoint(path, ranks, step, deep)
+        step, None, lambda deep: _verify_megatron_legacy_checkpoint(path, ranks, step, deep)
     )
 
 
-def _verify_legacy_checkpoint(path: Place, ranks: list[str], step: int | None, deep: bool) -> None:
+def _verify_megatron_legacy_checkpoint(
+    path: Place, ranks: list[str], step: int | None, deep: bool
+) -> None:
     saved = torch_files.read_torch_file_fields(path, f"{ranks[0]}/{_LEGACY_FILE}")
     iteration, args = saved.integer("iteration"), saved.inner("args")
     if step is not None and iteration is not None and iteration != step:
@@ -147,14 +149,14 @@ def _verify_legacy_checkpoint(path: Place, ranks: list[str], step: int | None, d
             raise make_overwritten_file_error(f"{rank}/distrib_optim.pt", _LEGACY_FILE)
         return before_ns, written_ns
 
-    times = run_for_each_item(path, expected, verify_rank_files)
+    times = run_work_for_each_item(path, expected, verify_rank_files)
     if isinstance(path, Path):
-        files.check_single_job_start(path, chain.from_iterable(times))
+        files.check_files_from_single_job_start(path, chain.from_iterable(times))
         if len(expected) > 1 and step is not None:
-            _check_tracker_file(path, step)
+            _check_tracker_file_names_step(path, step)
 
 
-def _check_tracker_file(path: Path, step: int) -> None:
+def _check_tracker_file_names_step(path: Path, step: int) -> None:
     """Raise IncompleteCheckpointError where the pointer has not reached this iteration, OSError.
 
     It is written when every rank has saved (a barrier before it). Without that, each rank's files
@@ -166,11 +168,11 @@ def _check_tracker_file(path: Path, step: int) -> None:
             read_small_file(path.parent, _POINTER, _MAX_POINTER).decode("ascii", "replace").strip()
         )
     except FileMissingError:
-        raise UnfinishedSaveError(
+        raise UnfinishedCheckpointSaveError(
             f"{_POINTER} is missing in the checkpoint directory: no save has finished there"
         ) from None
     if pointer.isdigit() and int(pointer[:18]) < step:
-        raise UnfinishedSaveError(
+        raise UnfinishedCheckpointSaveError(
             f"{_POINTER} names iteration {int(pointer[:18])} as the last finished save: this save "
             "has not finished"
         )

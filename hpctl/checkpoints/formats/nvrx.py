@@ -21,14 +21,14 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from hpctl.checkpoints.files import (
-    CandidateListing,
+    CheckpointCandidateListing,
     CheckpointClaim,
     IncompleteCheckpointError,
     Place,
-    UnfinishedSaveError,
+    UnfinishedCheckpointSaveError,
     UnverifiableCheckpointError,
     list_directory_names,
-    run_for_each_item,
+    run_work_for_each_item,
 )
 from hpctl.checkpoints.formats import torch_files
 
@@ -48,13 +48,13 @@ class NvrxIteration(Struct):
     dirty: set[int] = field(default_factory=set)
 
 
-def detect_nvrx_checkpoint(layout: CandidateListing) -> CheckpointClaim | None:
+def detect_nvrx_checkpoint(layout: CheckpointCandidateListing) -> CheckpointClaim | None:
     """Claim the newest iteration in a directory of ranks' directories."""
-    found = list_claims(layout)
+    found = list_nvrx_checkpoint_claims(layout)
     return found[0] if found else None
 
 
-def list_claims(layout: CandidateListing) -> list[CheckpointClaim]:
+def list_nvrx_checkpoint_claims(layout: CheckpointCandidateListing) -> list[CheckpointClaim]:
     """Return every iteration there, newest first. Empty where it is no such directory. Raises
     OSError."""
     path = layout.path
@@ -73,24 +73,26 @@ def list_claims(layout: CandidateListing) -> list[CheckpointClaim]:
             else:
                 iteration.files[owner].append(f"{rank}/{name}")
     newest = sorted(iterations.values(), key=lambda each: each.number, reverse=True)
-    return [_make_claim(path, each, layout.world_size) for each in newest]
+    return [_make_nvrx_checkpoint_claim(path, each, layout.world_size) for each in newest]
 
 
-def _make_claim(path: Place, iteration: NvrxIteration, world_size: int | None) -> CheckpointClaim:
+def _make_nvrx_checkpoint_claim(
+    path: Place, iteration: NvrxIteration, world_size: int | None
+) -> CheckpointClaim:
     return CheckpointClaim(
         iteration.number,
         world_size,
-        lambda deep: _verify_iteration(path, iteration, world_size, deep),
+        lambda deep: _verify_nvrx_iteration(path, iteration, world_size, deep),
     )
 
 
-def _verify_iteration(
+def _verify_nvrx_iteration(
     path: Place, iteration: NvrxIteration, world_size: int | None, deep: bool
 ) -> None:
     files = iteration.files
     names = list(chain.from_iterable(files[rank] for rank in sorted(files)))
     if not names:
-        raise UnfinishedSaveError(f"iteration {iteration.number} is still being written")
+        raise UnfinishedCheckpointSaveError(f"iteration {iteration.number} is still being written")
     size = world_size or _read_rank_count(path, names[0])
     if size is None:
         raise UnverifiableCheckpointError(
@@ -108,11 +110,11 @@ def _verify_iteration(
     if missing:
         writing = iteration.dirty & set(missing)
         more = f", {_format_ranks(writing)} still being written" if writing else ""
-        raise UnfinishedSaveError(
+        raise UnfinishedCheckpointSaveError(
             f"iteration {iteration.number} lacks the files of {_format_ranks(missing)}"
             f" of {size}{more}"
         )
-    run_for_each_item(
+    run_work_for_each_item(
         path, names, lambda name: torch_files.verify_torch_save_file(path, name, deep=deep)
     )
 

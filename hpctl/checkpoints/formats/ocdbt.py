@@ -21,7 +21,7 @@ from hpctl.checkpoints.files import (
     open_file,
     read_file_size,
     read_small_file,
-    run_for_each_item,
+    run_work_for_each_item,
 )
 
 MANIFEST = "manifest.ocdbt"
@@ -46,7 +46,7 @@ class StoredValueLocation(Struct, frozen=True):
     held: bytes = b""
 
 
-class _TreeNode(Struct, frozen=True):
+class _BTreeNodeLocation(Struct, frozen=True):
     """The place of a node, what paths in it are relative to, and the common prefix of its keys."""
 
     path: str
@@ -57,7 +57,7 @@ class _TreeNode(Struct, frozen=True):
     prefix: bytes = b""
 
 
-class _DecodedBodyReader(Struct):
+class _DecompressedNodeReader(Struct):
     """A decompressed manifest or node, which is read from its beginning to its end.
 
     Raises IndexError where it names more than it holds, UnicodeDecodeError.
@@ -85,7 +85,7 @@ class _DecodedBodyReader(Struct):
         return [self.number() for _ in range(count)]
 
 
-class _TreeReader(Struct):
+class _OcdbtBTreeReader(Struct):
     """The walk from the manifest to the leaves, in bounded memory and time."""
 
     directory: Place
@@ -94,10 +94,10 @@ class _TreeReader(Struct):
     bytes_read: int = 0
     bytes_named: int = 0
 
-    def root(self) -> _TreeNode:
+    def root(self) -> _BTreeNodeLocation:
         """Return the root of the newest version. Raises IncompleteCheckpointError, OSError, and as
-        _DecodedBodyReader."""
-        body = _decode_body(
+        _DecompressedNodeReader."""
+        body = _decode_ocdbt_node_body(
             read_small_file(self.directory, MANIFEST, _MAX_READ), _MANIFEST_MAGIC, MANIFEST
         )
         body.take(16)  # its unique name
@@ -112,9 +112,9 @@ class _TreeReader(Struct):
         body.numbers(versions)
         heights = body.take(versions)
         ids, offsets, lengths = (body.numbers(versions) for _ in range(3))
-        return _TreeNode(*files[ids[-1]], offsets[-1], lengths[-1], heights[-1])
+        return _BTreeNodeLocation(*files[ids[-1]], offsets[-1], lengths[-1], heights[-1])
 
-    def visit_node(self, node: _TreeNode) -> list[_TreeNode]:
+    def read_node_and_list_children(self, node: _BTreeNodeLocation) -> list[_BTreeNodeLocation]:
         """Read a node and return its children; none where it has values. Raises as root."""
         shown = f"a node in {node.path}"
         self.bytes_read += node.length
@@ -127,26 +127,26 @@ class _TreeReader(Struct):
                     f"{file.name} is cut off: it has {file.size} of {node.offset + node.length} "
                     "bytes"
                 )
-            body = _decode_body(file.read(node.offset, node.length), _NODE_MAGIC, shown)
+            body = _decode_ocdbt_node_body(file.read(node.offset, node.length), _NODE_MAGIC, shown)
         if body.take(1)[0] != node.height:
             raise IncompleteCheckpointError(
                 f"{shown} does not match the index above it: the checkpoint is damaged"
             )
         files = self._read_data_file_paths(body, node.base)
-        keys, shared = self._read_keys(body, body.number(), more=node.height > 0)
+        keys, shared = self._read_prefix_compressed_keys(body, body.number(), more=node.height > 0)
         if not node.height:
             self._read_leaf(body, [node.prefix + key for key in keys], files)
             return []
         ids, offsets, lengths = (body.numbers(len(keys)) for _ in range(3))
         return [
-            _TreeNode(
+            _BTreeNodeLocation(
                 *files[ids[n]], offsets[n], lengths[n], node.height - 1, node.prefix + key[:own]
             )
             for n, (key, own) in enumerate(zip(keys, shared, strict=True))
         ]
 
     def _read_leaf(
-        self, body: _DecodedBodyReader, keys: list[bytes], files: list[tuple[str, bytes]]
+        self, body: _DecompressedNodeReader, keys: list[bytes], files: list[tuple[str, bytes]]
     ) -> None:
         lengths, kinds = body.numbers(len(keys)), body.numbers(len(keys))
         if len(self.values) + len(keys) > _MAX_KEYS:
@@ -160,10 +160,10 @@ class _TreeReader(Struct):
             self.values[key.decode()] = stored
 
     def _read_data_file_paths(
-        self, body: _DecodedBodyReader, base: bytes
+        self, body: _DecompressedNodeReader, base: bytes
     ) -> list[tuple[str, bytes]]:
         """Return each data file's path, and what the paths within its own nodes begin with."""
-        names, bases = self._read_keys(body, body.number())
+        names, bases = self._read_prefix_compressed_keys(body, body.number())
         found = [((base + n).decode(), base + n[:own]) for n, own in zip(names, bases, strict=True)]
         for path, _ in found:
             if path.startswith("/") or ".." in path.split("/") or "\0" in path:
@@ -172,8 +172,8 @@ class _TreeReader(Struct):
                 )
         return found
 
-    def _read_keys(
-        self, body: _DecodedBodyReader, count: int, *, more: bool = True
+    def _read_prefix_compressed_keys(
+        self, body: _DecompressedNodeReader, count: int, *, more: bool = True
     ) -> tuple[list[bytes], list[int]]:
         """Read keys, each stored without what it has in common with the one before; with `more`,
         numbers."""
@@ -196,11 +196,11 @@ def read_value_locations(directory: Place) -> dict[str, StoredValueLocation]:
     I/O: the manifest, one open and one read a node, one stat a data file. Raises
     IncompleteCheckpointError, OSError.
     """
-    reader = _TreeReader(directory)
+    reader = _OcdbtBTreeReader(directory)
     try:
         nodes = [reader.root()]
         while nodes:
-            nodes += reader.visit_node(nodes.pop())
+            nodes += reader.read_node_and_list_children(nodes.pop())
     except (IndexError, StopIteration, UnicodeDecodeError):
         raise IncompleteCheckpointError(
             f"{MANIFEST}, or an index that it names, is damaged: it lists more data than it has"
@@ -217,11 +217,11 @@ def read_value_locations(directory: Place) -> dict[str, StoredValueLocation]:
                 f"{path} is cut off: it has {size} of {needed[path]} bytes"
             )
 
-    run_for_each_item(directory, sorted(needed), check_file_size)
+    run_work_for_each_item(directory, sorted(needed), check_file_size)
     return reader.values
 
 
-def _decode_body(raw: bytes, magic: int, name: str) -> _DecodedBodyReader:
+def _decode_ocdbt_node_body(raw: bytes, magic: int, name: str) -> _DecompressedNodeReader:
     """Return the body of a manifest or a node, whose checksum is right. Raises
     IncompleteCheckpointError."""
     head = magic.to_bytes(4, "big") + len(raw).to_bytes(8, "little")
@@ -238,7 +238,7 @@ def _decode_body(raw: bytes, magic: int, name: str) -> _DecodedBodyReader:
         found += part
         if len(found) > _MAX_NODE:
             raise FileTooLargeError(f"{name} has more than {_MAX_NODE >> 20} MiB")
-    return _DecodedBodyReader(bytes(found))
+    return _DecompressedNodeReader(bytes(found))
 
 
 def decompress_zstd_frame(parts: Iterable[bytes], name: str) -> Iterator[bytes]:

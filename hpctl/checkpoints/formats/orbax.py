@@ -34,22 +34,22 @@ from msgspec import Struct
 
 from hpctl.checkpoints.files import (
     MAX_ENTRIES,
-    CandidateListing,
+    CheckpointCandidateListing,
     CheckpointClaim,
     FileMissingError,
     FileTooLargeError,
     IncompleteCheckpointError,
     Place,
-    UnfinishedSaveError,
+    UnfinishedCheckpointSaveError,
     UnverifiableCheckpointError,
     list_directory_names,
     open_file,
     parse_json_object,
     parse_step_from_name,
+    read_file_mtime_ns,
     read_file_size,
-    read_modified_ns,
     read_small_file,
-    run_for_each_item,
+    run_work_for_each_item,
 )
 from hpctl.checkpoints.formats import ocdbt, zstd_frame
 
@@ -94,14 +94,14 @@ class _ArrayChunkLayout(Struct, frozen=True):
             yield f"{self.name}/" + self.separator.join(part for part in parts if part)
 
 
-class _StoredValues(Struct, frozen=True):
+class _OrbaxValueStore(Struct, frozen=True):
     """Descriptions and chunks by their keys: in the database, or (without one) a file for each."""
 
     directory: Place
     database: dict[str, ocdbt.StoredValueLocation] | None
 
     @property
-    def are_files(self) -> bool:
+    def has_values_as_local_files(self) -> bool:
         """Return whether each value is a file of a file system, which may be cut."""
         return self.database is None and isinstance(self.directory, Path)
 
@@ -122,7 +122,7 @@ class _StoredValues(Struct, frozen=True):
             return file.read(stored.offset + begin, length)
 
 
-def detect_orbax_checkpoint(layout: CandidateListing) -> CheckpointClaim | None:
+def detect_orbax_checkpoint(layout: CheckpointCandidateListing) -> CheckpointClaim | None:
     """Claim a directory that Orbax's checkpointers made: the step is the name's."""
     if layout.names is None:
         return None
@@ -137,7 +137,7 @@ def detect_orbax_checkpoint(layout: CandidateListing) -> CheckpointClaim | None:
     document = parse_json_object(read_small_file(path, _STEP, _MAX_JSON), _STEP)
     if not layout.has(_MARK):
         if type(document.get("commit_timestamp_nsecs")) is not int:
-            raise UnfinishedSaveError(
+            raise UnfinishedCheckpointSaveError(
                 f"{_MARK} is missing: the save writes this file last, so it has not finished"
             )
         raise UnverifiableCheckpointError(
@@ -149,19 +149,21 @@ def detect_orbax_checkpoint(layout: CandidateListing) -> CheckpointClaim | None:
     if not isinstance(items, dict) or not items:
         raise UnverifiableCheckpointError(f"{_STEP} does not list the checkpoint's parts")
 
-    def verify_items(deep: bool) -> None:
+    def verify_checkpoint_items(deep: bool) -> None:
         for name, handler in sorted(items.items()):
             if "/" in name or name in (".", "..") or not name.isprintable():
                 raise IncompleteCheckpointError(
                     f"{_STEP}: the name {name[:80]!r} in it leads outside the checkpoint"
                 )
             names = list_directory_names(path, name) if name else layout.names
-            _verify_item(path, name, names, str(handler), deep)
+            _verify_checkpoint_item(path, name, names, str(handler), deep)
 
-    return CheckpointClaim(parse_step_from_name(path.name), None, verify_items, digests=False)
+    return CheckpointClaim(
+        parse_step_from_name(path.name), None, verify_checkpoint_items, digests=False
+    )
 
 
-def _verify_item(
+def _verify_checkpoint_item(
     step: Place, name: str, names: frozenset[str] | None, handler: str, deep: bool
 ) -> None:
     place = step / name if name else step
@@ -171,26 +173,26 @@ def _verify_item(
         if names & {_TREE, ocdbt.MANIFEST} or "PyTree" in handler or "StandardCheck" in handler:
             _verify_array_tree(step, place, names, deep)
         elif handler.endswith(_JSON):
-            _verify_json_files(place, names - {_MARK, _STEP})
+            _verify_json_item_files(place, names - {_MARK, _STEP})
         elif handler.endswith(_RANDOM_KEY):
             in_jax = handler.endswith(_JAX_RANDOM_KEY)
-            _verify_random_keys(step, place, names - {_MARK, _STEP}, in_jax, deep)
+            _verify_prng_key_item(step, place, names - {_MARK, _STEP}, in_jax, deep)
         else:
-            check_unchanged_since_commit(place, read_modified_ns(step, _MARK))
+            check_unchanged_since_commit(place, read_file_mtime_ns(step, _MARK))
     except IncompleteCheckpointError as defect:
         if not name:
             raise
         raise type(defect)(f"{name}: {defect}") from None
 
 
-def _verify_json_files(place: Place, names: frozenset[str]) -> None:
+def _verify_json_item_files(place: Place, names: frozenset[str]) -> None:
     if not names:
         raise IncompleteCheckpointError("a JSON part of the checkpoint has no file")
     for name in sorted(names):
         parse_json_object(read_small_file(place, name, _MAX_JSON), name)
 
 
-def _verify_random_keys(
+def _verify_prng_key_item(
     step: Place, place: Place, names: frozenset[str], in_jax: bool, deep: bool
 ) -> None:
     """Prove a random key: an array, or JSON, and next to it a directory with JSON about it.
@@ -206,7 +208,7 @@ def _verify_random_keys(
             if inner is None:
                 raise IncompleteCheckpointError(f"{name[:80]}/ is missing")
             if not inner & {_TREE, ocdbt.MANIFEST}:
-                _verify_json_files(place / name, inner - {_MARK})
+                _verify_json_item_files(place / name, inner - {_MARK})
                 continue
             _verify_array_tree(step, place / name, inner, deep)
             if in_jax and _SHARDINGS not in inner:
@@ -249,7 +251,7 @@ def _verify_array_tree(step: Place, place: Place, names: frozenset[str], deep: b
         _verify_sharding_file(place)
     _verify_array_metadata_files(place, names)
     in_database = ocdbt.MANIFEST in names or tree.get("use_ocdbt") is True
-    values = _StoredValues(place, ocdbt.read_value_locations(place) if in_database else None)
+    values = _OrbaxValueStore(place, ocdbt.read_value_locations(place) if in_database else None)
     third = tree.get("use_zarr3") is True
     complete = tree.get("store_array_data_equal_to_fill_value") is True
     chunks, blocks_left = 0, MAX_BLOCKS
@@ -260,7 +262,7 @@ def _verify_array_tree(step: Place, place: Place, names: frozenset[str], deep: b
             strings.append(name)
         elif kind:
             in_jax = in_jax or kind == _JAX_ARRAY
-            array = _read_array(values, name, third)
+            array = _read_array_chunk_layout(values, name, third)
             chunks += math.prod(array.grid)
             if chunks > _MAX_CHUNKS:
                 raise FileTooLargeError(f"{_TREE} names more than {_MAX_CHUNKS} chunks")
@@ -299,7 +301,7 @@ def _check_sharding_file_present(step: Path, place: Path) -> None:
     """Raise IncompleteCheckpointError where that file was removed: the directory was changed since
     the commit, and a directory in it was not. In a copy without times all are newer, and it cannot
     be known: a program may save without the file, and then loads with a target. Raises OSError."""
-    committed_ns = read_modified_ns(step, _MARK)
+    committed_ns = read_file_mtime_ns(step, _MARK)
     if place.stat().st_mtime_ns <= committed_ns:
         return
     with os.scandir(place) as entries:
@@ -322,13 +324,13 @@ def _verify_array_metadata_files(place: Place, names: frozenset[str]) -> None:
         rows = parse_json_object(read_small_file(place, shown, _MAX_JSON), shown).get(
             "array_metadatas", []
         )
-        if not isinstance(rows, list) or not all(map(_is_array_description, rows)):
+        if not isinstance(rows, list) or not all(map(_is_array_metadata_row, rows)):
             raise IncompleteCheckpointError(f"{shown} has no valid descriptions of arrays")
 
-    run_for_each_item(place, sorted(filter(_PROCESS.fullmatch, inner)), check_metadata_file)
+    run_work_for_each_item(place, sorted(filter(_PROCESS.fullmatch, inner)), check_metadata_file)
 
 
-def _is_array_description(row: object) -> bool:
+def _is_array_metadata_row(row: object) -> bool:
     found = row.get("array_metadata") if isinstance(row, dict) else None
     return isinstance(found, dict) and {"param_name", "write_shape", "chunk_shape"} <= found.keys()
 
@@ -351,7 +353,7 @@ def _parse_tree_entry(entry: object) -> tuple[str, str]:
     return name, kind
 
 
-def _read_array(values: _StoredValues, name: str, third: bool) -> _ArrayChunkLayout:
+def _read_array_chunk_layout(values: _OrbaxValueStore, name: str, third: bool) -> _ArrayChunkLayout:
     """Return the fields of an array's description. Raises IncompleteCheckpointError, OSError."""
     key = f"{name}/zarr.json" if third else f"{name}/.zarray"
     stored = values.find(key)
@@ -359,14 +361,14 @@ def _read_array(values: _StoredValues, name: str, third: bool) -> _ArrayChunkLay
         raise FileTooLargeError(f"{key[:120]} has {stored.size} bytes: too many")
     found = parse_json_object(values.read(stored, 0, stored.size), key[:120])
     try:
-        return (_parse_zarr3 if third else _parse_zarr2)(name, found)
+        return (_parse_zarr3_array_metadata if third else _parse_zarr2_array_metadata)(name, found)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError):
         raise IncompleteCheckpointError(
             f"{key[:120]} has no valid description of an array"
         ) from None
 
 
-def _parse_zarr2(name: str, found: dict[str, Any]) -> _ArrayChunkLayout:
+def _parse_zarr2_array_metadata(name: str, found: dict[str, Any]) -> _ArrayChunkLayout:
     grid = _count_chunks(found["shape"], found["chunks"])
     compressor, width = found["compressor"], _TYPE.fullmatch(found["dtype"])
     plain = None
@@ -377,7 +379,7 @@ def _parse_zarr2(name: str, found: dict[str, Any]) -> _ArrayChunkLayout:
     return _ArrayChunkLayout(name, grid, "" if grid else "0", separator, plain, zstd)
 
 
-def _parse_zarr3(name: str, found: dict[str, Any]) -> _ArrayChunkLayout:
+def _parse_zarr3_array_metadata(name: str, found: dict[str, Any]) -> _ArrayChunkLayout:
     shape = found["chunk_grid"]["configuration"]["chunk_shape"]
     first, inner = found["codecs"][0], 0
     if first["name"] == "sharding_indexed":
@@ -404,7 +406,7 @@ def _count_chunks(shape: list[int], chunk: list[int]) -> tuple[int, ...]:
 
 
 def _verify_array_chunks(
-    values: _StoredValues, array: _ArrayChunkLayout, complete: bool, deep: bool, blocks_left: int
+    values: _OrbaxValueStore, array: _ArrayChunkLayout, complete: bool, deep: bool, blocks_left: int
 ) -> int:
     """Prove an array's chunks; return how many blocks of zstd were followed, at most `blocks_left`.
 
@@ -425,17 +427,19 @@ def _verify_array_chunks(
                 f"{key[:120]} is cut off: it has {stored.size} of {array.plain_bytes or 'its'} "
                 "bytes"
             )
-        if array.inner and (deep or values.are_files):
+        if array.inner and (deep or values.has_values_as_local_files):
             _verify_shard_index(values, stored, array.inner, key[:120])
         elif deep and array.zstd:
             _verify_zstd_frame(values, stored, key[:120])
-        elif array.zstd and values.are_files and followed < blocks_left:
+        elif array.zstd and values.has_values_as_local_files and followed < blocks_left:
             with open_file(values.directory, key) as file:
                 followed += zstd_frame.validate_zstd_blocks(file, blocks_left - followed)
     return followed
 
 
-def _verify_zstd_frame(values: _StoredValues, stored: ocdbt.StoredValueLocation, name: str) -> None:
+def _verify_zstd_frame(
+    values: _OrbaxValueStore, stored: ocdbt.StoredValueLocation, name: str
+) -> None:
     """Follow the zstd frame of a value. Raises IncompleteCheckpointError where it is not a complete
     one, OSError."""
     spans = range(0, stored.size, _PART)
@@ -444,7 +448,7 @@ def _verify_zstd_frame(values: _StoredValues, stored: ocdbt.StoredValueLocation,
 
 
 def _verify_shard_index(
-    values: _StoredValues, stored: ocdbt.StoredValueLocation, parts: int, name: str
+    values: _OrbaxValueStore, stored: ocdbt.StoredValueLocation, parts: int, name: str
 ) -> None:
     """Compare the checksum of the index that zarr's shards end with. Raises
     IncompleteCheckpointError, OSError."""

@@ -72,7 +72,7 @@ class PickledFields:
         return PickledFields(value) if isinstance(value, dict) else None
 
 
-class PickledPairReceiver:
+class PickledDictPairReceiver:
     """A receiver of the pairs of the wanted dict as they are read."""
 
     wants_keys = False
@@ -113,7 +113,7 @@ class PickleReader:
         file: OpenFile,
         fields: frozenset[str],
         key: str | None = None,
-        sink: Callable[[], PickledPairReceiver] = PickledPairReceiver,
+        sink: Callable[[], PickledDictPairReceiver] = PickledDictPairReceiver,
         storages: dict[str, StorageRef] | None = None,
     ) -> None:
         """Read the pickle in `file`. `fields` of dicts are kept; `sink` makes the receiver of a
@@ -193,7 +193,7 @@ class PickleReader:
                 position = after
             elif code == 0x75:  # SETITEMS
                 items, stack = stack, self.below.pop()
-                self.set_items(stack[-1], items)
+                self.set_dict_items(stack[-1], items)
                 position += 1
             elif code == 0x62 and stack[-2] is OTHER:  # BUILD
                 stack[-2:] = stack[-1:]
@@ -207,7 +207,7 @@ class PickleReader:
                 stack, buffer, position, limit = self.stack, self.buffer, self.position, self.limit
     # fmt: on
 
-    def intern_text(self, text: str) -> int:
+    def intern_text_and_get_number(self, text: str) -> int:
         """Return the number of a text. Equal texts are kept once: each rank has its own copies of
         the tensors' names."""
         number = self.numbers.get(text)
@@ -301,7 +301,7 @@ class PickleReader:
         self.below.append(self.stack)
         self.stack = []
 
-    def collapse_mark(self) -> None:
+    def replace_values_above_mark(self) -> None:
         """Replace all values above the mark by one placeholder."""
         self.pop_to_mark()
         self.stack.append(OTHER)
@@ -325,7 +325,7 @@ class PickleReader:
         wanted = bool(self.stack) and self.stack[-1] == self.key
         self.stack.append(self.sink() if wanted else {})
 
-    def set_items(self, target: object, items: list[object]) -> None:
+    def set_dict_items(self, target: object, items: list[object]) -> None:
         """Put pairs into a dict: of an object's state only what is wanted."""
         if len(items) % 2:
             raise ValueError("a key without a value")
@@ -333,7 +333,7 @@ class PickleReader:
             for key, value in zip(items[::2], items[1::2], strict=True):
                 if type(key) is str and key in self.fields:
                     target[key] = value
-        elif isinstance(target, PickledPairReceiver):
+        elif isinstance(target, PickledDictPairReceiver):
             if target.wants_keys:
                 target.note(items[::2], items[1::2])
             target.add(items[1::2])
@@ -341,15 +341,15 @@ class PickleReader:
     def memoize(self, place: int, text: str) -> None:
         """Store under the next place (MEMOIZE)."""
         self.places.append(place)
-        self.which.append(self.intern_text(text))
+        self.which.append(self.intern_text_and_get_number(text))
 
-    def memoize_at(self, place: int) -> None:
+    def memoize_at_index(self, place: int) -> None:
         """Store under a place that the pickle chooses (PUT), as older protocols do."""
         self.recent.pop(place, None)
         value = self.stack[-1]
         if isinstance(value, str):
             self.bound(len(self.put))
-            self.put[place] = self.intern_text(value)
+            self.put[place] = self.intern_text_and_get_number(value)
         else:
             self.put.pop(place, None)
 
@@ -408,15 +408,15 @@ def _find_storage(values: list[object]) -> object:
     return first if isinstance(first, StorageRef) and kind == 0 else OTHER
 
 
-def _set_item(reader: PickleReader) -> None:
+def _set_dict_item(reader: PickleReader) -> None:
     pair = [reader.stack.pop(-2), reader.stack.pop()]
-    reader.set_items(reader.stack[-1], pair)
+    reader.set_dict_items(reader.stack[-1], pair)
 
 
 def _push_filled_dict(reader: PickleReader) -> None:
     items = reader.pop_to_mark()
     reader.push_dict()
-    reader.set_items(reader.stack[-1], items)
+    reader.set_dict_items(reader.stack[-1], items)
 
 
 def _pop_value(reader: PickleReader) -> None:
@@ -453,7 +453,7 @@ RARE: dict[int, Callable[[PickleReader], None]] = {
     **dict.fromkeys(b"0a", _pop_value),  # POP, APPEND
     **dict.fromkeys(b"1e\x90", _pop_mark),  # POP_MARK, APPENDS, ADDITEMS
     0x74: lambda m: m.push_tuple(),
-    **dict.fromkeys(b"l\x91", lambda m: m.collapse_mark()),  # LIST, FROZENSET
+    **dict.fromkeys(b"l\x91", lambda m: m.replace_values_above_mark()),  # LIST, FROZENSET
     **dict.fromkeys(b"\x81R", _make_object),  # NEWOBJ, REDUCE
     **dict.fromkeys(b"PSF", _skip_text_line),  # PERSID, STRING, FLOAT
     **dict.fromkeys(b"IL", _load_integer),
@@ -472,14 +472,14 @@ RARE: dict[int, Callable[[PickleReader], None]] = {
     0x32: lambda m: m.stack.append(m.stack[-1]),  # DUP
     0x7D: lambda m: m.push_dict(),
     0x64: _push_filled_dict,  # DICT
-    0x73: _set_item,
+    0x73: _set_dict_item,
     0x62: _build_object,
     0x63: _load_global,
     0x56: lambda m: m.stack.append(m.line().decode("raw-unicode-escape")),  # UNICODE
     0x67: lambda m: m.stack.append(m.recall(int(m.line()))),  # GET
-    0x70: lambda m: m.memoize_at(int(m.line())),  # PUT, BINPUT, LONG_BINPUT
-    0x71: lambda m: m.memoize_at(m.number(1)),
-    0x72: lambda m: m.memoize_at(m.number(4)),
+    0x70: lambda m: m.memoize_at_index(int(m.line())),  # PUT, BINPUT, LONG_BINPUT
+    0x71: lambda m: m.memoize_at_index(m.number(1)),
+    0x72: lambda m: m.memoize_at_index(m.number(4)),
     0x58: lambda m: m.text(m.number(4)),  # BINUNICODE, and with 1 and 8 bytes of length
     0x8C: lambda m: m.text(m.number(1)),
     0x8D: lambda m: m.text(m.number(8)),

@@ -33,26 +33,26 @@ from pathlib import PurePosixPath
 from msgspec import Struct, field
 
 from hpctl.checkpoints.files import (
-    CandidateListing,
+    CheckpointCandidateListing,
     CheckpointClaim,
     FileTooLargeError,
     IncompleteCheckpointError,
     OpenFile,
     Place,
-    UnfinishedSaveError,
+    UnfinishedCheckpointSaveError,
     UnverifiableCheckpointError,
     check_last_file_exists,
-    exists,
+    has_checkpoint_entry,
     make_overwritten_file_error,
     open_file,
     parse_step_from_name,
-    read_modified_ns,
-    run_for_each_item,
+    read_file_mtime_ns,
+    run_work_for_each_item,
 )
 from hpctl.checkpoints.formats.pickle_reader import (
     RECALLED,
+    PickledDictPairReceiver,
     PickledFields,
-    PickledPairReceiver,
     PickleReader,
     StorageRef,
 )
@@ -110,34 +110,38 @@ class TorchZipArchive(Struct, frozen=True):
             raise FileTooLargeError(
                 f"data.pkl in {self.file.name} has {member.size} bytes: too many"
             )
-        top = self._read_top_object(member, fields)
+        top = self._read_top_pickled_object(member, fields)
         if not isinstance(top, dict):
             raise IncompleteCheckpointError(f"data.pkl in {self.file.name} contains no object")
-        return PickledFields(_resolve_tensor_numbers(top, self._read_number))
+        return PickledFields(
+            _replace_tensors_with_integers(top, self._read_one_item_tensor_integer)
+        )
 
     def step(self) -> int | None:
         """Return the step, where the saved object is one integer, a tensor of one, or contains
         it."""
         return self.numbers().step
 
-    def numbers(self) -> RecordedNumbers:
+    def numbers(self) -> RecordedStepAndRankCount:
         """Return the step, and the number of ranks where the saved object contains it."""
-        top = self._read_top_object(self.member("/data.pkl"), FIELDS)
+        top = self._read_top_pickled_object(self.member("/data.pkl"), FIELDS)
         if isinstance(top, StorageRef):
-            return RecordedNumbers(self._read_number(top))
+            return RecordedStepAndRankCount(self._read_one_item_tensor_integer(top))
         if isinstance(top, dict):
-            return read_recorded_numbers(
-                PickledFields(_resolve_tensor_numbers(top, self._read_number))
+            return get_recorded_step_and_rank_count(
+                PickledFields(
+                    _replace_tensors_with_integers(top, self._read_one_item_tensor_integer)
+                )
             )
-        return RecordedNumbers(top if type(top) is int else None)
+        return RecordedStepAndRankCount(top if type(top) is int else None)
 
-    def _read_top_object(self, member: ArchiveMember, fields: frozenset[str]) -> object:
+    def _read_top_pickled_object(self, member: ArchiveMember, fields: frozenset[str]) -> object:
         view = _FileSlice(
             self.file, f"data.pkl in {self.file.name}", self._find_data_offset(member), member.size
         )
         return PickleReader(view, fields).top()
 
-    def _read_number(self, storage: StorageRef) -> int | None:
+    def _read_one_item_tensor_integer(self, storage: StorageRef) -> int | None:
         """Return the integer that a tensor of one item holds."""
         size = _INTEGERS.get(storage.kind)
         if storage.count != 1 or size is None:
@@ -198,7 +202,7 @@ _ITEM_BYTES = {
 _MOST_NUMBERS, _DEEPEST = 64, 4
 
 
-def _resolve_tensor_numbers(
+def _replace_tensors_with_integers(
     fields: dict[str, object], read: Callable[[StorageRef], int | None]
 ) -> dict[str, object]:
     """Return the fields, with the integer in place of each tensor of one item, for the first 64 of
@@ -206,15 +210,15 @@ def _resolve_tensor_numbers(
     found = dict(fields)
     left = [_MOST_NUMBERS]
 
-    def fill_numbers(holder: dict[str, object], depth: int) -> None:
+    def replace_tensors_in_fields(holder: dict[str, object], depth: int) -> None:
         for key, value in holder.items():
             if isinstance(value, StorageRef) and left[0]:
                 left[0] -= 1
                 holder[key] = read(value)
             elif isinstance(value, dict) and depth < _DEEPEST:
-                fill_numbers(value, depth + 1)
+                replace_tensors_in_fields(value, depth + 1)
 
-    fill_numbers(found, 1)
+    replace_tensors_in_fields(found, 1)
     return found
 
 
@@ -233,11 +237,13 @@ class LegacyTorchFile(Struct, frozen=True):
 
     def load_fields(self) -> PickledFields:
         """Return the FIELDS of the saved object, which is never executed."""
-        found = _resolve_tensor_numbers(self.fields, lambda storage: self.numbers.get(storage.key))
+        found = _replace_tensors_with_integers(
+            self.fields, lambda storage: self.numbers.get(storage.key)
+        )
         return PickledFields(found)
 
 
-def open_rest_of_file(file: OpenFile, start: int) -> OpenFile:
+def open_file_from_offset(file: OpenFile, start: int) -> OpenFile:
     """Return the rest of a file, as a file."""
     return _FileSlice(file, file.name, start, file.size - start)
 
@@ -247,7 +253,7 @@ def is_legacy_torch_file(file: OpenFile) -> bool:
     return file.size >= len(_OLD_STREAM) and file.read(0, len(_OLD_STREAM)) == _OLD_STREAM
 
 
-def read_legacy_torch_file(file: OpenFile) -> LegacyTorchFile:
+def verify_and_read_legacy_torch_file(file: OpenFile) -> LegacyTorchFile:
     """Prove that a file in the older format has all of its bytes. Raises IncompleteCheckpointError,
     OSError.
 
@@ -256,7 +262,7 @@ def read_legacy_torch_file(file: OpenFile) -> LegacyTorchFile:
     storages: dict[str, StorageRef] = {}
     at, found = 0, None
     for number in range(_STREAM_PICKLES):
-        reader = PickleReader(open_rest_of_file(file, at), FIELDS, storages=storages)
+        reader = PickleReader(open_file_from_offset(file, at), FIELDS, storages=storages)
         top = reader.top()
         at += reader.end
         found = top if number == _STREAM_OBJECT else found
@@ -308,7 +314,9 @@ class _FileSlice(Struct, frozen=True):
         return self.file.read(self.start + offset, length)
 
 
-def read_archive(file: OpenFile, start: int = 0, length: int | None = None) -> TorchZipArchive:
+def verify_and_read_torch_zip_archive(
+    file: OpenFile, start: int = 0, length: int | None = None
+) -> TorchZipArchive:
     """Prove that an archive's end and directory fit its bytes: three or four reads.
 
     It fills `length` bytes of the file from `start` on (all of it by default). Raises
@@ -317,7 +325,7 @@ def read_archive(file: OpenFile, start: int = 0, length: int | None = None) -> T
     length = file.size - start if length is None else length
     file.ahead(start + max(0, length - _AHEAD), min(length, _AHEAD))
     at, size, count = _read_zip_end_record(file, start, length)
-    members = _read_members(file, start, at, size)
+    members = _read_zip_archive_members(file, start, at, size)
     if len(members) != count:
         raise IncompleteCheckpointError(
             f"{file.name}: its zip directory lists {len(members)} members, not {count}: the file "
@@ -341,7 +349,7 @@ def read_archive(file: OpenFile, start: int = 0, length: int | None = None) -> T
     return TorchZipArchive(file, start, tuple(members))
 
 
-def has_archive_end(tail: bytes) -> bool:
+def is_zip_end_record(tail: bytes) -> bool:
     """Return whether these last bytes of an archive (END_BYTES of them) are its end record."""
     return len(tail) == END_BYTES and tail[:4] == b"PK\5\6" and tail[-2:] == b"\0\0"
 
@@ -353,7 +361,7 @@ def _read_zip_end_record(file: OpenFile, start: int, length: int) -> tuple[int, 
             f"{file.name} has only {length} bytes: it is still being written, or is cut off"
         )
     tail = file.read(start + max(0, length - 98), min(98, length))
-    if not has_archive_end(tail[-END_BYTES:]):
+    if not is_zip_end_record(tail[-END_BYTES:]):
         raise IncompleteCheckpointError(
             f"{file.name} has no zip end record: it is still being written, or is cut off"
         )
@@ -374,7 +382,9 @@ def _read_zip_end_record(file: OpenFile, start: int, length: int) -> tuple[int, 
     return at, size, count
 
 
-def _read_members(file: OpenFile, start: int, at: int, size: int) -> list[ArchiveMember]:
+def _read_zip_archive_members(
+    file: OpenFile, start: int, at: int, size: int
+) -> list[ArchiveMember]:
     if size > _MAX_DIRECTORY:
         raise IncompleteCheckpointError(
             f"{file.name}: its zip directory has {size} bytes, more than hpctl reads"
@@ -479,9 +489,9 @@ def verify_torch_save_file(root: Place, name: str, *, deep: bool = False) -> int
     """
     with open_file(root, name) as file:
         if is_legacy_torch_file(file):
-            read_legacy_torch_file(file)
+            verify_and_read_legacy_torch_file(file)
             return file.modified_ns
-        archive = read_archive(file)
+        archive = verify_and_read_torch_zip_archive(file)
         archive.member("/data.pkl")
         if deep:
             archive.compare()
@@ -496,23 +506,23 @@ def read_torch_file_fields(root: Place, name: str, limit: int | None = None) -> 
     tensors.
     """
     with open_file(root, name) as file:
-        return read_saved_fields(file, limit)
+        return read_open_torch_file_fields(file, limit)
 
 
-def read_saved_fields(file: OpenFile, limit: int | None = None) -> PickledFields:
+def read_open_torch_file_fields(file: OpenFile, limit: int | None = None) -> PickledFields:
     """Return the same of an open file."""
     if is_legacy_torch_file(file):
-        return read_legacy_torch_file(file).load_fields()
-    return read_archive(file).load_fields(FIELDS, limit)
+        return verify_and_read_legacy_torch_file(file).load_fields()
+    return verify_and_read_torch_zip_archive(file).load_fields(FIELDS, limit)
 
 
-def find_step(saved: PickledFields) -> int | None:
+def find_training_step_in_fields(saved: PickledFields) -> int | None:
     """Return the step that a saved dict records, itself or in one of the dicts that often do; where
     Composer keeps it; otherwise the epoch."""
-    holders = [saved, *_find_nested_fields(saved)]
+    holders = [saved, *_list_nested_step_fields(saved)]
     for names in (_STEPS, _EPOCHS):
         for holder in holders:
-            step = _find_first_number(holder, names)
+            step = _find_first_integer_field(holder, names)
             if step is not None:
                 return step
         batch = _find_composer_batch(saved)
@@ -521,20 +531,22 @@ def find_step(saved: PickledFields) -> int | None:
     return None
 
 
-class RecordedNumbers(Struct, frozen=True):
+class RecordedStepAndRankCount(Struct, frozen=True):
     """The values that a file records of its checkpoint; None where it does not."""
 
     step: int | None = None
     ranks: int | None = None
 
 
-def read_recorded_numbers(saved: PickledFields) -> RecordedNumbers:
+def get_recorded_step_and_rank_count(saved: PickledFields) -> RecordedStepAndRankCount:
     """Return the step and the number of ranks that a saved dict records."""
     ranks = saved.integer("world_size")
-    return RecordedNumbers(find_step(saved), ranks if ranks is not None and ranks > 0 else None)
+    return RecordedStepAndRankCount(
+        find_training_step_in_fields(saved), ranks if ranks is not None and ranks > 0 else None
+    )
 
 
-def _find_nested_fields(saved: PickledFields) -> Iterator[PickledFields]:
+def _list_nested_step_fields(saved: PickledFields) -> Iterator[PickledFields]:
     for name in _HOLDERS:
         with contextlib.suppress(UnverifiableCheckpointError):
             inner = saved.inner(name)
@@ -542,7 +554,7 @@ def _find_nested_fields(saved: PickledFields) -> Iterator[PickledFields]:
                 yield inner
 
 
-def _find_first_number(saved: PickledFields, names: tuple[str, ...]) -> int | None:
+def _find_first_integer_field(saved: PickledFields, names: tuple[str, ...]) -> int | None:
     for name in names:
         number = saved.integer(name)
         if number is not None and number >= 0:
@@ -565,7 +577,7 @@ def is_single_rank_file(name: str) -> bool:
     return _RANK.search(name) is not None
 
 
-def detect_torch_save_checkpoint(layout: CandidateListing) -> CheckpointClaim | None:
+def detect_torch_save_checkpoint(layout: CheckpointCandidateListing) -> CheckpointClaim | None:
     """Claim a file of torch.save whose content records a step: others may be anything."""
     path = layout.path
     if layout.names is not None or not path.name.endswith(SUFFIXES[1:]):
@@ -576,8 +588,8 @@ def detect_torch_save_checkpoint(layout: CandidateListing) -> CheckpointClaim | 
             stream = is_legacy_torch_file(file)
             head = file.read(0, min(4, file.size))
             begun = stream or b"PK\3\4".startswith(head) or not any(head)
-            saved = read_saved_fields(file)
-            step = find_step(saved)
+            saved = read_open_torch_file_fields(file)
+            step = find_training_step_in_fields(saved)
     except IncompleteCheckpointError:
         # Saved over in place, and truncated: what was there before is lost, which must be reported.
         if parse_step_from_name(path.name) is None and not begun:
@@ -587,15 +599,15 @@ def detect_torch_save_checkpoint(layout: CandidateListing) -> CheckpointClaim | 
         return None
     if is_single_rank_file(path.name) and _find_composer_batch(saved) is None:
         # Composer's rank 0 saves all, under its name.
-        raise UnfinishedSaveError(
+        raise UnfinishedCheckpointSaveError(
             "this is the file of one rank: name the checkpoint's directory instead"
         )
     return CheckpointClaim(
-        step, None, lambda deep: _verify_finished_file(path, deep), digests=not stream
+        step, None, lambda deep: _verify_finished_torch_file(path, deep), digests=not stream
     )
 
 
-def detect_lightning_checkpoint(layout: CandidateListing) -> CheckpointClaim | None:
+def detect_lightning_checkpoint(layout: CheckpointCandidateListing) -> CheckpointClaim | None:
     """Claim a `.ckpt` file, or a `.ckpt` directory of the sharded strategies (`meta.pt` last)."""
     path = layout.path
     if path.suffix != ".ckpt":
@@ -603,10 +615,10 @@ def detect_lightning_checkpoint(layout: CandidateListing) -> CheckpointClaim | N
     if layout.names is None:
 
         def verify_lightning_file(deep: bool) -> None:
-            _verify_finished_file(path, deep)
-            check_lightning_resumable(path, "")
+            _verify_finished_torch_file(path, deep)
+            check_lightning_file_has_training_state(path, "")
 
-        return CheckpointClaim(_read_recorded_step(path), None, verify_lightning_file)
+        return CheckpointClaim(_read_checkpoint_step(path), None, verify_lightning_file)
     if not has_dcp_files(layout.names):
         return None
 
@@ -614,9 +626,9 @@ def detect_lightning_checkpoint(layout: CandidateListing) -> CheckpointClaim | N
         check_no_unfinished_marker(path)
         check_last_file_exists(path, "meta.pt")
         verify_torch_save_file(path, "meta.pt", deep=deep)
-        check_lightning_resumable(path, "meta.pt")
+        check_lightning_file_has_training_state(path, "meta.pt")
         verify_dcp_directory(path, deep=deep)
-        if read_modified_ns(path, "meta.pt") < read_modified_ns(path, METADATA):
+        if read_file_mtime_ns(path, "meta.pt") < read_file_mtime_ns(path, METADATA):
             raise IncompleteCheckpointError(
                 "meta.pt is older than .metadata: a newer save overwrote a part of the checkpoint "
                 "and did not finish"
@@ -625,7 +637,7 @@ def detect_lightning_checkpoint(layout: CandidateListing) -> CheckpointClaim | N
     return CheckpointClaim(parse_step_from_name(path.name), None, verify_sharded_directory)
 
 
-def check_lightning_resumable(root: Place, name: str) -> None:
+def check_lightning_file_has_training_state(root: Place, name: str) -> None:
     """Raise IncompleteCheckpointError where Lightning saved only the weights (`save_weights_only`).
 
     Its fit() ends with a KeyError on such a file, and a job that resumes from it would fail each
@@ -644,23 +656,25 @@ def check_no_unfinished_marker(path: Place) -> None:
     Source: NeMo, nemo/lightning/pytorch/callbacks/model_checkpoint.py.
     """
     marker = path.name.removesuffix(".nemo").removesuffix(".ckpt") + "-unfinished"
-    if exists(path.parent, marker):
-        raise UnfinishedSaveError(
+    if has_checkpoint_entry(path.parent, marker):
+        raise UnfinishedCheckpointSaveError(
             f"the marker file {marker} still exists: the save has not finished"
         )
 
 
-def _read_recorded_step(path: Place) -> int | None:
+def _read_checkpoint_step(path: Place) -> int | None:
     named = parse_step_from_name(path.name)
     try:
         # The step is only needed to order the files, and a large pickle takes seconds to read.
-        step = find_step(read_torch_file_fields(path, "", None if named is None else _QUICK_BYTES))
+        step = find_training_step_in_fields(
+            read_torch_file_fields(path, "", None if named is None else _QUICK_BYTES)
+        )
     except FileTooLargeError:
         step = None
     return named if step is None else step
 
 
-def _verify_finished_file(path: Place, deep: bool) -> None:
+def _verify_finished_torch_file(path: Place, deep: bool) -> None:
     check_no_unfinished_marker(path)
     verify_torch_save_file(path, "", deep=deep)
 
@@ -672,7 +686,7 @@ _STEP_ITEMS = (*_STEPS, *_HOLDERS, *_EPOCHS)
 _FIELDS = frozenset({_KEY, "relative_path", "offset", "length", "transform_descriptors"})
 
 
-class DataFileItems(Struct):
+class DcpDataFileItems(Struct):
     """The content of one data file: its last item, and the places of all items, if kept."""
 
     offset: int
@@ -693,12 +707,12 @@ class DataFileItems(Struct):
         return zip(pairs, pairs, strict=True)
 
 
-class _DataItemReceiver(PickledPairReceiver):
+class _DcpDataItemReceiver(PickledDictPairReceiver):
     """The receiver of `storage_data` while it is read."""
 
     def __init__(self, name: str, keep: bool, wants_keys: bool) -> None:
         self.name, self.keep, self.wants_keys = name, keep, wants_keys
-        self.held: dict[str, DataFileItems] = {}
+        self.held: dict[str, DcpDataFileItems] = {}
         self.steps: dict[str, tuple[str, int, int]] = {}
 
     def note(self, keys: list[object], values: list[object]) -> None:
@@ -735,7 +749,7 @@ class _DataItemReceiver(PickledPairReceiver):
             held = files.get(path)
             if held is None:
                 _check_data_file_path(path, name)
-                files[path] = held = DataFileItems(offset, length, plain)
+                files[path] = held = DcpDataFileItems(offset, length, plain)
             elif offset + length > held.offset + held.length:
                 held.offset, held.length, held.plain = offset, length, plain
             held.transformed = held.transformed or not plain
@@ -743,26 +757,28 @@ class _DataItemReceiver(PickledPairReceiver):
                 held.places.extend((offset, length))
 
 
-def list_data_files(file: OpenFile, *, keep: bool = False) -> dict[str, DataFileItems]:
+def list_dcp_data_files(file: OpenFile, *, keep: bool = False) -> dict[str, DcpDataFileItems]:
     """Return the data files by name; with `keep` the place of each item in them. Raises
     IncompleteCheckpointError, OSError.
 
     Never executes anything. Raises UnverifiableCheckpointError for metadata that torch does not
     write.
     """
-    return _read_data_items(file, keep=keep, fields=_FIELDS).held
+    return _read_dcp_data_items(file, keep=keep, fields=_FIELDS).held
 
 
-def _read_data_items(file: OpenFile, *, keep: bool, fields: frozenset[str]) -> _DataItemReceiver:
+def _read_dcp_data_items(
+    file: OpenFile, *, keep: bool, fields: frozenset[str]
+) -> _DcpDataItemReceiver:
     top = PickleReader(
-        file, fields, _KEY, lambda: _DataItemReceiver(file.name, keep, _FQN in fields)
+        file, fields, _KEY, lambda: _DcpDataItemReceiver(file.name, keep, _FQN in fields)
     ).top()
     found = top.get(_KEY) if isinstance(top, dict) else None
     if found is RECALLED:
         raise UnverifiableCheckpointError(
             f"{file.name} keeps its list of entries in another place, which hpctl cannot read"
         )
-    if not isinstance(found, _DataItemReceiver) or not found.held:
+    if not isinstance(found, _DcpDataItemReceiver) or not found.held:
         raise IncompleteCheckpointError(f"{file.name} lists no data files")
     return found
 
@@ -779,7 +795,7 @@ METADATA = ".metadata"
 _DATA = re.compile(r"__\d+_\d+\.distcp")
 
 
-def detect_dcp_checkpoint(layout: CandidateListing) -> CheckpointClaim | None:
+def detect_dcp_checkpoint(layout: CheckpointCandidateListing) -> CheckpointClaim | None:
     """Claim a directory with `.metadata` or data files. The step is the name's: no file has it."""
     if layout.names is None or not has_dcp_files(layout.names):
         return None
@@ -794,13 +810,13 @@ def _read_dcp_step(directory: Place) -> int | None:
     """Return the step that one of its items holds; None where none is known."""
     try:
         with open_file(directory, METADATA) as metadata:
-            items = _read_data_items(metadata, keep=False, fields=_FIELDS | {_FQN}).steps
+            items = _read_dcp_data_items(metadata, keep=False, fields=_FIELDS | {_FQN}).steps
         for name in sorted(
-            items, key=lambda each: _get_step_name_priority(each.rpartition(".")[2])
+            items, key=lambda each: _get_step_field_name_priority(each.rpartition(".")[2])
         ):
             path, at, length = items[name]
             with open_file(directory, path) as file:
-                step = read_archive(file, at, length).step()
+                step = verify_and_read_torch_zip_archive(file, at, length).step()
             if step is not None and step >= 0:
                 return step
     except IncompleteCheckpointError:
@@ -808,7 +824,7 @@ def _read_dcp_step(directory: Place) -> int | None:
     return None
 
 
-def _get_step_name_priority(name: str) -> int:
+def _get_step_field_name_priority(name: str) -> int:
     """Return the rank of a name: the most specific is first."""
     return _STEP_ITEMS.index(name)
 
@@ -826,19 +842,19 @@ def verify_dcp_directory(directory: Place, *, deep: bool = False) -> None:
     """
     check_last_file_exists(directory, METADATA)
     with open_file(directory, METADATA) as metadata:
-        files = list_data_files(metadata, keep=deep)
+        files = list_dcp_data_files(metadata, keep=deep)
         written_ns = metadata.modified_ns
 
     def verify_data_file(name: str) -> None:
         with open_file(directory, name) as file:
-            _check_data_file(file, files[name], written_ns)
+            _check_dcp_data_file(file, files[name], written_ns)
             if deep:
-                _compare_file_checksums(file, files[name])
+                _compare_dcp_item_checksums(file, files[name])
 
-    run_for_each_item(directory, sorted(files), verify_data_file)
+    run_work_for_each_item(directory, sorted(files), verify_data_file)
 
 
-def _check_data_file(file: OpenFile, held: DataFileItems, written_ns: int) -> None:
+def _check_dcp_data_file(file: OpenFile, held: DcpDataFileItems, written_ns: int) -> None:
     needed = held.end
     if file.size < needed:
         raise IncompleteCheckpointError(
@@ -855,7 +871,7 @@ def _check_data_file(file: OpenFile, held: DataFileItems, written_ns: int) -> No
     if not archive:
         return
     tail = file.read(needed - END_BYTES, END_BYTES)
-    if has_archive_end(tail):
+    if is_zip_end_record(tail):
         return
     if not any(tail):
         raise IncompleteCheckpointError(
@@ -867,10 +883,10 @@ def _check_data_file(file: OpenFile, held: DataFileItems, written_ns: int) -> No
         )
 
 
-def _compare_file_checksums(file: OpenFile, held: DataFileItems) -> None:
+def _compare_dcp_item_checksums(file: OpenFile, held: DcpDataFileItems) -> None:
     for offset, length in held.items():
         if held.transformed or file.read(offset, min(4, length)) != b"PK\3\4":
             raise IncompleteCheckpointError(
                 f"{file.name} has an item without a checksum, so hpctl cannot verify it"
             )
-        read_archive(file, offset, length).compare()
+        verify_and_read_torch_zip_archive(file, offset, length).compare()

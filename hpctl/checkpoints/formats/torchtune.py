@@ -9,16 +9,16 @@ is torch DCP's. Source: torchtune 0.6.1, torchtune/training/checkpointing/_check
 import re
 
 from hpctl.checkpoints.files import (
-    CandidateListing,
+    CheckpointCandidateListing,
     CheckpointClaim,
     IncompleteCheckpointError,
     Place,
-    UnfinishedSaveError,
-    exists,
+    UnfinishedCheckpointSaveError,
+    has_checkpoint_entry,
     make_overwritten_file_error,
     open_file,
-    read_modified_ns,
-    run_for_each_item,
+    read_file_mtime_ns,
+    run_work_for_each_item,
 )
 from hpctl.checkpoints.formats import hf_trainer, torch_files
 
@@ -32,28 +32,28 @@ _OTHERS = re.compile(
 )
 
 
-def detect_torchtune_checkpoint(layout: CandidateListing) -> CheckpointClaim | None:
+def detect_torchtune_checkpoint(layout: CheckpointCandidateListing) -> CheckpointClaim | None:
     """Claim a directory of that name with torchtune's model files. The step is the epoch."""
     match, path = _NAME.fullmatch(layout.path.name), layout.path
     if match is None or layout.names is None:
         return None
     shards = {name: int(found[1]) for name in layout.names if (found := _SHARD.fullmatch(name))}
     others = [name for name in layout.names if _OTHERS.fullmatch(name)]
-    if (not shards and not others) or not exists(path.parent, STATE_DIRECTORY):
+    if (not shards and not others) or not has_checkpoint_entry(path.parent, STATE_DIRECTORY):
         return None
     epoch, of = int(match[1]), max(shards.values(), default=0)
 
     def verify_epoch(deep: bool) -> None:
         if len(shards) < of:
             raise IncompleteCheckpointError(f"only {len(shards)} of {of} model files exist")
-        _verify_files(path, epoch, sorted([*shards, *others]), deep)
+        _verify_torchtune_epoch_files(path, epoch, sorted([*shards, *others]), deep)
 
     return CheckpointClaim(epoch, None, verify_epoch)
 
 
-def _verify_files(path: Place, epoch: int, names: list[str], deep: bool) -> None:
+def _verify_torchtune_epoch_files(path: Place, epoch: int, names: list[str], deep: bool) -> None:
     with open_file(path.parent, _STATE) as file:
-        archive = torch_files.read_archive(file)
+        archive = torch_files.verify_and_read_torch_zip_archive(file)
         done = archive.load_fields(frozenset({_FIELD})).integer(_FIELD)
         written_ns = file.modified_ns
         if deep:
@@ -61,7 +61,7 @@ def _verify_files(path: Place, epoch: int, names: list[str], deep: bool) -> None
     if done is None:
         raise IncompleteCheckpointError(f"{_STATE} has no {_FIELD}")
     if done <= epoch:
-        raise UnfinishedSaveError(
+        raise UnfinishedCheckpointSaveError(
             f"{_STATE} is from epoch {done - 1}: a save is still running, or the training is "
             "complete"
         )
@@ -72,7 +72,7 @@ def _verify_files(path: Place, epoch: int, names: list[str], deep: bool) -> None
 
     def verify_shard_file(name: str) -> None:
         hf_trainer.verify_model_file(path, name)
-        if read_modified_ns(path, name) > written_ns:
+        if read_file_mtime_ns(path, name) > written_ns:
             raise make_overwritten_file_error(name, _STATE)
 
-    run_for_each_item(path, names, verify_shard_file)
+    run_work_for_each_item(path, names, verify_shard_file)

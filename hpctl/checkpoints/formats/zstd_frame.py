@@ -27,7 +27,7 @@ def validate_zstd_blocks(file: OpenFile, most: int) -> int:
             f"{file.name} does not begin as compressed data does: the file is damaged"
         )
     descriptor = begin[-1]
-    at = len(begin) + _compute_header_size(descriptor)
+    at = len(begin) + _compute_zstd_header_size(descriptor)
     for count in range(1, most + 1):
         header = int.from_bytes(file.read(at, 3), "little")
         is_last, kind, length = header & 1, header >> 1 & 3, header >> 3
@@ -51,7 +51,7 @@ def validate_zstd_blocks(file: OpenFile, most: int) -> int:
     return most
 
 
-def _compute_header_size(descriptor: int) -> int:
+def _compute_zstd_header_size(descriptor: int) -> int:
     """Return the number of bytes of the frame's header behind its descriptor."""
     single = bool(descriptor & _SINGLE_SEGMENT)
     window = 0 if single else 1

@@ -3,13 +3,13 @@
 COMMANDS below names the commands of `hpctl cluster`; a module is imported when its command is
 called. `hpctl.cli.main` adds `capacity`, `iam`, `lifecycle` and `storage`, and what other rooms
 have. SECTIONS groups all of them for the help. `context` finds the
-cluster and the account, `make_change_view` shows what a change did, `waiting` follows it and
-defines what Ctrl-C means.
+cluster and the account, `make_capacity_change_view` shows what a change did, `waiting` follows it
+and defines what Ctrl-C means.
 """
 
 import click
 
-from hpctl.toolkit.lazy_commands import LazyGroup
+from hpctl.toolkit.lazy_commands import LazyCommandGroup
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "init": ("hpctl.clusters.commands.init_import:init", "Write a first cluster.yaml."),
@@ -100,7 +100,7 @@ rare, and in `hpctl help --all` alone."""
 
 
 @click.command(
-    cls=LazyGroup,
+    cls=LazyCommandGroup,
     table=COMMANDS,
     sections=SECTIONS,
     aliases={"nodes": "instances"},

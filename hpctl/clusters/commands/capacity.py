@@ -11,33 +11,33 @@ from click.core import ParameterSource
 from msgspec import Struct
 
 from hpctl.clusters import capacity as training_plans
-from hpctl.clusters.capacity import Plan, make_capacity_view, read_cluster_training_plans
+from hpctl.clusters.capacity import Plan, make_cluster_capacity_view, read_cluster_training_plans
 from hpctl.clusters.commands.context import (
     add_cluster_options,
+    read_existing_cluster_fleet,
     read_local_cluster_state,
-    require_fleet,
     resolve_cluster_context,
 )
-from hpctl.engine.aws_account import open_aws
+from hpctl.engine.aws_account import make_aws_client_for_command
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import PatternType, aws_options
 from hpctl.toolkit.declared_view import (
     Column,
-    ItemLines,
+    ItemTextLines,
     Layout,
-    RepeatedParts,
+    RepeatedLayoutParts,
     RowTable,
     TextLine,
     make_number_column,
 )
 from hpctl.toolkit.errors import HpctlError
-from hpctl.toolkit.lazy_commands import LazyGroup
+from hpctl.toolkit.lazy_commands import LazyCommandGroup
 from hpctl.toolkit.output import ExitCode
 from hpctl.toolkit.tables import format_count, format_datetime
 from hpctl.vocabulary.slurm_facts import map_reserved_nodes
 
 
-@click.group(cls=LazyGroup, invoke_without_command=True)
+@click.group(cls=LazyCommandGroup, invoke_without_command=True)
 @output.json_option
 @add_cluster_options
 @click.pass_context
@@ -48,8 +48,8 @@ def capacity(ctx: click.Context, /, as_json: bool, **where: Any) -> None:
     what is spare, idle, busy and out. Exit code: 0, 1 where a group is Failed or Degraded or an
     instance has failed, 3 where something that is at hand could not be read.
     """
-    from hpctl.engine.adapters import make_scheduler
-    from hpctl.engine.world_offline import read_if_requested
+    from hpctl.engine.adapters import make_slurm_command_client
+    from hpctl.engine.world_offline import read_source_if_requested
 
     if ctx.invoked_subcommand:
         given = [p for p in where if ctx.get_parameter_source(p) is ParameterSource.COMMANDLINE]
@@ -59,7 +59,7 @@ def capacity(ctx: click.Context, /, as_json: bool, **where: Any) -> None:
             )
         return
     here = resolve_cluster_context(**where)
-    fleet = require_fleet(here, details=True)
+    fleet = read_existing_cluster_fleet(here, details=True)
     plans, unread = read_cluster_training_plans(here.aws, fleet.description)
     answer = read_local_cluster_state(here, live=False, placement=True)
     rows = answer.join(fleet.rows, here)
@@ -67,10 +67,14 @@ def capacity(ctx: click.Context, /, as_json: bool, **where: Any) -> None:
     if answer.world is not None:
         reservations = answer.world.reservations
     if answer.slurm is not None and reservations is None:
-        found, why = read_if_requested(True, make_scheduler(here.settings()).reservations)
+        found, why = read_source_if_requested(
+            True, make_slurm_command_client(here.settings()).reservations
+        )
         reservations = None if found is None else map_reserved_nodes(found)
     unknown = (*unread, *([f"Slurm: {why}"] if why else []))
-    view = make_capacity_view(fleet.description, rows, plans, reservations, output.now(), unknown)
+    view = make_cluster_capacity_view(
+        fleet.description, rows, plans, reservations, output.get_current_utc_time(), unknown
+    )
     output.show_view("capacity", view, as_json)
     blind = here.slurm and reservations is None
     if view.problems:
@@ -86,11 +90,11 @@ PLAN = PatternType(
 )
 
 
-def _format_minute(at: datetime | None) -> str:
+def _format_time_to_minute(at: datetime | None) -> str:
     return format_datetime(at, "%Y-%m-%d %H:%M")
 
 
-def _format_fee(bill: Mapping[str, Any]) -> str:
+def _format_training_plan_fee(bill: Mapping[str, Any]) -> str:
     return f"{bill.get('UpfrontFee', '-')} {bill.get('CurrencyCode', '')}"
 
 
@@ -99,9 +103,9 @@ PLAN_COLUMNS = (
     make_number_column("INSTANCES", "TotalInstanceCount"),
     make_number_column("IN USE", "InUseInstanceCount"),
     Column("STATUS", "Status"),
-    Column("STARTS", lambda plan: _format_minute(plan.get("StartTime"))),
-    Column("ENDS", lambda plan: _format_minute(plan.get("EndTime"))),
-    Column("FEE", _format_fee, wide=True),
+    Column("STARTS", lambda plan: _format_time_to_minute(plan.get("StartTime"))),
+    Column("ENDS", lambda plan: _format_time_to_minute(plan.get("EndTime"))),
+    Column("FEE", _format_training_plan_fee, wide=True),
 )
 
 
@@ -119,20 +123,21 @@ def _format_ultra_server(server: Mapping[str, Any]) -> str:
 
 
 def _format_plan_extension(more: Mapping[str, Any]) -> str:
-    times = f"{_format_minute(more.get('StartDate'))} to {_format_minute(more.get('EndDate'))}"
+    start, end = (_format_time_to_minute(more.get(key)) for key in ("StartDate", "EndDate"))
+    times = f"{start} to {end}"
     paid = f"payment {more.get('PaymentStatus', '-')}"
-    return f"Extended {times}: {more.get('Status', '-')}, {_format_fee(more)}, {paid}"
+    return f"Extended {times}: {more.get('Status', '-')}, {_format_training_plan_fee(more)}, {paid}"
 
 
 PLAN_PARTS: Layout = (
     # The ARN is what cluster.yaml names.
     TextLine("training_plan: {TrainingPlanArn}", unbroken=True),
     TextLine("{StatusMessage}", when="StatusMessage"),
-    RepeatedParts(
+    RepeatedLayoutParts(
         "ReservedCapacitySummaries",
-        (TextLine(_format_reserved_capacity), ItemLines("UltraServers", _format_ultra_server)),
+        (TextLine(_format_reserved_capacity), ItemTextLines("UltraServers", _format_ultra_server)),
     ),
-    ItemLines("TrainingPlanExtensions", _format_plan_extension),
+    ItemTextLines("TrainingPlanExtensions", _format_plan_extension),
 )
 
 
@@ -146,19 +151,21 @@ class TrainingPlansView(Struct, frozen=True):
 
     layout: ClassVar[Layout] = (
         RowTable("plans", PLAN_COLUMNS, otherwise="There is no training plan."),
-        RepeatedParts("plans", PLAN_PARTS, when="whole"),
-        ItemLines("unknown", "Not known: {}"),
+        RepeatedLayoutParts("plans", PLAN_PARTS, when="whole"),
+        ItemTextLines("unknown", "Not known: {}"),
     )
 
 
-def complete_training_plan(
+def complete_training_plan_name(
     ctx: click.Context,
     param: click.Parameter,  # noqa: ARG001
     incomplete: str,
 ) -> list[str]:
     """Return the training plans of the account that the options before name."""
     try:
-        aws = open_aws(*(ctx.params.get(key) for key in ("profile", "region", "endpoint_url")))
+        aws = make_aws_client_for_command(
+            *(ctx.params.get(key) for key in ("profile", "region", "endpoint_url"))
+        )
         names = [str(one["TrainingPlanName"]) for one in training_plans.list_training_plans(aws)]
     except HpctlError:
         return []
@@ -167,7 +174,7 @@ def complete_training_plan(
 
 @capacity.command()
 @click.argument(
-    "name", metavar="[PLAN]", type=PLAN, required=False, shell_complete=complete_training_plan
+    "name", metavar="[PLAN]", type=PLAN, required=False, shell_complete=complete_training_plan_name
 )
 @output.json_option
 @aws_options
@@ -177,13 +184,13 @@ def plans(name: str | None, as_json: bool, **account: str | None) -> None:
     One: its reserved capacities, their UltraServers, and its extensions. Exit code 3 where
     something of it could not be read.
     """
-    aws = open_aws(**account)
+    aws = make_aws_client_for_command(**account)
     if name:
         one, unknown = training_plans.read_training_plan(aws, name)
-        view = TrainingPlansView(output.now(), True, (one,), unknown)
+        view = TrainingPlansView(output.get_current_utc_time(), True, (one,), unknown)
     else:
         view = TrainingPlansView(
-            output.now(), False, tuple(training_plans.list_training_plans(aws))
+            output.get_current_utc_time(), False, tuple(training_plans.list_training_plans(aws))
         )
     output.show_view("training-plans", view, as_json)
     output.exit_with_code(ExitCode.CANNOT_TELL if view.unknown else ExitCode.FINE)

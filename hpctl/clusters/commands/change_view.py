@@ -17,22 +17,22 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 import click
 from msgspec import Struct
 
-from hpctl.clusters.diff import DiffKind, SpecChange
+from hpctl.clusters.diff import SpecChange, SpecChangeKind
 from hpctl.clusters.progress import (
     ClusterProgress,
     ClusterProgressEvent,
-    GroupProgress,
+    ClusterWaitState,
+    InstanceGroupProgress,
     NodeProgress,
-    WaitState,
 )
 from hpctl.toolkit import output
 from hpctl.toolkit.declared_view import (
     Column,
     Columns,
-    ItemLines,
+    ItemTextLines,
     JsonOnly,
     Layout,
-    RepeatedParts,
+    RepeatedLayoutParts,
     RowTable,
     TextLine,
 )
@@ -45,7 +45,7 @@ from hpctl.toolkit.tables import (
     GOOD,
     HEAD,
     WARN,
-    assemble_text,
+    assemble_styled_text,
     indent_block,
     stack_renderables,
     style_text,
@@ -68,7 +68,7 @@ BEAT_S = 60.0
 _LEVELS = {"Error": BAD, "Warn": WARN}
 
 
-class ProgressScreen(Protocol):
+class ClusterProgressScreen(Protocol):
     """Where looks at a cluster are shown."""
 
     def show(self, progress: ClusterProgress) -> None:
@@ -76,21 +76,21 @@ class ProgressScreen(Protocol):
 
 
 @contextmanager
-def open_progress_screen() -> Iterator[ProgressScreen]:
+def open_cluster_progress_screen() -> Iterator[ClusterProgressScreen]:
     """A live screen where standard error is a terminal, else lines."""
     err = sys.stderr
     if not err.isatty():
-        yield LineProgressScreen()
+        yield LineClusterProgressScreen()
         return
     from rich.live import Live
 
     console = output.make_console(err=True)
     # A progress display that outlives the command is in the way of its result.
     with Live(console=console, transient=True, refresh_per_second=4) as live:
-        yield LiveProgressScreen(live)
+        yield LiveClusterProgressScreen(live)
 
 
-class LiveProgressScreen:
+class LiveClusterProgressScreen:
     """One bar a group, the nodes that fail, the newest events."""
 
     def __init__(self, live: Live) -> None:
@@ -103,35 +103,38 @@ class LiveProgressScreen:
         console = self._live.console
         # What has scrolled out at the top cannot be wiped out again: it would stay for good.
         for in_full in range(FAILING_SHOWN, -1, -1):
-            drawn = render_progress_screen(progress, self._events, in_full)
+            drawn = render_live_cluster_progress(progress, self._events, in_full)
             if len(console.render_lines(drawn, pad=False)) < console.height:
                 break
         self._live.update(drawn)
 
 
-def render_progress_screen(
+def render_live_cluster_progress(
     progress: ClusterProgress, events: list[ClusterProgressEvent], in_full: int = FAILING_SHOWN
 ) -> RenderableType:
     """Return the current live screen, with so many ways to fail; the other nodes are
     counted."""
-    parts: list[RenderableType] = [_render_cluster_header(progress), _render_group_bars(progress)]
-    parts += describe_failures(progress.failures, in_full)
-    parts += [_render_event(event) for event in events]
+    parts: list[RenderableType] = [
+        _render_cluster_progress_header(progress),
+        _render_group_progress_bars(progress),
+    ]
+    parts += describe_failed_nodes_by_failure(progress.failures, in_full)
+    parts += [_render_cluster_event(event) for event in events]
     if progress.unread:
         parts.append(style_text(f"cannot read the state now: {progress.unread}", WARN))
     parts.append(style_text("Ctrl-C stops the wait; the operation continues", DIM))
     return stack_renderables(parts)
 
 
-def _render_cluster_header(progress: ClusterProgress) -> Text:
-    text = assemble_text(("cluster ", DIM), (progress.cluster, HEAD), "  ", progress.status)
+def _render_cluster_progress_header(progress: ClusterProgress) -> Text:
+    text = assemble_styled_text(("cluster ", DIM), (progress.cluster, HEAD), "  ", progress.status)
     text.append(f"  {format_duration(progress.waited_s)}", DIM)
     if progress.failure:
         text.append(f"  {progress.failure}", BAD)
     return text
 
 
-def _render_group_bars(progress: ClusterProgress) -> Table:
+def _render_group_progress_bars(progress: ClusterProgress) -> Table:
     from rich.progress_bar import ProgressBar
     from rich.table import Table
 
@@ -151,7 +154,9 @@ def _render_group_bars(progress: ClusterProgress) -> Table:
     return table
 
 
-def _format_nonrunning_node_counts(group: GroupProgress, nodes: tuple[NodeProgress, ...]) -> str:
+def _format_nonrunning_node_counts(
+    group: InstanceGroupProgress, nodes: tuple[NodeProgress, ...]
+) -> str:
     """Return how many nodes are in each status that is not Running."""
     own = [n.status for n in nodes if n.group == group.name and n.status != "Running"]
     return ", ".join(f"{own.count(status)} {status}" for status in dict.fromkeys(own))
@@ -180,7 +185,7 @@ def describe_failed_node(node: NodeProgress) -> list[Text]:
     return lines
 
 
-def describe_failures(
+def describe_failed_nodes_by_failure(
     nodes: Sequence[NodeProgress], most: int | None = None
 ) -> list[RenderableType]:
     """Describe failed nodes, those that failed alike together; only so many ways are listed."""
@@ -214,7 +219,7 @@ def _group_nodes_by_failure(nodes: Sequence[NodeProgress]) -> list[list[NodeProg
     return list(alike.values())
 
 
-def _render_event(event: ClusterProgressEvent) -> Text:
+def _render_cluster_event(event: ClusterProgressEvent) -> Text:
     parts = (f"{event.at:%H:%M:%S}", event.group, event.instance_id, event.text)
     return style_text(" ".join(part for part in parts if part), _LEVELS.get(event.level, DIM))
 
@@ -225,7 +230,7 @@ def indent_wrapped_line(line: Text) -> Padding:
     return indent_block(line[depth:], depth)
 
 
-class LineProgressScreen:
+class LineClusterProgressScreen:
     """Lines on standard error: what changed, with its time."""
 
     def __init__(self) -> None:
@@ -242,7 +247,7 @@ class LineProgressScreen:
         )
         lines = (progress.status, groups, progress.unread)
         beat = progress.waited_s - self._printed_at >= BEAT_S
-        if lines != self._printed or beat or progress.verdict is WaitState.DEADLINE:
+        if lines != self._printed or beat or progress.verdict is ClusterWaitState.DEADLINE:
             self._printed, self._printed_at = lines, progress.waited_s
             line = (
                 f"{progress.cluster} {progress.status}: {groups}"
@@ -255,11 +260,11 @@ class LineProgressScreen:
         for event in progress.events:
             # What happens to an instance is shown with the node, and with what it means.
             if event.level in _LEVELS and not event.instance_id:
-                self._write(progress, f"event: {_render_event(event).plain}")
+                self._write(progress, f"event: {_render_cluster_event(event).plain}")
         for node in progress.failed_nodes:
-            self._print_new_failure(progress, node)
+            self._print_new_node_failure(progress, node)
 
-    def _print_new_failure(self, progress: ClusterProgress, node: NodeProgress) -> None:
+    def _print_new_node_failure(self, progress: ClusterProgress, node: NodeProgress) -> None:
         """Whatever is new about a failed node; in short where it failed like this before."""
         line = node.trouble.line if node.trouble else ""
         if (node.key, node.instance_id, line) in self._nodes:
@@ -301,16 +306,16 @@ PHASES = {
 ORDERS_SHOWN = 3
 
 MARKS = {
-    DiffKind.ADD: ("+", GOOD),
-    DiffKind.CHANGE: ("~", WARN),
-    DiffKind.DESTROY: ("-", BAD),
-    DiffKind.IMPOSSIBLE: ("!", BAD),
+    SpecChangeKind.ADD: ("+", GOOD),
+    SpecChangeKind.CHANGE: ("~", WARN),
+    SpecChangeKind.DESTROY: ("-", BAD),
+    SpecChangeKind.IMPOSSIBLE: ("!", BAD),
 }
 _COUNTS = {
-    DiffKind.ADD: "to add",
-    DiffKind.CHANGE: "to change",
-    DiffKind.DESTROY: "to destroy",
-    DiffKind.IMPOSSIBLE: "impossible in place",
+    SpecChangeKind.ADD: "to add",
+    SpecChangeKind.CHANGE: "to change",
+    SpecChangeKind.DESTROY: "to destroy",
+    SpecChangeKind.IMPOSSIBLE: "impossible in place",
 }
 _DONE = {
     "unchanged": ("there is nothing to do", GOOD),
@@ -323,11 +328,11 @@ _DONE = {
 }
 
 
-def _render_outcome_line(view: ClusterChangeView) -> Text:
+def _render_change_outcome_line(view: ClusterChangeView) -> Text:
     if view.outcome == "dry_run":
         return style_text(DRY_RUN, DIM)
     message, style = _DONE[view.outcome]
-    text = assemble_text((f"{view.command} {view.cluster}: ", ""), (message, style))
+    text = assemble_styled_text((f"{view.command} {view.cluster}: ", ""), (message, style))
     if view.why:
         text.append(f": {view.why}")
     if view.status:
@@ -338,25 +343,25 @@ def _render_outcome_line(view: ClusterChangeView) -> Text:
     return text
 
 
-def _format_values(one: SpecChange) -> str:
+def _format_old_and_new_spec_values(one: SpecChange) -> str:
     if one.old is None:
-        return _format_value(one.new)
+        return _format_spec_value(one.new)
     if one.new is None:
-        return f"{_format_value(one.old)} (removed)"
-    return f"{_format_value(one.old)} -> {_format_value(one.new)}"
+        return f"{_format_spec_value(one.old)} (removed)"
+    return f"{_format_spec_value(one.old)} -> {_format_spec_value(one.new)}"
 
 
-def _format_value(value: Any) -> str:
+def _format_spec_value(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
-def _format_change(one: SpecChange) -> Text:
+def _format_spec_change(one: SpecChange) -> Text:
     mark, style = MARKS[one.kind]
     line = style_text(f"{mark} {one.place}: ", style)
-    return line.append(_format_values(one), "")
+    return line.append(_format_old_and_new_spec_values(one), "")
 
 
-def _format_change_counts(view: Any) -> str:
+def _format_spec_change_counts(view: Any) -> str:
     kinds = [one.kind for one in view.changes]
     return ", ".join(
         f"{kinds.count(kind)} {text}" for kind, text in _COUNTS.items() if kind in kinds
@@ -364,21 +369,21 @@ def _format_change_counts(view: Any) -> str:
 
 
 CHANGES: Layout = (
-    RepeatedParts(
-        "changes", (TextLine(_format_change), TextLine("{consequence}", style=DIM, indent=4))
+    RepeatedLayoutParts(
+        "changes", (TextLine(_format_spec_change), TextLine("{consequence}", style=DIM, indent=4))
     ),
-    TextLine(_format_change_counts, style=HEAD),
+    TextLine(_format_spec_change_counts, style=HEAD),
 )
 """The text of any view's `changes`: what is added, changed, destroyed, and what cannot be."""
 
 
-def _choose_removal_style(one: RemovalView) -> str:
+def _choose_node_removal_style(one: NodeRemovalView) -> str:
     if one.has_unsuccessful_outcome:
         return BAD
     return WARN if one.phase in ("left", "let_go") else GOOD
 
 
-class CallView(Struct, frozen=True):
+class ApiCallView(Struct, frozen=True):
     """One call of the API that is, or would be, made."""
 
     operation: str
@@ -390,7 +395,7 @@ class CallView(Struct, frozen=True):
         return json.dumps(self.request, indent=2, default=str)
 
 
-class RemovalView(Struct, frozen=True):
+class NodeRemovalView(Struct, frozen=True):
     """One node that goes, why it is this one, and what became of it.
 
     `phase` is empty where nothing was done yet; `left_drained` the Reason that Slurm still has.
@@ -416,7 +421,7 @@ class RemovalView(Struct, frozen=True):
         Column(
             "RESULT",
             lambda one: PHASES[one.phase] if one.phase else "-",
-            style=_choose_removal_style,
+            style=_choose_node_removal_style,
             when=lambda view: any(one.phase for one in view.removals),
         ),
     )
@@ -448,7 +453,7 @@ class RemovalView(Struct, frozen=True):
 
 REMOVALS: Layout = (
     RowTable("removals"),
-    RepeatedParts(
+    RepeatedLayoutParts(
         "removals",
         (
             TextLine("{problem}", style=BAD),
@@ -462,7 +467,7 @@ REMOVALS: Layout = (
 """The text of any view's `removals`: nodes that go, why these, and what became of each."""
 
 
-class ChangesPrompt(Struct, frozen=True):
+class SpecChangesPrompt(Struct, frozen=True):
     """What a question about changes shows."""
 
     changes: Sequence[SpecChange]
@@ -470,10 +475,10 @@ class ChangesPrompt(Struct, frozen=True):
     layout: ClassVar[Layout] = CHANGES
 
 
-class RemovalsPrompt(Struct, frozen=True):
+class NodeRemovalsPrompt(Struct, frozen=True):
     """What a question about removals shows."""
 
-    removals: Sequence[RemovalView]
+    removals: Sequence[NodeRemovalView]
 
     layout: ClassVar[Layout] = REMOVALS
 
@@ -493,16 +498,16 @@ class ClusterChangeView(Struct, frozen=True):
     arn: str = ""
     status: str = ""
     changes: tuple[SpecChange, ...] = ()
-    orders: tuple[CallView, ...] = ()
-    removals: tuple[RemovalView, ...] = ()
-    groups: tuple[GroupProgress, ...] = ()
+    orders: tuple[ApiCallView, ...] = ()
+    removals: tuple[NodeRemovalView, ...] = ()
+    groups: tuple[InstanceGroupProgress, ...] = ()
     failed_nodes: tuple[NodeProgress, ...] = ()
     waited_s: float = 0.0
     pick_up: str = ""
 
     layout: ClassVar[Layout] = (
         *CHANGES,
-        RepeatedParts(
+        RepeatedLayoutParts(
             lambda view: view.orders[:ORDERS_SHOWN],
             (TextLine("{operation}", style=HEAD), TextLine("{request_text}")),
         ),
@@ -515,8 +520,10 @@ class ClusterChangeView(Struct, frozen=True):
             when=lambda view: len(view.orders) > ORDERS_SHOWN,
         ),
         *REMOVALS,
-        ItemLines(lambda view: describe_failures(view.failed_nodes, FAILING_SHOWN)),
-        TextLine(_render_outcome_line),
+        ItemTextLines(
+            lambda view: describe_failed_nodes_by_failure(view.failed_nodes, FAILING_SHOWN)
+        ),
+        TextLine(_render_change_outcome_line),
         TextLine("  {pick_up}", when="is_under_way"),
     )
     json_only: ClassVar[JsonOnly] = ("arn",)
@@ -527,12 +534,12 @@ class ClusterChangeView(Struct, frozen=True):
         return bool(self.pick_up) and self.outcome in ("ordered", "deadline", "interrupted")
 
 
-def select_progress_fields(p: ClusterProgress | None) -> dict[str, Any]:
+def select_wait_result_fields(p: ClusterProgress | None) -> dict[str, Any]:
     """Return the fields of a view that a wait has the last word on."""
     if p is None:
         return {"outcome": "ordered"}
     return {
-        "outcome": p.verdict.value if p.verdict is not WaitState.WAITING else "interrupted",
+        "outcome": p.verdict.value if p.verdict is not ClusterWaitState.WAITING else "interrupted",
         "why": p.why,
         "arn": p.arn,
         "status": p.status,
@@ -542,9 +549,9 @@ def select_progress_fields(p: ClusterProgress | None) -> dict[str, Any]:
     }
 
 
-def exit_with_outcome(command: str, cluster: str, as_json: bool, **fields: Any) -> None:
+def print_outcome_and_exit(command: str, cluster: str, as_json: bool, **fields: Any) -> None:
     """Print how a command ended, and leave with the exit code of its outcome."""
-    view = ClusterChangeView(output.now(), command, cluster, **fields)
+    view = ClusterChangeView(output.get_current_utc_time(), command, cluster, **fields)
     output.show_view("cluster-change", view, as_json)
     if view.outcome == "interrupted":
         raise click.exceptions.Exit(INTERRUPTED)

@@ -18,12 +18,12 @@ import click
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpctl.engine.aws_account import open_aws
+from hpctl.engine.aws_account import make_aws_client_for_command
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import CLUSTER, GROUP, NODES, aws_options
 from hpctl.toolkit.errors import HpctlError, ResourceNotFound
 from hpctl.toolkit.output import DEFAULT_CONFIG
-from hpctl.vocabulary.ports import Aws
+from hpctl.vocabulary.ports import AwsClientFactory
 
 if TYPE_CHECKING:
     from hpctl.clusters.fleet import Fleet, NodeRow
@@ -39,11 +39,11 @@ RESOURCE_CONFIG = Path("/opt/ml/config/resource_config.json")
 ELSEWHERE = "neither Slurm nor hpctl's daemon is reachable: they are on the cluster's head node"
 
 
-class ClusterContext(Struct, frozen=True):
+class ClusterCommandContext(Struct, frozen=True):
     """`config` and `resource_config` are None where this machine's are of another cluster."""
 
     cluster: str
-    aws: Aws
+    aws: AwsClientFactory
     config: Config | None = None
     resource_config: Mapping[str, Any] | None = None
 
@@ -68,21 +68,25 @@ class LocalClusterState(Struct, frozen=True):
     world: World | None = None
     health_error: str = ""
 
-    def join(self, rows: tuple[NodeRow, ...], place: ClusterContext) -> tuple[NodeRow, ...]:
+    def join(self, rows: tuple[NodeRow, ...], place: ClusterCommandContext) -> tuple[NodeRow, ...]:
         """Return the rows with all that is known here."""
-        from hpctl.clusters.fleet_joining import join_health, join_instance_names, join_slurm_states
+        from hpctl.clusters.fleet_joining import (
+            add_health_to_node_rows,
+            add_instance_names_to_rows,
+            add_slurm_states_to_node_rows,
+        )
 
         if place.resource_config is not None:
-            rows = join_instance_names(rows, place.resource_config)
+            rows = add_instance_names_to_rows(rows, place.resource_config)
         protected = place.config.cluster.protected_groups if place.config is not None else ()
         rows = tuple(
             replace(row, role="controller") if not row.role and row.group in protected else row
             for row in rows
         )
         if self.slurm is not None:
-            rows = join_slurm_states(rows, self.slurm)
+            rows = add_slurm_states_to_node_rows(rows, self.slurm)
         if self.world is not None:
-            rows = join_health(rows, self.world.assessments)
+            rows = add_health_to_node_rows(rows, self.world.assessments)
         return rows
 
 
@@ -110,7 +114,7 @@ def resolve_cluster_context(
     profile: str | None,
     region: str | None,
     endpoint_url: str | None,
-) -> ClusterContext:
+) -> ClusterCommandContext:
     """Return what it works on. Raises UsageError where nothing names a cluster, HpctlError.
 
     A head node's file says where its cluster is, and its daemon goes by it: an option
@@ -133,9 +137,9 @@ def resolve_cluster_context(
         profile = profile or loaded.cluster.profile
         region = region or loaded.cluster.region
         endpoint_url = endpoint_url or loaded.cluster.endpoint_url
-    return ClusterContext(
+    return ClusterCommandContext(
         cluster=named,
-        aws=open_aws(profile, region, endpoint_url),
+        aws=make_aws_client_for_command(profile, region, endpoint_url),
         config=loaded if ours else None,
         resource_config=resources if here or ours else None,
     )
@@ -161,7 +165,7 @@ def _read_resource_config() -> Mapping[str, Any] | None:
 
 
 def read_local_cluster_state(
-    place: ClusterContext, *, live: bool = True, placement: bool = False
+    place: ClusterCommandContext, *, live: bool = True, placement: bool = False
 ) -> LocalClusterState:
     """Ask Slurm and hpctl's daemon, where they are this cluster's.
 
@@ -173,7 +177,9 @@ def read_local_cluster_state(
         from hpctl.engine.world_reader import WorldReader
 
         try:
-            world = WorldReader(place.config).read(output.now(), placement=placement)
+            world = WorldReader(place.config).read(
+                output.get_current_utc_time(), placement=placement
+            )
         except HpctlError as error:
             health_error = "; ".join(filter(None, (str(error), error.hint)))
     else:
@@ -183,16 +189,16 @@ def read_local_cluster_state(
     if not place.slurm:
         slurm_error = ELSEWHERE
     elif slurm is None:
-        from hpctl.engine.adapters import make_scheduler
+        from hpctl.engine.adapters import make_slurm_command_client
 
         try:
-            slurm = make_scheduler(place.settings()).view()
+            slurm = make_slurm_command_client(place.settings()).view()
         except HpctlError as error:
             slurm_error = "; ".join(filter(None, (str(error), error.hint)))
     return LocalClusterState(slurm, slurm_error, world, health_error)
 
 
-def require_fleet(here: ClusterContext, *, details: bool = False) -> Fleet:
+def read_existing_cluster_fleet(here: ClusterCommandContext, *, details: bool = False) -> Fleet:
     """Return the cluster and its nodes. Raises ResourceNotFound with the nearest where it is not
     there."""
     from hpctl.clusters.fleet_reading import read_fleet
@@ -203,7 +209,9 @@ def require_fleet(here: ClusterContext, *, details: bool = False) -> Fleet:
         raise make_missing_cluster_error(here.aws, here.cluster, error) from error
 
 
-def make_missing_cluster_error(aws: Aws, name: str, error: ResourceNotFound) -> HpctlError:
+def make_missing_cluster_error(
+    aws: AwsClientFactory, name: str, error: ResourceNotFound
+) -> HpctlError:
     """Return the error for a cluster that is not there, with the nearest that is."""
     from difflib import get_close_matches
 
@@ -225,7 +233,9 @@ def complete_cluster_name(
 ) -> list[str]:
     """Return the clusters of the account that the options before name."""
     try:
-        aws = open_aws(*(ctx.params.get(key) for key in ("profile", "region", "endpoint_url")))
+        aws = make_aws_client_for_command(
+            *(ctx.params.get(key) for key in ("profile", "region", "endpoint_url"))
+        )
         listed = aws.service("sagemaker").pages("list_clusters", "ClusterSummaries", MaxResults=100)
         return [str(c["ClusterName"]) for c in listed if c["ClusterName"].startswith(incomplete)]
     except HpctlError:
@@ -241,7 +251,7 @@ def complete_node_name(
     from hpctl.clusters.fleet_reading import read_node_rows
 
     try:
-        here = resolve_completion_context(ctx)
+        here = resolve_cluster_context_for_completion(ctx)
         rows = read_node_rows(here.aws, here.cluster, details=False)
     except (HpctlError, click.UsageError):
         return []
@@ -258,7 +268,7 @@ def complete_group_name(
 ) -> list[str]:
     """Return the cluster's instance groups."""
     try:
-        here = resolve_completion_context(ctx)
+        here = resolve_cluster_context_for_completion(ctx)
         answer = here.aws.service("sagemaker").read("describe_cluster", ClusterName=here.cluster)
     except (HpctlError, click.UsageError):
         return []
@@ -266,7 +276,7 @@ def complete_group_name(
     return [name for name in names if name.startswith(incomplete)]
 
 
-def resolve_completion_context(ctx: click.Context) -> ClusterContext:
+def resolve_cluster_context_for_completion(ctx: click.Context) -> ClusterCommandContext:
     """Return the place that the options name which stand on the line already. Raises as `place`
     does."""
     keys = ("cluster", "config", "profile", "region", "endpoint_url")

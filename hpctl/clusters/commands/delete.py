@@ -6,9 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpctl.clusters.commands.change_view import CallView, exit_with_outcome, select_progress_fields
+from hpctl.clusters.commands.change_view import (
+    ApiCallView,
+    print_outcome_and_exit,
+    select_wait_result_fields,
+)
 from hpctl.clusters.commands.context import (
-    ClusterContext,
+    ClusterCommandContext,
     add_aws_options,
     complete_cluster_name,
     make_missing_cluster_error,
@@ -17,11 +21,11 @@ from hpctl.clusters.commands.context import (
 )
 from hpctl.clusters.commands.waiting import (
     WaitOptions,
-    add_all_wait_options,
+    add_wait_and_timing_options,
     ask_confirmation,
     dry_run_option,
     exit_unconfirmed,
-    follow_cluster,
+    follow_cluster_progress,
     yes_option,
 )
 from hpctl.clusters.progress import DELETED
@@ -68,7 +72,7 @@ class _DeleteCommand(click.Command):
 )
 @dry_run_option
 @yes_option
-@add_all_wait_options
+@add_wait_and_timing_options
 @output.json_option
 @add_aws_options
 def delete(
@@ -91,7 +95,7 @@ def delete(
     from hpctl.clusters.watch import read_cluster_progress
 
     here = resolve_cluster_context(cluster=name, **where)
-    first = read_cluster_progress(here.aws, here.cluster, output.now())
+    first = read_cluster_progress(here.aws, here.cluster, output.get_current_utc_time())
     if first.status == DELETED:
         absent = make_missing_cluster_error(
             here.aws,
@@ -104,26 +108,30 @@ def delete(
         if not if_exists:
             raise absent
         why = "; ".join(filter(None, ("there is no such cluster", absent.hint)))
-        return exit_with_outcome("delete", name, as_json, outcome="unchanged", why=why)
-    for line in describe_deletion_effects(first, here):
-        output.echo(output.wrap_text(line), err=True)
+        return print_outcome_and_exit("delete", name, as_json, outcome="unchanged", why=why)
+    for line in describe_cluster_deletion_effects(first, here):
+        output.echo(output.wrap_text_to_screen(line), err=True)
     if dry_run:
-        order = CallView("DeleteCluster", {"ClusterName": here.cluster})
-        return exit_with_outcome("delete", name, as_json, outcome="dry_run", orders=(order,))
+        order = ApiCallView("DeleteCluster", {"ClusterName": here.cluster})
+        return print_outcome_and_exit("delete", name, as_json, outcome="dry_run", orders=(order,))
     if not yes and first.status != "Deleting":
         _confirm_cluster_deletion(first.cluster)
     apply.delete_cluster(here.aws, here.cluster, waiting.patience)
     last = (
-        follow_cluster(here.aws, here.cluster, progress.evaluate_deletion_progress, waiting)
+        follow_cluster_progress(
+            here.aws, here.cluster, progress.evaluate_cluster_deletion_progress, waiting
+        )
         if waiting.wait
         else None
     )
-    fields = {**select_progress_fields(last), "arn": first.arn}
+    fields = {**select_wait_result_fields(last), "arn": first.arn}
     fields["pick_up"] = f"hpctl cluster wait {first.cluster} --deleted"
-    return exit_with_outcome("delete", first.cluster, as_json, **fields)
+    return print_outcome_and_exit("delete", first.cluster, as_json, **fields)
 
 
-def describe_deletion_effects(first: ClusterProgress, here: ClusterContext) -> list[str]:
+def describe_cluster_deletion_effects(
+    first: ClusterProgress, here: ClusterCommandContext
+) -> list[str]:
     """Return what a deletion takes with it, and what it leaves."""
     lines = [f"Deleting cluster {first.cluster} ends {len(first.nodes)} instance(s):"]
     for g in first.groups:

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import click
 from msgspec import Struct
 
-from hpctl.clusters.commands.change_view import describe_failures
+from hpctl.clusters.commands.change_view import describe_failed_nodes_by_failure
 from hpctl.clusters.commands.context import (
     add_cluster_options,
     cluster_argument,
-    require_fleet,
+    read_existing_cluster_fleet,
     resolve_cluster_context,
 )
 from hpctl.clusters.failures import list_failed_nodes
 from hpctl.clusters.fleet import Fleet, NodeRow
 from hpctl.clusters.progress import NodeProgress
-from hpctl.engine.aws_account import open_aws
+from hpctl.engine.aws_account import make_aws_client_for_command
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import aws_options
 from hpctl.toolkit.declared_view import (
@@ -28,10 +28,10 @@ from hpctl.toolkit.declared_view import (
     BlankLine,
     Column,
     Columns,
-    FactRow,
-    FactTable,
-    ItemLines,
+    ItemTextLines,
     JsonOnly,
+    LabeledValueRow,
+    LabeledValueTable,
     Layout,
     RowTable,
     make_state_column,
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 
-class GroupView(Struct, frozen=True):
+class InstanceGroupView(Struct, frozen=True):
     """One instance group. `minimum` is null where it has none; `types` are in order of choice."""
 
     name: str
@@ -88,7 +88,7 @@ class GroupView(Struct, frozen=True):
         return self.training_plan.rpartition("/")[2] or self.capacity
 
 
-def format_failed_node(node: NodeProgress) -> str:
+def format_failed_node_line(node: NodeProgress) -> str:
     """Return a failed node in one line."""
     return f"{node.name}: {node.message or node.status}"
 
@@ -105,26 +105,26 @@ class ClusterDescribeView(Struct, frozen=True):
     node_recovery: str
     subnets: tuple[str, ...]
     security_groups: tuple[str, ...]
-    groups: tuple[GroupView, ...]
+    groups: tuple[InstanceGroupView, ...]
     problems: tuple[str, ...]
     failed_nodes: tuple[NodeProgress, ...] = ()
 
     layout: ClassVar[Layout] = (
-        FactTable(
+        LabeledValueTable(
             (
-                FactRow("cluster", "name"),
-                FactRow("arn", "arn"),
-                FactRow("status", "status", style=STYLES),
-                FactRow("age", AgeCell("created")),
-                FactRow("provisioning", "provisioning"),
-                FactRow("recovery", "node_recovery"),
-                FactRow("subnets", "subnets"),
-                FactRow("security", "security_groups"),
+                LabeledValueRow("cluster", "name"),
+                LabeledValueRow("arn", "arn"),
+                LabeledValueRow("status", "status", style=STYLES),
+                LabeledValueRow("age", AgeCell("created")),
+                LabeledValueRow("provisioning", "provisioning"),
+                LabeledValueRow("recovery", "node_recovery"),
+                LabeledValueRow("subnets", "subnets"),
+                LabeledValueRow("security", "security_groups"),
             )
         ),
         BlankLine(),
         RowTable("groups"),
-        ItemLines("problem_lines", title="Wrong", indent=2),
+        ItemTextLines("problem_lines", title="Wrong", indent=2),
     )
 
     @property
@@ -132,18 +132,20 @@ class ClusterDescribeView(Struct, frozen=True):
         """Return what is wrong; a failed node by all that is known of its failure."""
         if not self.problems:
             return []
-        described = {format_failed_node(node) for node in self.failed_nodes}
+        described = {format_failed_node_line(node) for node in self.failed_nodes}
         rest = [style_text(line, BAD) for line in self.problems if line not in described]
-        return [*rest, *describe_failures(self.failed_nodes)]
+        return [*rest, *describe_failed_nodes_by_failure(self.failed_nodes)]
 
 
-def make_describe_view(
+def make_cluster_describe_view(
     fleet: Fleet, failed: tuple[NodeProgress, ...], now: datetime
 ) -> ClusterDescribeView:
     """Return the screen as a value; `failed` are the fleet's failed nodes, understood."""
     answer = fleet.description
     vpc = answer.get("VpcConfig", {})
-    groups = tuple(_make_group_view(g, fleet.rows) for g in answer.get("InstanceGroups", ()))
+    groups = tuple(
+        _make_instance_group_view(g, fleet.rows) for g in answer.get("InstanceGroups", ())
+    )
     return ClusterDescribeView(
         as_of=now,
         name=str(answer.get("ClusterName", "")),
@@ -160,12 +162,14 @@ def make_describe_view(
     )
 
 
-def _make_group_view(answer: Mapping[str, Any], rows: tuple[NodeRow, ...]) -> GroupView:
+def _make_instance_group_view(
+    answer: Mapping[str, Any], rows: tuple[NodeRow, ...]
+) -> InstanceGroupView:
     name = str(answer.get("InstanceGroupName", ""))
     wanted = answer.get("InstanceRequirements", {}).get("DesiredInstanceTypes", ())
     plain = answer.get("InstanceType")
     slurm = answer.get("SlurmConfig", {})
-    return GroupView(
+    return InstanceGroupView(
         name=name,
         role=str(slurm.get("NodeType", "")).lower(),
         types=tuple(wanted) or ((str(plain),) if plain else ()),
@@ -184,7 +188,9 @@ def _make_group_view(answer: Mapping[str, Any], rows: tuple[NodeRow, ...]) -> Gr
 
 
 def _find_cluster_problems(
-    answer: Mapping[str, Any], groups: tuple[GroupView, ...], failed: tuple[NodeProgress, ...]
+    answer: Mapping[str, Any],
+    groups: tuple[InstanceGroupView, ...],
+    failed: tuple[NodeProgress, ...],
 ) -> list[str]:
     found = []
     if answer["ClusterStatus"] == "Failed" or answer.get("FailureMessage"):
@@ -195,7 +201,7 @@ def _find_cluster_problems(
             found.append(f"group {group.name} is {group.status}: {counts}")
         if group.software_update in ("Failed", "RollbackInProgress", "RollbackComplete"):
             found.append(f"group {group.name}: the software update is {group.software_update}")
-    return [*found, *map(format_failed_node, failed)]
+    return [*found, *map(format_failed_node_line, failed)]
 
 
 @click.command()
@@ -208,16 +214,16 @@ def describe(name: str | None, as_json: bool, cluster: str | None, **where: Any)
     Exit code: 0, or 1 where something is wrong.
     """
     here = resolve_cluster_context(name or cluster, **where)
-    fleet = require_fleet(here)
-    at = output.now()
-    view = make_describe_view(
+    fleet = read_existing_cluster_fleet(here)
+    at = output.get_current_utc_time()
+    view = make_cluster_describe_view(
         fleet, list_failed_nodes(here.aws, fleet.description, fleet.rows, at), at
     )
     output.show_view("cluster-describe", view, as_json)
     output.exit_with_code(ExitCode.PROBLEM if view.problems else ExitCode.FINE)
 
 
-class ClusterLine(Struct, frozen=True):
+class ClusterListRow(Struct, frozen=True):
     """One cluster, as ListClusters tells of it."""
 
     name: str
@@ -240,7 +246,7 @@ class ClusterListView(Struct, frozen=True):
 
     as_of: datetime
     region: str
-    clusters: tuple[ClusterLine, ...]
+    clusters: tuple[ClusterListRow, ...]
 
     layout: ClassVar[Layout] = (RowTable("clusters", otherwise="no HyperPod cluster in {region}"),)
 
@@ -253,12 +259,12 @@ def list_clusters(as_json: bool, **where: Any) -> None:
 
     Exit code: 0, or 1 where a cluster has failed.
     """
-    aws = open_aws(**where)
+    aws = make_aws_client_for_command(**where)
     found = aws.service("sagemaker").pages(
         "list_clusters", "ClusterSummaries", MaxResults=100, SortBy="NAME", SortOrder="Ascending"
     )
     lines = tuple(
-        ClusterLine(
+        ClusterListRow(
             name=str(c["ClusterName"]),
             status=str(c["ClusterStatus"]),
             created=c.get("CreationTime"),
@@ -267,7 +273,7 @@ def list_clusters(as_json: bool, **where: Any) -> None:
         )
         for c in found
     )
-    view = ClusterListView(output.now(), aws.region, lines)
+    view = ClusterListView(output.get_current_utc_time(), aws.region, lines)
     output.show_view("cluster-list", view, as_json)
     output.exit_with_code(
         ExitCode.PROBLEM if any(c.status == "Failed" for c in lines) else ExitCode.FINE

@@ -13,23 +13,23 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpctl.clusters.commands.context import (
-    ClusterContext,
+    ClusterCommandContext,
     add_cluster_options,
     cluster_argument,
     complete_group_name,
     complete_node_name,
-    require_fleet,
+    read_existing_cluster_fleet,
     resolve_cluster_context,
 )
 from hpctl.clusters.fleet import NodeLookupError, NodeRow
 from hpctl.clusters.fleet_reading import read_node_rows
-from hpctl.clusters.node_lookup import find_group, resolve_node
+from hpctl.clusters.node_lookup import find_instance_group, resolve_node_by_name
 from hpctl.clusters.watch import LEVELS, ClusterEvent
 from hpctl.clusters.watch import read_cluster_events as read
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import GROUP
 from hpctl.toolkit.declared_view import Column, Columns, JsonOnly, Layout, RowTable, TextLine
-from hpctl.toolkit.errors import Unavailable
+from hpctl.toolkit.errors import ServiceUnavailable
 from hpctl.toolkit.output import PastTimeType
 from hpctl.toolkit.tables import BAD, DIM, WARN, format_datetime
 
@@ -97,7 +97,7 @@ class ClusterEventsView(Struct, frozen=True):
         found = []
         last = ""
         for line in self.events:
-            at, level, where, what = format_event_cells(line)
+            at, level, where, what = format_cluster_event_cells(line)
             why = line.event.failure
             if why and why == last:
                 what[1] = "as above"
@@ -161,26 +161,26 @@ def events(
             "--json and --follow cannot be used together: --json prints one object and ends"
         )
     here = resolve_cluster_context(name or cluster, **where)
-    fleet = require_fleet(here)
+    fleet = read_existing_cluster_fleet(here)
     rows = fleet.rows
     if group:
-        find_group(fleet.description, group)
+        find_instance_group(fleet.description, group)
     levels = LEVELS[LEVELS.index(level) :]
     asked: dict[str, Any] = {
         "group": group,
-        "instance": _resolve_instance_id(rows, node),
+        "instance": _resolve_node_instance_id(rows, node),
         "levels": levels,
     }
     found = read(here.aws, here.cluster, after=since, **asked)
-    text = make_event_lines(found, rows)
+    text = make_cluster_event_lines(found, rows)
     shown = text if every else fold_repeated_events(text)
-    view = ClusterEventsView(output.now(), here.cluster, shown, len(text))
+    view = ClusterEventsView(output.get_current_utc_time(), here.cluster, shown, len(text))
     output.show_view("cluster-events", view, as_json)
     if follow:
-        _follow_events(here, found, since, asked)
+        _follow_new_cluster_events(here, found, since, asked)
 
 
-def make_event_lines(
+def make_cluster_event_lines(
     found: Iterable[ClusterEvent], rows: Iterable[NodeRow]
 ) -> tuple[ClusterEventLine, ...]:
     """Return the events with the names of the nodes that they are of."""
@@ -220,11 +220,11 @@ def _merge_repeated_events(same: list[ClusterEventLine]) -> ClusterEventLine:
     return replace(newest, count=len(same), first=same[0].event.at, instances=tuple(instances))
 
 
-def _resolve_instance_id(rows: tuple[NodeRow, ...], name: str) -> str:
+def _resolve_node_instance_id(rows: tuple[NodeRow, ...], name: str) -> str:
     if not name:
         return ""
     try:
-        return resolve_node(rows, name).instance_id
+        return resolve_node_by_name(rows, name).instance_id
     except NodeLookupError:
         # The events of an instance outlive it.
         if name.startswith("i-"):
@@ -232,43 +232,43 @@ def _resolve_instance_id(rows: tuple[NodeRow, ...], name: str) -> str:
         raise
 
 
-def _follow_events(
-    here: ClusterContext,
+def _follow_new_cluster_events(
+    here: ClusterCommandContext,
     found: tuple[ClusterEvent, ...],
     since: datetime | None,
     asked: dict[str, Any],
 ) -> None:
     """Print what is new, until Ctrl-C. A look that fails is tried again."""
 
-    text, after = {event.id for event in found}, since or output.now()
+    text, after = {event.id for event in found}, since or output.get_current_utc_time()
     try:
         while True:
             time.sleep(EVERY_S)
-            begun = output.now()
+            begun = output.get_current_utc_time()
             try:
                 new = read(here.aws, here.cluster, after=after - OVERLAP, **asked)
                 rows = read_node_rows(here.aws, here.cluster, details=False)
-            except Unavailable as error:
+            except ServiceUnavailable as error:
                 output.echo(f"hpctl: {error}; trying again", err=True)
                 continue
             fresh = [event for event in new if event.id not in text]
             text |= {event.id for event in fresh}
             after = max(after, begun)
-            for line in format_event_lines(make_event_lines(fresh, rows)):
+            for line in format_cluster_event_lines(make_cluster_event_lines(fresh, rows)):
                 output.echo(line)
     except KeyboardInterrupt:
         return
 
 
-def format_event_lines(draw: Iterable[ClusterEventLine]) -> list[str]:
+def format_cluster_event_lines(draw: Iterable[ClusterEventLine]) -> list[str]:
     """Events one below the other as they come, one line each."""
     return [
         f"{at}  {level:5}  {where}  {'; '.join(what)}"
-        for at, level, where, what in map(format_event_cells, draw)
+        for at, level, where, what in map(format_cluster_event_cells, draw)
     ]
 
 
-def format_event_cells(line: ClusterEventLine) -> tuple[str, str, str, list[str]]:
+def format_cluster_event_cells(line: ClusterEventLine) -> tuple[str, str, str, list[str]]:
     """When, how bad, of what, and what it was with why."""
     event = line.event
     alone = event.instance_id if len(line.instances) < 2 else ""

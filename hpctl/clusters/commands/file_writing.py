@@ -17,7 +17,7 @@ def require_overwrite_allowed(path: Path, force: bool) -> None:
         )
 
 
-def write_file(path: Path, text: str) -> None:
+def write_text_file_atomically(path: Path, text: str) -> None:
     """Put the text in place of what was there, by a rename. Raises HpctlError."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:

@@ -10,7 +10,7 @@ import click
 from msgspec import Struct
 
 from hpctl.clusters.commands.context import read_daemon_config
-from hpctl.engine.aws_account import open_aws
+from hpctl.engine.aws_account import make_aws_client_for_command
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import (
     BUCKET,
@@ -24,13 +24,13 @@ from hpctl.toolkit.errors import HpctlError, ResourceNotFound
 from hpctl.toolkit.output import ExitCode
 
 if TYPE_CHECKING:
-    from hpctl.clusters.iam_policies import PolicyScope
+    from hpctl.clusters.iam_policies import IamPolicyScope
 
 
 WHO = ("head-node", "execution-role", "operator")
 
 
-class IamView(Struct, frozen=True):
+class IamPolicyView(Struct, frozen=True):
     """What `hpctl cluster iam policy` shows."""
 
     who: str
@@ -38,7 +38,7 @@ class IamView(Struct, frozen=True):
     trust: dict[str, Any] | None
 
 
-class DeniedView(Struct, frozen=True):
+class DeniedIamActionView(Struct, frozen=True):
     """An action that a role does not allow."""
 
     action: str
@@ -47,7 +47,7 @@ class DeniedView(Struct, frozen=True):
     columns: ClassVar[Columns] = (Column("ACTION", "action"), Column("ON", "resource", fold=True))
 
 
-class UnsureView(Struct, frozen=True):
+class ConditionallyAllowedIamActionView(Struct, frozen=True):
     """An action that a role allows under conditions on what only a real request has."""
 
     action: str
@@ -64,8 +64,8 @@ class IamCheckView(Struct, frozen=True):
 
     who: str
     role: str
-    denied: tuple[DeniedView, ...]
-    unsure: tuple[UnsureView, ...]
+    denied: tuple[DeniedIamActionView, ...]
+    unsure: tuple[ConditionallyAllowedIamActionView, ...]
     error: str
 
     layout: ClassVar[Layout] = (
@@ -83,7 +83,7 @@ class IamCheckView(Struct, frozen=True):
         return not (self.error or self.denied or self.unsure)
 
 
-scope_options = output.combine_options(
+scope_options = output.combine_click_options(
     click.option(
         "--file",
         metavar="FILE",
@@ -133,17 +133,17 @@ def policy(
             "--trust cannot be used with the operator policy: an operator is a user, and only "
             "roles of instances have a trust policy"
         )
-    to = _read_policy_scope(file=file, config=config, **names)
-    view = IamView(
+    to = _read_iam_policy_scope(file=file, config=config, **names)
+    view = IamPolicyView(
         who,
-        iam_policies.make_policy(iam_policies.PERSONAS[who](to)),
-        iam_policies.make_trust_policy() if trusted else None,
+        iam_policies.make_iam_policy_document(iam_policies.PERSONAS[who](to)),
+        iam_policies.make_iam_trust_policy() if trusted else None,
     )
     if as_json:
-        output.echo(output.to_json("iam", view))
+        output.echo(output.format_view_json("iam", view))
     else:
         output.echo(json.dumps(view.trust if trust else view.policy, indent=2))
-    open_ = [] if trust else _list_narrowing_options(to, view.policy)
+    open_ = [] if trust else _list_policy_narrowing_options(to, view.policy)
     if open_:
         output.echo(f"hpctl: {', '.join(open_)} would narrow it", err=True)
 
@@ -170,13 +170,13 @@ def check(
     Exit code: 0 it does, 1 something is denied or there is no such role, 3 IAM cannot be asked or
     cannot tell.
     """
-    from hpctl.clusters.iam_policies import PERSONAS, make_policy
-    from hpctl.clusters.validate.role import RoleNotFound, simulate_policy
-    from hpctl.clusters.validate.wanted import FailedCall
+    from hpctl.clusters.iam_policies import PERSONAS, make_iam_policy_document
+    from hpctl.clusters.validate.role import IamRoleNotFound, simulate_iam_role_permissions
+    from hpctl.clusters.validate.wanted import FailedAwsCall
 
-    aws = open_aws(**account)
+    aws = make_aws_client_for_command(**account)
     number = principal.split(":")[4]
-    to = _read_policy_scope(
+    to = _read_iam_policy_scope(
         file=file,
         config=config,
         cluster=cluster,
@@ -186,17 +186,19 @@ def check(
         role=role,
     )
     statements = PERSONAS[who](to)
-    open_ = _list_narrowing_options(to, make_policy(statements))
+    open_ = _list_policy_narrowing_options(to, make_iam_policy_document(statements))
     if open_:
         output.echo(f"hpctl: asked with invented names for want of {', '.join(open_)}", err=True)
-    found = simulate_policy(aws.service("iam"), principal, statements)
-    if isinstance(found, RoleNotFound):
+    found = simulate_iam_role_permissions(aws.service("iam"), principal, statements)
+    if isinstance(found, IamRoleNotFound):
         raise ResourceNotFound(found.why, found.fix)
-    if isinstance(found, FailedCall):
+    if isinstance(found, FailedAwsCall):
         view = IamCheckView(who, principal, (), (), found.why)
     else:
-        denied = tuple(DeniedView(action, why) for action, why in found.denied.items())
-        unsure = tuple(UnsureView(action, keys) for action, keys in found.unsure.items())
+        denied = tuple(DeniedIamActionView(action, why) for action, why in found.denied.items())
+        unsure = tuple(
+            ConditionallyAllowedIamActionView(action, keys) for action, keys in found.unsure.items()
+        )
         view = IamCheckView(who, principal, denied, unsure, "")
     output.show_view("iam-check", view, as_json)
     if view.denied:
@@ -204,27 +206,29 @@ def check(
     output.exit_with_code(ExitCode.CANNOT_TELL if view.error or view.unsure else ExitCode.FINE)
 
 
-def _read_policy_scope(*, file: str | None, config: str, **names: str) -> PolicyScope:
+def _read_iam_policy_scope(*, file: str | None, config: str, **names: str) -> IamPolicyScope:
     """Read a scope from the files and options. What an option names outweighs a file."""
     from hpctl.clusters import iam_policies
 
-    settings = _read_spec_scope(file) if file else {}
+    settings = _read_iam_policy_scope_from_spec(file) if file else {}
     settings |= {key: value for key, value in names.items() if value}
     loaded = read_daemon_config(config)
     autoscale = loaded is not None and loaded.autoscale.enabled
     evidence = loaded.evidence.directory if loaded is not None else ""
     try:
-        return iam_policies.make_policy_scope(**settings, autoscale=autoscale, evidence=evidence)
+        return iam_policies.make_iam_policy_scope(
+            **settings, autoscale=autoscale, evidence=evidence
+        )
     except HpctlError as error:
         raise make_usage_error(error) from error
 
 
-def _read_spec_scope(file: str) -> dict[str, Any]:
+def _read_iam_policy_scope_from_spec(file: str) -> dict[str, Any]:
     """Read what a cluster's file names; several buckets or roles stay `*`."""
-    from hpctl.clusters.spec import read_spec
+    from hpctl.clusters.spec import read_cluster_spec
     from hpctl.clusters.validate.wanted import build_requested_cluster
 
-    wanted = build_requested_cluster(read_spec(file))
+    wanted = build_requested_cluster(read_cluster_spec(file))
     roles = {group.execution_role for group in wanted.groups if group.execution_role}
     uris = {group.lifecycle.get("SourceS3Uri", "") for group in wanted.groups}
     buckets = {uri.removeprefix("s3://").partition("/")[0] for uri in uris if uri}
@@ -238,7 +242,7 @@ def _read_spec_scope(file: str) -> dict[str, Any]:
     }
 
 
-def _list_narrowing_options(to: PolicyScope, policy: dict[str, Any]) -> list[str]:
+def _list_policy_narrowing_options(to: IamPolicyScope, policy: dict[str, Any]) -> list[str]:
     """Return the options that would narrow a policy."""
     text = json.dumps(policy)
     options = {"cluster_id": "--cluster ARN", "cluster": "--cluster NAME"}

@@ -13,15 +13,18 @@ from msgspec import Struct
 
 from hpctl.clusters.arguments import FsxLustreType, SpecFieldType
 from hpctl.clusters.commands.context import cluster_argument, make_missing_cluster_error
-from hpctl.clusters.commands.file_writing import require_overwrite_allowed, write_file
-from hpctl.engine.aws_account import open_aws
+from hpctl.clusters.commands.file_writing import (
+    require_overwrite_allowed,
+    write_text_file_atomically,
+)
+from hpctl.engine.aws_account import make_aws_client_for_command
 from hpctl.toolkit import output
-from hpctl.toolkit.arguments import ExistingPathType, aws_options, complete_file, spec_argument
+from hpctl.toolkit.arguments import ExistingPathType, aws_options, complete_file_path, spec_argument
 from hpctl.toolkit.errors import HpctlError, ResourceNotFound
 
 if TYPE_CHECKING:
     from hpctl.clusters.cluster_file import ClusterInitAnswers
-    from hpctl.vocabulary.ports import Aws
+    from hpctl.vocabulary.ports import AwsClientFactory
 
 
 NAME = SpecFieldType("ClusterName", "name")
@@ -54,7 +57,7 @@ class ClusterInitView(Struct, frozen=True):
     yaml: str
 
 
-class InitQuestion(Struct, frozen=True):
+class ClusterInitQuestion(Struct, frozen=True):
     """What is asked on a terminal for an option that was not given."""
 
     option: str
@@ -65,21 +68,25 @@ class InitQuestion(Struct, frozen=True):
 
 
 NEEDED = (
-    InitQuestion("name", "Name of the cluster", NAME),
-    InitQuestion("role", "Execution role of the instances (ARN)", ROLE),
-    InitQuestion(
+    ClusterInitQuestion("name", "Name of the cluster", NAME),
+    ClusterInitQuestion("role", "Execution role of the instances (ARN)", ROLE),
+    ClusterInitQuestion(
         "instance_types", "Instance type of the workers (several: in order)", TYPE, many=True
     ),
-    InitQuestion("count", "How many workers", COUNT),
+    ClusterInitQuestion("count", "How many workers", COUNT),
 )
 
 
 ASKED = (
     *NEEDED,
-    InitQuestion("subnets", "Subnets (none: the service's own VPC)", SUBNET, "", many=True),
-    InitQuestion("security_groups", "Security groups", SECURITY_GROUP, "", many=True),
-    InitQuestion("scripts", "S3 prefix of lifecycle scripts (none: the AMI alone)", S3_URI, ""),
-    InitQuestion("lustre", "FSx for Lustre, DNS-NAME/MOUNT-NAME (none)", FsxLustreType(), ""),
+    ClusterInitQuestion("subnets", "Subnets (none: the service's own VPC)", SUBNET, "", many=True),
+    ClusterInitQuestion("security_groups", "Security groups", SECURITY_GROUP, "", many=True),
+    ClusterInitQuestion(
+        "scripts", "S3 prefix of lifecycle scripts (none: the AMI alone)", S3_URI, ""
+    ),
+    ClusterInitQuestion(
+        "lustre", "FSx for Lustre, DNS-NAME/MOUNT-NAME (none)", FsxLustreType(), ""
+    ),
 )
 
 
@@ -135,18 +142,22 @@ def init(path: Path, force: bool, dry_run: bool, as_json: bool, **given: Any) ->
     On a terminal it asks for what no option says; elsewhere --name, --role, --instance-type and
     --count are needed.
     """
-    from hpctl.clusters.cluster_file import OFFERS, build_spec_from_answers, format_spec_yaml
+    from hpctl.clusters.cluster_file import (
+        OFFERS,
+        build_spec_from_answers,
+        format_commented_cluster_spec_yaml,
+    )
 
     if not dry_run:
         require_overwrite_allowed(path, force)
-    spec = build_spec_from_answers(_collect_answers(given))
-    text = format_spec_yaml(spec, [_format_file_header(path)], OFFERS)
+    spec = build_spec_from_answers(_collect_cluster_init_answers(given))
+    text = format_commented_cluster_spec_yaml(spec, [_format_spec_file_header(path)], OFFERS)
     if not dry_run:
-        write_file(path, text)
+        write_text_file_atomically(path, text)
     groups = tuple(group.name for group in spec.groups)
     view = ClusterInitView("" if dry_run else str(path), spec.name, groups, text)
     if as_json:
-        output.echo(output.to_json("cluster-init", view))
+        output.echo(output.format_view_json("cluster-init", view))
     elif dry_run:
         output.echo(text, nl=False)
         output.echo(output.DRY_RUN, err=True)
@@ -166,14 +177,14 @@ def init(path: Path, force: bool, dry_run: bool, as_json: bool, **given: Any) ->
         output.echo(f"Next: hpctl cluster validate {path}, then hpctl cluster create {path}.")
 
 
-def _format_file_header(path: Path) -> str:
+def _format_spec_file_header(path: Path) -> str:
     return (
         "A HyperPod cluster with Slurm. Every key: docs/cluster.md. Check it with "
         f"`hpctl cluster validate {path.name}`; `hpctl cluster create {path.name}` makes it."
     )
 
 
-def _collect_answers(given: dict[str, Any]) -> ClusterInitAnswers:
+def _collect_cluster_init_answers(given: dict[str, Any]) -> ClusterInitAnswers:
     """Return the options, and on a terminal what was asked beside them. Raises UsageError."""
     from hpctl.clusters.cluster_file import ClusterInitAnswers
 
@@ -188,16 +199,16 @@ def _collect_answers(given: dict[str, Any]) -> ClusterInitAnswers:
     if missing:
         for question in ASKED:
             if given[question.option] in (None, ()):
-                given[question.option] = _ask_question(question)
+                given[question.option] = _ask_cluster_init_question(question)
     return ClusterInitAnswers(
         **{key: value for key, value in given.items() if value not in (None, "")}
     )
 
 
-def _ask_question(question: InitQuestion) -> Any:
+def _ask_cluster_init_question(question: ClusterInitQuestion) -> Any:
     """Return the answer of a person, asked again until it is one."""
 
-    def parse_answer(text: str) -> Any:
+    def parse_init_answer(text: str) -> Any:
         if not text.strip() and question.default == "":
             return () if question.many else None
         convert: Callable[[str], Any] = lambda word: question.type.convert(word, None, None)  # noqa: E731
@@ -207,7 +218,7 @@ def _ask_question(question: InitQuestion) -> Any:
 
     shown = question.default is not None and question.default != ""
     return output.prompt(
-        question.text, default=question.default, show_default=shown, value_proc=parse_answer
+        question.text, default=question.default, show_default=shown, value_proc=parse_init_answer
     )
 
 
@@ -228,7 +239,7 @@ class ClusterImportView(Struct, frozen=True):
     "request",
     metavar="FILE",
     type=ExistingPathType(exists=True, dir_okay=False, allow_dash=True),
-    shell_complete=complete_file,
+    shell_complete=complete_file_path,
     help="A create-cluster request, as the AWS CLI's --cli-input-json takes it; - for stdin.",
 )
 @click.option(
@@ -258,13 +269,15 @@ def import_(
     if path:
         require_overwrite_allowed(path, force)
     if request:
-        view = _import_create_request(request, str(path or ""))
+        view = _import_spec_from_create_request(request, str(path or ""))
     else:
-        view = _import_cluster(open_aws(**where), str(name), str(path or ""))
+        view = _import_spec_from_existing_cluster(
+            make_aws_client_for_command(**where), str(name), str(path or "")
+        )
     if path:
-        write_file(path, view.yaml)
+        write_text_file_atomically(path, view.yaml)
     if as_json:
-        output.echo(output.to_json("cluster-import", view))
+        output.echo(output.format_view_json("cluster-import", view))
     elif path:
         output.echo(f"{path} says what {view.cluster} is: {', '.join(view.groups)}.")
         for one in view.unsaid:
@@ -273,13 +286,13 @@ def import_(
         output.echo(view.yaml, nl=False)
 
 
-def _import_create_request(file: str, path: str) -> ClusterImportView:
+def _import_spec_from_create_request(file: str, path: str) -> ClusterImportView:
     from hpctl.clusters.cluster_file import (
-        format_spec_yaml,
-        import_request_json,
-        list_unknown_settings,
+        format_commented_cluster_spec_yaml,
+        import_spec_from_request_json,
+        list_settings_missing_from_import,
     )
-    from hpctl.clusters.service_model import open_service_model
+    from hpctl.clusters.service_model import load_sagemaker_service_model
 
     try:
         with click.open_file(file, encoding="utf-8") as opened:
@@ -289,8 +302,8 @@ def _import_create_request(file: str, path: str) -> ClusterImportView:
             f"cannot read the CreateCluster request in {file}: {error}",
             "check that the file exists and is valid JSON",
         ) from error
-    spec = import_request_json(text, file, open_service_model())
-    silent = list_unknown_settings(spec, "write them in", images=False)
+    spec = import_spec_from_request_json(text, file, load_sagemaker_service_model())
+    silent = list_settings_missing_from_import(spec, "write them in", images=False)
     head = [
         f"HyperPod cluster {spec.name}, as a create-cluster request has it: `hpctl cluster create` "
         "with this file sends the same. Every key: docs/cluster.md.",
@@ -298,15 +311,19 @@ def _import_create_request(file: str, path: str) -> ClusterImportView:
         *(f"- {one}" for one in silent),
     ]
     groups = tuple(group.name for group in spec.groups)
-    return ClusterImportView(spec.name, path, groups, tuple(silent), format_spec_yaml(spec, head))
+    return ClusterImportView(
+        spec.name, path, groups, tuple(silent), format_commented_cluster_spec_yaml(spec, head)
+    )
 
 
-def _import_cluster(aws: Aws, name: str, path: str) -> ClusterImportView:
+def _import_spec_from_existing_cluster(
+    aws: AwsClientFactory, name: str, path: str
+) -> ClusterImportView:
     from hpctl.clusters.cluster_file import (
-        format_spec_yaml,
-        import_spec,
-        list_unknown_settings,
-        read_group_images,
+        format_commented_cluster_spec_yaml,
+        import_spec_from_cluster_description,
+        list_settings_missing_from_import,
+        read_group_image_settings,
     )
     from hpctl.clusters.request import read_provisioning_parameters
 
@@ -323,10 +340,10 @@ def _import_cluster(aws: Aws, name: str, path: str) -> ClusterImportView:
     except HpctlError as error:
         silent.append(f"the tags: {error}")
     parameters, why = read_provisioning_parameters(aws, describe)
-    spec = import_spec(describe, tags, parameters)
-    silent = [*list_unknown_settings(spec, why), *silent]
+    spec = import_spec_from_cluster_description(describe, tags, parameters)
+    silent = [*list_settings_missing_from_import(spec, why), *silent]
     remarks = {}
-    for group, images in read_group_images(describe).items():
+    for group, images in read_group_image_settings(describe).items():
         if images:
             pins = [f"{key}: {value}" for key, value in images.items()]
             remarks[group] = ("The AMI that it has. Without the #, the file pins it:", *pins)
@@ -336,7 +353,7 @@ def _import_cluster(aws: Aws, name: str, path: str) -> ClusterImportView:
         "What the service does not tell:",
         *(f"- {one}" for one in silent),
     ]
-    text = format_spec_yaml(spec, head, remarks=remarks)
+    text = format_commented_cluster_spec_yaml(spec, head, remarks=remarks)
     groups = tuple(group.name for group in spec.groups)
     return ClusterImportView(spec.name, path, groups, tuple(silent), text)
 
@@ -358,13 +375,13 @@ def provisioning_parameters(path: str, target: Path | None, force: bool, as_json
     takes the file along.
     """
     from hpctl.clusters.request import render_provisioning_parameters
-    from hpctl.clusters.spec import read_spec
+    from hpctl.clusters.spec import read_cluster_spec
 
     if target:
         require_overwrite_allowed(target, force)
-    text = json.dumps(render_provisioning_parameters(read_spec(path)), indent=2) + "\n"
+    text = json.dumps(render_provisioning_parameters(read_cluster_spec(path)), indent=2) + "\n"
     if target:
-        write_file(target, text)
+        write_text_file_atomically(target, text)
     if as_json or not target:
         output.echo(text, nl=False)
 
@@ -378,6 +395,6 @@ def schema(as_json: bool) -> None:  # noqa: ARG001 -- JSON either way
 
     # yaml-language-server: $schema=cluster.schema.json
     """
-    from hpctl.clusters.spec.schema import format_schema
+    from hpctl.clusters.spec.schema import format_cluster_spec_schema
 
-    output.echo(format_schema(), nl=False)
+    output.echo(format_cluster_spec_schema(), nl=False)

@@ -10,30 +10,30 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import click
 from msgspec import Struct
 
-from hpctl.clusters.commands.change_view import describe_failures
+from hpctl.clusters.commands.change_view import describe_failed_nodes_by_failure
 from hpctl.clusters.commands.context import (
     add_cluster_options,
     add_groups_option,
     nodes_argument,
+    read_existing_cluster_fleet,
     read_local_cluster_state,
-    require_fleet,
     resolve_cluster_context,
 )
 from hpctl.clusters.failures import list_failed_nodes
 from hpctl.clusters.fleet import NOT_FOUND, UNKNOWN, NodeRow
-from hpctl.clusters.node_lookup import find_group, resolve_nodes
+from hpctl.clusters.node_lookup import find_instance_group, resolve_nodes_by_names
 from hpctl.clusters.progress import FAILURE, NodeProgress
 from hpctl.toolkit import output
 from hpctl.toolkit.declared_view import (
     Column,
-    ItemLines,
+    ItemTextLines,
     Layout,
     RowTable,
     TextLine,
     make_state_column,
 )
 from hpctl.toolkit.output import ExitCode
-from hpctl.toolkit.tables import BAD, DIM, WARN, color_word, join_texts, style_text
+from hpctl.toolkit.tables import BAD, DIM, WARN, color_state_word, join_styled_texts, style_text
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -43,12 +43,12 @@ JOBS_SHOWN = 3
 
 
 def _render_slurm_state(row: NodeRow) -> Text:
-    state = color_word(row.slurm_state)
+    state = color_state_word(row.slurm_state)
     flags = [flag for flag in row.slurm_flags if flag != "CLOUD"]
-    return join_texts("+", [state, *(style_text(flag, WARN) for flag in flags)])
+    return join_styled_texts("+", [state, *(style_text(flag, WARN) for flag in flags)])
 
 
-def _format_jobs(row: NodeRow) -> str:
+def _format_running_job_ids(row: NodeRow) -> str:
     jobs = row.jobs
     more = f",+{len(jobs) - JOBS_SHOWN}" if len(jobs) > JOBS_SHOWN else ""
     return ",".join(map(str, jobs[:JOBS_SHOWN])) + more
@@ -66,7 +66,7 @@ NODE_COLUMNS = (
     make_state_column("STATUS", "status"),
     # The one column whose words run long: states are a base and any number of flags.
     Column("SLURM", _render_slurm_state, fold=True, when="has_slurm_states"),
-    make_state_column("JOBS", _format_jobs, when="has_slurm_states"),
+    make_state_column("JOBS", _format_running_job_ids, when="has_slurm_states"),
     make_state_column("HEALTH", "health", when="has_health"),
 )
 
@@ -90,9 +90,9 @@ class ClusterNodesView(Struct, frozen=True):
     layout: ClassVar[Layout] = (
         RowTable("nodes", NODE_COLUMNS),
         TextLine("{counts}", style=DIM),
-        ItemLines(lambda view: describe_failures(view.failed_nodes)),
-        ItemLines("remarks"),
-        ItemLines("errors", style=WARN),
+        ItemTextLines(lambda view: describe_failed_nodes_by_failure(view.failed_nodes)),
+        ItemTextLines("remarks"),
+        ItemTextLines("errors", style=WARN),
     )
 
     @property
@@ -124,7 +124,7 @@ class ClusterNodesView(Struct, frozen=True):
         """Return what the table has no room for, node by node."""
         remarks = []
         for row in self.nodes:
-            for text, style in _list_remarks(row):
+            for text, style in _list_node_remarks(row):
                 remarks.append(style_text(f"{row.display_name}: {text}", style))
         return remarks
 
@@ -134,7 +134,7 @@ class ClusterNodesView(Struct, frozen=True):
         return list(dict.fromkeys(filter(None, (self.slurm_error, self.health_error))))
 
 
-def matches_filters(row: NodeRow, groups: Sequence[str], states: Sequence[str]) -> bool:
+def matches_node_filters(row: NodeRow, groups: Sequence[str], states: Sequence[str]) -> bool:
     """Return whether a row is of one of these groups and in one of these states; none given is
     any."""
     args = {row.status, row.slurm_state, *row.slurm_flags, row.health}
@@ -176,16 +176,16 @@ def instances(
     Exit code: 0, or 3 where something that is at hand could not be read.
     """
     here = resolve_cluster_context(**where)
-    fleet = require_fleet(here, details=details)
+    fleet = read_existing_cluster_fleet(here, details=details)
     answer = read_local_cluster_state(here, live=False)
     rows = answer.join(fleet.rows, here)
     for group in groups:
-        find_group(fleet.description, group)
-    at = output.now()
+        find_instance_group(fleet.description, group)
+    at = output.get_current_utc_time()
     shown = [
         row
-        for row in (resolve_nodes(rows, names) if names else rows)
-        if matches_filters(row, groups, states)
+        for row in (resolve_nodes_by_names(rows, names) if names else rows)
+        if matches_node_filters(row, groups, states)
     ]
     view = ClusterNodesView(
         as_of=at,
@@ -204,7 +204,7 @@ def instances(
     output.exit_with_code(ExitCode.CANNOT_TELL if blind or unread else ExitCode.FINE)
 
 
-def _list_remarks(row: NodeRow) -> list[tuple[str, str]]:
+def _list_node_remarks(row: NodeRow) -> list[tuple[str, str]]:
     """List what a table has no room for. Failures are apart; Running needs no old message."""
     lines = []
     failed = row.status in FAILURE or (row.status == "Pending" and not row.instance_id)

@@ -14,31 +14,32 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from hpctl.clusters.arguments import S3PrefixType
-from hpctl.engine.aws_account import open_aws
+from hpctl.engine.aws_account import make_aws_client_for_command
 from hpctl.toolkit import output as toolkit_output
 from hpctl.toolkit.arguments import ExistingPathType, aws_options
 from hpctl.toolkit.declared_view import (
     BlankLine,
-    ItemLines,
+    ItemTextLines,
     JsonOnly,
     Layout,
-    RepeatedParts,
+    RepeatedLayoutParts,
     RowTable,
     TextLine,
 )
-from hpctl.toolkit.errors import HpctlError, Unavailable
-from hpctl.toolkit.lazy_commands import LazyGroup
+from hpctl.toolkit.errors import HpctlError, ServiceUnavailable
+from hpctl.toolkit.lazy_commands import LazyCommandGroup
 from hpctl.toolkit.output import DRY_RUN, ExitCode, exit_with_code, json_option
 from hpctl.toolkit.tables import BAD, GOOD
 
 if TYPE_CHECKING:
     from hpctl.clusters.bundle import LifecycleBundle, S3Prefix
-    from hpctl.clusters.bundle_checks import BundleProblem, StepState, Trial
-    from hpctl.clusters.bundle_wheels import WheelTarget
+    from hpctl.clusters.bundle_checks import BundleProblem, BundleTrialRun, LifecycleStepState
+    from hpctl.clusters.bundle_wheels import WheelTargetPlatform
 
 
 @click.group(
-    cls=LazyGroup, epilog="Exit codes: 0 fine, 1 problem found or refused, 2 usage, 3 cannot tell."
+    cls=LazyCommandGroup,
+    epilog="Exit codes: 0 fine, 1 problem found or refused, 2 usage, 3 cannot tell.",
 )
 def lifecycle() -> None:
     """Build, test and upload lifecycle scripts."""
@@ -60,11 +61,11 @@ PROBLEMS = (
         unbroken=True,
         when="problems",
     ),
-    ItemLines("problems", "  {path}: {what}", unbroken=True),
+    ItemTextLines("problems", "  {path}: {what}", unbroken=True),
 )
 
 
-class BundleView(Struct, frozen=True):
+class LifecycleBundleView(Struct, frozen=True):
     """What `hpctl cluster lifecycle bundle` shows."""
 
     directory: str
@@ -83,7 +84,7 @@ class BundleView(Struct, frozen=True):
             "holds   {files} files, {megabytes}, {wheel_count}", unbroken=True, when="is_made"
         ),
         TextLine("digest  {digest}", unbroken=True, when="is_made"),
-        ItemLines("notes", "note    {}", unbroken=True, when="is_made"),
+        ItemTextLines("notes", "note    {}", unbroken=True, when="is_made"),
     )
 
     @property
@@ -176,7 +177,7 @@ def bundle(
             "several sources of Python packages are given: use only one of --wheels, --installed "
             "and --wheelhouse"
         )
-    target = _parse_wheel_target(python_version, machine, python)
+    target = _parse_wheel_target_platform(python_version, machine, python)
     directory = directory.absolute()
     bundles.require_replaceable_bundle_directory(directory)
     with _open_bundle_build_directory(directory) as room:
@@ -186,35 +187,37 @@ def bundle(
         if wheels or installed:
             house = room / "wheels"
             if wheels:
-                bundle_wheels.download_wheels(house, target)
+                bundle_wheels.download_wheels_with_dependencies(house, target)
             else:
-                bundle_wheels.copy_installed_wheels(house, target.python)
+                bundle_wheels.copy_wheels_of_installed_packages(house, target.python)
         packed = bundle_wheels.list_wheels(house) if house else ()
-        parts = bundles.BundleParts(
+        parts = bundles.LifecycleBundleAdditions(
             config=settings, additions=add, wheels=packed, python=python, made_for=asdict(target)
         )
         bundles.write_bundle_files(made, parts)
-        note = _write_group_roles(made, spec_file)
+        note = _write_group_roles_into_bundle(made, spec_file)
         found = bundle_checks.find_bundle_problems(made)
-        signed = bundles.write_manifest(made)
+        signed = bundles.write_bundle_manifest(made)
         if not found:
             made.chmod(0o755)
-            bundles.replace_bundle(made, directory)
-    view = _make_bundle_view(directory, signed, found, target, note)
+            bundles.replace_bundle_directory(made, directory)
+    view = _make_lifecycle_bundle_view(directory, signed, found, target, note)
     toolkit_output.show_view("lifecycle-bundle", view, as_json)
     exit_with_code(ExitCode.PROBLEM if found else ExitCode.FINE)
 
 
-def _parse_wheel_target(version: str | None, machine: str, packed: Path | None) -> WheelTarget:
+def _parse_wheel_target_platform(
+    version: str | None, machine: str, packed: Path | None
+) -> WheelTargetPlatform:
     from hpctl.clusters import bundle_wheels
 
-    inside = bundle_wheels.find_packed_python_version(packed) if packed else ""
+    inside = bundle_wheels.find_python_version_in_archive(packed) if packed else ""
     wanted = version or inside or bundle_wheels.DEFAULT_PYTHON
     if not bundle_wheels.VERSION.fullmatch(wanted):
         raise click.UsageError(
             f"--python-version {wanted!r} is not a version of Python: write one such as 3.10"
         )
-    return bundle_wheels.WheelTarget(wanted, machine)
+    return bundle_wheels.WheelTargetPlatform(wanted, machine)
 
 
 @contextmanager
@@ -236,31 +239,31 @@ def _open_bundle_build_directory(target_file: Path) -> Iterator[Path]:
         ) from error
 
 
-def _write_group_roles(made: Path, spec_file: Path | None) -> str:
+def _write_group_roles_into_bundle(made: Path, spec_file: Path | None) -> str:
     """Give the bundle the roles of the groups; the note on it. Raises HpctlError."""
     from hpctl.clusters import spec
-    from hpctl.clusters.request import write_bundle_roles
+    from hpctl.clusters.request import write_group_roles_to_bundle
 
     path = spec_file or Path(DEFAULT_SPEC)
     if not path.is_file():
         return ""
-    where = write_bundle_roles(made, spec.read_spec(str(path)))
+    where = write_group_roles_to_bundle(made, spec.read_cluster_spec(str(path)))
     return f"{where} has the groups' roles, as {path} says them" if where else ""
 
 
-def _make_bundle_view(
+def _make_lifecycle_bundle_view(
     output: Path,
     signed: LifecycleBundle,
     found: tuple[BundleProblem, ...],
-    target: WheelTarget,
+    target: WheelTargetPlatform,
     note: str,
-) -> BundleView:
+) -> LifecycleBundleView:
     notes = [note] if note else []
     if not signed.wheels:
         notes.append("no wheels: nodes come up without hpctl (--wheels, --wheelhouse)")
     else:
         notes.append(f"hpctl will run with {target}: the nodes must have it, or --python bring it")
-    return BundleView(
+    return LifecycleBundleView(
         directory=str(output),
         digest=signed.digest,
         files=len(signed.files),
@@ -271,7 +274,7 @@ def _make_bundle_view(
     )
 
 
-class PushView(Struct, frozen=True):
+class BundleUploadView(Struct, frozen=True):
     """What `hpctl cluster lifecycle push` shows. `dry_run`: nothing was sent."""
 
     source_s3_uri: str
@@ -287,7 +290,7 @@ class PushView(Struct, frozen=True):
         TextLine("digest  {digest}", unbroken=True),
         TextLine("sent    {counts}", unbroken=True, when=lambda view: not view.dry_run),
         TextLine("would send {counts}", unbroken=True, when="dry_run"),
-        ItemLines("sent", "  {}", unbroken=True, when="dry_run"),
+        ItemTextLines("sent", "  {}", unbroken=True, when="dry_run"),
         TextLine("{left_over_text}", unbroken=True),
         TextLine(DRY_RUN, when="dry_run"),
     )
@@ -339,25 +342,25 @@ def push(
             f"--prune would delete all other objects in the bucket {target}: add a prefix, as in "
             "s3://BUCKET/PREFIX"
         )
-    read = bundles.read_bundle(directory)
+    read = bundles.read_lifecycle_bundle(directory)
     found = bundle_checks.find_bundle_problems(directory)
     if found:
         raise HpctlError(f"{found[0].path} {found[0].what}", "see: hpctl cluster lifecycle bundle")
-    aws = open_aws(**account)
-    plan = bundles.plan_bundle_push(aws, read, target)
+    aws = make_aws_client_for_command(**account)
+    plan = bundles.plan_bundle_upload(aws, read, target)
     deletes = prune and bool(plan.left_over)
     if deletes and not dry_run:
         confirm_or_exit(f"Delete {len(plan.left_over)} objects in {target}?", yes)
     if not dry_run:
 
-        def report(path: str) -> None:
+        def print_uploaded_file_path(path: str) -> None:
             if not as_json:
                 toolkit_output.echo(f"sending {path}", err=True)
 
-        bundles.push_bundle(aws, read, target, plan, report)
+        bundles.upload_bundle_to_s3(aws, read, target, plan, print_uploaded_file_path)
         if deletes:
-            bundles.delete_stale_objects(aws, target, plan)
-    view = PushView(
+            bundles.delete_stale_bundle_objects(aws, target, plan)
+    view = BundleUploadView(
         source_s3_uri=str(target),
         digest=read.digest,
         dry_run=dry_run,
@@ -370,38 +373,38 @@ def push(
     exit_with_code(ExitCode.FINE)
 
 
-def _list_executed_steps(trial: Trial) -> list[StepState]:
+def _list_executed_lifecycle_steps(trial: BundleTrialRun) -> list[LifecycleStepState]:
     steps = trial.run.steps if trial.run else ()
     return [step for step in steps if step.state not in ("not_applicable", "off")]
 
 
-def _describe_untried_steps(trial: Trial) -> str:
+def _describe_skipped_lifecycle_steps(trial: BundleTrialRun) -> str:
     """Return the steps that need what a directory lacks and a node has."""
     steps = trial.run.steps if trial.run else ()
     left = [step.step for step in steps if " below /" in step.why]
     return f"not tried below a directory: {', '.join(left)}" if left else ""
 
 
-class TestView(Struct, frozen=True):
+class BundleTestView(Struct, frozen=True):
     """What `hpctl cluster lifecycle test` shows. `slurm`: how an instance did, or why none did."""
 
     digest: str
     mode: str
     problems: tuple[BundleProblem, ...]
-    trials: tuple[Trial, ...]
+    trials: tuple[BundleTrialRun, ...]
     slurm: str
     passed: bool
 
     layout: ClassVar[Layout] = (
         *PROBLEMS,
-        RepeatedParts(
+        RepeatedLayoutParts(
             "trials",
             (
                 TextLine(
                     "{role}: {last}", style=lambda trial: BAD if trial.code else "", unbroken=True
                 ),
-                RowTable(_list_executed_steps),
-                TextLine(_describe_untried_steps),
+                RowTable(_list_executed_lifecycle_steps),
+                TextLine(_describe_skipped_lifecycle_steps),
                 BlankLine(),
             ),
         ),
@@ -437,20 +440,20 @@ def test(directory: Path, mode: str, no_slurm: bool, as_json: bool) -> None:
     from hpctl.clusters import bundle_checks as bundle_trial
 
     directory = directory.absolute()
-    read = bundles.read_bundle(directory)
+    read = bundles.read_lifecycle_bundle(directory)
     found = bundle_checks.find_bundle_problems(directory)
-    trials: tuple[Trial, ...] = ()
+    trials: tuple[BundleTrialRun, ...] = ()
     slurm = "not tried"
     if not found:
         with tempfile.TemporaryDirectory(prefix="hpctl-lifecycle-") as room:
             trials = tuple(
-                bundle_trial.run_bundle_as_role(directory, role, mode, Path(room) / role)
+                bundle_trial.run_bundle_as_node_role(directory, role, mode, Path(room) / role)
                 for role in bundle_trial.list_bundle_roles(directory)
             )
         if not no_slurm and all(trial.code == 0 for trial in trials):
             slurm = _test_bundle_in_sandbox(directory)
     passed = not found and all(trial.code == 0 for trial in trials) and "failed" not in slurm
-    view = TestView(read.digest, mode, found, trials, slurm, passed)
+    view = BundleTestView(read.digest, mode, found, trials, slurm, passed)
     toolkit_output.show_view("lifecycle-test", view, as_json)
     exit_with_code(ExitCode.FINE if passed else ExitCode.PROBLEM)
 
@@ -475,11 +478,11 @@ def _test_bundle_in_sandbox(directory: Path) -> str:
 @json_option
 def show(root: Path, as_json: bool) -> None:
     """Show the result of each step on this node."""
-    from hpctl.clusters.bundle_checks import read_run_state
+    from hpctl.clusters.bundle_checks import read_lifecycle_run_state
 
-    run = read_run_state(root)
+    run = read_lifecycle_run_state(root)
     if run is None:
-        raise Unavailable(
+        raise ServiceUnavailable(
             "cannot show the log: no lifecycle script of hpctl has run on this machine",
             "read HyperPod's log of lifecycle scripts: /var/log/provision/provisioning.log",
         )

@@ -15,33 +15,33 @@ from msgspec.structs import replace
 
 from hpctl.clusters import health_verdict, maintenance, maintenance_following, maintenance_orders
 from hpctl.clusters.commands.context import (
-    ClusterContext,
+    ClusterCommandContext,
     LocalClusterState,
     add_cluster_options,
     add_groups_option,
     cluster_argument,
     nodes_argument,
+    read_existing_cluster_fleet,
     read_local_cluster_state,
-    require_fleet,
     resolve_cluster_context,
 )
 from hpctl.clusters.commands.waiting import (
     FOLLOW,
     GIVE_UP,
-    add_duration_option,
-    add_wait_option,
-    combine_options,
+    combine_click_options,
     confirm_or_exit,
+    make_duration_option,
+    make_wait_option,
     yes_option,
 )
 from hpctl.clusters.fleet import Fleet, NodeRow
-from hpctl.clusters.maintenance import CHECKS, GroupWork, MaintenanceProgress
-from hpctl.clusters.node_lookup import find_group, resolve_nodes
+from hpctl.clusters.maintenance import CHECKS, ClusterMaintenanceProgress, GroupMaintenanceProgress
+from hpctl.clusters.node_lookup import find_instance_group, resolve_nodes_by_names
 from hpctl.toolkit import output
 from hpctl.toolkit.declared_view import (
     Column,
     Columns,
-    ItemLines,
+    ItemTextLines,
     JsonOnly,
     Layout,
     RowTable,
@@ -52,7 +52,7 @@ from hpctl.toolkit.errors import HpctlError
 from hpctl.toolkit.lazy_commands import INTERRUPTED
 from hpctl.toolkit.output import DRY_RUN, ExitCode
 from hpctl.toolkit.tables import BAD, DIM, GOOD, WARN
-from hpctl.vocabulary.ports import Aws
+from hpctl.vocabulary.ports import AwsClientFactory
 
 EVERY_S = maintenance.EVERY_S
 
@@ -67,13 +67,13 @@ OUTCOMES = {
 _RESULTS = {"passed": GOOD, "failed": BAD, "replaced": WARN, "rebooted": WARN, "gone": WARN}
 
 
-def _format_group_line(group: GroupWork) -> str:
+def _format_group_maintenance_line(group: GroupMaintenanceProgress) -> str:
     counts = ", ".join(f"{count} {status}" for status, count in sorted(group.nodes.items()))
     new = f"; {group.updated} of {group.total} have {group.desired}" if group.desired else ""
     return f"{group.name}: {group.status}: {counts or 'no node'}{new}"
 
 
-class CheckedNode(Struct, frozen=True):
+class HealthCheckedNode(Struct, frozen=True):
     """A node after its deep health checks: passed, rebooted, replaced, failed or gone."""
 
     node: str
@@ -91,7 +91,7 @@ class CheckedNode(Struct, frozen=True):
     )
 
 
-class MaintenanceView(Struct, frozen=True):
+class ClusterMaintenanceView(Struct, frozen=True):
     """What was ordered for groups, and its progress. `outcome`: dry_run, ordered, done, failed,
     interrupted; `jobs` run on the groups' nodes, null where Slurm is not at hand.
     """
@@ -103,15 +103,15 @@ class MaintenanceView(Struct, frozen=True):
     jobs: tuple[int, ...] | None
     outcome: str
     failed: str
-    groups: tuple[GroupWork, ...]
-    nodes: tuple[CheckedNode, ...]
+    groups: tuple[GroupMaintenanceProgress, ...]
+    nodes: tuple[HealthCheckedNode, ...]
 
     layout: ClassVar[Layout] = (
         TextLine(
             lambda view: f"{view.operation} {json.dumps(view.request, indent=2)}",
             when=lambda view: view.outcome == "dry_run",
         ),
-        ItemLines("groups", _format_group_line),
+        ItemTextLines("groups", _format_group_maintenance_line),
         RowTable("nodes"),
         TextLine("{end}", style=lambda view: OUTCOMES[view.outcome][1]),
     )
@@ -124,12 +124,12 @@ class MaintenanceView(Struct, frozen=True):
         return f"{text}: {self.failed}" if self.failed else text
 
 
-_common = combine_options(
+_common = combine_click_options(
     click.option("--dry-run", is_flag=True, help="Print what would be ordered; order nothing."),
     yes_option,
-    add_wait_option(FOLLOW),
-    add_duration_option("timeout", "6h", GIVE_UP),
-    add_duration_option("every", f"{EVERY_S:g}s", "How often to look."),
+    make_wait_option(FOLLOW),
+    make_duration_option("timeout", "6h", GIVE_UP),
+    make_duration_option("every", f"{EVERY_S:g}s", "How often to look."),
     output.json_option,
     add_cluster_options,
 )
@@ -142,7 +142,7 @@ _common = combine_options(
 @click.option("--image-id", "image", default="", help="A custom AMI, or `default`.")
 @click.option("--batch", default="", metavar="N|P%", help="How many nodes of a group at once.")
 @click.option("--rollback-batch", default="", metavar="N|P%", help="The same for a rollback.")
-@add_duration_option("interval", None, "How long a batch must be fine before the next.", most="1h")
+@make_duration_option("interval", None, "How long a batch must be fine before the next.", most="1h")
 @click.option(
     "--alarm", "alarms", multiple=True, help="A CloudWatch alarm that rolls back; repeatable."
 )
@@ -159,13 +159,13 @@ def software_update(
     Exit code: 0 done, 1 failed or rolled back, 3 not done in time, 130 interrupted.
     """
     here, fleet = _read_in_service_fleet(name or cluster, where)
-    every = _select_groups(fleet, groups)
+    every = _select_instance_group_names(fleet, groups)
     if release and not groups:
         raise click.UsageError(
             "--release works only with --group: name the instance groups to update"
         )
     try:
-        update = maintenance_orders.SoftwareUpdate(
+        update = maintenance_orders.SoftwareUpdateOptions(
             groups=groups,
             release=release,
             image=image,
@@ -181,13 +181,13 @@ def software_update(
         ) from error
     rows = tuple(row for row in fleet.rows if row.group in every)
     view = _make_maintenance_view(here, "UpdateClusterSoftware", request, rows)
-    _warn_of_running_jobs(
+    _print_jobs_affected_by_maintenance(
         view, rows, f"update the software of {len(rows)} node(s) of {', '.join(every)}"
     )
     if batch:
-        output.echo(output.wrap_text(f"hpctl: {maintenance_orders.NO_BATCHES}"), err=True)
+        output.echo(output.wrap_text_to_screen(f"hpctl: {maintenance_orders.NO_BATCHES}"), err=True)
     if dry_run:
-        return _show_view(view, as_json)
+        return _show_maintenance_view_and_exit(view, as_json)
     confirm_or_exit("update the software?", yes)
     aws, cluster_name = here.aws, here.cluster
     maintenance_orders.send_maintenance_order(
@@ -199,11 +199,11 @@ def software_update(
         before=fleet.description,
     )  # fmt: skip
     view = (
-        _follow_maintenance(view, following.software())
+        _print_maintenance_progress_until_done(view, following.software())
         if wait
         else _update_maintenance_view(view, outcome="ordered")
     )
-    return _show_view(view, as_json)
+    return _show_maintenance_view_and_exit(view, as_json)
 
 
 @click.command("health-check")
@@ -232,8 +232,8 @@ def health_check(
             "the command names no nodes: write NODES, or their groups with --group"
         )
     here, fleet = _read_in_service_fleet(where.pop("cluster"), where)
-    _select_groups(fleet, groups)
-    named = resolve_nodes(fleet.rows, names)
+    _select_instance_group_names(fleet, groups)
+    named = resolve_nodes_by_names(fleet.rows, names)
     # A node that is named beside its group is one node.
     rows = tuple(dict.fromkeys((*(r for r in fleet.rows if r.group in groups), *named)))
     heads = [row.display_name for row in rows if row.role in ("controller", "login")]
@@ -245,11 +245,13 @@ def health_check(
     chosen = checks or CHECKS[:2]
     request = maintenance_orders.make_health_check_request(here.cluster, named, groups, chosen)
     view = _make_maintenance_view(here, "StartClusterHealthCheck", request, rows)
-    _warn_of_running_jobs(view, rows, f"check {len(rows)} node(s): {', '.join(chosen)}")
+    _print_jobs_affected_by_maintenance(
+        view, rows, f"check {len(rows)} node(s): {', '.join(chosen)}"
+    )
     if dry_run:
-        return _show_view(view, as_json)
+        return _show_maintenance_view_and_exit(view, as_json)
     confirm_or_exit("start the checks?", yes)
-    aws, cluster_name, ordered = here.aws, here.cluster, output.now()
+    aws, cluster_name, ordered = here.aws, here.cluster, output.get_current_utc_time()
     maintenance_orders.send_maintenance_order(
         aws, "start_cluster_health_check", request,
         lambda: maintenance_orders.is_health_check_running(aws, cluster_name), time.sleep,
@@ -259,21 +261,23 @@ def health_check(
         aws, cluster_name, every, time.monotonic, time.sleep, every_s, timeout_s
     )
     if not wait:
-        return _show_view(_update_maintenance_view(view, outcome="ordered"), as_json)
-    view = _follow_maintenance(view, following.health())
+        return _show_maintenance_view_and_exit(
+            _update_maintenance_view(view, outcome="ordered"), as_json
+        )
+    view = _print_maintenance_progress_until_done(view, following.health())
     if view.outcome != "interrupted":
-        after = require_fleet(here)
-        became = compare_nodes_after_check(rows, after.rows)
+        after = read_existing_cluster_fleet(here)
+        became = compare_nodes_after_health_check(rows, after.rows)
         view = _update_maintenance_view(
             view,
             nodes=tuple(_read_health_check_result(aws, after, node, ordered) for node in became),
         )
-    return _show_view(view, as_json)
+    return _show_maintenance_view_and_exit(view, as_json)
 
 
-def compare_nodes_after_check(
+def compare_nodes_after_health_check(
     before: Sequence[NodeRow], after: Sequence[NodeRow]
-) -> tuple[CheckedNode, ...]:
+) -> tuple[HealthCheckedNode, ...]:
     """Return what became of each node, by comparison: no call of the API tells a result."""
     results = []
     for old in before:
@@ -293,26 +297,28 @@ def compare_nodes_after_check(
         elif now is not None:
             same = now.instance_id == old.instance_id
             result, new = ("passed", "") if same else ("replaced", now.instance_id)
-        results.append(CheckedNode(old.display_name, old.instance_id, new, result, why))
+        results.append(HealthCheckedNode(old.display_name, old.instance_id, new, result, why))
     return tuple(results)
 
 
 def _read_health_check_result(
-    aws: Aws, fleet: Fleet, node: CheckedNode, since: datetime
-) -> CheckedNode:
+    aws: AwsClientFactory, fleet: Fleet, node: HealthCheckedNode, since: datetime
+) -> HealthCheckedNode:
     """Return the node with what its own log says."""
     answer = fleet.description
     arn, name = str(answer["ClusterArn"]), str(answer.get("ClusterName", ""))
-    needs, line = health_verdict.read_health_verdict(aws, arn, name, node.instance_id, since)
+    needs, line = health_verdict.read_health_check_recommendation(
+        aws, arn, name, node.instance_id, since
+    )
     result = "rebooted" if needs == "reboot" and node.result == "passed" else node.result
     return replace(node, result=result, message=node.message or line)
 
 
 def _read_in_service_fleet(
     cluster: str | None, where: Mapping[str, Any]
-) -> tuple[ClusterContext, Fleet]:
+) -> tuple[ClusterCommandContext, Fleet]:
     here = resolve_cluster_context(cluster, **where)
-    fleet = require_fleet(here)
+    fleet = read_existing_cluster_fleet(here)
     status = str(fleet.description["ClusterStatus"])
     if status != "InService":
         raise HpctlError(
@@ -324,32 +330,36 @@ def _read_in_service_fleet(
     return here, fleet
 
 
-def _select_groups(fleet: Fleet, named: Sequence[str]) -> tuple[str, ...]:
+def _select_instance_group_names(fleet: Fleet, named: Sequence[str]) -> tuple[str, ...]:
     """Return the groups named, or all. Raises ResourceNotFound for one that is not there."""
     every = [str(g["InstanceGroupName"]) for g in fleet.description.get("InstanceGroups", ())]
     for group in named:
-        find_group(fleet.description, group)
+        find_instance_group(fleet.description, group)
     return tuple(named or every)
 
 
 def _make_maintenance_view(
-    here: ClusterContext, operation: str, request: Mapping[str, Any], rows: Sequence[NodeRow]
-) -> MaintenanceView:
+    here: ClusterCommandContext, operation: str, request: Mapping[str, Any], rows: Sequence[NodeRow]
+) -> ClusterMaintenanceView:
     answer = read_local_cluster_state(here) if here.slurm else LocalClusterState()
     jobs: tuple[int, ...] | None = None
     if answer.slurm is not None:
         joined = answer.join(tuple(rows), here)
         jobs = tuple(sorted(set(chain.from_iterable(row.jobs for row in joined))))
-    return MaintenanceView(
-        output.now(), here.cluster, operation, request, jobs, "dry_run", "", (), ()
+    return ClusterMaintenanceView(
+        output.get_current_utc_time(), here.cluster, operation, request, jobs, "dry_run", "", (), ()
     )
 
 
-def _update_maintenance_view(view: MaintenanceView, **changed: Any) -> MaintenanceView:
-    return replace(view, as_of=output.now(), **changed)
+def _update_maintenance_view(
+    view: ClusterMaintenanceView, **changed: Any
+) -> ClusterMaintenanceView:
+    return replace(view, as_of=output.get_current_utc_time(), **changed)
 
 
-def _warn_of_running_jobs(view: MaintenanceView, rows: Sequence[NodeRow], what: str) -> None:
+def _print_jobs_affected_by_maintenance(
+    view: ClusterMaintenanceView, rows: Sequence[NodeRow], what: str
+) -> None:
     output.echo(f"{view.operation} on {view.cluster}: {what}", err=True)
     output.echo(
         f"  {', '.join(row.display_name for row in rows[:8])}{' ...' * (len(rows) > 8)}", err=True
@@ -363,17 +373,17 @@ def _warn_of_running_jobs(view: MaintenanceView, rows: Sequence[NodeRow], what: 
         output.echo(f"  jobs there: {running}", err=True)
 
 
-def _follow_maintenance(
-    view: MaintenanceView, looks: Iterator[MaintenanceProgress]
-) -> MaintenanceView:
+def _print_maintenance_progress_until_done(
+    view: ClusterMaintenanceView, looks: Iterator[ClusterMaintenanceProgress]
+) -> ClusterMaintenanceView:
     """Tell of each change on standard error; the view at the end."""
     before: list[str] = []
-    last = MaintenanceProgress("", ())
+    last = ClusterMaintenanceProgress("", ())
     try:
         for last in looks:
-            lines = format_progress_lines(last)
+            lines = format_maintenance_progress_lines(last)
             for line in lines if lines != before else ():
-                output.echo(f"{output.now():%Y-%m-%dT%H:%M:%SZ} {line}", err=True)
+                output.echo(f"{output.get_current_utc_time():%Y-%m-%dT%H:%M:%SZ} {line}", err=True)
             before = lines
     except KeyboardInterrupt:
         return _update_maintenance_view(view, outcome="interrupted", groups=last.groups)
@@ -381,7 +391,7 @@ def _follow_maintenance(
     return _update_maintenance_view(view, outcome=outcome, failed=last.failed, groups=last.groups)
 
 
-def _show_view(view: MaintenanceView, as_json: bool) -> None:
+def _show_maintenance_view_and_exit(view: ClusterMaintenanceView, as_json: bool) -> None:
     output.show_view("cluster-maintenance", view, as_json)
     if view.outcome == "interrupted":
         raise click.exceptions.Exit(INTERRUPTED)
@@ -389,8 +399,8 @@ def _show_view(view: MaintenanceView, as_json: bool) -> None:
     output.exit_with_code(ExitCode.PROBLEM if bad else ExitCode.FINE)
 
 
-def format_progress_lines(work: MaintenanceProgress) -> list[str]:
+def format_maintenance_progress_lines(work: ClusterMaintenanceProgress) -> list[str]:
     """Return one line a group, of one look."""
     lines = [f"the cluster is {work.status}"] if work.status != "InService" else []
-    lines += [_format_group_line(group) for group in work.groups]
+    lines += [_format_group_maintenance_line(group) for group in work.groups]
     return [*lines, f"cannot look: {work.unread}"] if work.unread else lines

@@ -16,33 +16,33 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 import click
 from msgspec import Struct
 
-from hpctl.clusters.commands.change_view import PHASES, RemovalView
+from hpctl.clusters.commands.change_view import PHASES, NodeRemovalView
 from hpctl.clusters.commands.context import (
-    ClusterContext,
+    ClusterCommandContext,
     LocalClusterState,
     add_cluster_options,
     complete_node_name,
+    read_existing_cluster_fleet,
     read_local_cluster_state,
-    require_fleet,
     resolve_cluster_context,
 )
 from hpctl.clusters.commands.waiting import (
-    add_duration_option,
-    add_wait_option,
-    combine_options,
+    combine_click_options,
     confirm_or_exit,
+    make_duration_option,
+    make_wait_option,
     yes_option,
 )
-from hpctl.clusters.node_lookup import resolve_nodes
-from hpctl.clusters.node_order_plan import NodeOrderPlan, OrderTarget, build_node_order_plan
-from hpctl.clusters.order_terms import NodeAction, OrderOptions
+from hpctl.clusters.node_lookup import resolve_nodes_by_names
+from hpctl.clusters.node_order_plan import NodeOrderPlan, NodeOrderTarget, build_node_order_plan
+from hpctl.clusters.order_terms import NodeAction, NodeOrderOptions
 from hpctl.engine.request_client import (
     ANSWER_S,
     JobOnNode,
-    ask_daemon,
-    describe_job_fate,
+    describe_job_outcome_on_node_removal,
     find_invoking_user,
-    print_answers_and_exit,
+    print_request_answers_and_exit,
+    send_operator_requests,
 )
 from hpctl.engine.requests import NOW
 from hpctl.toolkit import output
@@ -50,14 +50,14 @@ from hpctl.toolkit.arguments import NODES, now_option
 from hpctl.toolkit.declared_view import (
     Column,
     Columns,
-    ItemLines,
+    ItemTextLines,
     JsonOnly,
     Layout,
-    RepeatedParts,
+    RepeatedLayoutParts,
     RowTable,
     TextLine,
 )
-from hpctl.toolkit.errors import HpctlError, Unavailable
+from hpctl.toolkit.errors import HpctlError, ServiceUnavailable
 from hpctl.toolkit.lazy_commands import INTERRUPTED
 from hpctl.toolkit.output import DRY_RUN, ExitCode
 from hpctl.toolkit.tables import BAD, DIM, GOOD, WARN, style_text
@@ -71,9 +71,9 @@ if TYPE_CHECKING:
     from hpctl.clusters.commands.waiting import WaitOptions
     from hpctl.clusters.fleet import Fleet
     from hpctl.clusters.node_order_plan import NodeOrderPlan, RemovalCandidate
-    from hpctl.clusters.order_follow import DaemonOrderFollower
-    from hpctl.clusters.order_loop import OrderExecution
-    from hpctl.clusters.order_progress import OrderNodeProgress
+    from hpctl.clusters.order_follow import DaemonNodeOrderFollower
+    from hpctl.clusters.order_loop import NodeOrderExecution
+    from hpctl.clusters.order_progress import NodeOrderProgress
 
 
 HEARTBEAT_S = 60.0
@@ -107,12 +107,14 @@ def plan_node_removal(
     return order
 
 
-def require_slurm_view(here: ClusterContext, answer: LocalClusterState, now: bool) -> None:
+def require_slurm_for_node_removal(
+    here: ClusterCommandContext, answer: LocalClusterState, now: bool
+) -> None:
     """Require Slurm's view, so that no node is removed blindly. Raises Unavailable, HpctlError."""
     if answer.slurm is not None:
         return
     if here.slurm:
-        raise Unavailable(
+        raise ServiceUnavailable(
             "cannot see which jobs run on the nodes, so no node was removed: Slurm does not "
             f"answer: {answer.slurm_error}",
             "check `scontrol ping`, and run the command again",
@@ -124,36 +126,38 @@ def require_slurm_view(here: ClusterContext, answer: LocalClusterState, now: boo
         )
 
 
-def delete_drained_nodes(
-    here: ClusterContext,
+def drain_and_delete_nodes(
+    here: ClusterCommandContext,
     order: NodeOrderPlan,
     waiting: WaitOptions,
     now: bool,
     floor: Mapping[str, int],
-) -> tuple[dict[str, OrderNodeProgress], bool]:
+) -> tuple[dict[str, NodeOrderProgress], bool]:
     """Delete each node once its jobs have ended; return each outcome, and whether Ctrl-C came.
 
     `floor`: the groups that keep so many instances, even if others remove some meanwhile.
     """
-    options = OrderOptions(now, waiting.wait, min(5.0, waiting.every_s), waiting.timeout_s, floor)
-    return execute_order(_make_order_execution(here, order, options))
+    options = NodeOrderOptions(
+        now, waiting.wait, min(5.0, waiting.every_s), waiting.timeout_s, floor
+    )
+    return execute_node_order(_make_node_order_execution(here, order, options))
 
 
-class OrderFollower(Protocol):
+class NodeOrderFollower(Protocol):
     """An order on its way, carried out here or by the daemon."""
 
-    progress: dict[str, OrderNodeProgress]
+    progress: dict[str, NodeOrderProgress]
     on_interrupt: str
     """What becomes of the order on a Ctrl-C."""
 
-    def iter_progress(self) -> Iterator[tuple[OrderNodeProgress, ...]]:
+    def iter_progress(self) -> Iterator[tuple[NodeOrderProgress, ...]]:
         """Yield the nodes after every look, until each has ended."""
 
-    def let_go(self) -> tuple[OrderNodeProgress, ...]:
+    def let_go(self) -> tuple[NodeOrderProgress, ...]:
         """Stop waiting."""
 
 
-def execute_order(run: OrderFollower) -> tuple[dict[str, OrderNodeProgress], bool]:
+def execute_node_order(run: NodeOrderFollower) -> tuple[dict[str, NodeOrderProgress], bool]:
     """Return the outcome for each node of an order, and whether a user pressed Ctrl-C.
 
     Reported on stderr: a line for each thing that changes, and one a minute while nothing does.
@@ -161,7 +165,7 @@ def execute_order(run: OrderFollower) -> tuple[dict[str, OrderNodeProgress], boo
     """
     try:
         with _treat_signals_as_interrupt(signal.SIGTERM, signal.SIGHUP):
-            _print_progress(run.iter_progress())
+            _print_node_order_progress(run.iter_progress())
     except KeyboardInterrupt:
         with contextlib.suppress(OSError):  # the terminal may be what has gone
             output.echo(f"hpctl: interrupted; {run.on_interrupt} ...", err=True)
@@ -188,30 +192,30 @@ def _treat_signals_as_interrupt(*numbers: signal.Signals) -> Iterator[None]:
             signal.signal(number, old)
 
 
-def _print_progress(looks: Iterator[tuple[OrderNodeProgress, ...]]) -> None:
-    answer: dict[str, OrderNodeProgress] = {}
+def _print_node_order_progress(looks: Iterator[tuple[NodeOrderProgress, ...]]) -> None:
+    answer: dict[str, NodeOrderProgress] = {}
     spoke = time.monotonic()
     for look in looks:
         fresh = [one for one in look if answer.get(one.instance_id) != one]
         answer |= {one.instance_id: one for one in fresh}
-        lines = [_format_node_progress(one) for one in fresh]
+        lines = [_format_node_order_progress(one) for one in fresh]
         if not lines and time.monotonic() - spoke > HEARTBEAT_S:
             lines = [f"still waiting for {sum(not one.has_ended for one in look)} node(s)"]
         for text in lines:
-            output.echo(f"{output.now():%Y-%m-%dT%H:%M:%SZ} {text}", err=True)
+            output.echo(f"{output.get_current_utc_time():%Y-%m-%dT%H:%M:%SZ} {text}", err=True)
             spoke = time.monotonic()
 
 
-def make_removal_views(
-    picks: Sequence[RemovalCandidate], done: dict[str, OrderNodeProgress] | None = None
-) -> tuple[RemovalView, ...]:
+def make_node_removal_views(
+    picks: Sequence[RemovalCandidate], done: dict[str, NodeOrderProgress] | None = None
+) -> tuple[NodeRemovalView, ...]:
     """Return nodes picked, with what became of them where they were ordered away."""
     return tuple(
         build_view_from_source(
-            RemovalView,
+            NodeRemovalView,
             pick.row,
             why=pick.why,
-            **_select_progress_fields(
+            **_select_node_progress_fields(
                 (done or {}).get(pick.row.instance_id or pick.row.logical_id)
             ),
         )
@@ -219,7 +223,9 @@ def make_removal_views(
     )
 
 
-def summarize_removals(done: dict[str, OrderNodeProgress], interrupted: bool) -> tuple[str, str]:
+def summarize_node_removals(
+    done: dict[str, NodeOrderProgress], interrupted: bool
+) -> tuple[str, str]:
     """Return the outcome of removals and why; ("", "") where every node is gone or going."""
     phases = [one.phase.value for one in done.values()]
     if interrupted:
@@ -238,7 +244,7 @@ def summarize_removals(done: dict[str, OrderNodeProgress], interrupted: bool) ->
     return "", ""
 
 
-def _format_node_progress(one: OrderNodeProgress) -> str:
+def _format_node_order_progress(one: NodeOrderProgress) -> str:
     """Return one node on its way, in one line."""
     text = f"{one.node}: {PHASES[one.phase]}"
     if one.jobs:
@@ -258,7 +264,7 @@ _STYLES = {
 }
 
 
-def _render_node_result(node: OrderedNode) -> Text:
+def _render_node_order_result(node: NodeOrderEntry) -> Text:
     text = style_text(PHASES[node.phase], _STYLES.get(node.phase, ""))
     why = node.text or node.code
     if why:
@@ -266,7 +272,7 @@ def _render_node_result(node: OrderedNode) -> Text:
     return text
 
 
-class OrderedNode(Struct, frozen=True):
+class NodeOrderEntry(Struct, frozen=True):
     """One node of an order. `phase` is empty in a dry run, and where anything was refused."""
 
     node: str
@@ -294,7 +300,7 @@ class OrderedNode(Struct, frozen=True):
             empty="-",
             when=lambda view: any(node.new_instance_id for node in view.nodes),
         ),
-        Column("RESULT", _render_node_result, fold=True),
+        Column("RESULT", _render_node_order_result, fold=True),
     )
     json_only: ClassVar[JsonOnly] = (
         "group",
@@ -321,14 +327,14 @@ class NodeOrderView(Struct, frozen=True):
     refusal: str
     by_daemon: bool
     why_not_daemon: str
-    nodes: tuple[OrderedNode, ...]
+    nodes: tuple[NodeOrderEntry, ...]
     now: bool = False
 
 
-class PlannedNode(Struct, frozen=True):
+class NodeOrderPlanRow(Struct, frozen=True):
     """A node of an order, with what its text takes from the order."""
 
-    node: OrderedNode
+    node: NodeOrderEntry
     verb: str
     now: bool
 
@@ -350,14 +356,14 @@ class PlannedNode(Struct, frozen=True):
     @property
     def job_fates(self) -> list[str]:
         """Return what becomes of each job on it."""
-        return [describe_job_fate(job, now=self.now) for job in self.node.jobs]
+        return [describe_job_outcome_on_node_removal(job, now=self.now) for job in self.node.jobs]
 
 
-class OrderPlanView(NodeOrderView, frozen=True):
+class NodeOrderPlanView(NodeOrderView, frozen=True):
     """An order that is not carried out yet: each node, what runs there, what is against it."""
 
     layout: ClassVar[Layout] = (
-        RepeatedParts(
+        RepeatedLayoutParts(
             "planned_nodes",
             (
                 TextLine(
@@ -365,7 +371,7 @@ class OrderPlanView(NodeOrderView, frozen=True):
                     " ({node.group}, {node.status}, Slurm: {slurm_state})",
                     style="bold",
                 ),
-                ItemLines("job_fates", style=WARN, indent=2),
+                ItemTextLines("job_fates", style=WARN, indent=2),
                 TextLine(
                     "what runs there is unknown, and would be lost",
                     style=WARN,
@@ -399,9 +405,9 @@ class OrderPlanView(NodeOrderView, frozen=True):
     json_only: ClassVar[JsonOnly] = ("cluster",)
 
     @property
-    def planned_nodes(self) -> list[PlannedNode]:
+    def planned_nodes(self) -> list[NodeOrderPlanRow]:
         """Return the nodes, each with what its text takes from the order."""
-        return [PlannedNode(node, self.verb, self.now) for node in self.nodes]
+        return [NodeOrderPlanRow(node, self.verb, self.now) for node in self.nodes]
 
     @property
     def is_refused(self) -> bool:
@@ -409,12 +415,12 @@ class OrderPlanView(NodeOrderView, frozen=True):
         return bool(self.refusal) or any(node.refusal for node in self.nodes)
 
 
-class OrderResultView(NodeOrderView, frozen=True):
+class NodeOrderResultView(NodeOrderView, frozen=True):
     """An order that was carried out: what became of each node, and what is left to do."""
 
     layout: ClassVar[Layout] = (
         RowTable("nodes"),
-        RepeatedParts(
+        RepeatedLayoutParts(
             "nodes",
             (
                 TextLine(
@@ -488,7 +494,7 @@ class OrderResultView(NodeOrderView, frozen=True):
 V = TypeVar("V", bound=NodeOrderView)
 
 
-def make_order_view(
+def make_node_order_view(
     kind: type[V],
     order: NodeOrderPlan,
     at: datetime,
@@ -497,7 +503,7 @@ def make_order_view(
     dry_run: bool = False,
     by_daemon: bool = False,
     why_not: str = "",
-    done: dict[str, OrderNodeProgress] | None = None,
+    done: dict[str, NodeOrderProgress] | None = None,
 ) -> V:
     """Return the plan, and what became of it, as a value."""
     return kind(
@@ -508,15 +514,17 @@ def make_order_view(
         refusal=order.refusal,
         by_daemon=by_daemon,
         why_not_daemon=why_not,
-        nodes=tuple(_make_ordered_node(t, (done or {}).get(t.instance)) for t in order.targets),
+        nodes=tuple(_make_node_order_entry(t, (done or {}).get(t.instance)) for t in order.targets),
         now=now,
     )
 
 
-def _make_ordered_node(target: OrderTarget, one: OrderNodeProgress | None) -> OrderedNode:
+def _make_node_order_entry(
+    target: NodeOrderTarget, one: NodeOrderProgress | None
+) -> NodeOrderEntry:
     jobs = sorted(target.jobs, key=lambda job: job.id)
     return build_view_from_source(
-        OrderedNode,
+        NodeOrderEntry,
         target.row,
         node=target.row.display_name,
         instance_id=target.instance,
@@ -525,18 +533,18 @@ def _make_ordered_node(target: OrderTarget, one: OrderNodeProgress | None) -> Or
         warning=target.warning,
         under_way=target.under_way,
         new_instance_id=one.new_instance_id if one else "",
-        **_select_progress_fields(one),
+        **_select_node_progress_fields(one),
     )
 
 
-def _select_progress_fields(one: OrderNodeProgress | None) -> dict[str, str]:
+def _select_node_progress_fields(one: NodeOrderProgress | None) -> dict[str, str]:
     """Return what became of a node, in the words of both views; nothing where it was not
     ordered."""
     args = ("phase", "text", "code", "fix", "left_drained")
     return {word: str(getattr(one, word, "")) for word in args}
 
 
-order_options = combine_options(
+order_options = combine_click_options(
     click.argument(
         "names",
         metavar="NODE...",
@@ -546,17 +554,17 @@ order_options = combine_options(
         shell_complete=complete_node_name,
     ),
     now_option,
-    add_wait_option(
+    make_wait_option(
         "Wait until the node is back and give it to Slurm again. [default: wait]", show=False
     ),
     yes_option,
     click.option("--dry-run", is_flag=True, help="Print what would happen; order nothing."),
-    add_duration_option(
+    make_duration_option(
         "timeout",
         None,
         "When to give up waiting, from the order on. [default: replace 90min, others 30min]",
     ),
-    add_duration_option("every", "5s", "How often to look."),
+    make_duration_option("every", "5s", "How often to look."),
     output.json_option,
     add_cluster_options,
 )
@@ -611,12 +619,12 @@ def _run_node_order_command(
 ) -> None:  # fmt: skip
 
     here = resolve_cluster_context(**where)
-    text, order = _plan_order(here, verb, names, now=now)
-    by_daemon, why_not = (False, "") if direct else _decide_daemon_execution(text, order)
-    planned = make_order_view(
-        OrderPlanView,
+    text, order = _plan_node_order(here, verb, names, now=now)
+    by_daemon, why_not = (False, "") if direct else _decide_if_daemon_executes_order(text, order)
+    planned = make_node_order_view(
+        NodeOrderPlanView,
         order,
-        output.now(),
+        output.get_current_utc_time(),
         now=now,
         dry_run=dry_run,
         by_daemon=by_daemon,
@@ -626,21 +634,21 @@ def _run_node_order_command(
         output.show_view("cluster-order", planned, as_json)
         output.exit_with_code(ExitCode.PROBLEM if order.is_refused else ExitCode.FINE)
         return
-    output.draw_on_stderr(output.draw_declared_view, planned)
+    output.draw_value_on_stderr(output.draw_declared_view, planned)
     confirm_or_exit(f"{verb} {len(order.targets)} node(s)?", yes)
-    options = OrderOptions(now, wait, every_s, timeout_s or 0.0)
-    run: OrderFollower | None = None
+    options = NodeOrderOptions(now, wait, every_s, timeout_s or 0.0)
+    run: NodeOrderFollower | None = None
     if not by_daemon:
-        run = _make_order_execution(here, order, options)
+        run = _make_node_order_execution(here, order, options)
     else:
-        run = _submit_to_daemon(here, order, options, as_json=as_json)
+        run = _submit_node_order_to_daemon(here, order, options, as_json=as_json)
     if run is None:
         return
-    done, interrupted = execute_order(run)
-    view = make_order_view(
-        OrderResultView,
+    done, interrupted = execute_node_order(run)
+    view = make_node_order_view(
+        NodeOrderResultView,
         order,
-        output.now(),
+        output.get_current_utc_time(),
         now=now,
         by_daemon=by_daemon,
         why_not=why_not,
@@ -649,17 +657,17 @@ def _run_node_order_command(
     output.show_view("cluster-order", view, as_json)
     if interrupted:
         raise click.exceptions.Exit(INTERRUPTED)
-    output.exit_with_code(_choose_exit_code(view, wait=wait))
+    output.exit_with_code(_choose_node_order_exit_code(view, wait=wait))
 
 
-def _plan_order(
-    here: ClusterContext, verb: NodeAction, names: tuple[str, ...], *, now: bool
+def _plan_node_order(
+    here: ClusterCommandContext, verb: NodeAction, names: tuple[str, ...], *, now: bool
 ) -> tuple[LocalClusterState, NodeOrderPlan]:
     """Look at everything once. Raises where what runs there cannot be known."""
-    fleet = require_fleet(here)
+    fleet = read_existing_cluster_fleet(here)
     answer = read_local_cluster_state(here)
     if answer.slurm is None and here.slurm:
-        raise Unavailable(
+        raise ServiceUnavailable(
             "cannot see which jobs run on the nodes, so nothing was changed: Slurm does not "
             f"answer: {answer.slurm_error}",
             "check `scontrol ping`; to ignore running jobs, use --now --cluster NAME from a "
@@ -670,7 +678,7 @@ def _plan_order(
             "cannot see jobs or drain the nodes: Slurm is not available on this host",
             "run this on the cluster's head node; --now changes the nodes even if jobs run on them",
         )
-    rows = resolve_nodes(answer.join(fleet.rows, here), names)
+    rows = resolve_nodes_by_names(answer.join(fleet.rows, here), names)
     alive = answer.world is not None and answer.world.is_daemon_alive
     by = find_invoking_user()
     return answer, build_node_order_plan(
@@ -678,7 +686,9 @@ def _plan_order(
     )
 
 
-def _decide_daemon_execution(answer: LocalClusterState, order: NodeOrderPlan) -> tuple[bool, str]:
+def _decide_if_daemon_executes_order(
+    answer: LocalClusterState, order: NodeOrderPlan
+) -> tuple[bool, str]:
     """Return whether hpctl's daemon is to do it, and if not, why; no reason where there is none."""
     world = answer.world
     if world is None or world.daemon is None or not world.is_daemon_alive:
@@ -690,49 +700,51 @@ def _decide_daemon_execution(answer: LocalClusterState, order: NodeOrderPlan) ->
     return True, ""
 
 
-def _submit_to_daemon(
-    here: ClusterContext, order: NodeOrderPlan, options: OrderOptions, *, as_json: bool
-) -> DaemonOrderFollower | None:
+def _submit_node_order_to_daemon(
+    here: ClusterCommandContext, order: NodeOrderPlan, options: NodeOrderOptions, *, as_json: bool
+) -> DaemonNodeOrderFollower | None:
     """Ask the daemon for each node, as `hpctl replace` does; return what follows its recoveries.
 
     Return None where it is not waited for, or does not answer: its answers end the command.
     """
-    from hpctl.clusters.order_follow import DaemonOrderFollower
-    from hpctl.clusters.order_ports import OrderPorts
+    from hpctl.clusters.order_follow import DaemonNodeOrderFollower
+    from hpctl.clusters.order_ports import NodeOrderPorts
     from hpctl.engine.clock import SystemClock
     from hpctl.engine.world_reader import WorldReader
 
     settings = here.settings()
     targets = [str(NodeName(target.row.node)) for target in order.targets]
     verb = order.verb + NOW if options.now else order.verb
-    view = ask_daemon(settings, verb, targets, wait_s=ANSWER_S if options.wait else 0.0)
+    view = send_operator_requests(settings, verb, targets, wait_s=ANSWER_S if options.wait else 0.0)
     if not options.wait or not all(request.answered for request in view.requests):
-        print_answers_and_exit(view, as_json, waited=options.wait)
+        print_request_answers_and_exit(view, as_json, waited=options.wait)
         return None
     refusals = {NodeName(r.target): r.answer or "refused" for r in view.requests if not r.ok}
     reader = WorldReader(settings, recent=True)
-    return DaemonOrderFollower(
+    return DaemonNodeOrderFollower(
         order,
         refusals,
-        lambda: reader.read(output.now(), slurm=True),
-        OrderPorts(here.aws, None, SystemClock(), time.sleep),
+        lambda: reader.read(output.get_current_utc_time(), slurm=True),
+        NodeOrderPorts(here.aws, None, SystemClock(), time.sleep),
         options,
     )
 
 
-def _make_order_execution(
-    here: ClusterContext, order: NodeOrderPlan, options: OrderOptions
-) -> OrderExecution:
-    from hpctl.clusters.order_loop import OrderExecution
-    from hpctl.clusters.order_ports import OrderPorts
+def _make_node_order_execution(
+    here: ClusterCommandContext, order: NodeOrderPlan, options: NodeOrderOptions
+) -> NodeOrderExecution:
+    from hpctl.clusters.order_loop import NodeOrderExecution
+    from hpctl.clusters.order_ports import NodeOrderPorts
     from hpctl.engine import adapters
     from hpctl.engine.clock import SystemClock
 
-    slurm = adapters.make_scheduler(here.settings()) if here.slurm else None
-    return OrderExecution(order, OrderPorts(here.aws, slurm, SystemClock(), time.sleep), options)
+    slurm = adapters.make_slurm_command_client(here.settings()) if here.slurm else None
+    return NodeOrderExecution(
+        order, NodeOrderPorts(here.aws, slurm, SystemClock(), time.sleep), options
+    )
 
 
-def _choose_exit_code(view: NodeOrderView, *, wait: bool) -> ExitCode:
+def _choose_node_order_exit_code(view: NodeOrderView, *, wait: bool) -> ExitCode:
     phases = {node.phase for node in view.nodes}
     if phases & {"refused", "failed"}:
         return ExitCode.PROBLEM

@@ -10,39 +10,39 @@ import click
 from msgspec import Struct
 
 from hpctl.clusters.commands.change_view import (
-    CallView,
-    RemovalsPrompt,
-    RemovalView,
-    exit_with_outcome,
-    select_progress_fields,
+    ApiCallView,
+    NodeRemovalsPrompt,
+    NodeRemovalView,
+    print_outcome_and_exit,
+    select_wait_result_fields,
 )
 from hpctl.clusters.commands.context import (
-    ClusterContext,
+    ClusterCommandContext,
     add_cluster_options,
     complete_group_name,
+    read_existing_cluster_fleet,
     read_local_cluster_state,
-    require_fleet,
     resolve_cluster_context,
 )
 from hpctl.clusters.commands.node_orders import (
-    delete_drained_nodes,
-    make_removal_views,
+    drain_and_delete_nodes,
+    make_node_removal_views,
     plan_node_removal,
     removal_now_option,
-    require_slurm_view,
-    summarize_removals,
+    require_slurm_for_node_removal,
+    summarize_node_removals,
 )
 from hpctl.clusters.commands.waiting import (
     WaitOptions,
-    add_all_wait_options,
+    add_wait_and_timing_options,
     confirm_or_exit,
     dry_run_option,
-    follow_cluster,
+    follow_cluster_progress,
     yes_option,
 )
-from hpctl.clusters.node_lookup import find_group, resolve_nodes
+from hpctl.clusters.node_lookup import find_instance_group, resolve_nodes_by_names
 from hpctl.clusters.node_order_plan import make_named_removal_candidates, pick_nodes_to_remove
-from hpctl.clusters.progress import build_service_wait_condition
+from hpctl.clusters.progress import build_in_service_wait_condition
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import GROUP, NODES
 
@@ -51,10 +51,10 @@ if TYPE_CHECKING:
     from hpctl.clusters.node_order_plan import RemovalCandidate
 
 
-class _GroupScaling(Struct):
+class _InstanceGroupScaling(Struct):
     """One group's change under way, and how its end is reported."""
 
-    here: ClusterContext
+    here: ClusterCommandContext
     fleet: Fleet
     group: str
     target: int
@@ -75,13 +75,13 @@ class _GroupScaling(Struct):
 
         more = count - self.target
         if self.dry_run:
-            orders = apply.plan_growth_calls(self.fleet.description, self.group, count)
-            views = tuple(CallView(op, {"ClusterName": self.name, **of}) for op, of in orders)
+            orders = apply.plan_group_growth_api_calls(self.fleet.description, self.group, count)
+            views = tuple(ApiCallView(op, {"ClusterName": self.name, **of}) for op, of in orders)
             return self.tell("dry_run" if views else "unchanged", orders=views)
         if more:
             where = f"{self.group} of {self.name}"
             confirm_or_exit(f"Add {more} instance(s) to {where}, paid for from now on?", self.yes)
-            apply.grow_group(
+            apply.grow_instance_group(
                 self.here.aws, self.here.cluster, self.group, count, self.waiting.patience
             )
         return self.end(count, changed=bool(more))
@@ -90,16 +90,16 @@ class _GroupScaling(Struct):
         """Fewer, by name."""
         answer = read_local_cluster_state(self.here)
         picks = self.picks(answer.join(self.fleet.rows, self.here), count, names)
-        going = make_removal_views(picks)
+        going = make_node_removal_views(picks)
         order = plan_node_removal(self.fleet, picks, answer)
         if self.dry_run:
             return self.tell("dry_run", removals=going)
-        require_slurm_view(self.here, answer, self.now)
+        require_slurm_for_node_removal(self.here, answer, self.now)
         self.ask(going)
         floor = {} if count is None else {self.group: count}
-        done, interrupted = delete_drained_nodes(self.here, order, self.waiting, self.now, floor)
-        outcome, why = summarize_removals(done, interrupted)
-        going = make_removal_views(picks, done)
+        done, interrupted = drain_and_delete_nodes(self.here, order, self.waiting, self.now, floor)
+        outcome, why = summarize_node_removals(done, interrupted)
+        going = make_node_removal_views(picks, done)
         if outcome:
             pick_up = f"hpctl cluster wait {self.name}"
             return self.tell(outcome, why=why, removals=going, pick_up=pick_up)
@@ -114,7 +114,7 @@ class _GroupScaling(Struct):
         if names is None:
             assert count is not None
             return pick_nodes_to_remove(rows, self.group, self.target, count)
-        chosen = make_named_removal_candidates(resolve_nodes(rows, [names]), self.group)
+        chosen = make_named_removal_candidates(resolve_nodes_by_names(rows, [names]), self.group)
         left = self.target - len(chosen)
         if count not in (None, left):
             raise click.UsageError(
@@ -123,25 +123,27 @@ class _GroupScaling(Struct):
             )
         return chosen
 
-    def ask(self, going: tuple[RemovalView, ...]) -> None:
+    def ask(self, going: tuple[NodeRemovalView, ...]) -> None:
         """Show on standard error what goes and what runs there, and ask."""
         if self.yes or not going:
             return
-        output.draw_on_stderr(output.draw_declared_view, RemovalsPrompt(going))
+        output.draw_value_on_stderr(output.draw_declared_view, NodeRemovalsPrompt(going))
         jobs = set(chain.from_iterable(one.jobs for one in going))
         about = f"; {len(jobs)} job(s) {'END' if self.now else 'are waited for'}" if jobs else ""
         confirm_or_exit(f"Remove these {len(going)} node(s), with their volumes{about}?", self.yes)
 
-    def end(self, count: int, *, changed: bool = True, going: tuple[RemovalView, ...] = ()) -> None:
+    def end(
+        self, count: int, *, changed: bool = True, going: tuple[NodeRemovalView, ...] = ()
+    ) -> None:
         """Follow the group to its count, and tell."""
 
         last = None
         if self.waiting.wait:
             # Of this group alone: others may be scaled by others meanwhile.
-            judge = build_service_wait_condition({self.group: count}, self.waiting.patience_s)
-            last = follow_cluster(self.here.aws, self.here.cluster, judge, self.waiting)
+            judge = build_in_service_wait_condition({self.group: count}, self.waiting.patience_s)
+            last = follow_cluster_progress(self.here.aws, self.here.cluster, judge, self.waiting)
         fields = {
-            **select_progress_fields(last),
+            **select_wait_result_fields(last),
             "removals": going,
             "pick_up": f"hpctl cluster wait {self.name}",
         }
@@ -151,7 +153,7 @@ class _GroupScaling(Struct):
 
     def tell(self, outcome: str, **fields: Any) -> None:
         """Print the end, and leave with its exit code."""
-        exit_with_outcome("scale", self.name, self.as_json, outcome=outcome, **fields)
+        print_outcome_and_exit("scale", self.name, self.as_json, outcome=outcome, **fields)
 
 
 @click.command()
@@ -167,7 +169,7 @@ class _GroupScaling(Struct):
 @removal_now_option
 @dry_run_option
 @yes_option
-@add_all_wait_options
+@add_wait_and_timing_options
 @output.json_option
 @add_cluster_options
 def scale(
@@ -189,14 +191,14 @@ def scale(
     """
 
     here = resolve_cluster_context(**where)
-    fleet = require_fleet(here)
-    target = int(find_group(fleet.description, group).get("TargetCount", 0))
+    fleet = read_existing_cluster_fleet(here)
+    target = int(find_instance_group(fleet.description, group).get("TargetCount", 0))
     if names is None and count is None:
         raise click.UsageError(
             "the command gives no size: write the number of instances that the group should have, "
             "or --nodes"
         )
-    scaling = _GroupScaling(here, fleet, group, target, now, dry_run, yes, waiting, as_json)
+    scaling = _InstanceGroupScaling(here, fleet, group, target, now, dry_run, yes, waiting, as_json)
     if names is not None or count is None or count < target:
         return scaling.down(count, names)
     return scaling.up(count)

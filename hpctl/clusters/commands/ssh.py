@@ -10,14 +10,14 @@ from typing import Any
 import click
 
 from hpctl.clusters.commands.context import (
-    ClusterContext,
+    ClusterCommandContext,
     add_cluster_options,
     complete_node_name,
-    require_fleet,
+    read_existing_cluster_fleet,
     resolve_cluster_context,
 )
 from hpctl.clusters.fleet import NodeRow
-from hpctl.clusters.node_lookup import resolve_node
+from hpctl.clusters.node_lookup import resolve_node_by_name
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import NODES
 from hpctl.toolkit.errors import HpctlError
@@ -40,10 +40,10 @@ def ssh(node: str, command: tuple[str, ...], show: bool, **where: Any) -> None:
     """
     options = {key: where[key] for key in ("profile", "region", "endpoint_url")}
     here = resolve_cluster_context(**where)
-    fleet = require_fleet(here)
-    row = resolve_node(_add_instance_names(fleet.rows, here), node)
+    fleet = read_existing_cluster_fleet(here)
+    row = resolve_node_by_name(_add_instance_names(fleet.rows, here), node)
     args = build_ssm_session_command(
-        make_ssm_target(str(fleet.description["ClusterArn"]), row),
+        make_ssm_target_id(str(fleet.description["ClusterArn"]), row),
         region=here.aws.region,
         profile=options["profile"] or (here.config.cluster.profile if here.config else None),
         command=command,
@@ -51,12 +51,12 @@ def ssh(node: str, command: tuple[str, ...], show: bool, **where: Any) -> None:
     if show:
         output.echo(shlex.join(args))
         return
-    _require_session_programs()
+    _require_ssm_session_programs()
     # The session owns the terminal from here on: its signals, its exit code.
     os.execvp(args[0], args)  # noqa: S606 -- a list of words, and no shell
 
 
-def make_ssm_target(arn: str, row: NodeRow) -> str:
+def make_ssm_target_id(arn: str, row: NodeRow) -> str:
     """Return what Systems Manager calls a HyperPod node: by the cluster's id, not by its name."""
     if not row.instance_id:
         raise HpctlError(
@@ -79,13 +79,19 @@ def build_ssm_session_command(
     return args
 
 
-def _add_instance_names(rows: tuple[NodeRow, ...], here: ClusterContext) -> tuple[NodeRow, ...]:
-    from hpctl.clusters.fleet_joining import join_instance_names
+def _add_instance_names(
+    rows: tuple[NodeRow, ...], here: ClusterCommandContext
+) -> tuple[NodeRow, ...]:
+    from hpctl.clusters.fleet_joining import add_instance_names_to_rows
 
-    return rows if here.resource_config is None else join_instance_names(rows, here.resource_config)
+    return (
+        rows
+        if here.resource_config is None
+        else add_instance_names_to_rows(rows, here.resource_config)
+    )
 
 
-def _require_session_programs() -> None:
+def _require_ssm_session_programs() -> None:
     """Raise with what to install where something is missing."""
     missing = [name for name in ("aws", PLUGIN) if shutil.which(name) is None]
     if missing:

@@ -21,14 +21,14 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from hpctl.clusters.storage import (
-    Link,
-    WantedLink,
-    find_existing_link,
+    DataRepositoryLink,
+    RequestedDataRepositoryLink,
+    find_existing_data_repository_link,
     list_data_repository_links,
     watch_data_repository_link,
 )
 from hpctl.clusters.storage import create_data_repository_link as make
-from hpctl.engine.aws_account import open_aws
+from hpctl.engine.aws_account import make_aws_client_for_command
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import (
     FILE_SYSTEM,
@@ -37,27 +37,27 @@ from hpctl.toolkit.arguments import (
     aws_options,
     make_usage_error,
 )
-from hpctl.toolkit.declared_view import Column, ItemLines, JsonOnly, Layout, RowTable, TextLine
+from hpctl.toolkit.declared_view import Column, ItemTextLines, JsonOnly, Layout, RowTable, TextLine
 from hpctl.toolkit.errors import HpctlError
-from hpctl.toolkit.lazy_commands import LazyGroup
+from hpctl.toolkit.lazy_commands import LazyCommandGroup
 from hpctl.toolkit.output import DRY_RUN, make_console
 
 
 @click.group(
-    cls=LazyGroup,
+    cls=LazyCommandGroup,
     epilog="Exit codes: 0 done or fine, 1 problem found or refused, 2 usage, 3 cannot tell.",
 )
 def storage() -> None:
     """Link file systems to S3, and load files ahead of use."""
 
 
-class LinkView(Struct, frozen=True):
+class DataRepositoryLinkView(Struct, frozen=True):
     """What `hpctl cluster storage link` shows. `made`: by this call; false where it was there.
 
     `dry_run`: nothing was asked for; a `link` without an id is what would be.
     """
 
-    link: Link
+    link: DataRepositoryLink
     made: bool
     dry_run: bool = False
 
@@ -144,31 +144,33 @@ def link(
     loads them ahead.
     """
     try:
-        wanted = WantedLink.of(
+        wanted = RequestedDataRepositoryLink.of(
             file_system, s3, path, auto_import=auto_import, auto_export=auto_export
         )
     except HpctlError as error:
         raise make_usage_error(error) from error
-    aws = open_aws(**account)
+    aws = make_aws_client_for_command(**account)
     if dry_run:
-        there = find_existing_link(aws, wanted)
-        planned = there or Link("", wanted.file_system, wanted.path, wanted.s3, "")
-        view = LinkView(planned, False, True)
+        there = find_existing_data_repository_link(aws, wanted)
+        planned = there or DataRepositoryLink("", wanted.file_system, wanted.path, wanted.s3, "")
+        view = DataRepositoryLinkView(planned, False, True)
         output.show_view("storage-link", view, as_json)
         return
     known, made = make(aws, wanted)
     if waits:
-        known = _report_link_states(
+        known = _print_data_repository_link_states(
             watch_data_repository_link(aws, known, timeout_s=timeout_s), quiet=as_json
         )
-    output.show_view("storage-link", LinkView(known, made), as_json)
+    output.show_view("storage-link", DataRepositoryLinkView(known, made), as_json)
     if known.lifecycle in ("FAILED", "MISCONFIGURED"):
         output.exit_with_code(output.ExitCode.PROBLEM)
     if waits and not known.is_settled:
         output.exit_with_code(output.ExitCode.CANNOT_TELL)
 
 
-def _report_link_states(looks: Iterator[Link], *, quiet: bool) -> Link:
+def _print_data_repository_link_states(
+    looks: Iterator[DataRepositoryLink], *, quiet: bool
+) -> DataRepositoryLink:
     """Return the last look; each new state is printed on standard error."""
     shown, known = "", None
     for known in looks:
@@ -194,15 +196,15 @@ LINK_COLUMNS = (
 )
 
 
-class LinksView(Struct, frozen=True):
+class DataRepositoryLinkListView(Struct, frozen=True):
     """What `hpctl cluster storage ls` shows. `file_system`: the one asked for, empty for all."""
 
-    links: tuple[Link, ...]
+    links: tuple[DataRepositoryLink, ...]
     file_system: str = ""
 
     layout: ClassVar[Layout] = (
         RowTable("links", LINK_COLUMNS, otherwise="{none_linked}"),
-        ItemLines("troubled_links", "{file_system}{path} ({id}): {why}"),
+        ItemTextLines("troubled_links", "{file_system}{path} ({id}): {why}"),
     )
 
     @property
@@ -213,7 +215,7 @@ class LinksView(Struct, frozen=True):
         return "No file system here is linked to S3."
 
     @property
-    def troubled_links(self) -> list[Link]:
+    def troubled_links(self) -> list[DataRepositoryLink]:
         """Return the links of which FSx says what is wrong."""
         return [link for link in self.links if link.why]
 
@@ -227,8 +229,8 @@ def ls(file_system: str | None, as_json: bool, **account: str | None) -> None:
 
     Of one file system, or of all in the region. Exit code 1 where one of them does not serve.
     """
-    found = list_data_repository_links(open_aws(**account), file_system)
-    output.show_view("storage-ls", LinksView(found, file_system or ""), as_json)
+    found = list_data_repository_links(make_aws_client_for_command(**account), file_system)
+    output.show_view("storage-ls", DataRepositoryLinkListView(found, file_system or ""), as_json)
     if any(one.lifecycle in ("FAILED", "MISCONFIGURED") for one in found):
         output.exit_with_code(output.ExitCode.PROBLEM)
 
@@ -243,7 +245,7 @@ def preload(path: Path, dry_run: bool, as_json: bool) -> None:
     PATH is a file or a directory of a mounted FSx for Lustre file system. Interrupted, what was
     asked for continues; called again, it loads what is left.
     """
-    looks = preload_files(path, LustreLfsProgram())
+    looks = preload_files_from_s3(path, LustreLfsProgram())
     last = next(looks) if dry_run else show_preload_progress(looks, quiet=as_json)
     output.show_view("storage-preload", last, as_json)
     if dry_run and not as_json:
@@ -267,7 +269,7 @@ STALLED_S: Final = 900.0
 _STATE = re.compile(r": \(0x([0-9a-f]+)\)(.*)")
 
 
-class Preload(Struct, frozen=True):
+class FilePreloadProgress(Struct, frozen=True):
     """How far it is. `files` were found, `released` of them had no contents here at first."""
 
     path: str
@@ -282,7 +284,7 @@ class Preload(Struct, frozen=True):
     layout: ClassVar[Layout] = (
         TextLine("{path}: {files} files, {here} were here, {loaded} loaded ({loaded_size})"),
         TextLine("{left} are in S3 alone", when="left"),
-        ItemLines("failed", "  {0[0]}: {0[1]}", unbroken=True),
+        ItemTextLines("failed", "  {0[0]}: {0[1]}", unbroken=True),
     )
     json_only: ClassVar[JsonOnly] = ("under_way",)
 
@@ -299,7 +301,7 @@ class Preload(Struct, frozen=True):
     @property
     def loaded_size(self) -> str:
         """`1.5 GiB`."""
-        return format_size(self.loaded_bytes)
+        return format_binary_size(self.loaded_bytes)
 
     @property
     def done(self) -> bool:
@@ -327,7 +329,7 @@ class LustreLfsProgram(Struct):
         One that is deleted meanwhile, by a user here or in S3, is none of them.
         """
         found = set[str]()
-        for batch in _split_batches(files):
+        for batch in _split_files_into_batches(files):
             done = self._run_lfs("hsm_state", batch)
             if done.returncode != 0:
                 left = [name for name in batch if os.path.lexists(name)]
@@ -335,10 +337,10 @@ class LustreLfsProgram(Struct):
                     found |= self.find_released_files(left)
                     continue
                 raise HpctlError(
-                    f"the command lfs hsm_state failed: {_format_error(done)}",
-                    _choose_lfs_error_hint(_format_error(done)),
+                    f"the command lfs hsm_state failed: {_format_lfs_error(done)}",
+                    _choose_lfs_error_hint(_format_lfs_error(done)),
                 )
-            found |= _parse_released_files(batch, done.stdout)
+            found |= _parse_released_file_names(batch, done.stdout)
         return found
 
     def restore(self, files: Sequence[str]) -> dict[str, str]:
@@ -347,7 +349,7 @@ class LustreLfsProgram(Struct):
         if done.returncode == 0:
             return {}
         if len(files) == 1:
-            return {files[0]: _format_error(done)}
+            return {files[0]: _format_lfs_error(done)}
         # One bad file fails the call: ask for each alone.
         refused: dict[str, str] = {}
         for file in files:
@@ -377,7 +379,7 @@ class LustreLfsProgram(Struct):
             ) from error
 
 
-def preload_files(
+def preload_files_from_s3(
     path: Path,
     lfs: LustreLfsProgram,
     *,
@@ -385,14 +387,14 @@ def preload_files(
     clock: Callable[[], float] = time.monotonic,
     poll_s: float = 2.0,
     stalled_s: float = STALLED_S,
-) -> Iterator[Preload]:
+) -> Iterator[FilePreloadProgress]:
     """Load everything below a path; how far it is, after each look. Raises HpctlError.
 
     Interrupted, what was asked for continues, and a second call finds what is left.
     """
-    files = list(_walk_files(path))
+    files = list(_walk_regular_files(path))
     todo = sorted(lfs.find_released_files(files))
-    state = Preload(str(path), len(files), len(todo))
+    state = FilePreloadProgress(str(path), len(files), len(todo))
     yield state
     under_way: list[str] = []
     moved = clock()
@@ -426,7 +428,7 @@ def preload_files(
             sleep(poll_s)
 
 
-def _walk_files(path: Path) -> Iterator[str]:
+def _walk_regular_files(path: Path) -> Iterator[str]:
     """Yield the regular files below a path, or the path itself. Raises HpctlError."""
     if path.is_file():
         yield str(path)
@@ -450,7 +452,7 @@ def _walk_files(path: Path) -> Iterator[str]:
                 yield full
 
 
-def _split_batches(files: Sequence[str]) -> Iterator[list[str]]:
+def _split_files_into_batches(files: Sequence[str]) -> Iterator[list[str]]:
     """Yield bounded batches; a name with a newline is sent separately, to identify its answer."""
     batch: list[str] = []
     for name in files:
@@ -465,7 +467,7 @@ def _split_batches(files: Sequence[str]) -> Iterator[list[str]]:
         yield batch
 
 
-def _parse_released_files(batch: Sequence[str], text: str) -> set[str]:
+def _parse_released_file_names(batch: Sequence[str], text: str) -> set[str]:
     """Return which files `hsm_state` calls released. Raises HpctlError where it is silent about
     one."""
     rest = {name: text if len(batch) == 1 else "" for name in batch}
@@ -495,7 +497,7 @@ def _read_size(name: str) -> int:
         return 0  # deleted meanwhile: nothing was loaded
 
 
-def _format_error(done: subprocess.CompletedProcess[str]) -> str:
+def _format_lfs_error(done: subprocess.CompletedProcess[str]) -> str:
     lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
     return lines[-1] if lines else f"exit status {done.returncode}"
 
@@ -508,7 +510,9 @@ def _choose_lfs_error_hint(shown: str) -> str:
     return "`lfs hsm_state FILE` shows the same"
 
 
-def show_preload_progress(looks: Iterator[Preload], *, quiet: bool) -> Preload:
+def show_preload_progress(
+    looks: Iterator[FilePreloadProgress], *, quiet: bool
+) -> FilePreloadProgress:
     """Go through the looks under a bar on standard error; the last one."""
     from rich import progress as bars
 
@@ -527,11 +531,11 @@ def show_preload_progress(looks: Iterator[Preload], *, quiet: bool) -> Preload:
         task = bar.add_task("", total=last.released, loaded="")
         for last in looks:
             done = last.loaded + len(last.failed)
-            bar.update(task, completed=done, loaded=format_size(last.loaded_bytes))
+            bar.update(task, completed=done, loaded=format_binary_size(last.loaded_bytes))
     return last
 
 
-def format_size(count: int) -> str:
+def format_binary_size(count: int) -> str:
     """`3 B`, `1.5 GiB`."""
     value, unit = float(count), "B"
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):

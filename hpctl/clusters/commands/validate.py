@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec import Struct
 
-from hpctl.engine.aws_account import open_aws
+from hpctl.engine.aws_account import make_aws_client_for_command
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import ExistingPathType, aws_options
 from hpctl.toolkit.errors import HpctlError
 from hpctl.toolkit.output import ExitCode
 from hpctl.toolkit.tables import (
     DIM,
-    assemble_text,
-    color_word,
+    assemble_styled_text,
+    color_state_word,
     indent_block,
-    join_texts,
+    join_styled_texts,
     style_text,
 )
 
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-    from hpctl.clusters.spec import ClusterSpec, SpecError
+    from hpctl.clusters.spec import ClusterSpec, ClusterSpecError
     from hpctl.clusters.validate import FindingWithCheck
-    from hpctl.vocabulary.ports import Aws
+    from hpctl.vocabulary.ports import AwsClientFactory
 
 
 DEFAULT_FILE = "cluster.yaml"
@@ -52,7 +52,7 @@ FAMILIES = (
 _PROBLEM = re.compile(r"(?s)(\S+?)(?: \(line (\d+)\))?: (.*)")
 
 
-class VerdictView(Struct, frozen=True):
+class SpecFindingView(Struct, frozen=True):
     """What one check says of one place."""
 
     family: str
@@ -64,7 +64,7 @@ class VerdictView(Struct, frozen=True):
     fix: str
 
 
-class ValidateView(Struct, frozen=True):
+class SpecValidationView(Struct, frozen=True):
     """What `hpctl cluster validate` shows. `partial`: parts of the file cannot be read, and what is
     in order is not listed.
     """
@@ -73,7 +73,7 @@ class ValidateView(Struct, frozen=True):
     cluster: str
     offline: bool
     counts: dict[str, int]
-    verdicts: tuple[VerdictView, ...]
+    verdicts: tuple[SpecFindingView, ...]
     partial: bool = False
 
 
@@ -119,32 +119,32 @@ def validate(
     FILE is cluster.yaml where it is not named. Nothing is changed. Exit code: 0 fine, 1 a check
     failed (with --strict: or warns), 2 usage, 3 a check cannot tell because a call failed.
     """
-    from hpctl.clusters.spec import SpecError, read_spec
+    from hpctl.clusters.spec import ClusterSpecError, read_cluster_spec
 
     try:
-        spec = read_spec(file)
-    except SpecError as error:
+        spec = read_cluster_spec(file)
+    except ClusterSpecError as error:
         view = _make_unreadable_spec_view(file, error, offline)
         if error.rest is not None:
             try:
-                aws = None if offline else open_aws(**where)
-                view = _merge_rule_problems(
+                aws = None if offline else make_aws_client_for_command(**where)
+                view = _merge_spec_problem_views(
                     view, _validate_spec_file(file, error.rest, aws, scripts, only), error
                 )
             except HpctlError as why:
                 # The file's own problems are known whatever AWS says.
                 output.echo(f"hpctl: nothing else was checked: {why}", err=True)
     else:
-        aws = None if offline else open_aws(**where)
+        aws = None if offline else make_aws_client_for_command(**where)
         view = _validate_spec_file(file, spec, aws, scripts, only)
     # By hand: verdicts that follow one another share a reason and a fix.
     output.show_view(
-        "cluster-validate", view, as_json, lambda out, v: draw_verdicts(out, v, verbose)
+        "cluster-validate", view, as_json, lambda out, v: draw_spec_findings(out, v, verbose)
     )
-    output.exit_with_code(choose_validate_exit(view, strict))
+    output.exit_with_code(choose_spec_validation_exit_code(view, strict))
 
 
-def validate_or_exit(file: str, spec: ClusterSpec, aws: Aws) -> None:
+def validate_spec_or_exit(file: str, spec: ClusterSpec, aws: AwsClientFactory) -> None:
     """What `cluster create` and `update` do first: problems go to standard error; a FAIL ends it.
 
     Raises HpctlError where a check fails. Warnings and unknown results are only printed.
@@ -152,7 +152,7 @@ def validate_or_exit(file: str, spec: ClusterSpec, aws: Aws) -> None:
 
     view = _validate_spec_file(file, spec, aws, None, ())
     if view.counts["OK"] < len(view.verdicts):
-        output.draw_on_stderr(lambda out, v: draw_verdicts(out, v, verbose=False), view)
+        output.draw_value_on_stderr(lambda out, v: draw_spec_findings(out, v, verbose=False), view)
     failed = view.counts["FAIL"]
     if failed:
         checks = "check" if failed == 1 else "checks"
@@ -163,20 +163,22 @@ def validate_or_exit(file: str, spec: ClusterSpec, aws: Aws) -> None:
         )
 
 
-def choose_validate_exit(view: ValidateView, strict: bool) -> ExitCode:
+def choose_spec_validation_exit_code(view: SpecValidationView, strict: bool) -> ExitCode:
     """Return the exit code: that of a failed check outweighs that of one that cannot tell."""
     if view.counts["FAIL"] or (strict and view.counts["WARN"]):
         return ExitCode.PROBLEM
     return ExitCode.CANNOT_TELL if view.counts["UNKNOWN"] else ExitCode.FINE
 
 
-def make_verdict_views(verdicts: Sequence[FindingWithCheck], text: str) -> tuple[VerdictView, ...]:
+def make_spec_finding_views(
+    verdicts: Sequence[FindingWithCheck], text: str
+) -> tuple[SpecFindingView, ...]:
     """Verdicts with their places in the file whose text this is."""
     from hpctl.clusters.validate.wanted import SpecLineFinder, format_spec_key_path
 
     lines = SpecLineFinder(text)
     return tuple(
-        VerdictView(
+        SpecFindingView(
             v.family,
             v.check,
             v.level,
@@ -190,9 +192,13 @@ def make_verdict_views(verdicts: Sequence[FindingWithCheck], text: str) -> tuple
 
 
 def _validate_spec_file(
-    file: str, spec: ClusterSpec, aws: Aws | None, scripts: str | None, only: tuple[str, ...]
-) -> ValidateView:
-    from hpctl.clusters.service_model import open_service_model
+    file: str,
+    spec: ClusterSpec,
+    aws: AwsClientFactory | None,
+    scripts: str | None,
+    only: tuple[str, ...],
+) -> SpecValidationView:
+    from hpctl.clusters.service_model import load_sagemaker_service_model
     from hpctl.clusters.validate import validate_spec as checks
 
     folder = scripts or (DEFAULT_SCRIPTS if Path(DEFAULT_SCRIPTS).is_dir() else None)
@@ -201,19 +207,21 @@ def _validate_spec_file(
         verdicts = checks(
             aws,
             spec,
-            model=open_service_model(),
+            model=load_sagemaker_service_model(),
             directory=Path(folder) if folder else None,
             only=only,
             report=lambda part, done, of: status.update(f"asking AWS: {done} of {of} ({part})"),
         )
-    views = make_verdict_views(verdicts, Path(file).read_text())
-    return ValidateView(file, spec.name, aws is None, _count_results(views), views)
+    views = make_spec_finding_views(verdicts, Path(file).read_text())
+    return SpecValidationView(file, spec.name, aws is None, _count_findings_by_result(views), views)
 
 
-def _make_unreadable_spec_view(file: str, error: SpecError, offline: bool) -> ValidateView:
+def _make_unreadable_spec_view(
+    file: str, error: ClusterSpecError, offline: bool
+) -> SpecValidationView:
     """Return the problems of a file that cannot be read whole."""
     views = tuple(_make_schema_problem_view(text, error.hint) for text in error.problems)
-    return ValidateView(file, "", offline, _count_results(views), views)
+    return SpecValidationView(file, "", offline, _count_findings_by_result(views), views)
 
 
 RESTS_ON = {
@@ -224,7 +232,9 @@ RESTS_ON = {
 """Families that judge groups by these keys of the whole cluster: without them they say nothing."""
 
 
-def _merge_rule_problems(wrong: ValidateView, rest: ValidateView, error: SpecError) -> ValidateView:
+def _merge_spec_problem_views(
+    wrong: SpecValidationView, rest: SpecValidationView, error: ClusterSpecError
+) -> SpecValidationView:
     """Return the file's problems, and those of the rest that do not come of what could not be
     read."""
     assert error.rest is not None
@@ -234,37 +244,41 @@ def _merge_rule_problems(wrong: ValidateView, rest: ValidateView, error: SpecErr
     more = tuple(
         v
         for v in rest.verdicts
-        if v.level != "OK" and v.family not in blind and not _overlaps_unread_place(v.place, places)
+        if v.level != "OK"
+        and v.family not in blind
+        and not _overlaps_unread_spec_path(v.place, places)
     )
     verdicts = (*wrong.verdicts, *more)
     known = not any(place[:1] == ("name",) for place in error.unread)
-    return ValidateView(
+    return SpecValidationView(
         wrong.file,
         error.rest.name * known,
         wrong.offline,
-        _count_results(verdicts),
+        _count_findings_by_result(verdicts),
         verdicts,
         partial=True,
     )
 
 
-def _overlaps_unread_place(place: str, unread: Sequence[str]) -> bool:
+def _overlaps_unread_spec_path(place: str, unread: Sequence[str]) -> bool:
     """Return whether a place is one of these, is in one of them, or holds one."""
-    return any(_is_place_within(place, other) or _is_place_within(other, place) for other in unread)
+    return any(
+        _is_spec_path_within(place, other) or _is_spec_path_within(other, place) for other in unread
+    )
 
 
-def _is_place_within(place: str, other: str) -> bool:
+def _is_spec_path_within(place: str, other: str) -> bool:
     """Return whether a place is another or in it."""
     return f"{place}.".startswith(f"{other}.")
 
 
-def _make_schema_problem_view(text: str, fix: str) -> VerdictView:
+def _make_schema_problem_view(text: str, fix: str) -> SpecFindingView:
     found = _PROBLEM.fullmatch(text)
     place, line, what = found.groups() if found else ("", None, text)
-    return VerdictView("spec", "schema", "FAIL", place, int(line) if line else None, what, fix)
+    return SpecFindingView("spec", "schema", "FAIL", place, int(line) if line else None, what, fix)
 
 
-def _count_results(views: Sequence[VerdictView]) -> dict[str, int]:
+def _count_findings_by_result(views: Sequence[SpecFindingView]) -> dict[str, int]:
     counted = Counter(view.level for view in views)
     return {level: counted[level] for level in ("OK", "UNKNOWN", "WARN", "FAIL")}
 
@@ -273,24 +287,28 @@ _COLOURS = {"OK": "ok", "UNKNOWN": "unknown", "WARN": "warn", "FAIL": "fail"}
 _SHOWN = {"OK": "ok", "UNKNOWN": "CANNOT TELL", "WARN": "WARN", "FAIL": "FAIL"}
 
 
-def draw_verdicts(out: Console, view: ValidateView, verbose: bool) -> None:
+def draw_spec_findings(out: Console, view: SpecValidationView, verbose: bool) -> None:
     """A paragraph for each family that has something to say, then the sum."""
     reasons: set[tuple[str, str]] = set()
     for family, group in groupby(view.verdicts, key=lambda v: v.family):
         found = list(group)
         worth = found if verbose else [v for v in found if v.level != "OK"]
         out.print(
-            assemble_text((family, "bold"), "  ", _render_totals(Counter(v.level for v in found)))
+            assemble_styled_text(
+                (family, "bold"), "  ", _render_validation_totals(Counter(v.level for v in found))
+            )
         )
         for verdict, after in zip_longest(worth, worth[1:]):
             # One fix for several in a row is printed below the last of them.
             fixed = after is None or after.fix != verdict.fix
-            _draw_verdict(out, verdict, reasons, fixed=fixed)
+            _draw_spec_finding(out, verdict, reasons, fixed=fixed)
     if view.verdicts:
         out.print()
     name = f"{view.file} ({view.cluster})" if view.cluster else view.file
     out.print(
-        assemble_text(f"{name}: ", _render_totals(Counter(view.counts)) or "nothing was checked")
+        assemble_styled_text(
+            f"{name}: ", _render_validation_totals(Counter(view.counts)) or "nothing was checked"
+        )
     )
     if view.partial:
         out.print(style_text("The rest was checked as far as the file can be read.", DIM))
@@ -300,12 +318,12 @@ def draw_verdicts(out: Console, view: ValidateView, verbose: bool) -> None:
         out.print(style_text("Only what needs no credentials was checked (--offline).", DIM))
 
 
-def _draw_verdict(
-    out: Console, verdict: VerdictView, reasons: set[tuple[str, str]], *, fixed: bool
+def _draw_spec_finding(
+    out: Console, verdict: SpecFindingView, reasons: set[tuple[str, str]], *, fixed: bool
 ) -> None:
     """`reasons`: why earlier checks have no result; each is printed once."""
-    head = assemble_text(
-        color_word(_COLOURS[verdict.level], _SHOWN[verdict.level]), f"  {verdict.check}"
+    head = assemble_styled_text(
+        color_state_word(_COLOURS[verdict.level], _SHOWN[verdict.level]), f"  {verdict.check}"
     )
     if verdict.place:
         head.append(f"  {verdict.place}")
@@ -323,10 +341,10 @@ def _draw_verdict(
         out.print(indent_block(style_text(f"fix: {verdict.fix}", DIM), 6))
 
 
-def _render_totals(counts: Counter[str]) -> Text:
+def _render_validation_totals(counts: Counter[str]) -> Text:
     parts = [
-        assemble_text(f"{counts[level]} ", color_word(_COLOURS[level], _SHOWN[level]))
+        assemble_styled_text(f"{counts[level]} ", color_state_word(_COLOURS[level], _SHOWN[level]))
         for level in ("FAIL", "UNKNOWN", "WARN", "OK")
         if counts[level]
     ]
-    return join_texts(", ", parts)
+    return join_styled_texts(", ", parts)

@@ -17,9 +17,9 @@ from msgspec.structs import replace
 
 from hpctl.clusters import progress
 from hpctl.clusters.commands.change_view import (
-    exit_with_outcome,
-    open_progress_screen,
-    select_progress_fields,
+    open_cluster_progress_screen,
+    print_outcome_and_exit,
+    select_wait_result_fields,
 )
 from hpctl.clusters.commands.context import (
     add_cluster_options,
@@ -38,7 +38,7 @@ from hpctl.toolkit.output import ExitCode
 if TYPE_CHECKING:
     from hpctl.clusters.apply import PollSchedule
     from hpctl.clusters.progress import ClusterProgress, Until
-    from hpctl.vocabulary.ports import Aws
+    from hpctl.vocabulary.ports import AwsClientFactory
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -68,23 +68,23 @@ dry_run_option = click.option(
 )
 
 
-def combine_options(*options: Callable[[F], F]) -> Callable[[F], F]:
+def combine_click_options(*options: Callable[[F], F]) -> Callable[[F], F]:
     """Return these options, in this order."""
 
-    def apply_options(command: F) -> F:
+    def apply_click_options(command: F) -> F:
         for option in reversed(options):
             command = option(command)
         return command
 
-    return apply_options
+    return apply_click_options
 
 
-def add_wait_option(text: str, name: str = "wait", *, show: bool = True) -> Callable[[F], F]:
+def make_wait_option(text: str, name: str = "wait", *, show: bool = True) -> Callable[[F], F]:
     """`--wait/--no-wait` as `name`."""
     return click.option("--wait/--no-wait", name, default=True, show_default=show, help=text)
 
 
-def add_duration_option(
+def make_duration_option(
     name: str, default: str | None, text: str, *, most: str = ""
 ) -> Callable[[F], F]:
     """`--<name>` as `<name>_s`."""
@@ -94,12 +94,12 @@ def add_duration_option(
     )  # fmt: skip
 
 
-def add_all_wait_options(command: F) -> F:
-    """`--wait/--no-wait` and the `add_wait_options`: the command gets them as `waiting`."""
-    return add_wait_option(FOLLOW)(add_wait_options(command))
+def add_wait_and_timing_options(command: F) -> F:
+    """`--wait/--no-wait` and the `add_wait_timing_options`: the command gets them as `waiting`."""
+    return make_wait_option(FOLLOW)(add_wait_timing_options(command))
 
 
-def add_wait_options(command: F) -> F:
+def add_wait_timing_options(command: F) -> F:
     """`--timeout`, `--patience`, `--every`: the command gets them as `waiting`."""
 
     @functools.wraps(command)
@@ -113,20 +113,20 @@ def add_wait_options(command: F) -> F:
                 "hpctl: interrupted. What was ordered continues: follow it with the same command or"
                 " `hpctl cluster wait`."
             )
-            output.echo(output.wrap_text(text), err=True)
+            output.echo(output.wrap_text_to_screen(text), err=True)
             raise click.exceptions.Exit(INTERRUPTED) from None
 
     patience = "How long to wait for failed nodes when only these are missing."
-    return combine_options(
-        add_duration_option("timeout", "3h", GIVE_UP),
-        add_duration_option("patience", "15min", patience),
-        add_duration_option("every", "10s", "How often to look."),
+    return combine_click_options(
+        make_duration_option("timeout", "3h", GIVE_UP),
+        make_duration_option("patience", "15min", patience),
+        make_duration_option("every", "10s", "How often to look."),
     )(run_with_wait_options)  # type: ignore[return-value]
 
 
 def confirm_or_exit(question: str, yes: bool) -> None:
     """Ask on standard error. Leaves with exit code 1 unless the answer is yes, 130 for Ctrl-C."""
-    asked = output.wrap_text(question, len(" [y/N]: "))
+    asked = output.wrap_text_to_screen(question, len(" [y/N]: "))
     if not yes and not ask_confirmation(lambda: output.confirm(asked)):
         exit_unconfirmed()
 
@@ -144,11 +144,13 @@ def ask_confirmation(ask: Callable[[], bool]) -> bool:
 
 def exit_unconfirmed() -> None:
     """Leave: nothing was confirmed."""
-    output.echo(output.wrap_text(output.NOT_CONFIRMED), err=True)
+    output.echo(output.wrap_text_to_screen(output.NOT_CONFIRMED), err=True)
     output.exit_with_code(ExitCode.PROBLEM)
 
 
-def follow_cluster(aws: Aws, cluster: str, until: Until, waiting: WaitOptions) -> ClusterProgress:
+def follow_cluster_progress(
+    aws: AwsClientFactory, cluster: str, until: Until, waiting: WaitOptions
+) -> ClusterProgress:
     """Draw looks at the cluster on standard error until the wait is over; the last one.
 
     On Ctrl-C it is the last look before it, its verdict still WAITING.
@@ -159,18 +161,18 @@ def follow_cluster(aws: Aws, cluster: str, until: Until, waiting: WaitOptions) -
         aws,
         cluster,
         until,
-        now=output.now,
+        now=output.get_current_utc_time,
         sleep=time.sleep,
         every_s=waiting.every_s,
         timeout_s=waiting.timeout_s,
     )
     last: ClusterProgress | None = None
     try:
-        with open_progress_screen() as screen:
+        with open_cluster_progress_screen() as screen:
             for last in looks:
                 screen.show(last)
     except KeyboardInterrupt:
-        last = last or read_cluster_progress(aws, cluster, output.now())
+        last = last or read_cluster_progress(aws, cluster, output.get_current_utc_time())
     assert last is not None
     return last
 
@@ -178,7 +180,7 @@ def follow_cluster(aws: Aws, cluster: str, until: Until, waiting: WaitOptions) -
 @click.command()
 @cluster_argument
 @click.option("--deleted", is_flag=True, help="Wait until the cluster is gone.")
-@add_wait_options
+@add_wait_timing_options
 @output.json_option
 @add_cluster_options
 def wait(
@@ -197,7 +199,7 @@ def wait(
     from hpctl.clusters.watch import read_cluster_progress
 
     here = resolve_cluster_context(cluster=name or cluster, **where)
-    first = read_cluster_progress(here.aws, here.cluster, output.now())
+    first = read_cluster_progress(here.aws, here.cluster, output.get_current_utc_time())
     if first.status == DELETED and not deleted:
         absent = ResourceNotFound(
             f"AWS has no HyperPod cluster {here.cluster!r} in this account and region",
@@ -207,11 +209,11 @@ def wait(
         raise make_missing_cluster_error(here.aws, here.cluster, absent)
     going = deleted or first.status == "Deleting"
     judge = (
-        progress.evaluate_deletion_progress
+        progress.evaluate_cluster_deletion_progress
         if going
-        else progress.build_service_wait_condition(None, waiting.patience_s)
+        else progress.build_in_service_wait_condition(None, waiting.patience_s)
     )
-    last = follow_cluster(here.aws, here.cluster, judge, waiting)
+    last = follow_cluster_progress(here.aws, here.cluster, judge, waiting)
     last = replace(last, arn=last.arn or first.arn)
     short = here.cluster.rpartition("/")[2]
     if first.status == DELETED:
@@ -224,6 +226,6 @@ def wait(
             ),
         )
         last = replace(last, why="; ".join(filter(None, (str(gone), gone.hint))))
-    fields = select_progress_fields(last)
+    fields = select_wait_result_fields(last)
     fields["pick_up"] = f"hpctl cluster wait {here.cluster}" + " --deleted" * going
-    exit_with_outcome("wait", last.cluster or short, as_json, **fields)
+    print_outcome_and_exit("wait", last.cluster or short, as_json, **fields)

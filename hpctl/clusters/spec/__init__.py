@@ -8,21 +8,21 @@ them, `reading` the rules between keys, `schema` the JSON schema for editors.
 from hpctl.clusters.spec.cluster import ClusterSpec, GroupSpec, Settings
 from hpctl.clusters.spec.reading import (
     DEFAULT_PATH,
-    SpecError,
-    build_spec,
-    check_spec,
-    parse_spec,
-    read_spec,
+    ClusterSpecError,
+    build_cluster_spec,
+    parse_cluster_spec_yaml,
+    read_cluster_spec,
+    require_valid_cluster_spec,
 )
 
 __all__ = [
     "DEFAULT_PATH",
     "ClusterSpec",
+    "ClusterSpecError",
     "GroupSpec",
     "Settings",
-    "SpecError",
-    "build_spec",
-    "check_spec",
-    "parse_spec",
-    "read_spec",
+    "build_cluster_spec",
+    "parse_cluster_spec_yaml",
+    "read_cluster_spec",
+    "require_valid_cluster_spec",
 ]

@@ -168,13 +168,13 @@ class ApiSection(SpecSection, frozen=True):
         """Return this section in the API's words, without what the file does not say."""
         values = {theirs: getattr(self, ours) for ours, theirs in self.api_names().items()}
         return {
-            theirs: _convert_to_api_value(value)
+            theirs: _convert_field_value_to_api(value)
             for theirs, value in values.items()
             if value is not None
         }
 
 
-def _convert_to_api_value(value: Any) -> Any:
+def _convert_field_value_to_api(value: Any) -> Any:
     if isinstance(value, ApiSection):
         return value.request()
-    return tuple(map(_convert_to_api_value, value)) if isinstance(value, tuple) else value
+    return tuple(map(_convert_field_value_to_api, value)) if isinstance(value, tuple) else value

@@ -26,12 +26,12 @@ _PLAIN: dict[Any, dict[str, Any]] = {
 }
 
 
-def format_schema() -> str:
+def format_cluster_spec_schema() -> str:
     """Return the schema as it is published."""
-    return json.dumps(make_json_schema(), indent=2, ensure_ascii=False) + "\n"
+    return json.dumps(make_cluster_spec_json_schema(), indent=2, ensure_ascii=False) + "\n"
 
 
-def make_json_schema() -> dict[str, Any]:
+def make_cluster_spec_json_schema() -> dict[str, Any]:
     """Return the schema. The rules between keys are not in it: `cluster validate` has them."""
     parts: dict[str, Any] = {}
     body = _make_section_schema(ClusterSpec, parts)
@@ -40,7 +40,7 @@ def make_json_schema() -> dict[str, Any]:
 
 
 @cache
-def read_field_docs(kind: type[SpecSection]) -> Mapping[str, str]:
+def read_spec_field_docs(kind: type[SpecSection]) -> Mapping[str, str]:
     """Return what a section's source says below each field."""
     (body,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
     assert isinstance(body, ast.ClassDef)
@@ -54,14 +54,14 @@ def read_field_docs(kind: type[SpecSection]) -> Mapping[str, str]:
 
 
 def _make_section_schema(kind: type[SpecSection], parts: dict[str, Any]) -> dict[str, Any]:
-    docs, properties, required = read_field_docs(kind), {}, []
+    docs, properties, required = read_spec_field_docs(kind), {}, []
     for field in msgspec.structs.fields(kind):
         entry = _make_value_schema(field.type, parts)
         if field.required:
             required.append(field.name)
         if field.name in docs:
             entry["description"] = docs[field.name]
-        entry |= _format_default(field)
+        entry |= _make_schema_default_entry(field)
         properties[field.name] = dict(sorted(entry.items()))
     found: dict[str, Any] = {
         "additionalProperties": False,
@@ -73,7 +73,7 @@ def _make_section_schema(kind: type[SpecSection], parts: dict[str, Any]) -> dict
     return {**found, "type": "object"}
 
 
-def _format_default(field: FieldInfo) -> dict[str, Any]:
+def _make_schema_default_entry(field: FieldInfo) -> dict[str, Any]:
     if field.default is not msgspec.NODEFAULT:
         return {"default": msgspec.to_builtins(field.default)}
     made = None if field.default_factory is msgspec.NODEFAULT else field.default_factory()
@@ -91,7 +91,7 @@ def _make_value_schema(kind: Any, parts: dict[str, Any]) -> dict[str, Any]:
         found |= (
             _make_pattern_schema(one)
             if isinstance(one, TextPattern)
-            else _make_bounds(one, found["type"])
+            else _make_schema_bounds(one, found["type"])
         )
     return dict(sorted(found.items()))
 
@@ -136,7 +136,7 @@ def _make_pattern_schema(like: TextPattern) -> dict[str, Any]:
     }
 
 
-def _make_bounds(meta: Meta, kind: str) -> dict[str, Any]:
+def _make_schema_bounds(meta: Meta, kind: str) -> dict[str, Any]:
     size = {"array": "Items", "object": "Properties", "string": "Length", "integer": ""}[kind]
     bounds = {
         "minimum": meta.ge,

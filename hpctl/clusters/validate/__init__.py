@@ -16,18 +16,22 @@ from msgspec.structs import replace
 
 from hpctl.clusters.spec import ClusterSpec
 from hpctl.clusters.validate import capacity, living, network, role, scripts, spec_rules, storage
-from hpctl.clusters.validate.facts import CheckFamily, ServiceModel, SpecFacts
+from hpctl.clusters.validate.facts import (
+    SageMakerServiceModel,
+    SpecCheckFamily,
+    SpecValidationFacts,
+)
 from hpctl.clusters.validate.wanted import (
     CheckLevel,
     FindingWithCheck,
     RequestedCluster,
     build_requested_cluster,
 )
-from hpctl.vocabulary.ports import Aws
+from hpctl.vocabulary.ports import AwsClientFactory
 
 __all__ = ["FAMILIES", "CheckLevel", "FindingWithCheck", "validate_spec"]
 
-FAMILIES: tuple[CheckFamily, ...] = (
+FAMILIES: tuple[SpecCheckFamily, ...] = (
     spec_rules.FAMILY,
     scripts.FAMILY,
     living.FAMILY,
@@ -41,12 +45,12 @@ FAMILIES: tuple[CheckFamily, ...] = (
 )
 """In the order in which they are shown."""
 
-GATHERS: Mapping[str, Callable[[Aws, RequestedCluster], Any]] = {
+GATHERS: Mapping[str, Callable[[AwsClientFactory, RequestedCluster], Any]] = {
     "network": network.gather_network_facts,
     "storage": storage.gather_file_system_facts,
-    "bucket": scripts.gather_bucket_facts,
+    "bucket": scripts.gather_lifecycle_bucket_facts,
     "role": role.gather_execution_role_facts,
-    "quota": capacity.gather_quotas,
+    "quota": capacity.gather_service_quota_facts,
     "capacity": capacity.gather_capacity_facts,
     "living": living.gather_existing_cluster_facts,
 }
@@ -60,10 +64,10 @@ Report = Callable[[str, int, int], None]
 
 
 def validate_spec(  # noqa: PLR0913 -- each source of facts may be missing independently
-    aws: Aws | None,
+    aws: AwsClientFactory | None,
     spec: ClusterSpec,
     *,
-    model: ServiceModel | None = None,
+    model: SageMakerServiceModel | None = None,
     directory: Path | None = None,
     only: Collection[str] = (),
     report: Report = lambda _name, _done, _all: None,
@@ -78,19 +82,23 @@ def validate_spec(  # noqa: PLR0913 -- each source of facts may be missing indep
     chosen = [f for f in FAMILIES if (not only or f.name in only) and (aws or f.offline)]
     needs = set(chain.from_iterable(family.needs for family in chosen))
     wants = build_requested_cluster(spec)
-    facts = SpecFacts(region=aws.region if aws else "")
+    facts = SpecValidationFacts(region=aws.region if aws else "")
     if model and "model" in needs:
         facts = replace(facts, model=spec_rules.gather_service_model_facts(model, wants.request))
     if directory and "scripts" in needs:
-        facts = replace(facts, scripts=scripts.gather_script_facts(directory))
+        facts = replace(facts, scripts=scripts.gather_local_lifecycle_script_facts(directory))
     if aws:
         facts = _gather_spec_facts(aws, wants, facts, sorted(needs & GATHERS.keys()), report)
     return tuple(chain.from_iterable(family.verdicts(wants, facts) for family in chosen))
 
 
 def _gather_spec_facts(
-    aws: Aws, wants: RequestedCluster, facts: SpecFacts, parts: Sequence[str], report: Report
-) -> SpecFacts:
+    aws: AwsClientFactory,
+    wants: RequestedCluster,
+    facts: SpecValidationFacts,
+    parts: Sequence[str],
+    report: Report,
+) -> SpecValidationFacts:
     found = {}
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="validate") as pool:
         asked = {pool.submit(GATHERS[part], aws, wants): part for part in parts}

@@ -8,17 +8,17 @@ from typing import Any
 
 from hpctl.clusters.validate.facts import (
     CapacityFacts,
-    CheckFamily,
     Ec2ListOperation,
     Listed,
-    QuotaFacts,
-    SpecFacts,
-    call_existing_resource,
-    list_ec2_entries,
-    read_list_entries,
+    ServiceQuotaFacts,
+    SpecCheckFamily,
+    SpecValidationFacts,
+    call_aws_or_return_none_if_missing,
+    list_ec2_resources_by_id,
+    read_aws_list_entries,
 )
 from hpctl.clusters.validate.wanted import (
-    FailedCall,
+    FailedAwsCall,
     Place,
     RequestedCluster,
     RequestedInstanceGroup,
@@ -30,40 +30,45 @@ from hpctl.clusters.validate.wanted import (
     make_warning_finding,
 )
 from hpctl.toolkit.compat import UTC
-from hpctl.vocabulary.ports import Aws, ServiceClient
+from hpctl.vocabulary.ports import AwsClientFactory, AwsServiceClient
 
-CAPACITY = CheckFamily("capacity", "Training plans and zones.", ("capacity", "network", "living"))
-QUOTAS = CheckFamily("quotas", "Service quotas of the account.", ("quota",))
+CAPACITY = SpecCheckFamily(
+    "capacity", "Training plans and zones.", ("capacity", "network", "living")
+)
+QUOTAS = SpecCheckFamily("quotas", "Service quotas of the account.", ("quota",))
 
 
-def gather_capacity_facts(aws: Aws, wanted: RequestedCluster) -> CapacityFacts:
+def gather_capacity_facts(aws: AwsClientFactory, wanted: RequestedCluster) -> CapacityFacts:
     """A call for each plan and one for all types."""
     sagemaker = aws.service("sagemaker")
     arns = sorted({group.training_plan for group in wanted.groups if group.training_plan})
     plans = {
-        arn: call_existing_resource(
+        arn: call_aws_or_return_none_if_missing(
             sagemaker.read, "describe_training_plan", TrainingPlanName=arn.rpartition("/")[2]
         )
         for arn in arns
     }
     return CapacityFacts(
-        plans, _read_offered_zones(aws, wanted), _read_images(aws, wanted), datetime.now(UTC)
+        plans,
+        _read_zones_offering_instance_types(aws, wanted),
+        _read_custom_images(aws, wanted),
+        datetime.now(UTC),
     )
 
 
-def _read_images(aws: Aws, wanted: RequestedCluster) -> Listed:
+def _read_custom_images(aws: AwsClientFactory, wanted: RequestedCluster) -> Listed:
     named = {str(group.raw.get("ImageId") or "default") for group in wanted.groups} - {"default"}
     if not named:
         return {}
     ec2 = aws.service("ec2")
-    return list_ec2_entries(
+    return list_ec2_resources_by_id(
         ec2, Ec2ListOperation("describe_images", "Images", "ImageId", "image-id"), sorted(named)
     )
 
 
-def _read_offered_zones(
-    aws: Aws, wanted: RequestedCluster
-) -> Mapping[str, frozenset[str]] | FailedCall:
+def _read_zones_offering_instance_types(
+    aws: AwsClientFactory, wanted: RequestedCluster
+) -> Mapping[str, frozenset[str]] | FailedAwsCall:
     """EC2 offers `p5.48xlarge` where SageMaker says `ml.p5.48xlarge`."""
     kinds = chain.from_iterable(group.types for group in wanted.groups)
     types = sorted({kind.removeprefix("ml.") for kind in kinds})
@@ -71,14 +76,14 @@ def _read_offered_zones(
         return {}
     ec2 = aws.service("ec2")
     filters = [{"Name": "instance-type", "Values": types}]
-    found = read_list_entries(
+    found = read_aws_list_entries(
         ec2,
         "describe_instance_type_offerings",
         "InstanceTypeOfferings",
         LocationType="availability-zone",
         Filters=filters,
     )
-    if isinstance(found, FailedCall):
+    if isinstance(found, FailedAwsCall):
         return found
     zones: dict[str, set[str]] = {f"ml.{kind}": set() for kind in types}
     for offering in found:
@@ -95,14 +100,16 @@ Plan = Mapping[str, Any]
 
 
 @CAPACITY.check("plan")
-def check_plan_usable(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_training_plan_usable(
+    wanted: RequestedCluster, facts: SpecValidationFacts
+) -> Iterator[SpecFinding]:
     """The training plan is there, for HyperPod, and not over."""
     for group in wanted.groups:
         if not group.training_plan:
             continue
         place = group.at("TrainingPlanArn")
         plan = facts.capacity.plans.get(group.training_plan)
-        if isinstance(plan, FailedCall):
+        if isinstance(plan, FailedAwsCall):
             yield make_unknown_finding(place, plan)
         elif plan is None:
             yield make_failure_finding(
@@ -111,25 +118,28 @@ def check_plan_usable(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[Sp
                 "`aws sagemaker list-training-plans` lists yours",
             )
         else:
-            found = _check_plan(group, plan, facts)
+            found = _check_training_plan(group, plan, facts)
             yield from list_findings_or_ok(
-                found, f"{group.name}: plan {_format_plan(plan)} is Active", place
+                found, f"{group.name}: plan {_format_training_plan(plan)} is Active", place
             )
 
 
 @CAPACITY.check("plan-fits")
-def check_plan_capacity(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_training_plan_capacity(
+    wanted: RequestedCluster, facts: SpecValidationFacts
+) -> Iterator[SpecFinding]:
     """The plan has the group's type, and instances left for it."""
     needed: Counter[str] = Counter()
     for group in wanted.groups:
         needed[group.training_plan] += facts.new_nodes(group)
-    for group, plan in _find_plans(wanted, facts):
+    for group, plan in _find_group_training_plans(wanted, facts):
         place = group.at("TrainingPlanArn")
         types = {str(r.get("InstanceType")) for r in plan.get("ReservedCapacitySummaries") or ()}
         if types and not types & set(group.types):
             yield make_failure_finding(
-                group.instance_type_place,
-                f"{group.name} is of {', '.join(group.types)}; plan {_format_plan(plan)} has "
+                group.instance_type_request_path,
+                f"{group.name} is of {', '.join(group.types)}; plan"
+                f" {_format_training_plan(plan)} has "
                 f"{', '.join(sorted(types))}",
                 "use the plan's type, or another plan",
             )
@@ -139,21 +149,25 @@ def check_plan_capacity(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[
         if free is not None and new > free:
             yield make_failure_finding(
                 place,
-                f"plan {_format_plan(plan)} has {free} instances left, and the file wants"
+                f"plan {_format_training_plan(plan)} has {free} instances left, and the file wants"
                 f" {new} new ones",
                 "lower the count, or extend the plan",
             )
         else:
-            yield make_ok_finding(f"{group.name}: plan {_format_plan(plan)} has room", place)
+            yield make_ok_finding(
+                f"{group.name}: plan {_format_training_plan(plan)} has room", place
+            )
 
 
 @CAPACITY.check("plan-zone")
-def check_plan_zone(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_training_plan_zone(
+    wanted: RequestedCluster, facts: SpecValidationFacts
+) -> Iterator[SpecFinding]:
     """The group's subnets are in the zone of the plan's capacity.
 
     Else the service says `insufficient capacity`.
     """
-    for group, plan in _find_plans(wanted, facts):
+    for group, plan in _find_group_training_plans(wanted, facts):
         place = (*group.network.place, "Subnets")
         zones = facts.network.zones(group.network.subnets)
         reserved = plan.get("ReservedCapacitySummaries") or ()
@@ -167,14 +181,16 @@ def check_plan_zone(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[Spec
         if not agreeing:
             yield make_failure_finding(
                 place,
-                f"{group.name} has subnets in {have}, and plan {_format_plan(plan)} is in {shown}: "
+                f"{group.name} has subnets in {have}, and plan {_format_training_plan(plan)} is"
+                f" in {shown}: "
                 "the service would call it insufficient capacity",
                 f"name a subnet in {shown}",
             )
         elif len(agreeing) < len(zones):
             yield make_warning_finding(
                 place,
-                f"{group.name} has subnets in {have}, and plan {_format_plan(plan)} only in"
+                f"{group.name} has subnets in {have}, and plan {_format_training_plan(plan)}"
+                " only in"
                 f" {shown}",
                 f"name only subnets in {shown} for {group.name}",
             )
@@ -183,7 +199,9 @@ def check_plan_zone(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[Spec
 
 
 @CAPACITY.check("image")
-def check_custom_images(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_custom_images(
+    wanted: RequestedCluster, facts: SpecValidationFacts
+) -> Iterator[SpecFinding]:
     """An AMI of your own is there."""
     found = facts.capacity.images
     for group in wanted.groups:
@@ -191,7 +209,7 @@ def check_custom_images(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[
         place = group.at("ImageId")
         if image == "default":
             continue
-        if isinstance(found, FailedCall):
+        if isinstance(found, FailedAwsCall):
             yield make_unknown_finding(place, found)
         elif image not in found:
             yield make_failure_finding(
@@ -208,10 +226,12 @@ def check_custom_images(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[
 
 
 @CAPACITY.check("offered")
-def check_zone_offerings(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_instance_type_zone_offerings(
+    wanted: RequestedCluster, facts: SpecValidationFacts
+) -> Iterator[SpecFinding]:
     """EC2 offers the type in the zone of the group's subnets."""
     zones = facts.capacity.zones
-    if isinstance(zones, FailedCall):
+    if isinstance(zones, FailedAwsCall):
         yield make_unknown_finding(("InstanceGroups",), zones)
         return
     for group in wanted.groups:
@@ -227,7 +247,7 @@ def check_zone_offerings(wanted: RequestedCluster, facts: SpecFacts) -> Iterator
                 continue
             offer = ", ".join(sorted(there))
             yield make_warning_finding(
-                group.instance_type_place,
+                group.instance_type_request_path,
                 f"{group.name} has subnets in {', '.join(sorted(here))}, and EC2 offers {kind} in "
                 f"{offer or f'no zone of {facts.region}'}",
                 "name subnets in one of them; capacity that AWS reserved for you may be elsewhere"
@@ -236,11 +256,11 @@ def check_zone_offerings(wanted: RequestedCluster, facts: SpecFacts) -> Iterator
             )
 
 
-def _check_plan(
-    group: RequestedInstanceGroup, plan: Plan, facts: SpecFacts
+def _check_training_plan(
+    group: RequestedInstanceGroup, plan: Plan, facts: SpecValidationFacts
 ) -> Iterator[SpecFinding]:
     place = group.at("TrainingPlanArn")
-    status, name = str(plan.get("Status", "")), _format_plan(plan)
+    status, name = str(plan.get("Status", "")), _format_training_plan(plan)
     if TARGET not in (plan.get("TargetResources") or (TARGET,)):
         targets = ", ".join(plan["TargetResources"])
         yield make_failure_finding(
@@ -268,16 +288,16 @@ def _check_plan(
         )
 
 
-def _find_plans(
-    wanted: RequestedCluster, facts: SpecFacts
+def _find_group_training_plans(
+    wanted: RequestedCluster, facts: SpecValidationFacts
 ) -> Iterator[tuple[RequestedInstanceGroup, Plan]]:
     for group in wanted.groups:
         plan = facts.capacity.plans.get(group.training_plan)
-        if plan is not None and not isinstance(plan, FailedCall):
+        if plan is not None and not isinstance(plan, FailedAwsCall):
             yield group, plan
 
 
-def _format_plan(plan: Plan) -> str:
+def _format_training_plan(plan: Plan) -> str:
     return str(plan.get("TrainingPlanName", ""))
 
 
@@ -290,23 +310,27 @@ IN_ALL = "Total number of instances allowed across SageMaker HyperPod clusters"
 EBS_SIZE = "Maximum size of EBS volume in GB for a SageMaker HyperPod cluster instance"
 
 
-def format_usage_quota_name(kind: str, *, spot: bool) -> str:
+def format_cluster_usage_quota_name(kind: str, *, spot: bool) -> str:
     """The name of the quota for an instance type, as Service Quotas has it."""
     return f"{kind} for cluster {'spot instance ' if spot else ''}usage"
 
 
-def gather_quotas(aws: Aws, wanted: RequestedCluster) -> QuotaFacts:
+def gather_service_quota_facts(
+    aws: AwsClientFactory, wanted: RequestedCluster
+) -> ServiceQuotaFacts:
     """The quotas that matter (some pages out of many), and a call for each other cluster."""
     names = {PER_CLUSTER, IN_ALL, EBS_SIZE}
     for group in wanted.groups:
-        names.update(format_usage_quota_name(kind, spot=group.spot) for kind in group.types)
-    return QuotaFacts(
+        names.update(format_cluster_usage_quota_name(kind, spot=group.spot) for kind in group.types)
+    return ServiceQuotaFacts(
         _read_quota_limits(aws.service("service-quotas"), names),
-        _count_other_clusters(aws, wanted.name),
+        _count_instances_of_other_clusters(aws, wanted.name),
     )
 
 
-def _read_quota_limits(quotas: ServiceClient, names: Set[str]) -> Mapping[str, float] | FailedCall:
+def _read_quota_limits(
+    quotas: AwsServiceClient, names: Set[str]
+) -> Mapping[str, float] | FailedAwsCall:
     """SageMaker has thousands of quotas: what is not asked for is passed over.
 
     What the account was given comes first; the defaults fill in what that does not list.
@@ -315,14 +339,18 @@ def _read_quota_limits(quotas: ServiceClient, names: Set[str]) -> Mapping[str, f
     for operation in ("list_service_quotas", "list_aws_default_service_quotas"):
         if names <= limits.keys():
             break
-        found = call_existing_resource(_read_named_quotas, quotas, operation, names - limits.keys())
-        if isinstance(found, FailedCall):
+        found = call_aws_or_return_none_if_missing(
+            _read_named_quotas, quotas, operation, names - limits.keys()
+        )
+        if isinstance(found, FailedAwsCall):
             return found
         limits |= found or {}
     return limits
 
 
-def _read_named_quotas(quotas: ServiceClient, operation: str, names: Set[str]) -> dict[str, float]:
+def _read_named_quotas(
+    quotas: AwsServiceClient, operation: str, names: Set[str]
+) -> dict[str, float]:
     found: dict[str, float] = {}
     for quota in quotas.pages(operation, "Quotas", ServiceCode="sagemaker"):
         if quota["QuotaName"] in names:
@@ -332,26 +360,30 @@ def _read_named_quotas(quotas: ServiceClient, operation: str, names: Set[str]) -
     return found
 
 
-def _count_other_clusters(aws: Aws, name: str) -> Mapping[str, int] | FailedCall:
+def _count_instances_of_other_clusters(
+    aws: AwsClientFactory, name: str
+) -> Mapping[str, int] | FailedAwsCall:
     sagemaker = aws.service("sagemaker")
 
-    def count_instances() -> Mapping[str, int]:
+    def count_instances_by_type() -> Mapping[str, int]:
         total: Counter[str] = Counter()
         listed = sagemaker.pages("list_clusters", "ClusterSummaries")
         others = [str(c["ClusterName"]) for c in listed if c["ClusterName"] != name]
         for other in others[:CLUSTERS]:
-            for group in _read_groups(sagemaker, other):
+            for group in _read_cluster_instance_groups(sagemaker, other):
                 total[str(group.get("InstanceType", ""))] += int(group.get("CurrentCount") or 0)
         return total
 
-    answer = call_existing_resource(count_instances)
+    answer = call_aws_or_return_none_if_missing(count_instances_by_type)
     return {} if answer is None else answer
 
 
-def _read_groups(sagemaker: ServiceClient, cluster: str) -> tuple[Any, ...]:
+def _read_cluster_instance_groups(sagemaker: AwsServiceClient, cluster: str) -> tuple[Any, ...]:
     """A cluster's groups; none where it went away meanwhile."""
-    found = call_existing_resource(sagemaker.read, "describe_cluster", ClusterName=cluster)
-    if found is None or isinstance(found, FailedCall):
+    found = call_aws_or_return_none_if_missing(
+        sagemaker.read, "describe_cluster", ClusterName=cluster
+    )
+    if found is None or isinstance(found, FailedAwsCall):
         return ()
     return tuple(found.get("InstanceGroups") or ())
 
@@ -360,10 +392,12 @@ GROUPS: Place = ("InstanceGroups",)
 
 
 @QUOTAS.check("types")
-def check_type_quotas(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_instance_type_quotas(
+    wanted: RequestedCluster, facts: SpecValidationFacts
+) -> Iterator[SpecFinding]:
     """`<type> for cluster usage` covers what is wanted of each type."""
     limits, elsewhere = facts.quota.limits, facts.quota.elsewhere
-    if isinstance(limits, FailedCall):
+    if isinstance(limits, FailedAwsCall):
         yield make_unknown_finding(GROUPS, limits)
         return
     counts: Counter[tuple[str, bool]] = Counter()
@@ -374,32 +408,36 @@ def check_type_quotas(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[Sp
             continue
         key = group.types[0], group.spot
         counts[key] += group.count
-        places.setdefault(key, group.instance_type_place)
-    if isinstance(elsewhere, FailedCall):
+        places.setdefault(key, group.instance_type_request_path)
+    if isinstance(elsewhere, FailedAwsCall):
         yield make_unknown_finding(GROUPS, elsewhere)
     for (kind, spot), count in counts.items():
-        name = format_usage_quota_name(kind, spot=spot)
-        others = 0 if isinstance(elsewhere, FailedCall) or spot else elsewhere.get(kind, 0)
+        name = format_cluster_usage_quota_name(kind, spot=spot)
+        others = 0 if isinstance(elsewhere, FailedAwsCall) or spot else elsewhere.get(kind, 0)
         yield _check_quota_limit(name, limits.get(name), count, others, places[kind, spot])
 
 
 @QUOTAS.check("instances")
-def check_total_quotas(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_total_instance_quotas(
+    wanted: RequestedCluster, facts: SpecValidationFacts
+) -> Iterator[SpecFinding]:
     """The quotas of instances in a cluster, and in all, cover it."""
     limits, elsewhere = facts.quota.limits, facts.quota.elsewhere
-    if isinstance(limits, FailedCall):
+    if isinstance(limits, FailedAwsCall):
         return
     count = sum(group.count for group in wanted.groups)
-    others = 0 if isinstance(elsewhere, FailedCall) else sum(elsewhere.values())
+    others = 0 if isinstance(elsewhere, FailedAwsCall) else sum(elsewhere.values())
     yield _check_quota_limit(PER_CLUSTER, limits.get(PER_CLUSTER), count, 0, GROUPS)
     yield _check_quota_limit(IN_ALL, limits.get(IN_ALL), count, others, GROUPS)
 
 
 @QUOTAS.check("volumes")
-def check_volume_size_quota(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_ebs_volume_size_quota(
+    wanted: RequestedCluster, facts: SpecValidationFacts
+) -> Iterator[SpecFinding]:
     """No EBS volume is larger than the quota."""
     limits = facts.quota.limits
-    if isinstance(limits, FailedCall) or EBS_SIZE not in limits:
+    if isinstance(limits, FailedAwsCall) or EBS_SIZE not in limits:
         return
     for group in wanted.groups:
         for at, config in enumerate(group.raw.get("InstanceStorageConfigs") or ()):

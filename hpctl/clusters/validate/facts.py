@@ -12,7 +12,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 from msgspec import Struct, field
 
 from hpctl.clusters.validate.wanted import (
-    FailedCall,
+    FailedAwsCall,
     FindingWithCheck,
     Place,
     RequestedCluster,
@@ -20,14 +20,14 @@ from hpctl.clusters.validate.wanted import (
     SpecFinding,
 )
 from hpctl.toolkit.compat import UTC
-from hpctl.toolkit.errors import CallRefused, ResourceNotFound, Unavailable
-from hpctl.vocabulary.ports import ServiceClient
+from hpctl.toolkit.errors import ResourceNotFound, ServiceCallRefused, ServiceUnavailable
+from hpctl.vocabulary.ports import AwsServiceClient
 
 _EFA = re.compile(r"ml\.(p4|p5|p6|trn)")
 """Types that have EFA where EC2 cannot be asked."""
 
 
-Listed = Mapping[str, Mapping[str, Any]] | FailedCall
+Listed = Mapping[str, Mapping[str, Any]] | FailedAwsCall
 """EC2's own entries by id. An id that is not in it is not there."""
 
 
@@ -38,20 +38,20 @@ class NetworkFacts(Struct, frozen=True):
     security_groups: Listed = field(default_factory=dict)
     route_tables: Listed = field(default_factory=dict)
     endpoints: Listed = field(default_factory=dict)
-    dns: Mapping[str, bool | FailedCall] = field(default_factory=dict)
+    dns: Mapping[str, bool | FailedAwsCall] = field(default_factory=dict)
     """By VPC: whether it resolves names and gives them to hosts, as FSx's names need."""
     types: Listed = field(default_factory=dict)
     """EC2's entries of the instance types, by SageMaker's name."""
 
     def cards(self, kind: str) -> int:
         """Network cards of an instance type: EC2's word for it, 1 where it has none."""
-        entry = {} if isinstance(self.types, FailedCall) else self.types.get(kind, {})
+        entry = {} if isinstance(self.types, FailedAwsCall) else self.types.get(kind, {})
         efa = entry.get("NetworkInfo", {}).get("EfaInfo", {})
         return int(efa.get("MaximumEfaInterfaces", 1)) if self.efa(kind) else 1
 
     def efa(self, kind: str) -> bool:
         """Whether nodes of an instance type train over EFA: an accelerator, and EFA beside it."""
-        entry = {} if isinstance(self.types, FailedCall) else self.types.get(kind, {})
+        entry = {} if isinstance(self.types, FailedAwsCall) else self.types.get(kind, {})
         if not entry:
             return bool(_EFA.match(kind))
         accelerated = bool(entry.get("GpuInfo") or entry.get("NeuronInfo") or _EFA.match(kind))
@@ -59,25 +59,25 @@ class NetworkFacts(Struct, frozen=True):
 
     def zones(self, subnets: Iterable[str]) -> set[tuple[str, str]]:
         """(name, id) of the zones of these subnets, as far as they are known."""
-        if isinstance(self.subnets, FailedCall):
+        if isinstance(self.subnets, FailedAwsCall):
             return set()
         found = (self.subnets[s] for s in subnets if s in self.subnets)
         return {(str(s["AvailabilityZone"]), str(s.get("AvailabilityZoneId", ""))) for s in found}
 
     def vpcs(self, subnets: Iterable[str]) -> set[str]:
         """The VPCs of these subnets, as far as they are known."""
-        if isinstance(self.subnets, FailedCall):
+        if isinstance(self.subnets, FailedAwsCall):
             return set()
         return {str(self.subnets[s]["VpcId"]) for s in subnets if s in self.subnets}
 
     def cidrs(self, subnets: Iterable[str]) -> tuple[str, ...]:
         """The IPv4 blocks of these subnets, as far as they are known."""
-        if isinstance(self.subnets, FailedCall):
+        if isinstance(self.subnets, FailedAwsCall):
             return ()
-        return list_cidr_blocks(self.subnets[s] for s in subnets if s in self.subnets)
+        return list_subnet_cidr_blocks(self.subnets[s] for s in subnets if s in self.subnets)
 
 
-def list_cidr_blocks(subnets: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
+def list_subnet_cidr_blocks(subnets: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
     """The blocks of subnets: IPv4, else IPv6 for those that have no other."""
     found = []
     for subnet in subnets:
@@ -119,7 +119,7 @@ class LifecycleScript(Struct, frozen=True):
         return self.first_line.startswith(b"#!") or self.name.endswith((".sh", ".py"))
 
 
-class ScriptFacts(Struct, frozen=True):
+class LifecycleScriptFacts(Struct, frozen=True):
     """The files of a directory, by path relative to it; no directory, no files."""
 
     directory: str = ""
@@ -134,10 +134,10 @@ class S3PrefixContents(Struct, frozen=True):
 
     bucket: str
     prefix: str
-    region: str | FailedCall | None
+    region: str | FailedAwsCall | None
     """Of the bucket; None where there is no such bucket."""
-    names: frozenset[str] | FailedCall = frozenset()
-    scripts: Mapping[str, LifecycleScript | FailedCall | None] = field(default_factory=dict)
+    names: frozenset[str] | FailedAwsCall = frozenset()
+    scripts: Mapping[str, LifecycleScript | FailedAwsCall | None] = field(default_factory=dict)
 
     @property
     def url(self) -> str:
@@ -145,7 +145,7 @@ class S3PrefixContents(Struct, frozen=True):
         return f"s3://{self.bucket}/{self.prefix}".rstrip("/")
 
 
-class SimulationResult(Struct, frozen=True):
+class IamSimulationResult(Struct, frozen=True):
     """By action, what is not allowed and on what; and what depends on keys of a request."""
 
     denied: Mapping[str, str] = field(default_factory=dict)
@@ -155,28 +155,28 @@ class SimulationResult(Struct, frozen=True):
 class ExecutionRole(Struct, frozen=True):
     """One role, and what IAM says that it allows of what a node does."""
 
-    entry: Mapping[str, Any] | FailedCall | None
-    simulated: SimulationResult | FailedCall = field(default_factory=SimulationResult)
+    entry: Mapping[str, Any] | FailedAwsCall | None
+    simulated: IamSimulationResult | FailedAwsCall = field(default_factory=IamSimulationResult)
 
 
-class QuotaFacts(Struct, frozen=True):
+class ServiceQuotaFacts(Struct, frozen=True):
     """`limits` by the quota's name. `elsewhere`: what other clusters have, by instance type."""
 
-    limits: Mapping[str, float] | FailedCall = field(default_factory=dict)
-    elsewhere: Mapping[str, int] | FailedCall = field(default_factory=dict)
+    limits: Mapping[str, float] | FailedAwsCall = field(default_factory=dict)
+    elsewhere: Mapping[str, int] | FailedAwsCall = field(default_factory=dict)
 
 
 class CapacityFacts(Struct, frozen=True):
     """Training plans by ARN (None: there is none), and zone names by instance type."""
 
-    plans: Mapping[str, Mapping[str, Any] | FailedCall | None] = field(default_factory=dict)
-    zones: Mapping[str, frozenset[str]] | FailedCall = field(default_factory=dict)
+    plans: Mapping[str, Mapping[str, Any] | FailedAwsCall | None] = field(default_factory=dict)
+    zones: Mapping[str, frozenset[str]] | FailedAwsCall = field(default_factory=dict)
     images: Listed = field(default_factory=dict)
     """EC2's own entries of the AMIs that groups name."""
     now: datetime = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-Entry = Mapping[str, Any] | None | FailedCall
+Entry = Mapping[str, Any] | None | FailedAwsCall
 """An answer, None where the thing is not there."""
 
 
@@ -202,12 +202,12 @@ class ExistingClusterFacts(Struct, frozen=True):
     @property
     def groups(self) -> tuple[Mapping[str, Any], ...]:
         """The living cluster's instance groups."""
-        if self.cluster is None or isinstance(self.cluster, FailedCall):
+        if self.cluster is None or isinstance(self.cluster, FailedAwsCall):
             return ()
         return tuple(self.cluster.get("InstanceGroups") or ())
 
 
-class ServiceModel(Protocol):
+class SageMakerServiceModel(Protocol):
     """The service model that the installed AWS SDK carries. Nothing is asked of AWS."""
 
     def instance_types(self) -> frozenset[str]:
@@ -217,27 +217,27 @@ class ServiceModel(Protocol):
         """Where a CreateCluster request departs from it: types, lengths, patterns, words."""
 
 
-class ModelFacts(Struct, frozen=True):
+class ServiceModelFacts(Struct, frozen=True):
     """Empty where no model was given: nothing is concluded from that."""
 
     types: frozenset[str] = frozenset()
     problems: tuple[tuple[Place, str], ...] = ()
 
 
-class SpecFacts(Struct, frozen=True):
+class SpecValidationFacts(Struct, frozen=True):
     """Everything that a judge may look at."""
 
     region: str = ""
-    model: ModelFacts = field(default_factory=ModelFacts)
-    scripts: ScriptFacts = field(default_factory=ScriptFacts)
+    model: ServiceModelFacts = field(default_factory=ServiceModelFacts)
+    scripts: LifecycleScriptFacts = field(default_factory=LifecycleScriptFacts)
     network: NetworkFacts = field(default_factory=NetworkFacts)
-    storage: Mapping[str, FileSystemFacts | FailedCall | None] = field(default_factory=dict)
+    storage: Mapping[str, FileSystemFacts | FailedAwsCall | None] = field(default_factory=dict)
     """By file system id; None where there is none of that id."""
     bucket: Mapping[str, S3PrefixContents] = field(default_factory=dict)
     """By SourceS3Uri as given."""
     role: Mapping[str, ExecutionRole] = field(default_factory=dict)
     """By ARN."""
-    quota: QuotaFacts = field(default_factory=QuotaFacts)
+    quota: ServiceQuotaFacts = field(default_factory=ServiceQuotaFacts)
     capacity: CapacityFacts = field(default_factory=CapacityFacts)
     living: ExistingClusterFacts = field(default_factory=ExistingClusterFacts)
 
@@ -250,7 +250,7 @@ class SpecFacts(Struct, frozen=True):
         return any(self.network.efa(kind) for kind in group.types)
 
 
-Judge = Callable[[RequestedCluster, SpecFacts], Iterable[SpecFinding]]
+Judge = Callable[[RequestedCluster, SpecValidationFacts], Iterable[SpecFinding]]
 
 
 class SpecCheck(Struct, frozen=True):
@@ -261,7 +261,7 @@ class SpecCheck(Struct, frozen=True):
     judge: Judge
 
 
-class CheckFamily(Struct, frozen=True):
+class SpecCheckFamily(Struct, frozen=True):
     """Checks that stand on the same facts. `needs` names the parts of `Facts` that they read."""
 
     name: str
@@ -272,19 +272,21 @@ class CheckFamily(Struct, frozen=True):
     def check(self, name: str) -> Callable[[Judge], Judge]:
         """Add a judge. The first paragraph of its docstring is its line in the documentation."""
 
-        def add_check(judge: Judge) -> Judge:
+        def add_spec_check(judge: Judge) -> Judge:
             asks = " ".join((judge.__doc__ or "").partition("\n\n")[0].split())
             self.checks.append(SpecCheck(name, asks, judge))
             return judge
 
-        return add_check
+        return add_spec_check
 
     @property
     def offline(self) -> bool:
         """Whether no credentials are needed."""
         return not set(self.needs) - {"model", "scripts"}
 
-    def verdicts(self, wanted: RequestedCluster, facts: SpecFacts) -> Iterator[FindingWithCheck]:
+    def verdicts(
+        self, wanted: RequestedCluster, facts: SpecValidationFacts
+    ) -> Iterator[FindingWithCheck]:
         """What every check says, in the order of the checks."""
         for check in self.checks:
             for found in check.judge(wanted, facts):
@@ -297,29 +299,31 @@ P = ParamSpec("P")
 Answer = TypeVar("Answer")
 
 
-def call_existing_resource(
+def call_aws_or_return_none_if_missing(
     call: Callable[P, Answer], *args: P.args, **kwargs: P.kwargs
-) -> Answer | FailedCall | None:
+) -> Answer | FailedAwsCall | None:
     """Return the answer; None where the subject does not exist; Unanswered where it is unknown."""
     try:
         return call(*args, **kwargs)
     except ResourceNotFound:
         return None
-    except (CallRefused, Unavailable) as error:
-        return FailedCall(str(error), error.hint)
+    except (ServiceCallRefused, ServiceUnavailable) as error:
+        return FailedAwsCall(str(error), error.hint)
 
 
-def read_list_entries(
-    service: ServiceClient, operation: str, key: str, **request: Any
-) -> list[Any] | FailedCall:
+def read_aws_list_entries(
+    service: AwsServiceClient, operation: str, key: str, **request: Any
+) -> list[Any] | FailedAwsCall:
     """Every entry of a list; none where what it is about is not there."""
-    found = call_existing_resource(lambda: list(service.pages(operation, key, **request)))
+    found = call_aws_or_return_none_if_missing(
+        lambda: list(service.pages(operation, key, **request))
+    )
     return [] if found is None else found
 
 
-def find_security_groups(ec2: ServiceClient, ids: Iterable[str]) -> Listed:
+def find_security_groups(ec2: AwsServiceClient, ids: Iterable[str]) -> Listed:
     """The security groups of these ids that there are."""
-    return list_ec2_entries(ec2, _SECURITY_GROUPS, list(ids))
+    return list_ec2_resources_by_id(ec2, _SECURITY_GROUPS, list(ids))
 
 
 class Ec2ListOperation(Struct, frozen=True):
@@ -338,13 +342,13 @@ _SECURITY_GROUPS = Ec2ListOperation(
 )
 
 
-def list_ec2_entries(ec2: ServiceClient, of: Ec2ListOperation, ids: list[str]) -> Listed:
+def list_ec2_resources_by_id(ec2: AwsServiceClient, of: Ec2ListOperation, ids: list[str]) -> Listed:
     """Entries by a filter. EC2 refuses a list of ids that has one unknown; a filter it does not."""
     if not ids:
         return {}
-    found = read_list_entries(
+    found = read_aws_list_entries(
         ec2, of.operation, of.key, Filters=[{"Name": of.filter_name, "Values": ids}]
     )
-    if isinstance(found, FailedCall):
+    if isinstance(found, FailedAwsCall):
         return found
     return {str(entry[of.id_key]): entry for entry in found}

@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 
 from hpctl.clusters.validate.facts import (
-    CheckFamily,
     ExistingClusterFacts,
-    SpecFacts,
-    call_existing_resource,
+    SpecCheckFamily,
+    SpecValidationFacts,
+    call_aws_or_return_none_if_missing,
 )
 from hpctl.clusters.validate.wanted import (
-    FailedCall,
+    FailedAwsCall,
     RequestedCluster,
     SpecFinding,
     make_failure_finding,
@@ -17,18 +17,24 @@ from hpctl.clusters.validate.wanted import (
     make_unknown_finding,
     make_warning_finding,
 )
-from hpctl.vocabulary.ports import Aws
+from hpctl.vocabulary.ports import AwsClientFactory
 
-FAMILY = CheckFamily("cluster", "The cluster's name and what it stands for already.", ("living",))
+FAMILY = SpecCheckFamily(
+    "cluster", "The cluster's name and what it stands for already.", ("living",)
+)
 
 
-def gather_existing_cluster_facts(aws: Aws, wanted: RequestedCluster) -> ExistingClusterFacts:
+def gather_existing_cluster_facts(
+    aws: AwsClientFactory, wanted: RequestedCluster
+) -> ExistingClusterFacts:
     """One call, two with a database."""
     sagemaker = aws.service("sagemaker")
     arn = wanted.secret
     return ExistingClusterFacts(
-        cluster=call_existing_resource(sagemaker.read, "describe_cluster", ClusterName=wanted.name),
-        secret=call_existing_resource(
+        cluster=call_aws_or_return_none_if_missing(
+            sagemaker.read, "describe_cluster", ClusterName=wanted.name
+        ),
+        secret=call_aws_or_return_none_if_missing(
             aws.service("secretsmanager").read, "describe_secret", SecretId=arn
         )
         if arn
@@ -41,10 +47,12 @@ NAME = ("ClusterName",)
 
 
 @FAMILY.check("name")
-def check_cluster_name(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_cluster_name_available(
+    wanted: RequestedCluster, facts: SpecValidationFacts
+) -> Iterator[SpecFinding]:
     """The name is free, or names a cluster that can be updated."""
     living = facts.living.cluster
-    if isinstance(living, FailedCall):
+    if isinstance(living, FailedAwsCall):
         yield make_unknown_finding(NAME, living)
         return
     if living is None:
@@ -83,13 +91,15 @@ def check_cluster_name(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[S
 
 
 @FAMILY.check("fixed")
-def check_immutable_fields(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_immutable_cluster_fields_unchanged(
+    wanted: RequestedCluster, facts: SpecValidationFacts
+) -> Iterator[SpecFinding]:
     """What the service cannot change is as the living cluster has it."""
     living = facts.living.cluster
-    if living is None or isinstance(living, FailedCall):
+    if living is None or isinstance(living, FailedAwsCall):
         return
     had, wants = living.get("VpcConfig"), wanted.request.get("VpcConfig")
-    if _parse_vpc_config(had) != _parse_vpc_config(wants):
+    if _extract_subnets_and_security_groups(had) != _extract_subnets_and_security_groups(wants):
         yield make_failure_finding(
             ("VpcConfig",),
             f"the network differs from that of the living cluster {wanted.name}, which the service "
@@ -111,7 +121,9 @@ def check_immutable_fields(wanted: RequestedCluster, facts: SpecFacts) -> Iterat
             "has not yet",
             "leave node_provisioning_mode out, migrate with `hpctl cluster update`, then add it",
         )
-    roles = {str(g["InstanceGroupName"]): _get_slurm_role(g) for g in facts.living.groups}
+    roles = {
+        str(g["InstanceGroupName"]): _get_instance_group_slurm_role(g) for g in facts.living.groups
+    }
     for group in wanted.groups:
         had_role = roles.get(group.name)
         if had_role and wanted.by_api and had_role != group.role:
@@ -124,13 +136,15 @@ def check_immutable_fields(wanted: RequestedCluster, facts: SpecFacts) -> Iterat
 
 
 @FAMILY.check("accounting-secret")
-def check_accounting_secret(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_accounting_database_secret_exists(
+    wanted: RequestedCluster, facts: SpecValidationFacts
+) -> Iterator[SpecFinding]:
     """The accounting database's secret is there."""
     if not wanted.secret:
         return
     place = wanted.secret_place
     found = facts.living.secret
-    if isinstance(found, FailedCall):
+    if isinstance(found, FailedAwsCall):
         yield make_unknown_finding(place, found)
     elif found is None:
         yield make_failure_finding(
@@ -148,11 +162,11 @@ def check_accounting_secret(wanted: RequestedCluster, facts: SpecFacts) -> Itera
         yield make_ok_finding(f"the secret {found.get('Name')} is there", place)
 
 
-def _parse_vpc_config(config: object) -> tuple[frozenset[str], frozenset[str]]:
+def _extract_subnets_and_security_groups(config: object) -> tuple[frozenset[str], frozenset[str]]:
     if not isinstance(config, dict):
         return frozenset(), frozenset()
     return frozenset(config.get("Subnets", ())), frozenset(config.get("SecurityGroupIds", ()))
 
 
-def _get_slurm_role(group: object) -> str:
+def _get_instance_group_slurm_role(group: object) -> str:
     return str(group.get("SlurmConfig", {}).get("NodeType", "")) if isinstance(group, dict) else ""

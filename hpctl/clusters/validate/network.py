@@ -9,18 +9,18 @@ from typing import Any
 from msgspec import Struct
 
 from hpctl.clusters.validate.facts import (
-    CheckFamily,
     Ec2ListOperation,
     Listed,
     NetworkFacts,
-    SpecFacts,
-    call_existing_resource,
+    SpecCheckFamily,
+    SpecValidationFacts,
+    call_aws_or_return_none_if_missing,
     find_security_groups,
-    list_ec2_entries,
+    list_ec2_resources_by_id,
 )
 from hpctl.clusters.validate.wanted import (
-    FailedCall,
-    GroupNetwork,
+    FailedAwsCall,
+    InstanceGroupNetwork,
     Place,
     RequestedCluster,
     RequestedInstanceGroup,
@@ -31,12 +31,12 @@ from hpctl.clusters.validate.wanted import (
     make_unknown_finding,
     make_warning_finding,
 )
-from hpctl.vocabulary.ports import Aws, ServiceClient
+from hpctl.vocabulary.ports import AwsClientFactory, AwsServiceClient
 
-FAMILY = CheckFamily("network", "Subnets, routes and names.", ("network", "living"))
+FAMILY = SpecCheckFamily("network", "Subnets, routes and names.", ("network", "living"))
 
 
-def gather_network_facts(aws: Aws, wanted: RequestedCluster) -> NetworkFacts:
+def gather_network_facts(aws: AwsClientFactory, wanted: RequestedCluster) -> NetworkFacts:
     """A handful of calls, whatever the number of groups."""
     networks = {group.network for group in wanted.groups}
     types = sorted(set(chain.from_iterable(group.types for group in wanted.groups)))
@@ -45,45 +45,45 @@ def gather_network_facts(aws: Aws, wanted: RequestedCluster) -> NetworkFacts:
     if not subnets and not groups:
         return NetworkFacts()
     ec2 = aws.service("ec2")
-    found = list_ec2_entries(
+    found = list_ec2_resources_by_id(
         ec2, Ec2ListOperation("describe_subnets", "Subnets", "SubnetId", "subnet-id"), subnets
     )
-    vpcs = [] if isinstance(found, FailedCall) else sorted({s["VpcId"] for s in found.values()})
+    vpcs = [] if isinstance(found, FailedAwsCall) else sorted({s["VpcId"] for s in found.values()})
     return NetworkFacts(
         subnets=found,
         security_groups=find_security_groups(ec2, groups),
-        route_tables=list_ec2_entries(
+        route_tables=list_ec2_resources_by_id(
             ec2,
             Ec2ListOperation("describe_route_tables", "RouteTables", "RouteTableId", "vpc-id"),
             vpcs,
         ),
-        endpoints=list_ec2_entries(
+        endpoints=list_ec2_resources_by_id(
             ec2,
             Ec2ListOperation("describe_vpc_endpoints", "VpcEndpoints", "VpcEndpointId", "vpc-id"),
             vpcs,
         ),
-        dns={vpc: _read_vpc_dns_settings(ec2, vpc) for vpc in vpcs},
-        types=_describe_instance_types(ec2, types),
+        dns={vpc: _query_vpc_dns_enabled(ec2, vpc) for vpc in vpcs},
+        types=_describe_ec2_instance_types(ec2, types),
     )
 
 
-def _describe_instance_types(ec2: ServiceClient, types: list[str]) -> Listed:
+def _describe_ec2_instance_types(ec2: AwsServiceClient, types: list[str]) -> Listed:
     """SageMaker's `ml.p5.48xlarge` is EC2's `p5.48xlarge`."""
     names = [kind.removeprefix("ml.") for kind in types]
-    found = list_ec2_entries(
+    found = list_ec2_resources_by_id(
         ec2,
         Ec2ListOperation(
             "describe_instance_types", "InstanceTypes", "InstanceType", "instance-type"
         ),
         names,
     )
-    if isinstance(found, FailedCall):
+    if isinstance(found, FailedAwsCall):
         return found
     return {f"ml.{name}": entry for name, entry in found.items()}
 
 
-def _read_vpc_dns_settings(ec2: ServiceClient, vpc: str) -> bool | FailedCall:
-    def read_dns_settings() -> bool:
+def _query_vpc_dns_enabled(ec2: AwsServiceClient, vpc: str) -> bool | FailedAwsCall:
+    def are_vpc_dns_attributes_enabled() -> bool:
         return all(
             ec2.read("describe_vpc_attribute", VpcId=vpc, Attribute=name)[key]["Value"]
             for name, key in (
@@ -92,15 +92,15 @@ def _read_vpc_dns_settings(ec2: ServiceClient, vpc: str) -> bool | FailedCall:
             )
         )
 
-    answer = call_existing_resource(read_dns_settings)
-    return answer if isinstance(answer, FailedCall) else bool(answer)
+    answer = call_aws_or_return_none_if_missing(are_vpc_dns_attributes_enabled)
+    return answer if isinstance(answer, FailedAwsCall) else bool(answer)
 
 
-def map_networks_to_groups(
+def map_networks_to_instance_groups(
     wanted: RequestedCluster,
-) -> dict[GroupNetwork, list[RequestedInstanceGroup]]:
+) -> dict[InstanceGroupNetwork, list[RequestedInstanceGroup]]:
     """Each network of the customer's with its groups. Groups in SageMaker's own are left out."""
-    found: dict[GroupNetwork, list[RequestedInstanceGroup]] = defaultdict(list)
+    found: dict[InstanceGroupNetwork, list[RequestedInstanceGroup]] = defaultdict(list)
     for group in wanted.groups:
         if group.network.subnets or group.network.security_groups:
             found[group.network].append(group)
@@ -108,26 +108,28 @@ def map_networks_to_groups(
 
 
 @FAMILY.check("subnets-exist")
-def check_subnets_exist(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_subnets_exist(
+    wanted: RequestedCluster, facts: SpecValidationFacts
+) -> Iterator[SpecFinding]:
     """Every subnet is there."""
-    ids = {network: network.subnets for network in map_networks_to_groups(wanted)}
-    yield from check_network_ids_exist(
+    ids = {network: network.subnets for network in map_networks_to_instance_groups(wanted)}
+    yield from check_vpc_resource_ids_exist(
         "subnet", "Subnets", facts.network.subnets, ids, facts.region
     )
 
 
-def check_network_ids_exist(
+def check_vpc_resource_ids_exist(
     kind: str,
     field: str,
-    found: Mapping[str, Any] | FailedCall,
-    ids: Mapping[GroupNetwork, Sequence[str]],
+    found: Mapping[str, Any] | FailedAwsCall,
+    ids: Mapping[InstanceGroupNetwork, Sequence[str]],
     region: str,
 ) -> Iterator[SpecFinding]:
     """Whether everything of a `kind` that networks name in `field` was found."""
-    if isinstance(found, FailedCall):
+    if isinstance(found, FailedAwsCall):
         yield make_unknown_finding(("VpcConfig", field), found)
         return
-    named: dict[str, GroupNetwork] = {}
+    named: dict[str, InstanceGroupNetwork] = {}
     for network, ones in ids.items():
         named |= dict.fromkeys(ones, network)
     if not named:
@@ -147,11 +149,13 @@ def check_network_ids_exist(
 
 
 @FAMILY.check("one-vpc")
-def check_single_vpc(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_all_networks_share_vpc(
+    wanted: RequestedCluster, facts: SpecValidationFacts
+) -> Iterator[SpecFinding]:
     """All subnets and security groups are of one VPC."""
     network = facts.network
     subnets, groups = network.subnets, network.security_groups
-    if isinstance(subnets, FailedCall) or isinstance(groups, FailedCall):
+    if isinstance(subnets, FailedAwsCall) or isinstance(groups, FailedAwsCall):
         return
     by_vpc: dict[str, set[str]] = defaultdict(set)
     for entry in subnets.values():
@@ -170,12 +174,14 @@ def check_single_vpc(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[Spe
 
 
 @FAMILY.check("one-zone")
-def check_single_zone(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_group_subnets_share_zone(
+    wanted: RequestedCluster, facts: SpecValidationFacts
+) -> Iterator[SpecFinding]:
     """The subnets of a group are in one availability zone.
 
     EFA traffic does not leave it.
     """
-    for network, groups in map_networks_to_groups(wanted).items():
+    for network, groups in map_networks_to_instance_groups(wanted).items():
         zones = sorted(name for name, _ in facts.network.zones(network.subnets))
         names = ", ".join(group.name for group in groups)
         if len(zones) > 1:
@@ -190,26 +196,32 @@ def check_single_zone(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[Sp
 
 
 @FAMILY.check("room")
-def check_free_ip_addresses(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_subnets_have_free_ip_addresses(
+    wanted: RequestedCluster, facts: SpecValidationFacts
+) -> Iterator[SpecFinding]:
     """The subnets have addresses for the new nodes and their cards."""
     subnets = facts.network.subnets
-    if isinstance(subnets, FailedCall):
+    if isinstance(subnets, FailedAwsCall):
         return
-    for network, groups in map_networks_to_groups(wanted).items():
+    for network, groups in map_networks_to_instance_groups(wanted).items():
         known = [subnets[s] for s in network.subnets if s in subnets]
         if not known:
             continue
         free = sum(int(subnet["AvailableIpAddressCount"]) for subnet in known)
         nodes = sum(facts.new_nodes(group) for group in groups)
         cards = sum(
-            facts.new_nodes(group) * _count_node_ip_addresses(group, facts.network)
+            facts.new_nodes(group) * _count_ip_addresses_per_node(group, facts.network)
             for group in groups
         )
-        yield _judge_free_ip_addresses(network, groups, free, nodes, cards)
+        yield _make_free_ip_address_finding(network, groups, free, nodes, cards)
 
 
-def _judge_free_ip_addresses(
-    network: GroupNetwork, groups: list[RequestedInstanceGroup], free: int, nodes: int, cards: int
+def _make_free_ip_address_finding(
+    network: InstanceGroupNetwork,
+    groups: list[RequestedInstanceGroup],
+    free: int,
+    nodes: int,
+    cards: int,
 ) -> SpecFinding:
     place = (*network.place, "Subnets")
     names = ", ".join(group.name for group in groups)
@@ -224,7 +236,7 @@ def _judge_free_ip_addresses(
     return make_ok_finding(f"{names}: {free} free addresses for {nodes} new nodes", place)
 
 
-def _count_node_ip_addresses(group: RequestedInstanceGroup, facts: NetworkFacts) -> int:
+def _count_ip_addresses_per_node(group: RequestedInstanceGroup, facts: NetworkFacts) -> int:
     """What a node of a group takes: one for each network card (HyperPod: 32 for a P5)."""
     if group.raw.get("NetworkInterface", {}).get("InterfaceType") == "efa-only":
         return 1
@@ -239,32 +251,36 @@ SERVICES: Mapping[str, str] = {
 
 
 @FAMILY.check("ways-out")
-def check_aws_service_routes(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_subnet_routes_to_aws_services(
+    wanted: RequestedCluster, facts: SpecValidationFacts
+) -> Iterator[SpecFinding]:
     """The nodes reach S3 and SageMaker: by NAT or VPC endpoints."""
     network = facts.network
-    if isinstance(network.subnets, FailedCall):
+    if isinstance(network.subnets, FailedAwsCall):
         return
     for part in (network.route_tables, network.endpoints):
-        if isinstance(part, FailedCall):
+        if isinstance(part, FailedAwsCall):
             yield make_unknown_finding(("VpcConfig", "Subnets"), part)
             return
-    for subnet, place in sorted(_locate_requested_subnets(wanted).items()):
+    for subnet, place in sorted(_map_subnet_ids_to_request_paths(wanted).items()):
         if subnet in network.subnets:
             yield from list_findings_or_ok(
-                _find_unreachable_services(subnet, place, network, facts.region),
+                _find_unreachable_aws_services(subnet, place, network, facts.region),
                 f"{subnet} has a way to S3 and SageMaker",
                 place,
             )
 
 
 @FAMILY.check("names")
-def check_dns_resolution(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_vpc_dns_enabled(
+    wanted: RequestedCluster, facts: SpecValidationFacts
+) -> Iterator[SpecFinding]:
     """The VPC resolves the names of file systems."""
     mounts = list(chain.from_iterable(group.file_systems for group in wanted.groups))
     if not mounts:
         return
     for vpc, on in facts.network.dns.items():
-        if isinstance(on, FailedCall):
+        if isinstance(on, FailedAwsCall):
             yield make_unknown_finding(("VpcConfig",), on)
         elif on:
             yield make_ok_finding(f"{vpc} resolves names")
@@ -277,7 +293,7 @@ def check_dns_resolution(wanted: RequestedCluster, facts: SpecFacts) -> Iterator
             )
 
 
-def _locate_requested_subnets(wanted: RequestedCluster) -> dict[str, Place]:
+def _map_subnet_ids_to_request_paths(wanted: RequestedCluster) -> dict[str, Place]:
     places: dict[str, Place] = {}
     for group in wanted.groups:
         for at, subnet in enumerate(group.network.subnets):
@@ -285,10 +301,10 @@ def _locate_requested_subnets(wanted: RequestedCluster) -> dict[str, Place]:
     return places
 
 
-def _find_unreachable_services(
+def _find_unreachable_aws_services(
     subnet: str, place: Place, network: NetworkFacts, region: str
 ) -> Iterator[SpecFinding]:
-    table = _find_route_table(subnet, network)
+    table = _find_subnet_route_table(subnet, network)
     routes = table.get("Routes") or ()
     default = [
         route
@@ -298,7 +314,7 @@ def _find_unreachable_services(
     ways = [r for r in default if not str(r.get("GatewayId", "")).startswith("igw-")]
     if ways:
         return
-    served = _find_endpoint_services(subnet, table, network, region)
+    served = _list_services_reachable_by_endpoint(subnet, table, network, region)
     without = [name for name in SERVICES if name not in served]
     if not without:
         return
@@ -316,10 +332,10 @@ def _find_unreachable_services(
     )
 
 
-def _find_route_table(subnet: str, network: NetworkFacts) -> Mapping[str, Any]:
+def _find_subnet_route_table(subnet: str, network: NetworkFacts) -> Mapping[str, Any]:
     """The subnet's own route table, else its VPC's main one."""
-    assert not isinstance(network.route_tables, FailedCall)
-    assert not isinstance(network.subnets, FailedCall)
+    assert not isinstance(network.route_tables, FailedAwsCall)
+    assert not isinstance(network.subnets, FailedAwsCall)
     vpc = network.subnets[subnet]["VpcId"]
     main: Mapping[str, Any] = {}
     for table in network.route_tables.values():
@@ -331,12 +347,12 @@ def _find_route_table(subnet: str, network: NetworkFacts) -> Mapping[str, Any]:
     return main
 
 
-def _find_endpoint_services(
+def _list_services_reachable_by_endpoint(
     subnet: str, table: Mapping[str, Any], network: NetworkFacts, region: str
 ) -> set[str]:
     """Names of the services that the subnet reaches by endpoints."""
-    assert not isinstance(network.endpoints, FailedCall)
-    assert not isinstance(network.subnets, FailedCall)
+    assert not isinstance(network.endpoints, FailedAwsCall)
+    assert not isinstance(network.subnets, FailedAwsCall)
     vpc = network.subnets[subnet]["VpcId"]
     found = set()
     for endpoint in network.endpoints.values():
@@ -350,7 +366,7 @@ def _find_endpoint_services(
     return found
 
 
-GROUPS = CheckFamily("security-groups", "Security groups of the nodes.", ("network", "living"))
+GROUPS = SpecCheckFamily("security-groups", "Security groups of the nodes.", ("network", "living"))
 
 Permission = Mapping[str, Any]
 
@@ -365,7 +381,7 @@ class SecurityGroupRulePeers(Struct, frozen=True):
     cidrs: Sequence[str] = ()
 
 
-def allows_all_traffic(
+def has_rule_allowing_all_traffic(
     permissions: Iterable[Permission], peers: SecurityGroupRulePeers, *, by_group: bool = False
 ) -> bool:
     """Whether some rule lets all traffic of these peers through.
@@ -375,20 +391,21 @@ def allows_all_traffic(
     EFA": all traffic to and from the security group itself).
     """
     return any(
-        rule["IpProtocol"] == ALL and _is_rule_for_all_peers(rule, peers, by_group=by_group)
+        rule["IpProtocol"] == ALL
+        and _is_rule_applicable_to_all_peers(rule, peers, by_group=by_group)
         for rule in permissions
     )
 
 
-def has_open_ports(
+def are_ports_open_to_peers(
     permissions: Iterable[Permission], protocol: str, wanted: range, peers: SecurityGroupRulePeers
 ) -> bool:
     """Whether every one of these ports is open to these peers, by one rule or several."""
     open_spans = sorted(
         span
         for rule in permissions
-        if _is_rule_for_all_peers(rule, peers, by_group=False)
-        and (span := _get_rule_port_range(rule, protocol))
+        if _is_rule_applicable_to_all_peers(rule, peers, by_group=False)
+        and (span := _get_security_group_rule_port_range(rule, protocol))
     )
     reached = wanted.start
     for first, last in open_spans:
@@ -397,7 +414,7 @@ def has_open_ports(
     return reached >= wanted.stop
 
 
-def _get_rule_port_range(rule: Permission, protocol: str) -> tuple[int, int] | None:
+def _get_security_group_rule_port_range(rule: Permission, protocol: str) -> tuple[int, int] | None:
     """The ports that a rule opens, both ends included."""
     if rule["IpProtocol"] == ALL:
         return 0, 65535
@@ -407,7 +424,7 @@ def _get_rule_port_range(rule: Permission, protocol: str) -> tuple[int, int] | N
     return int(rule.get("FromPort", 0)), int(rule.get("ToPort", 65535))
 
 
-def _is_rule_for_all_peers(
+def _is_rule_applicable_to_all_peers(
     rule: Permission, peers: SecurityGroupRulePeers, *, by_group: bool
 ) -> bool:
     """Whether a rule is for all of these peers: for a group they carry, or for their networks."""
@@ -423,10 +440,10 @@ def _is_rule_for_all_peers(
 
 def _is_cidr_inside_any_block(cidr: str, blocks: Sequence[Any]) -> bool:
     inner = ipaddress.ip_network(cidr, strict=False)
-    return any(_is_within_network(inner, block) for block in blocks)
+    return any(_is_subnet_of_network(inner, block) for block in blocks)
 
 
-def _is_within_network(inner: Any, outer: Any) -> bool:
+def _is_subnet_of_network(inner: Any, outer: Any) -> bool:
     return inner.version == outer.version and bool(inner.subnet_of(outer))
 
 
@@ -438,28 +455,28 @@ Entries = Mapping[str, Mapping[str, Any]]
 
 @GROUPS.check("groups-exist")
 def check_security_groups_exist(
-    wanted: RequestedCluster, facts: SpecFacts
+    wanted: RequestedCluster, facts: SpecValidationFacts
 ) -> Iterator[SpecFinding]:
     """Every security group is there."""
-    ids = {network: network.security_groups for network in map_networks_to_groups(wanted)}
+    ids = {network: network.security_groups for network in map_networks_to_instance_groups(wanted)}
     found = facts.network.security_groups
-    yield from check_network_ids_exist(
+    yield from check_vpc_resource_ids_exist(
         "security group", "SecurityGroupIds", found, ids, facts.region
     )
 
 
 @GROUPS.check("themselves")
-def check_traffic_within_network(
-    wanted: RequestedCluster, facts: SpecFacts
+def check_node_traffic_within_network(
+    wanted: RequestedCluster, facts: SpecValidationFacts
 ) -> Iterator[SpecFinding]:
     """Nodes of one network reach each other both ways; with EFA by a rule for all traffic that
     names the security group itself.
     """
     found = facts.network.security_groups
-    if isinstance(found, FailedCall):
+    if isinstance(found, FailedAwsCall):
         return
-    for network, groups in map_networks_to_groups(wanted).items():
-        entries = _select_security_groups(network, found)
+    for network, groups in map_networks_to_instance_groups(wanted).items():
+        entries = _select_network_security_groups(network, found)
         if not entries:
             continue
         efa = [group.name for group in groups if facts.has_efa(group)]
@@ -469,28 +486,31 @@ def check_traffic_within_network(
             continue
         names = ", ".join(group.name for group in groups)
         yield from list_findings_or_ok(
-            _check_ingress_and_egress(network, entries, peers, efa),
+            _check_security_group_ingress_and_egress(network, entries, peers, efa),
             f"{names}: {', '.join(entries)} allow each other both ways",
             (*network.place, "SecurityGroupIds"),
         )
 
 
 @GROUPS.check("each-other")
-def check_traffic_between_networks(
-    wanted: RequestedCluster, facts: SpecFacts
+def check_node_traffic_between_networks(
+    wanted: RequestedCluster, facts: SpecValidationFacts
 ) -> Iterator[SpecFinding]:
     """Groups in different networks reach each other.
 
     Head nodes and workers must.
     """
     found = facts.network.security_groups
-    if isinstance(found, FailedCall):
+    if isinstance(found, FailedAwsCall):
         return
-    by_network = map_networks_to_groups(wanted)
+    by_network = map_networks_to_instance_groups(wanted)
     for here, there in permutations(by_network, 2):
         if set(here.security_groups) == set(there.security_groups):
             continue
-        ours, theirs = _select_security_groups(here, found), _select_security_groups(there, found)
+        ours, theirs = (
+            _select_network_security_groups(here, found),
+            _select_network_security_groups(there, found),
+        )
         if not ours or not theirs:
             continue
         them = SecurityGroupRulePeers(set(theirs), facts.network.cidrs(there.subnets))
@@ -500,21 +520,26 @@ def check_traffic_between_networks(
         closed = [
             way
             for way, entries, peers in (("in", ours, them), ("out", theirs, us))
-            if not _has_all_tcp_ports_open(entries, INGRESS if way == "in" else EGRESS, peers)
+            if not _are_all_tcp_ports_open_to_peers(
+                entries, INGRESS if way == "in" else EGRESS, peers
+            )
         ]
-        yield _judge_traffic_between_networks(
+        yield _make_cross_network_traffic_finding(
             by_network[here], by_network[there], here, there, closed
         )
 
 
-def _check_ingress_and_egress(
-    network: GroupNetwork, entries: Entries, peers: SecurityGroupRulePeers, efa: Sequence[str]
+def _check_security_group_ingress_and_egress(
+    network: InstanceGroupNetwork,
+    entries: Entries,
+    peers: SecurityGroupRulePeers,
+    efa: Sequence[str],
 ) -> Iterator[SpecFinding]:
     place = (*network.place, "SecurityGroupIds")
     ids = ", ".join(entries)
     for key, way, word in ((INGRESS, "in", "inbound"), (EGRESS, "out", "outbound")):
         permissions = _list_security_group_rules(entries, key)
-        if efa and not allows_all_traffic(permissions, peers, by_group=True):
+        if efa and not has_rule_allowing_all_traffic(permissions, peers, by_group=True):
             yield make_failure_finding(
                 place,
                 f"{ids}: no {word} rule lets all traffic of the security group itself {way}; EFA "
@@ -523,7 +548,7 @@ def _check_ingress_and_egress(
                 f"add an {word} rule: all traffic, {'from' if way == 'in' else 'to'} the security "
                 "group itself",
             )
-        elif not efa and not _has_all_tcp_ports_open(entries, key, peers):
+        elif not efa and not _are_all_tcp_ports_open_to_peers(entries, key, peers):
             yield make_failure_finding(
                 place,
                 f"{ids}: no {word} rule lets the nodes' own traffic {way}; slurmctld, slurmd and "
@@ -533,11 +558,11 @@ def _check_ingress_and_egress(
             )
 
 
-def _judge_traffic_between_networks(
+def _make_cross_network_traffic_finding(
     ours: list[RequestedInstanceGroup],
     theirs: list[RequestedInstanceGroup],
-    here: GroupNetwork,
-    there: GroupNetwork,
+    here: InstanceGroupNetwork,
+    there: InstanceGroupNetwork,
     closed: list[str],
 ) -> SpecFinding:
     us = ", ".join(group.name for group in ours)
@@ -559,13 +584,17 @@ def _judge_traffic_between_networks(
     )
 
 
-def _has_all_tcp_ports_open(entries: Entries, key: str, peers: SecurityGroupRulePeers) -> bool:
-    return has_open_ports(_list_security_group_rules(entries, key), "tcp", ALL_TCP, peers)
+def _are_all_tcp_ports_open_to_peers(
+    entries: Entries, key: str, peers: SecurityGroupRulePeers
+) -> bool:
+    return are_ports_open_to_peers(_list_security_group_rules(entries, key), "tcp", ALL_TCP, peers)
 
 
 def _list_security_group_rules(entries: Entries, key: str) -> list[Mapping[str, Any]]:
     return list(chain.from_iterable(entry.get(key) or () for entry in entries.values()))
 
 
-def _select_security_groups(network: GroupNetwork, found: Entries) -> dict[str, Mapping[str, Any]]:
+def _select_network_security_groups(
+    network: InstanceGroupNetwork, found: Entries
+) -> dict[str, Mapping[str, Any]]:
     return {g: found[g] for g in network.security_groups if g in found}

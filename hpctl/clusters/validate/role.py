@@ -10,15 +10,15 @@ from msgspec.structs import replace
 from hpctl.clusters import iam_policies
 from hpctl.clusters.iam_policies import SERVICE
 from hpctl.clusters.validate.facts import (
-    CheckFamily,
     ExecutionRole,
-    SimulationResult,
-    SpecFacts,
-    call_existing_resource,
+    IamSimulationResult,
+    SpecCheckFamily,
+    SpecValidationFacts,
+    call_aws_or_return_none_if_missing,
 )
 from hpctl.clusters.validate.scripts import parse_s3_uri
 from hpctl.clusters.validate.wanted import (
-    FailedCall,
+    FailedAwsCall,
     Place,
     RequestedCluster,
     SpecFinding,
@@ -27,34 +27,40 @@ from hpctl.clusters.validate.wanted import (
     make_ok_finding,
     make_unknown_finding,
 )
-from hpctl.vocabulary.ports import Aws, ServiceClient
+from hpctl.vocabulary.ports import AwsClientFactory, AwsServiceClient
 
-FAMILY = CheckFamily("iam", "The execution roles of the groups.", ("role",))
+FAMILY = SpecCheckFamily("iam", "The execution roles of the groups.", ("role",))
 
 
-class RoleNotFound(FailedCall, frozen=True):
+class IamRoleNotFound(FailedAwsCall, frozen=True):
     """The role itself is not there."""
 
 
-def gather_execution_role_facts(aws: Aws, wanted: RequestedCluster) -> dict[str, ExecutionRole]:
+def gather_execution_role_facts(
+    aws: AwsClientFactory, wanted: RequestedCluster
+) -> dict[str, ExecutionRole]:
     """Two calls or more a role."""
     iam = aws.service("iam")
     arns = {group.execution_role for group in wanted.groups if group.execution_role}
-    return {arn: _read_execution_role(iam, wanted, arn, aws.region) for arn in sorted(arns)}
+    return {
+        arn: _read_execution_role_permissions(iam, wanted, arn, aws.region) for arn in sorted(arns)
+    }
 
 
-def simulate_policy(
-    iam: ServiceClient, role: str, statements: tuple[iam_policies.PolicyStatement, ...]
-) -> SimulationResult | FailedCall:
+def simulate_iam_role_permissions(
+    iam: AwsServiceClient, role: str, statements: tuple[iam_policies.IamPolicyStatement, ...]
+) -> IamSimulationResult | FailedAwsCall:
     """What a principal is not allowed of these statements, and what depends on the request."""
     refused: dict[str, str] = {}
     unsure: dict[str, str] = {}
     for statement in statements:
-        answer = call_existing_resource(_simulate_statement, iam, role, statement)
+        answer = call_aws_or_return_none_if_missing(
+            _simulate_iam_policy_statement, iam, role, statement
+        )
         if answer is None:
             # Silence about a role that is not there is no permission.
-            return RoleNotFound(f"there is no role {role}", "check the account and the name")
-        if isinstance(answer, FailedCall):
+            return IamRoleNotFound(f"there is no role {role}", "check the account and the name")
+        if isinstance(answer, FailedAwsCall):
             return answer
         for result in answer:
             if result["EvalDecision"] == "allowed":
@@ -63,11 +69,11 @@ def simulate_policy(
             missing = result.get("MissingContextValues")
             text = ", ".join(missing) if missing else str(result.get("EvalResourceName", "*"))
             (unsure if missing else refused)[str(result["EvalActionName"])] = text
-    return SimulationResult(refused, unsure)
+    return IamSimulationResult(refused, unsure)
 
 
-def _simulate_statement(
-    iam: ServiceClient, role: str, statement: iam_policies.PolicyStatement
+def _simulate_iam_policy_statement(
+    iam: AwsServiceClient, role: str, statement: iam_policies.IamPolicyStatement
 ) -> list[Any]:
     account = role.split(":")[4]
     known = {"aws:PrincipalAccount": account, "aws:ResourceAccount": account}
@@ -82,40 +88,41 @@ def _simulate_statement(
         "EvaluationResults",
         PolicySourceArn=role,
         ActionNames=list(statement.actions),
-        ResourceArns=[_replace_arn_wildcard(arn) for arn in statement.resources],
+        ResourceArns=[_replace_arn_wildcard_with_example(arn) for arn in statement.resources],
         ContextEntries=context,
     )
     return list(found)
 
 
-def _replace_arn_wildcard(arn: str) -> str:
+def _replace_arn_wildcard_with_example(arn: str) -> str:
     """A resource that a pattern is about: what may do everything may do this."""
     return arn if arn == "*" else arn.replace("*", "hpctl-example")
 
 
-def _read_execution_role(
-    iam: ServiceClient, wanted: RequestedCluster, arn: str, region: str
+def _read_execution_role_permissions(
+    iam: AwsServiceClient, wanted: RequestedCluster, arn: str, region: str
 ) -> ExecutionRole:
     name = arn.rpartition("/")[2]
-    entry = call_existing_resource(_read_iam_role, iam, name)
-    if entry is None or isinstance(entry, FailedCall):
+    entry = call_aws_or_return_none_if_missing(_read_iam_role, iam, name)
+    if entry is None or isinstance(entry, FailedAwsCall):
         return ExecutionRole(entry)
     return ExecutionRole(
-        entry, simulate_policy(iam, arn, list_required_iam_statements(wanted, arn, region))
+        entry,
+        simulate_iam_role_permissions(iam, arn, list_required_iam_statements(wanted, arn, region)),
     )
 
 
-def _read_iam_role(iam: ServiceClient, name: str) -> Mapping[str, Any]:
+def _read_iam_role(iam: AwsServiceClient, name: str) -> Mapping[str, Any]:
     found: Mapping[str, Any] = iam.read("get_role", RoleName=name)["Role"]
     return found
 
 
 def list_required_iam_statements(
     wanted: RequestedCluster, arn: str, region: str
-) -> tuple[iam_policies.PolicyStatement, ...]:
+) -> tuple[iam_policies.IamPolicyStatement, ...]:
     """What the nodes of the groups that have this role do."""
     groups = [group for group in wanted.groups if group.execution_role == arn]
-    to = iam_policies.make_policy_scope(
+    to = iam_policies.make_iam_policy_scope(
         cluster=wanted.name, account=arn.split(":")[4], region=region
     )
     statements = []
@@ -126,9 +133,9 @@ def list_required_iam_statements(
             continue
         statements.append(one)
     alarms = tuple(sorted(set(chain.from_iterable(group.alarms for group in groups))))
-    statements += iam_policies.list_alarm_statements(replace(to, alarms=alarms))
+    statements += iam_policies.list_alarm_rollback_statements(replace(to, alarms=alarms))
     if wanted.secret and any(group.role == "Controller" for group in groups):
-        statements += iam_policies.list_secret_statements(wanted.secret)
+        statements += iam_policies.list_secret_access_statements(wanted.secret)
     for uri in sorted({group.lifecycle.get("SourceS3Uri", "") for group in groups}):
         place = parse_s3_uri(uri)
         if place is None:
@@ -140,8 +147,8 @@ def list_required_iam_statements(
         keys = ("/".join(filter(None, (bucket, prefix, name))) for name in names)
         scripts = sorted(f"arn:{to.partition}:s3:::{key}" for key in keys)
         statements += [
-            iam_policies.PolicyStatement("Scripts", ("s3:GetObject",), tuple(scripts)),
-            iam_policies.PolicyStatement(
+            iam_policies.IamPolicyStatement("Scripts", ("s3:GetObject",), tuple(scripts)),
+            iam_policies.IamPolicyStatement(
                 "Prefix", ("s3:ListBucket",), (f"arn:{to.partition}:s3:::{bucket}",)
             ),
         ]
@@ -152,10 +159,12 @@ FIX = "`hpctl cluster iam policy execution-role` prints the policy"
 
 
 @FAMILY.check("role")
-def check_role_exists(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_execution_role_exists(
+    wanted: RequestedCluster, facts: SpecValidationFacts
+) -> Iterator[SpecFinding]:
     """The execution role is there."""
     for arn, place, role in _list_execution_roles(wanted, facts):
-        if isinstance(role.entry, FailedCall):
+        if isinstance(role.entry, FailedAwsCall):
             yield make_unknown_finding(place, role.entry)
         elif role.entry is None:
             yield make_failure_finding(
@@ -174,33 +183,39 @@ def check_role_exists(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[Sp
 
 
 @FAMILY.check("trust")
-def check_trust_policy(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_execution_role_trust_policy(
+    wanted: RequestedCluster, facts: SpecValidationFacts
+) -> Iterator[SpecFinding]:
     """sagemaker.amazonaws.com may take it on."""
     for arn, place, role in _list_execution_roles(wanted, facts):
-        if role.entry is None or isinstance(role.entry, FailedCall):
+        if role.entry is None or isinstance(role.entry, FailedAwsCall):
             continue
         policy = role.entry.get("AssumeRolePolicyDocument") or {}
         policy = json.loads(policy) if isinstance(policy, str) else policy
         yield from list_findings_or_ok(
-            [] if _is_service_trusted(policy) else [_make_trust_failure(arn, place)],
+            []
+            if _is_sagemaker_trusted_by_policy(policy)
+            else [_make_trust_policy_failure_finding(arn, place)],
             f"{arn} trusts {SERVICE}",
             place,
         )
 
 
 @FAMILY.check("allowed")
-def check_role_permissions(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_execution_role_permissions(
+    wanted: RequestedCluster, facts: SpecValidationFacts
+) -> Iterator[SpecFinding]:
     """It allows what HyperPod's agents and the lifecycle scripts do on a node
     (iam:SimulatePrincipalPolicy).
     """
     for arn, place, role in _list_execution_roles(wanted, facts):
-        if role.entry is None or isinstance(role.entry, FailedCall):
+        if role.entry is None or isinstance(role.entry, FailedAwsCall):
             continue
-        if isinstance(role.simulated, FailedCall):
+        if isinstance(role.simulated, FailedAwsCall):
             fix = role.simulated.fix or f"allow iam:SimulatePrincipalPolicy on it; {FIX}"
             yield make_unknown_finding(
                 place,
-                FailedCall(f"whether {arn} allows what a node does ({role.simulated.why})", fix),
+                FailedAwsCall(f"whether {arn} allows what a node does ({role.simulated.why})", fix),
             )
             continue
         denied, unsure = role.simulated.denied, role.simulated.unsure
@@ -211,7 +226,7 @@ def check_role_permissions(wanted: RequestedCluster, facts: SpecFacts) -> Iterat
             text = ", ".join(f"{name} depends on {keys}" for name, keys in sorted(unsure.items()))
             yield make_unknown_finding(
                 place,
-                FailedCall(
+                FailedAwsCall(
                     f"{arn} has conditions on what only a node's own request has: {text}",
                     f"see that its nodes meet them; {FIX}",
                 ),
@@ -220,7 +235,7 @@ def check_role_permissions(wanted: RequestedCluster, facts: SpecFacts) -> Iterat
             yield make_ok_finding(f"{arn} allows what a node does", place)
 
 
-def _make_trust_failure(arn: str, place: Place) -> SpecFinding:
+def _make_trust_policy_failure_finding(arn: str, place: Place) -> SpecFinding:
     return make_failure_finding(
         place,
         f"{arn} does not let {SERVICE} take it on",
@@ -228,23 +243,23 @@ def _make_trust_failure(arn: str, place: Place) -> SpecFinding:
     )
 
 
-def _is_service_trusted(policy: Mapping[str, Any]) -> bool:
+def _is_sagemaker_trusted_by_policy(policy: Mapping[str, Any]) -> bool:
     return any(
         one.get("Effect") == "Allow"
-        and "sts:AssumeRole" in _to_list(one.get("Action"))
-        and SERVICE in _to_list((one.get("Principal") or {}).get("Service"))
-        for one in _to_list(policy.get("Statement"))
+        and "sts:AssumeRole" in _wrap_policy_value_in_list(one.get("Action"))
+        and SERVICE in _wrap_policy_value_in_list((one.get("Principal") or {}).get("Service"))
+        for one in _wrap_policy_value_in_list(policy.get("Statement"))
     )
 
 
-def _to_list(value: Any) -> list[Any]:
+def _wrap_policy_value_in_list(value: Any) -> list[Any]:
     if value is None:
         return []
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
 def _list_execution_roles(
-    wanted: RequestedCluster, facts: SpecFacts
+    wanted: RequestedCluster, facts: SpecValidationFacts
 ) -> Iterator[tuple[str, Place, ExecutionRole]]:
     """Each role once, with the place that names it first."""
     places: dict[str, Place] = {}

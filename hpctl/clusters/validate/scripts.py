@@ -18,15 +18,15 @@ from hpctl.clusters.request import LARGEST, read_s3_object
 from hpctl.clusters.validate.facts import (
     CONFIG,
     PARAMETERS,
-    CheckFamily,
     LifecycleScript,
+    LifecycleScriptFacts,
     S3PrefixContents,
-    ScriptFacts,
-    SpecFacts,
-    call_existing_resource,
+    SpecCheckFamily,
+    SpecValidationFacts,
+    call_aws_or_return_none_if_missing,
 )
 from hpctl.clusters.validate.wanted import (
-    FailedCall,
+    FailedAwsCall,
     Place,
     RequestedCluster,
     RequestedInstanceGroup,
@@ -37,9 +37,11 @@ from hpctl.clusters.validate.wanted import (
     make_unknown_finding,
     make_warning_finding,
 )
-from hpctl.vocabulary.ports import Aws, ServiceClient
+from hpctl.vocabulary.ports import AwsClientFactory, AwsServiceClient
 
-FAMILY = CheckFamily("scripts", "Lifecycle scripts on this machine (`--scripts`).", ("scripts",))
+FAMILY = SpecCheckFamily(
+    "scripts", "Lifecycle scripts on this machine (`--scripts`).", ("scripts",)
+)
 
 MOST = 500
 """Files that are looked at; what a person wrote are fewer."""
@@ -48,20 +50,20 @@ _SHELL = re.compile(rb"#!\s*\S*/(?:env\s+)?(sh|bash|dash)\b")
 _PYTHON = re.compile(rb"#!\s*\S*/(?:env\s+)?python")
 
 
-def gather_script_facts(directory: Path) -> ScriptFacts:
+def gather_local_lifecycle_script_facts(directory: Path) -> LifecycleScriptFacts:
     """Every file below a directory. Raises OSError."""
     found: dict[str, LifecycleScript] = {}
     unfit: tuple[str, ...] = ()
     if (directory / WHEELS).is_dir() and (directory / MANIFEST).is_file():
         unfit = tuple(
-            f"{place}: {why}" for place, why in bundle_wheels.find_wheel_problems(directory)
+            f"{place}: {why}" for place, why in bundle_wheels.find_bundle_wheel_problems(directory)
         )
     for at, path in enumerate(_walk_files(directory)):
         if at >= MOST:
-            return ScriptFacts(str(directory), found, True, unfit)
+            return LifecycleScriptFacts(str(directory), found, True, unfit)
         name = path.relative_to(directory).as_posix()
-        found[name] = _read_script(path, name)
-    return ScriptFacts(str(directory), found, unfit=unfit)
+        found[name] = _read_local_lifecycle_script(path, name)
+    return LifecycleScriptFacts(str(directory), found, unfit=unfit)
 
 
 def _walk_files(directory: Path) -> Iterator[Path]:
@@ -70,17 +72,17 @@ def _walk_files(directory: Path) -> Iterator[Path]:
         yield from (Path(where, name) for name in sorted(names))
 
 
-def _read_script(path: Path, name: str) -> LifecycleScript:
+def _read_local_lifecycle_script(path: Path, name: str) -> LifecycleScript:
     size = path.stat().st_size
     if size > LARGEST:
         return LifecycleScript(name, size, None, os.access(path, os.X_OK))
     data = path.read_bytes()
     return LifecycleScript(
-        name, size, data, os.access(path, os.X_OK), find_syntax_error(name, data)
+        name, size, data, os.access(path, os.X_OK), find_script_syntax_error(name, data)
     )
 
 
-def find_syntax_error(name: str, data: bytes) -> str:
+def find_script_syntax_error(name: str, data: bytes) -> str:
     """What the interpreter says of a file that it only reads; empty where it is content."""
     line = data.partition(b"\n")[0]
     shell = _SHELL.match(line)
@@ -116,7 +118,7 @@ LONGEST_KEY = 1024
 """Bytes of an S3 key (S3 User Guide, "Naming objects")."""
 
 
-def find_entry_point_problems(
+def find_entry_point_script_problems(
     script: LifecycleScript, where: str, place: Place
 ) -> Iterator[SpecFinding]:
     """The entry point: the service runs it, so the kernel must be able to."""
@@ -140,7 +142,7 @@ def find_entry_point_problems(
         yield make_failure_finding(place, f"{name} is not executable", f"chmod +x {name}")
 
 
-def find_script_problems(
+def find_lifecycle_script_syntax_problems(
     script: LifecycleScript, where: str, place: Place
 ) -> Iterator[SpecFinding]:
     """A script or module that the entry point may call."""
@@ -163,7 +165,7 @@ def find_script_problems(
         )
 
 
-def find_file_mode_problems(
+def find_script_file_mode_problems(
     script: LifecycleScript, where: str, place: Place
 ) -> Iterator[SpecFinding]:
     """A file that says what runs it is meant to be run."""
@@ -175,7 +177,7 @@ def find_file_mode_problems(
         )
 
 
-def find_group_role_problems(
+def find_bundle_config_role_problems(
     config: LifecycleScript | None,
     names: Collection[str],
     where: str,
@@ -246,10 +248,12 @@ def find_provisioning_parameter_problems(
     if not isinstance(text, dict):
         yield make_failure_finding(place, f"{where}/{PARAMETERS} holds no object", "fix the file")
         return
-    yield from _check_parameter_group_names(text, f"{where}/{PARAMETERS}", place, wanted)
+    yield from _check_provisioning_parameter_group_names(
+        text, f"{where}/{PARAMETERS}", place, wanted
+    )
 
 
-def _check_parameter_group_names(
+def _check_provisioning_parameter_group_names(
     answer: Mapping[str, Any], name: str, place: Place, wanted: RequestedCluster
 ) -> Iterator[SpecFinding]:
     groups = {group.name for group in wanted.groups}
@@ -280,7 +284,7 @@ def _check_parameter_group_names(
         )
 
 
-def find_entry_points(wanted: RequestedCluster) -> dict[str, Place]:
+def list_lifecycle_script_entry_points(wanted: RequestedCluster) -> dict[str, Place]:
     """Each entry point that a group names, with the first place that names it."""
     found: dict[str, Place] = {}
     for group in wanted.groups:
@@ -290,10 +294,12 @@ def find_entry_points(wanted: RequestedCluster) -> dict[str, Place]:
 
 
 @FAMILY.check("entry-point")
-def check_local_entry_points(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_local_entry_points(
+    wanted: RequestedCluster, facts: SpecValidationFacts
+) -> Iterator[SpecFinding]:
     """The entry points are there, executable, and begin with a `#!` line."""
     here = facts.scripts
-    for name, place in find_entry_points(wanted).items() if here.directory else ():
+    for name, place in list_lifecycle_script_entry_points(wanted).items() if here.directory else ():
         script = here.files.get(name)
         if script is None:
             yield make_failure_finding(
@@ -302,27 +308,31 @@ def check_local_entry_points(wanted: RequestedCluster, facts: SpecFacts) -> Iter
                 "check the name, or name another directory in --scripts",
             )
             continue
-        found = find_entry_point_problems(script, here.directory, place)
+        found = find_entry_point_script_problems(script, here.directory, place)
         yield from list_findings_or_ok(found, f"{here.directory}/{name} can be run", place)
 
 
 @FAMILY.check("readable")
-def check_local_script_syntax(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_local_script_syntax(
+    wanted: RequestedCluster, facts: SpecValidationFacts
+) -> Iterator[SpecFinding]:
     """Scripts have LF line ends, no byte order mark, and parse."""
-    yield from _check_local_scripts(
-        wanted, facts, find_script_problems, "scripts have LF line ends and parse"
+    yield from _apply_check_to_local_scripts(
+        wanted, facts, find_lifecycle_script_syntax_problems, "scripts have LF line ends and parse"
     )
 
 
 @FAMILY.check("modes")
-def check_local_file_modes(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_local_script_file_modes(
+    wanted: RequestedCluster, facts: SpecValidationFacts
+) -> Iterator[SpecFinding]:
     """What has a `#!` line is executable."""
-    yield from _check_local_scripts(wanted, facts, find_file_mode_problems, "")
+    yield from _apply_check_to_local_scripts(wanted, facts, find_script_file_mode_problems, "")
 
 
 @FAMILY.check("parameters")
 def check_local_provisioning_parameters(
-    wanted: RequestedCluster, facts: SpecFacts
+    wanted: RequestedCluster, facts: SpecValidationFacts
 ) -> Iterator[SpecFinding]:
     """`provisioning_parameters.json` names groups that there are, and is used without roles of the
     API.
@@ -342,35 +352,41 @@ def check_local_provisioning_parameters(
 
 
 @FAMILY.check("roles")
-def check_local_group_roles(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_local_bundle_group_roles(
+    wanted: RequestedCluster, facts: SpecValidationFacts
+) -> Iterator[SpecFinding]:
     """Where the API sets Slurm up, a bundle's `config.json` says who the login nodes are."""
     here = facts.scripts
     groups = [group for group in wanted.groups if group.lifecycle] if wanted.by_api else []
-    yield from find_group_role_problems(here.files.get(CONFIG), here.files, here.directory, groups)
+    yield from find_bundle_config_role_problems(
+        here.files.get(CONFIG), here.files, here.directory, groups
+    )
 
 
 @FAMILY.check("wheels")
-def check_bundle_wheels(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_bundle_wheels_installable(
+    wanted: RequestedCluster, facts: SpecValidationFacts
+) -> Iterator[SpecFinding]:
     """hpctl can be installed from a bundle's wheels with the Python that it is for."""
-    place = next(iter(find_entry_points(wanted).values()), ())
+    place = next(iter(list_lifecycle_script_entry_points(wanted).values()), ())
     for why in facts.scripts.unfit:
         fix = "make the bundle again: hpctl cluster lifecycle bundle --wheels --python-version 3.10"
         yield make_failure_finding(place, f"{facts.scripts.directory}/{why}", fix)
 
 
-def _check_local_scripts(
-    wanted: RequestedCluster, facts: SpecFacts, rule: object, content: str
+def _apply_check_to_local_scripts(
+    wanted: RequestedCluster, facts: SpecValidationFacts, rule: object, content: str
 ) -> Iterator[SpecFinding]:
     assert callable(rule)
     here = facts.scripts
     if not here.files:
         return
-    place = next(iter(find_entry_points(wanted).values()), ())
-    own = find_entry_points(wanted)
+    place = next(iter(list_lifecycle_script_entry_points(wanted).values()), ())
+    own = list_lifecycle_script_entry_points(wanted)
 
     def find_local_script_problems() -> Iterator[SpecFinding]:
         for name, script in here.files.items():
-            if rule is find_file_mode_problems and name in own:
+            if rule is find_script_file_mode_problems and name in own:
                 continue
             yield from rule(script, here.directory, own.get(name, place))
         if here.truncated:
@@ -385,7 +401,7 @@ def _check_local_scripts(
     )
 
 
-BUCKET = CheckFamily("s3", "Lifecycle scripts in S3.", ("bucket", "living"))
+BUCKET = SpecCheckFamily("s3", "Lifecycle scripts in S3.", ("bucket", "living"))
 
 READ = 100
 """Scripts that are read of one prefix; a bundle has fewer."""
@@ -403,26 +419,31 @@ def parse_s3_uri(uri: str) -> tuple[str, str] | None:
     return (bucket, prefix.strip("/")) if scheme == "s3" and bucket else None
 
 
-def gather_bucket_facts(aws: Aws, wanted: RequestedCluster) -> dict[str, S3PrefixContents]:
+def gather_lifecycle_bucket_facts(
+    aws: AwsClientFactory, wanted: RequestedCluster
+) -> dict[str, S3PrefixContents]:
     """A listing for each prefix, and a read for each script below it."""
     entries: dict[str, set[str]] = {}
     for group in wanted.groups:
         uri = group.lifecycle.get("SourceS3Uri", "")
         if parse_s3_uri(uri):
             entries.setdefault(uri, set()).update(name for _, name in group.scripts)
-    return {uri: _read_s3_prefix(aws.service("s3"), uri, names) for uri, names in entries.items()}
+    return {
+        uri: _read_s3_prefix_contents(aws.service("s3"), uri, names)
+        for uri, names in entries.items()
+    }
 
 
-def _read_s3_prefix(s3: ServiceClient, uri: str, entries: set[str]) -> S3PrefixContents:
+def _read_s3_prefix_contents(s3: AwsServiceClient, uri: str, entries: set[str]) -> S3PrefixContents:
     place = parse_s3_uri(uri)
     assert place is not None
     bucket, prefix = place
-    region = call_existing_resource(_find_bucket_region, s3, bucket)
-    if region is None or isinstance(region, FailedCall):
+    region = call_aws_or_return_none_if_missing(_get_s3_bucket_region, s3, bucket)
+    if region is None or isinstance(region, FailedAwsCall):
         return S3PrefixContents(bucket, prefix, region)
     below = f"{prefix}/" if prefix else ""
-    listed = call_existing_resource(_list_objects, s3, bucket, below)
-    if listed is None or isinstance(listed, FailedCall):
+    listed = call_aws_or_return_none_if_missing(_list_s3_objects, s3, bucket, below)
+    if listed is None or isinstance(listed, FailedAwsCall):
         return S3PrefixContents(bucket, prefix, region, listed or frozenset())
     sizes = {str(o["Key"])[len(below) :]: int(o["Size"]) for o in listed}
     wanted = sorted(
@@ -432,7 +453,13 @@ def _read_s3_prefix(s3: ServiceClient, uri: str, entries: set[str]) -> S3PrefixC
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="scripts") as pool:
         asked = {
             name: pool.submit(
-                call_existing_resource, _read_s3_script, s3, bucket, below + name, name, sizes[name]
+                call_aws_or_return_none_if_missing,
+                _read_s3_script,
+                s3,
+                bucket,
+                below + name,
+                name,
+                sizes[name],
             )
             for name in wanted[:READ]
         }
@@ -440,13 +467,13 @@ def _read_s3_prefix(s3: ServiceClient, uri: str, entries: set[str]) -> S3PrefixC
     return S3PrefixContents(bucket, prefix, region, frozenset(sizes), scripts)
 
 
-def _list_objects(s3: ServiceClient, bucket: str, prefix: str) -> list[Any]:
+def _list_s3_objects(s3: AwsServiceClient, bucket: str, prefix: str) -> list[Any]:
     return list(
         islice(s3.pages("list_objects_v2", "Contents", Bucket=bucket, Prefix=prefix), LISTED)
     )
 
 
-def _find_bucket_region(s3: ServiceClient, bucket: str) -> str:
+def _get_s3_bucket_region(s3: AwsServiceClient, bucket: str) -> str:
     """Where a bucket is. S3's word for us-east-1 is none."""
     answer = s3.read("get_bucket_location", Bucket=bucket)
     return str(answer.get("LocationConstraint") or "us-east-1")
@@ -459,29 +486,31 @@ def _is_script_or_config(name: str, entries: set[str]) -> bool:
 
 
 def _read_s3_script(
-    s3: ServiceClient, bucket: str, key: str, name: str, size: int
+    s3: AwsServiceClient, bucket: str, key: str, name: str, size: int
 ) -> LifecycleScript:
     if size > LARGEST:
         return LifecycleScript(name, size, None)
     data = read_s3_object(s3, bucket, key)
-    return LifecycleScript(name, size, data, None, find_syntax_error(name, data))
+    return LifecycleScript(name, size, data, None, find_script_syntax_error(name, data))
 
 
 Named = tuple[S3PrefixContents, Place, list[RequestedInstanceGroup]]
 
 
 @BUCKET.check("bucket")
-def check_script_bucket(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_lifecycle_script_bucket(
+    wanted: RequestedCluster, facts: SpecValidationFacts
+) -> Iterator[SpecFinding]:
     """The bucket is there, and in the cluster's region."""
     for group in wanted.groups:
         uri = group.lifecycle.get("SourceS3Uri", "")
         if uri and not parse_s3_uri(uri):
             yield make_unknown_finding(
                 group.at("LifeCycleConfig", "SourceS3Uri"),
-                FailedCall(f"{uri} is not read here", "write it as s3://bucket/prefix"),
+                FailedAwsCall(f"{uri} is not read here", "write it as s3://bucket/prefix"),
             )
-    for prefix, place, _ in _list_s3_prefixes(wanted, facts):
-        if isinstance(prefix.region, FailedCall):
+    for prefix, place, _ in _list_lifecycle_script_s3_prefixes(wanted, facts):
+        if isinstance(prefix.region, FailedAwsCall):
             yield make_unknown_finding(place, prefix.region)
         elif prefix.region is None:
             yield make_failure_finding(
@@ -502,11 +531,11 @@ def check_script_bucket(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[
 
 @BUCKET.check("entry")
 def check_uploaded_entry_points(
-    wanted: RequestedCluster, facts: SpecFacts
+    wanted: RequestedCluster, facts: SpecValidationFacts
 ) -> Iterator[SpecFinding]:
     """Each entry point lies under its prefix and can be run."""
-    for prefix, place, groups in _list_s3_prefixes(wanted, facts):
-        if isinstance(prefix.names, FailedCall):
+    for prefix, place, groups in _list_lifecycle_script_s3_prefixes(wanted, facts):
+        if isinstance(prefix.names, FailedAwsCall):
             yield make_unknown_finding(place, prefix.names)
             continue
         if not isinstance(prefix.region, str):
@@ -521,13 +550,13 @@ def check_uploaded_entry_points(
 
 @BUCKET.check("scripts")
 def check_uploaded_script_syntax(
-    wanted: RequestedCluster, facts: SpecFacts
+    wanted: RequestedCluster, facts: SpecValidationFacts
 ) -> Iterator[SpecFinding]:
     """Scripts have LF line ends, no byte order mark, and parse."""
-    for prefix, place, _ in _list_s3_prefixes(wanted, facts):
+    for prefix, place, _ in _list_lifecycle_script_s3_prefixes(wanted, facts):
         read = [s for s in prefix.scripts.values() if isinstance(s, LifecycleScript) and s.is_text]
         found = chain.from_iterable(
-            find_script_problems(script, prefix.url, place) for script in read
+            find_lifecycle_script_syntax_problems(script, prefix.url, place) for script in read
         )
         if read:
             yield from list_findings_or_ok(
@@ -536,11 +565,13 @@ def check_uploaded_script_syntax(
 
 
 @BUCKET.check("manifest")
-def check_script_manifest(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_uploaded_script_manifest(
+    wanted: RequestedCluster, facts: SpecValidationFacts
+) -> Iterator[SpecFinding]:
     """What lies there is what its `MANIFEST` vouches for."""
-    for prefix, place, _ in _list_s3_prefixes(wanted, facts):
+    for prefix, place, _ in _list_lifecycle_script_s3_prefixes(wanted, facts):
         manifest = prefix.scripts.get(MANIFEST)
-        if isinstance(manifest, FailedCall):
+        if isinstance(manifest, FailedAwsCall):
             yield make_unknown_finding(place, manifest)
         if not isinstance(manifest, LifecycleScript) or not isinstance(prefix.names, frozenset):
             continue
@@ -570,18 +601,18 @@ def check_script_manifest(wanted: RequestedCluster, facts: SpecFacts) -> Iterato
 
 @BUCKET.check("who-sets-slurm-up")
 def check_uploaded_provisioning_parameters(
-    wanted: RequestedCluster, facts: SpecFacts
+    wanted: RequestedCluster, facts: SpecValidationFacts
 ) -> Iterator[SpecFinding]:
     """`provisioning_parameters.json` is there where scripts set Slurm up, names the groups, and
     is used without roles of the API.
     """
-    for prefix, place, groups in _list_s3_prefixes(wanted, facts):
-        if not isinstance(prefix.region, str) or isinstance(prefix.names, FailedCall):
+    for prefix, place, groups in _list_lifecycle_script_s3_prefixes(wanted, facts):
+        if not isinstance(prefix.region, str) or isinstance(prefix.names, FailedAwsCall):
             continue
         if not wanted.by_api and not any("OnCreate" in group.lifecycle for group in groups):
             continue
         script = prefix.scripts.get(PARAMETERS)
-        if isinstance(script, FailedCall):
+        if isinstance(script, FailedAwsCall):
             yield make_unknown_finding(place, script)
             continue
         yield from list_findings_or_ok(
@@ -594,15 +625,19 @@ def check_uploaded_provisioning_parameters(
 
 
 @BUCKET.check("roles")
-def check_uploaded_group_roles(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_uploaded_bundle_group_roles(
+    wanted: RequestedCluster, facts: SpecValidationFacts
+) -> Iterator[SpecFinding]:
     """Where the API sets Slurm up, the `config.json` of a bundle of hpctl's says which group's
     nodes are login nodes: on a node nothing else does.
     """
-    for prefix, _, groups in _list_s3_prefixes(wanted, facts) if wanted.by_api else ():
+    for prefix, _, groups in (
+        _list_lifecycle_script_s3_prefixes(wanted, facts) if wanted.by_api else ()
+    ):
         config = prefix.scripts.get(CONFIG)
-        if isinstance(prefix.names, FailedCall) or isinstance(config, FailedCall):
+        if isinstance(prefix.names, FailedAwsCall) or isinstance(config, FailedAwsCall):
             continue
-        yield from find_group_role_problems(config, prefix.names, prefix.url, groups)
+        yield from find_bundle_config_role_problems(config, prefix.names, prefix.url, groups)
 
 
 def _check_uploaded_entry_point(
@@ -616,24 +651,24 @@ def _check_uploaded_entry_point(
             f"{key[:60]}... has {len(key.encode())} bytes; a key of S3 has at most {LONGEST_KEY}",
             "use a shorter prefix",
         )
-    elif isinstance(script, FailedCall):
+    elif isinstance(script, FailedAwsCall):
         yield make_unknown_finding(place, script)
     elif script is None:
         yield make_failure_finding(
             place,
             f"there is no {prefix.url}/{name}",
             "`hpctl cluster lifecycle push` uploads the scripts;"
-            f" {_format_prefix_contents(prefix)}",
+            f" {_format_s3_prefix_contents(prefix)}",
         )
     else:
         yield from list_findings_or_ok(
-            find_entry_point_problems(script, prefix.url, place),
+            find_entry_point_script_problems(script, prefix.url, place),
             f"{prefix.url}/{name} can be run",
             place,
         )
 
 
-def _format_prefix_contents(prefix: S3PrefixContents) -> str:
+def _format_s3_prefix_contents(prefix: S3PrefixContents) -> str:
     names = sorted(prefix.names) if isinstance(prefix.names, frozenset) else []
     if not names:
         return "nothing lies under the prefix"
@@ -641,7 +676,9 @@ def _format_prefix_contents(prefix: S3PrefixContents) -> str:
     return f"there are {', '.join(names[:3])}{more}"
 
 
-def _list_s3_prefixes(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[Named]:
+def _list_lifecycle_script_s3_prefixes(
+    wanted: RequestedCluster, facts: SpecValidationFacts
+) -> Iterator[Named]:
     """Each prefix once, with the place that names it first and the groups that do."""
     groups: dict[str, list[RequestedInstanceGroup]] = {}
     for group in wanted.groups:

@@ -5,7 +5,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hpctl.clusters.maintenance_orders import NO_BATCHES
-from hpctl.clusters.validate.facts import CheckFamily, ModelFacts, ServiceModel, SpecFacts
+from hpctl.clusters.validate.facts import (
+    SageMakerServiceModel,
+    ServiceModelFacts,
+    SpecCheckFamily,
+    SpecValidationFacts,
+)
 from hpctl.clusters.validate.wanted import (
     Place,
     RequestedCluster,
@@ -16,14 +21,16 @@ from hpctl.clusters.validate.wanted import (
     make_ok_finding,
     make_warning_finding,
 )
-from hpctl.toolkit.yaml_files import suggest_word
+from hpctl.toolkit.yaml_files import suggest_similar_word
 
-FAMILY = CheckFamily("spec", "The file itself.", ("model",))
+FAMILY = SpecCheckFamily("spec", "The file itself.", ("model",))
 
 
-def gather_service_model_facts(model: ServiceModel, request: Mapping[str, Any]) -> ModelFacts:
+def gather_service_model_facts(
+    model: SageMakerServiceModel, request: Mapping[str, Any]
+) -> ServiceModelFacts:
     """Loading the model takes about a third of a second."""
-    return ModelFacts(model.instance_types(), tuple(model.problems(request)))
+    return ServiceModelFacts(model.instance_types(), tuple(model.problems(request)))
 
 
 _ACCELERATED = re.compile(r"ml\.(p\d|g\d|gr\d|trn\d|inf\d)")
@@ -32,7 +39,9 @@ _TYPE_KEYS = ("InstanceType", "InstanceTypes")
 
 
 @FAMILY.check("service-model")
-def check_service_model_fields(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_request_against_service_model(
+    wanted: RequestedCluster, facts: SpecValidationFacts
+) -> Iterator[SpecFinding]:
     """The service's model knows every field and value."""
     if not facts.model.types:
         return
@@ -49,7 +58,9 @@ def check_service_model_fields(wanted: RequestedCluster, facts: SpecFacts) -> It
 
 
 @FAMILY.check("instance-types")
-def check_instance_types(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_instance_types_supported(
+    wanted: RequestedCluster, facts: SpecValidationFacts
+) -> Iterator[SpecFinding]:
     """The service's model knows every instance type."""
     known = facts.model.types
     if not known:
@@ -60,8 +71,9 @@ def check_instance_types(wanted: RequestedCluster, facts: SpecFacts) -> Iterator
     strange = [kind for kind in named if kind not in known]
     for kind in strange:
         yield make_failure_finding(
-            named[kind].instance_type_place,
-            f"the service's model has no instance type {kind!r}{suggest_word(kind, sorted(known))}",
+            named[kind].instance_type_request_path,
+            "the service's model has no instance type"
+            f" {kind!r}{suggest_similar_word(kind, sorted(known))}",
             "fix the name; a type that is newer than boto3 needs a newer boto3",
         )
     if named and not strange:
@@ -69,12 +81,14 @@ def check_instance_types(wanted: RequestedCluster, facts: SpecFacts) -> Iterator
 
 
 @FAMILY.check("head-types")
-def check_head_node_types(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_head_node_instance_types(
+    wanted: RequestedCluster, facts: SpecValidationFacts
+) -> Iterator[SpecFinding]:
     """Controller and login types are neither wasted nor small."""
     for group in wanted.groups:
         if group.role not in ("Controller", "Login"):
             continue
-        place, role = group.instance_type_place, group.role.lower()
+        place, role = group.instance_type_request_path, group.role.lower()
         for kind in group.types:
             if _ACCELERATED.match(kind):
                 yield make_warning_finding(
@@ -94,7 +108,9 @@ def check_head_node_types(wanted: RequestedCluster, facts: SpecFacts) -> Iterato
 
 
 @FAMILY.check("spot-heads")
-def check_spot_head_nodes(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_head_nodes_not_spot(
+    wanted: RequestedCluster, facts: SpecValidationFacts
+) -> Iterator[SpecFinding]:
     """Head nodes are not on spot capacity."""
     for group in wanted.groups:
         place = group.at("CapacityRequirements")
@@ -107,7 +123,9 @@ def check_spot_head_nodes(wanted: RequestedCluster, facts: SpecFacts) -> Iterato
 
 
 @FAMILY.check("override")
-def check_vpc_overrides(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_instance_group_vpc_overrides(
+    wanted: RequestedCluster, facts: SpecValidationFacts
+) -> Iterator[SpecFinding]:
     """Groups have own subnets only where the cluster has some.
 
     HyperPod guide.
@@ -124,7 +142,9 @@ def check_vpc_overrides(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[
 
 
 @FAMILY.check("deep-checks")
-def check_deep_health_checks(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_deep_health_check_instance_types(
+    wanted: RequestedCluster, facts: SpecValidationFacts
+) -> Iterator[SpecFinding]:
     """Deep health checks are asked of accelerated types.
 
     They alone have them.
@@ -140,12 +160,14 @@ def check_deep_health_checks(wanted: RequestedCluster, facts: SpecFacts) -> Iter
 
 
 @FAMILY.check("one-view")
-def check_head_node_mounts(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_head_node_file_system_mounts(
+    wanted: RequestedCluster, facts: SpecValidationFacts
+) -> Iterator[SpecFinding]:
     """Head nodes mount what compute nodes mount."""
     mounts = {}
     for group in wanted.groups:
         by_path = {
-            fs.mount_path or _get_default_mount_path(fs.kind): fs for fs in group.file_systems
+            fs.mount_path or _get_default_fsx_mount_path(fs.kind): fs for fs in group.file_systems
         }
         mounts[group.name] = by_path
     for head in wanted.groups:
@@ -164,7 +186,9 @@ def check_head_node_mounts(wanted: RequestedCluster, facts: SpecFacts) -> Iterat
 
 
 @FAMILY.check("someone-fixes")
-def check_node_replacement(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_node_replacement_enabled(
+    wanted: RequestedCluster, facts: SpecValidationFacts
+) -> Iterator[SpecFinding]:
     """The service or hpctl replaces broken nodes."""
     place: Place = ("NodeRecovery",)
     if wanted.request.get("NodeRecovery") == "None" and wanted.mode in ("observe", "assist"):
@@ -177,7 +201,9 @@ def check_node_replacement(wanted: RequestedCluster, facts: SpecFacts) -> Iterat
 
 
 @FAMILY.check("hpctl-installed")
-def check_hpctl_installed(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_lifecycle_scripts_install_hpctl(
+    wanted: RequestedCluster, facts: SpecValidationFacts
+) -> Iterator[SpecFinding]:
     """Lifecycle scripts install hpctl where its mode is assist or own.
 
     The service's AMI has no hpctl.
@@ -197,7 +223,9 @@ def check_hpctl_installed(wanted: RequestedCluster, facts: SpecFacts) -> Iterato
 
 
 @FAMILY.check("rolling")
-def check_rolling_updates(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_no_rolling_updates_configured(
+    wanted: RequestedCluster, facts: SpecValidationFacts
+) -> Iterator[SpecFinding]:
     """No group's updates rest on rolling batches, which are EKS's."""
     for group in wanted.groups:
         for key in ("ScheduledUpdateConfig", "AutoPatchConfig"):
@@ -211,7 +239,9 @@ def check_rolling_updates(wanted: RequestedCluster, facts: SpecFacts) -> Iterato
 
 
 @FAMILY.check("eks-only")
-def check_eks_only_features(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_no_eks_only_features_requested(
+    wanted: RequestedCluster, facts: SpecValidationFacts
+) -> Iterator[SpecFinding]:
     """Nothing is asked that works for clusters of EKS alone.
 
     HyperPod guide: managed tiered checkpointing is a feature of EKS clusters; the API reference
@@ -234,7 +264,9 @@ def check_eks_only_features(wanted: RequestedCluster, facts: SpecFacts) -> Itera
 
 
 @FAMILY.check("set-up")
-def check_slurm_setup(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_slurm_setup_configured(
+    wanted: RequestedCluster, facts: SpecValidationFacts
+) -> Iterator[SpecFinding]:
     """Check that Slurm is set up: by the API, or by an on_create script."""
     if wanted.by_api:
         return
@@ -248,7 +280,7 @@ def check_slurm_setup(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[Sp
             )
 
 
-def _get_default_mount_path(kind: str) -> str:
+def _get_default_fsx_mount_path(kind: str) -> str:
     return "/fsx" if kind == "LUSTRE" else "/home"
 
 

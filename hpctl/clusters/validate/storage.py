@@ -5,18 +5,18 @@ from itertools import chain, product
 from typing import Any
 
 from hpctl.clusters.validate.facts import (
-    CheckFamily,
     Ec2ListOperation,
     FileSystemFacts,
-    SpecFacts,
+    SpecCheckFamily,
+    SpecValidationFacts,
     find_security_groups,
-    list_cidr_blocks,
-    list_ec2_entries,
-    read_list_entries,
+    list_ec2_resources_by_id,
+    list_subnet_cidr_blocks,
+    read_aws_list_entries,
 )
-from hpctl.clusters.validate.network import SecurityGroupRulePeers, has_open_ports
+from hpctl.clusters.validate.network import SecurityGroupRulePeers, are_ports_open_to_peers
 from hpctl.clusters.validate.wanted import (
-    FailedCall,
+    FailedAwsCall,
     MountedFileSystem,
     RequestedCluster,
     RequestedInstanceGroup,
@@ -26,42 +26,44 @@ from hpctl.clusters.validate.wanted import (
     make_unknown_finding,
     make_warning_finding,
 )
-from hpctl.vocabulary.ports import Aws
+from hpctl.vocabulary.ports import AwsClientFactory
 
-FAMILY = CheckFamily("storage", "FSx file systems.", ("storage", "network"))
+FAMILY = SpecCheckFamily("storage", "FSx file systems.", ("storage", "network"))
 
 
 def gather_file_system_facts(
-    aws: Aws, wanted: RequestedCluster
-) -> dict[str, FileSystemFacts | FailedCall | None]:
+    aws: AwsClientFactory, wanted: RequestedCluster
+) -> dict[str, FileSystemFacts | FailedAwsCall | None]:
     """A few calls a file system."""
     file_systems = chain.from_iterable(group.file_systems for group in wanted.groups)
     ids = {file_system.id for file_system in file_systems if file_system.id}
     return {file_system: _read_file_system_facts(aws, file_system) for file_system in sorted(ids)}
 
 
-def _read_file_system_facts(aws: Aws, file_system: str) -> FileSystemFacts | FailedCall | None:
+def _read_file_system_facts(
+    aws: AwsClientFactory, file_system: str
+) -> FileSystemFacts | FailedAwsCall | None:
     fsx, ec2 = aws.service("fsx"), aws.service("ec2")
 
     if file_system.startswith("fc"):
-        found = read_list_entries(
+        found = read_aws_list_entries(
             fsx, "describe_file_caches", "FileCaches", FileCacheIds=[file_system]
         )
     else:
-        found = read_list_entries(
+        found = read_aws_list_entries(
             fsx, "describe_file_systems", "FileSystems", FileSystemIds=[file_system]
         )
-    if isinstance(found, FailedCall):
+    if isinstance(found, FailedAwsCall):
         return found
     if not found:
         return None
     entry: Mapping[str, Any] = found[0]
-    subnets = list_ec2_entries(
+    subnets = list_ec2_resources_by_id(
         ec2,
         Ec2ListOperation("describe_subnets", "Subnets", "SubnetId", "subnet-id"),
         list(entry.get("SubnetIds") or ()),
     )
-    interfaces = list_ec2_entries(
+    interfaces = list_ec2_resources_by_id(
         ec2,
         Ec2ListOperation(
             "describe_network_interfaces",
@@ -72,7 +74,7 @@ def _read_file_system_facts(aws: Aws, file_system: str) -> FileSystemFacts | Fai
         # Of a large file system one is as good as all: they have the same groups.
         list(entry.get("NetworkInterfaceIds") or ())[:10],
     )
-    if isinstance(interfaces, FailedCall):
+    if isinstance(interfaces, FailedAwsCall):
         return FileSystemFacts(entry, interfaces, subnets)
     groups = chain.from_iterable(one.get("Groups") or () for one in interfaces.values())
     ids = sorted({str(group["GroupId"]) for group in groups})
@@ -93,12 +95,14 @@ Mounted = tuple[MountedFileSystem, RequestedInstanceGroup, FileSystemFacts]
 
 
 @FAMILY.check("file-system")
-def check_file_systems_exist(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_file_systems_exist(
+    wanted: RequestedCluster, facts: SpecValidationFacts
+) -> Iterator[SpecFinding]:
     """Every file system is there and AVAILABLE."""
-    for fs, _ in _list_unique_mounts(wanted):
+    for fs, _ in _list_unique_file_system_mounts(wanted):
         place = (*fs.place, "DnsName")
         found = facts.storage.get(fs.id)
-        if isinstance(found, FailedCall):
+        if isinstance(found, FailedAwsCall):
             yield make_unknown_finding(place, found)
         elif found is None:
             yield make_failure_finding(
@@ -117,11 +121,11 @@ def check_file_systems_exist(wanted: RequestedCluster, facts: SpecFacts) -> Iter
 
 
 @FAMILY.check("as-declared")
-def check_file_system_attributes(
-    wanted: RequestedCluster, facts: SpecFacts
+def check_file_system_matches_spec(
+    wanted: RequestedCluster, facts: SpecValidationFacts
 ) -> Iterator[SpecFinding]:
     """Its kind, DNS name and mount name are as the file says."""
-    for fs, _, guarded in _list_existing_mounts(wanted, facts):
+    for fs, _, guarded in _list_mounts_of_existing_file_systems(wanted, facts):
         entry = guarded.entry
         kind = entry.get("FileSystemType") or entry.get("FileCacheType")
         if kind != fs.kind:
@@ -150,9 +154,11 @@ def check_file_system_attributes(
 
 
 @FAMILY.check("same-vpc")
-def check_file_system_vpc(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_file_system_in_node_vpc(
+    wanted: RequestedCluster, facts: SpecValidationFacts
+) -> Iterator[SpecFinding]:
     """It is in the nodes' VPC."""
-    for fs, group, guarded in _list_existing_mounts(wanted, facts):
+    for fs, group, guarded in _list_mounts_of_existing_file_systems(wanted, facts):
         vpcs, own = facts.network.vpcs(group.network.subnets), str(guarded.entry.get("VpcId"))
         if not group.network.subnets:
             yield make_failure_finding(
@@ -172,11 +178,13 @@ def check_file_system_vpc(wanted: RequestedCluster, facts: SpecFacts) -> Iterato
 
 
 @FAMILY.check("same-zone")
-def check_file_system_zone(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_file_system_in_node_zone(
+    wanted: RequestedCluster, facts: SpecValidationFacts
+) -> Iterator[SpecFinding]:
     """It is in the nodes' availability zone."""
-    for fs, group, guarded in _list_existing_mounts(wanted, facts):
+    for fs, group, guarded in _list_mounts_of_existing_file_systems(wanted, facts):
         zones = {zone for zone, _ in facts.network.zones(group.network.subnets)}
-        if isinstance(guarded.subnets, FailedCall) or not guarded.subnets or not zones:
+        if isinstance(guarded.subnets, FailedAwsCall) or not guarded.subnets or not zones:
             continue
         own = {str(subnet["AvailabilityZone"]) for subnet in guarded.subnets.values()}
         if own & zones:
@@ -193,41 +201,43 @@ def check_file_system_zone(wanted: RequestedCluster, facts: SpecFacts) -> Iterat
 
 
 @FAMILY.check("ports")
-def check_file_system_ports(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_file_system_ports_open(
+    wanted: RequestedCluster, facts: SpecValidationFacts
+) -> Iterator[SpecFinding]:
     """Its security groups let the nodes in: tcp 988 and 1018-1023 for Lustre; tcp and udp 111, 2049
     and 20001-20003 for OpenZFS.
     """
     groups = facts.network.security_groups
-    for fs, group, guarded in _list_existing_mounts(wanted, facts):
+    for fs, group, guarded in _list_mounts_of_existing_file_systems(wanted, facts):
         guards = guarded.security_groups
         for part in (guards, groups):
-            if isinstance(part, FailedCall):
+            if isinstance(part, FailedAwsCall):
                 yield make_unknown_finding(fs.place, part)
                 break
-        if isinstance(guards, FailedCall) or isinstance(groups, FailedCall) or not guards:
+        if isinstance(guards, FailedAwsCall) or isinstance(groups, FailedAwsCall) or not guards:
             continue
         theirs = [groups[g] for g in group.network.security_groups if g in groups]
         nodes = SecurityGroupRulePeers(
             group.network.security_groups, facts.network.cidrs(group.network.subnets)
         )
-        servers = SecurityGroupRulePeers(set(guards), _list_file_system_cidrs(guarded))
+        servers = SecurityGroupRulePeers(set(guards), _list_file_system_subnet_cidrs(guarded))
         if not nodes.cidrs or not servers.cidrs:
             # Subnets that are unknown: whether a rule for addresses covers them is open.
             continue
-        shut_in = _format_closed_ports(
+        shut_in = _format_ports_closed_to_peers(
             fs.kind, _list_security_group_rules(guards.values(), "IpPermissions"), nodes
         )
         shut_out = (
-            _format_closed_ports(
+            _format_ports_closed_to_peers(
                 fs.kind, _list_security_group_rules(theirs, "IpPermissionsEgress"), servers
             )
             if theirs
             else ""
         )
-        yield _judge_file_system_ports(fs, group, guards, shut_in, shut_out)
+        yield _make_file_system_ports_finding(fs, group, guards, shut_in, shut_out)
 
 
-def _judge_file_system_ports(
+def _make_file_system_ports_finding(
     fs: MountedFileSystem, group: RequestedInstanceGroup, guards: Any, shut_in: str, shut_out: str
 ) -> SpecFinding:
     own = ", ".join(group.network.security_groups)
@@ -246,12 +256,14 @@ def _judge_file_system_ports(
     return make_ok_finding(f"{fs.id} lets {group.name} in", fs.place)
 
 
-def _format_closed_ports(kind: str, permissions: list[Any], peers: SecurityGroupRulePeers) -> str:
+def _format_ports_closed_to_peers(
+    kind: str, permissions: list[Any], peers: SecurityGroupRulePeers
+) -> str:
     """The ports that are closed to these peers, as people write them."""
     closed = [
         f"{protocol} {_format_port_range(wanted)}"
         for protocol, wanted in PORTS[kind]
-        if not has_open_ports(permissions, protocol, wanted, peers)
+        if not are_ports_open_to_peers(permissions, protocol, wanted, peers)
     ]
     return ", ".join(closed)
 
@@ -264,13 +276,13 @@ def _list_security_group_rules(entries: Any, key: str) -> list[Any]:
     return list(chain.from_iterable(entry.get(key) or () for entry in entries))
 
 
-def _list_file_system_cidrs(guarded: FileSystemFacts) -> tuple[str, ...]:
-    if isinstance(guarded.subnets, FailedCall):
+def _list_file_system_subnet_cidrs(guarded: FileSystemFacts) -> tuple[str, ...]:
+    if isinstance(guarded.subnets, FailedAwsCall):
         return ()
-    return list_cidr_blocks(guarded.subnets.values())
+    return list_subnet_cidr_blocks(guarded.subnets.values())
 
 
-def _list_unique_mounts(
+def _list_unique_file_system_mounts(
     wanted: RequestedCluster,
 ) -> Iterator[tuple[MountedFileSystem, RequestedInstanceGroup]]:
     """Each file system once for each network that it is mounted in: its first group's place."""
@@ -283,8 +295,10 @@ def _list_unique_mounts(
                 yield fs, group
 
 
-def _list_existing_mounts(wanted: RequestedCluster, facts: SpecFacts) -> Iterator[Mounted]:
-    for fs, group in _list_unique_mounts(wanted):
+def _list_mounts_of_existing_file_systems(
+    wanted: RequestedCluster, facts: SpecValidationFacts
+) -> Iterator[Mounted]:
+    for fs, group in _list_unique_file_system_mounts(wanted):
         found = facts.storage.get(fs.id)
         if isinstance(found, FileSystemFacts):
             yield fs, group, found

@@ -19,15 +19,15 @@ import yaml
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpctl.clusters.request import CLUSTER, GROUP, make_create_request
+from hpctl.clusters.request import CLUSTER, GROUP, make_create_cluster_request
 from hpctl.clusters.spec import ClusterSpec
 from hpctl.toolkit.compat import StrEnum
-from hpctl.toolkit.yaml_files import find_place_line
+from hpctl.toolkit.yaml_files import find_yaml_key_line
 
 _FILE_SYSTEM = re.compile(r"(f[sc]i?-[0-9a-f]{8,})")
 
 
-class GroupNetwork(NamedTuple):
+class InstanceGroupNetwork(NamedTuple):
     """Subnets and security groups, and where they are said. No subnets: SageMaker's own network."""
 
     place: Place
@@ -59,7 +59,7 @@ class RequestedInstanceGroup(Struct, frozen=True):
     types: tuple[str, ...]
     count: int
     role: str
-    network: GroupNetwork
+    network: InstanceGroupNetwork
     file_systems: tuple[MountedFileSystem, ...]
     raw: Mapping[str, Any]
 
@@ -104,7 +104,7 @@ class RequestedInstanceGroup(Struct, frozen=True):
         return (*self.place, *more)
 
     @property
-    def instance_type_place(self) -> Place:
+    def instance_type_request_path(self) -> Place:
         """Where its type is named, or its types are."""
         flexible = ("InstanceRequirements", "InstanceTypes")
         return self.at(*(flexible if flexible[0] in self.raw else ("InstanceType",)))
@@ -130,7 +130,7 @@ class RequestedCluster(Struct, frozen=True):
 
 def build_requested_cluster(spec: ClusterSpec) -> RequestedCluster:
     """A cluster's file: its request, and what it says beside that."""
-    wanted = parse_cluster_request(make_create_request(spec))
+    wanted = parse_cluster_request(make_create_cluster_request(spec))
     roles = {group.name: (group.role or "").capitalize() for group in spec.groups}
     mounts = tuple(_list_lifecycle_script_mounts(spec))
     groups = tuple(
@@ -141,11 +141,11 @@ def build_requested_cluster(spec: ClusterSpec) -> RequestedCluster:
         )
         for group in wanted.groups
     )
-    secret, place = _find_database_secret(spec)
+    secret, place = _find_accounting_database_secret(spec)
     return replace(wanted, groups=groups, mode=spec.hpctl.mode, secret=secret, secret_place=place)
 
 
-def _find_database_secret(spec: ClusterSpec) -> tuple[str, Place]:
+def _find_accounting_database_secret(spec: ClusterSpec) -> tuple[str, Place]:
     """The controller reads it when it is born, whichever way Slurm is configured."""
     if spec.accounting_database:
         return spec.accounting_database.secret_arn, ("accounting_database", "secret_arn")
@@ -158,7 +158,7 @@ def _find_database_secret(spec: ClusterSpec) -> tuple[str, Place]:
 
 def parse_cluster_request(request: Mapping[str, Any]) -> RequestedCluster:
     """Read a CreateCluster request, which need not be one that the service takes."""
-    vpc = _parse_vpc_config(request.get("VpcConfig"), ("VpcConfig",))
+    vpc = _parse_group_network(request.get("VpcConfig"), ("VpcConfig",))
     groups = tuple(
         _parse_instance_group(raw, ("InstanceGroups", at), vpc)
         for at, raw in enumerate(request.get("InstanceGroups") or ())
@@ -167,7 +167,7 @@ def parse_cluster_request(request: Mapping[str, Any]) -> RequestedCluster:
 
 
 def _parse_instance_group(
-    raw: Mapping[str, Any], place: Place, vpc: GroupNetwork
+    raw: Mapping[str, Any], place: Place, vpc: InstanceGroupNetwork
 ) -> RequestedInstanceGroup:
     override = raw.get("OverrideVpcConfig")
     types = raw.get("InstanceRequirements", {}).get("InstanceTypes") or ()
@@ -179,19 +179,23 @@ def _parse_instance_group(
         types=tuple(map(str, types)),
         count=int(raw.get("InstanceCount") or 0),
         role=str(raw.get("SlurmConfig", {}).get("NodeType", "")),
-        network=_parse_vpc_config(override, (*place, "OverrideVpcConfig")) if override else vpc,
-        file_systems=tuple(_parse_file_systems(raw.get("InstanceStorageConfigs") or (), place)),
+        network=_parse_group_network(override, (*place, "OverrideVpcConfig")) if override else vpc,
+        file_systems=tuple(
+            _parse_fsx_storage_configs(raw.get("InstanceStorageConfigs") or (), place)
+        ),
         raw=raw,
     )
 
 
-def _parse_vpc_config(config: Mapping[str, Sequence[str]] | None, place: Place) -> GroupNetwork:
+def _parse_group_network(
+    config: Mapping[str, Sequence[str]] | None, place: Place
+) -> InstanceGroupNetwork:
     config = config or {}
     subnets, groups = config.get("Subnets") or (), config.get("SecurityGroupIds") or ()
-    return GroupNetwork(place, tuple(subnets), tuple(groups))
+    return InstanceGroupNetwork(place, tuple(subnets), tuple(groups))
 
 
-def _parse_file_systems(
+def _parse_fsx_storage_configs(
     configs: Sequence[Mapping[str, Any]], place: Place
 ) -> Iterator[MountedFileSystem]:
     for at, config in enumerate(configs):
@@ -270,7 +274,7 @@ def make_failure_finding(place: Place, what: str, fix: str) -> SpecFinding:
     return SpecFinding(CheckLevel.FAIL, place, what, fix)
 
 
-def make_unknown_finding(place: Place, unanswered: FailedCall) -> SpecFinding:
+def make_unknown_finding(place: Place, unanswered: FailedAwsCall) -> SpecFinding:
     """A call failed."""
     return SpecFinding(CheckLevel.UNKNOWN, place, f"cannot tell: {unanswered.why}", unanswered.fix)
 
@@ -287,7 +291,7 @@ def list_findings_or_ok(
         yield make_ok_finding(content, place)
 
 
-class FailedCall(Struct, frozen=True):
+class FailedAwsCall(Struct, frozen=True):
     """A call that failed, in the place of its answer."""
 
     why: str
@@ -318,7 +322,7 @@ _ENDS = {"capacity", "partition"}
 """Keys below which the file has nothing."""
 
 
-def map_place_to_spec_keys(place: Place) -> tuple[str | int, ...]:
+def convert_request_path_to_spec_keys(place: Place) -> tuple[str | int, ...]:
     """The keys in the file: `("instance_groups", 1, "subnets", 0)`."""
     found: list[str | int] = []
     for part in place:
@@ -333,7 +337,7 @@ def map_place_to_spec_keys(place: Place) -> tuple[str | int, ...]:
 
 def format_spec_key_path(place: Place) -> str:
     """The place in dots: `instance_groups.1.subnets.0`."""
-    return ".".join(map(str, map_place_to_spec_keys(place)))
+    return ".".join(map(str, convert_request_path_to_spec_keys(place)))
 
 
 class SpecLineFinder:
@@ -344,7 +348,7 @@ class SpecLineFinder:
 
     def of(self, place: Place) -> int | None:
         """The line of the place, or of the nearest that there is above it."""
-        return find_place_line(self._root, map_place_to_spec_keys(place))
+        return find_yaml_key_line(self._root, convert_request_path_to_spec_keys(place))
 
 
 def _to_snake_case(word: str) -> str:

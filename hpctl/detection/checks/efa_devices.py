@@ -14,7 +14,7 @@ from hpctl.detection.check import (
     make_fail_observation,
     make_warn_observation,
 )
-from hpctl.detection.instance_shapes import find_instance_hardware
+from hpctl.detection.instance_shapes import get_instance_type_hardware
 from hpctl.detection.rdma import count_efa_pci_functions, list_rdma_devices
 
 # Whether all EFA devices are present: on the bus, with a driver, as many as there should be.
@@ -37,27 +37,29 @@ class EfaDeviceSample(Struct, frozen=True):
     gone: tuple[str, ...] = ()
 
 
-class _SeenDevices(Struct):
+class _SeenEfaDevices(Struct):
     """The names that this run of the agent has seen below one root."""
 
     names: frozenset[str] = frozenset()
 
 
 @lru_cache(maxsize=4)
-def _get_seen_devices(root: Path) -> _SeenDevices:
-    return _SeenDevices()
+def _get_seen_efa_devices(root: Path) -> _SeenEfaDevices:
+    return _SeenEfaDevices()
 
 
-def count_efa_devices(machine: CheckedMachine) -> EfaDeviceSample:
+def collect_efa_device_sample(machine: CheckedMachine) -> EfaDeviceSample:
     """Count the EFA devices. Raises DeviceAbsentError where there is no EFA and none is expected,
-    UnknownResultError."""
+    CheckResultUnknownError."""
     try:
         names = tuple(device.name for device in list_rdma_devices(machine) if device.efa)
     except DeviceAbsentError:
         names = ()
-    seen = _get_seen_devices(machine.root)
+    seen = _get_seen_efa_devices(machine.root)
     on_bus = count_efa_pci_functions(machine)
-    sample = _add_expected_count(machine, EfaDeviceSample(names, on_bus, None, ""), len(seen.names))
+    sample = _add_expected_efa_device_count(
+        machine, EfaDeviceSample(names, on_bus, None, ""), len(seen.names)
+    )
     if not names and not on_bus and not sample.wanted:
         raise DeviceAbsentError("no EFA device")
     gone = tuple(sorted(seen.names - set(names)))
@@ -67,19 +69,19 @@ def count_efa_devices(machine: CheckedMachine) -> EfaDeviceSample:
     return replace(sample, gone=gone)
 
 
-def _add_expected_count(
+def _add_expected_efa_device_count(
     machine: CheckedMachine, sample: EfaDeviceSample, most: int
 ) -> EfaDeviceSample:
     configured = machine.expected.efa_devices
     if configured is not None:
         return replace(sample, wanted=configured, by="the agent's settings")
-    usual = find_instance_hardware(machine.expected.instance_type).efa_devices
+    usual = get_instance_type_hardware(machine.expected.instance_type).efa_devices
     if usual is not None and (sample.names or sample.on_bus or most):
         return replace(sample, wanted=usual, by=machine.expected.instance_type)
     return replace(sample, wanted=most or None, by="earlier in this run of the agent")
 
 
-def judge_efa_devices(
+def judge_efa_device_count(
     seen: EfaDeviceSample, before: EfaDeviceSample | None, limits: Limits
 ) -> Judged:
     """Return devices that are fewer than expected, more, or on the bus without a driver."""

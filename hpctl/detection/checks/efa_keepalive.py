@@ -1,7 +1,7 @@
 """Check `efa.keepalive`: every EFA device sends its keep-alives."""
 
 from hpctl.detection.check import Judged, Limits, make_fail_observation, make_warn_observation
-from hpctl.detection.rdma_counters import CounterTrace
+from hpctl.detection.rdma_counters import CounterSweepTrace
 
 # Whether the EFA devices still send their keep-alives: one that stopped indicates a dead device.
 #
@@ -12,7 +12,9 @@ from hpctl.detection.rdma_counters import CounterTrace
 COUNTER = "keep_alive_rcvd"
 
 
-def judge_efa_keepalive(seen: CounterTrace, before: CounterTrace | None, limits: Limits) -> Judged:
+def judge_efa_keepalive_counters(
+    seen: CounterSweepTrace, before: CounterSweepTrace | None, limits: Limits
+) -> Judged:
     """Return each device whose count has not moved since the last trace."""
     if before is None or seen.now.at - before.now.at < limits["still_s"]:
         return

@@ -9,13 +9,13 @@ from hpctl.detection.rdma import RdmaPort, list_efa_devices, list_rdma_ports
 # would only find a device that is being removed, and it is only watched.
 
 
-def read_efa_links(machine: CheckedMachine) -> tuple[RdmaPort, ...]:
+def read_efa_port_states(machine: CheckedMachine) -> tuple[RdmaPort, ...]:
     """Read the states. Raises DeviceAbsentError where there is no EFA device,
-    UnknownResultError."""
+    CheckResultUnknownError."""
     return list_rdma_ports(list_efa_devices(machine))
 
 
-def judge_efa_links(
+def judge_efa_port_states(
     seen: tuple[RdmaPort, ...], before: tuple[RdmaPort, ...] | None, limits: Limits
 ) -> Judged:
     """Return each port that is not active."""

@@ -5,15 +5,15 @@ from functools import lru_cache
 from pathlib import Path
 
 from hpctl.detection.check import CheckedMachine
-from hpctl.detection.counter_rules import list_counter_rules
+from hpctl.detection.counter_rules import list_check_counter_rules
 from hpctl.detection.rdma import list_efa_devices
 from hpctl.detection.rdma_counters import (
     CounterFileReader,
-    CounterReading,
-    CounterSweep,
-    CounterTrace,
-    SweepHistory,
-    compute_counter_rise,
+    CounterSweepHistory,
+    CounterSweepTrace,
+    DeviceCounterReading,
+    DeviceCounterSweep,
+    compute_device_counter_increase,
 )
 
 # One sweep over the counters of all EFA devices, shared by every check that looks at them.
@@ -36,7 +36,7 @@ SPANS_S = (60.0, 600.0)
 
 PORT = (
     *("tx_bytes", "tx_pkts", "rx_bytes"),
-    *(rule.name for rule in list_counter_rules("efa.errors")),
+    *(rule.name for rule in list_check_counter_rules("efa.errors")),
 )
 """Counters of a port: of the traffic, and those that rows of `efa.errors` compare."""
 
@@ -63,8 +63,8 @@ FILES: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def count_failed_admin_commands(
-    now: CounterReading, then: CounterReading | None
+def count_failed_efa_admin_commands(
+    now: DeviceCounterReading, then: DeviceCounterReading | None
 ) -> tuple[int, int]:
     """Return the admin commands that failed in between: unexplained ones, and refused ones.
 
@@ -74,10 +74,10 @@ def count_failed_admin_commands(
     driver asks for all, whatever the device supports), by the agent or any exporter: where a
     reading failed, the result is unknown.
     """
-    errors = compute_counter_rise(now, then, "cmds_err")
+    errors = compute_device_counter_increase(now, then, "cmds_err")
     if errors is None or then is None or now.failed or now.troubles != then.troubles:
         return 0, 0
-    asked = sum(compute_counter_rise(now, then, name) or 0 for name in ASKED)
+    asked = sum(compute_device_counter_increase(now, then, name) or 0 for name in ASKED)
     return max(0, errors - asked), min(errors, asked)
 
 
@@ -86,29 +86,29 @@ class EfaCounterReader:
 
     def __init__(self) -> None:
         self._files = CounterFileReader(FILES)
-        self._history: SweepHistory = SweepHistory(SPANS_S)
-        self._held: CounterTrace | None = None
+        self._history: CounterSweepHistory = CounterSweepHistory(SPANS_S)
+        self._held: CounterSweepTrace | None = None
         self._first = ""
 
-    def trace(self, machine: CheckedMachine) -> CounterTrace:
+    def trace(self, machine: CheckedMachine) -> CounterSweepTrace:
         """Return the newest sweep, made now if the last is old enough. Raises DeviceAbsentError,
-        UnknownResultError."""
+        CheckResultUnknownError."""
         now = machine.monotonic()
         if self._held is not None and 0 <= now - self._held.now.at < HOLD_S:
             return self._held
-        sweep = self._read_sweep(machine, now)
+        sweep = self._read_efa_counter_sweep(machine, now)
         past = self._history.past(now)
         self._history.add(sweep)
-        self._held = CounterTrace(sweep, past)
+        self._held = CounterSweepTrace(sweep, past)
         return self._held
 
-    def _read_sweep(self, machine: CheckedMachine, now: float) -> CounterSweep:
+    def _read_efa_counter_sweep(self, machine: CheckedMachine, now: float) -> DeviceCounterSweep:
         found = list_efa_devices(machine)
-        self._files.close_other_folders([device.folder for device in found])
+        self._files.close_folders_except([device.folder for device in found])
         # A NIC whose admin queue is dead answers late: the next sweep reads the others.
         start = next((i for i, d in enumerate(found) if d.name == self._first), 0)
         self._first = ""
-        devices: dict[str, CounterReading] = {}
+        devices: dict[str, DeviceCounterReading] = {}
         for device in found[start:] + found[:start]:
             if machine.monotonic() - now > SWEEP_S:
                 self._first = device.name
@@ -116,15 +116,15 @@ class EfaCounterReader:
             reading = self._files.read(device.folder)
             if reading is not None:
                 devices[device.name] = reading
-        return CounterSweep(now, devices)
+        return DeviceCounterSweep(now, devices)
 
 
 @lru_cache(maxsize=4)
-def _get_counter_reader(root: Path) -> EfaCounterReader:
+def _get_efa_counter_reader(root: Path) -> EfaCounterReader:
     return EfaCounterReader()
 
 
-def read_efa_counter_trace(machine: CheckedMachine) -> CounterTrace:
+def read_efa_counter_trace(machine: CheckedMachine) -> CounterSweepTrace:
     """Return the counters of this machine's EFA devices. Raises DeviceAbsentError,
-    UnknownResultError."""
-    return _get_counter_reader(machine.root).trace(machine)
+    CheckResultUnknownError."""
+    return _get_efa_counter_reader(machine.root).trace(machine)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from hpctl.detection.check import Judged, Limits, make_warn_observation
-from hpctl.detection.rdma_counters import CounterTrace
+from hpctl.detection.rdma_counters import CounterSweepTrace
 
 # How much of what a node sends over EFA it has to send again.
 #
@@ -15,8 +15,8 @@ LEAST_PACKETS = 10_000
 """Packets that must have been sent between two gathers before a ratio means anything."""
 
 
-def count_retransmits(
-    seen: CounterTrace, before: CounterTrace | None
+def count_efa_retransmits(
+    seen: CounterSweepTrace, before: CounterSweepTrace | None
 ) -> dict[str, tuple[int, int]]:
     """Return, for each device with known counters, packets sent again and packets sent since the
     last trace."""
@@ -28,15 +28,17 @@ def count_retransmits(
 
 
 def judge_efa_retransmits(
-    seen: CounterTrace, before: CounterTrace | None, limits: Limits
+    seen: CounterSweepTrace, before: CounterSweepTrace | None, limits: Limits
 ) -> Judged:
     """Return the devices that send too much again."""
-    for device, (again, sent) in sorted(count_retransmits(seen, before).items()):
+    for device, (again, sent) in sorted(count_efa_retransmits(seen, before).items()):
         if sent >= LEAST_PACKETS and again > limits["ratio"] * sent:
             yield make_warn_observation("ratio", device, f"{again} of {sent} packets sent again")
 
 
-def measure_efa_retransmits(seen: CounterTrace, before: CounterTrace | None) -> Mapping[str, float]:
+def compute_efa_retransmit_rates(
+    seen: CounterSweepTrace, before: CounterSweepTrace | None
+) -> Mapping[str, float]:
     """Return the ratios of the node and of its worst device, timeouts and traffic a second."""
     if before is None or (seconds := seen.now.at - before.now.at) <= 0:
         return {}
@@ -49,7 +51,7 @@ def measure_efa_retransmits(seen: CounterTrace, before: CounterTrace | None) -> 
         grown = [rise for _, rise in seen.rises(before.now, counter)]
         if grown:
             rates[name] = sum(grown) / seconds
-    by_device = count_retransmits(seen, before).values()
+    by_device = count_efa_retransmits(seen, before).values()
     again, sent = sum(a for a, _ in by_device), sum(s for _, s in by_device)
     if sent >= LEAST_PACKETS:
         rates["efa.retrans_ratio"] = again / sent

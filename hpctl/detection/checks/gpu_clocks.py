@@ -17,10 +17,12 @@ BUSY_PERCENT = 50.0
 _GAUGE = "gpu.sm_clock_mhz"
 
 
-def judge_gpu_clocks(seen: NvmlSnapshot, before: NvmlSnapshot | None, limits: Limits) -> Judged:
+def judge_gpu_clock_slowdown(
+    seen: NvmlSnapshot, before: NvmlSnapshot | None, limits: Limits
+) -> Judged:
     """Return the busy GPUs whose clock is less than the limit's part of their peers' median."""
     for gpu in seen.gpus:
-        peers = _list_peer_clocks(gpu, seen.gpus, limits)
+        peers = _list_peer_gpu_clocks(gpu, seen.gpus, limits)
         if gpu.sm_clock_mhz is None or len(peers) < limits["peers"]:
             continue
         usual = median(peers)
@@ -32,7 +34,9 @@ def judge_gpu_clocks(seen: NvmlSnapshot, before: NvmlSnapshot | None, limits: Li
             )
 
 
-def measure_gpu_clocks(seen: NvmlSnapshot, before: NvmlSnapshot | None) -> Mapping[str, float]:
+def measure_slowest_busy_gpu_clock(
+    seen: NvmlSnapshot, before: NvmlSnapshot | None
+) -> Mapping[str, float]:
     """Return `gpu.sm_clock_mhz`: the slowest busy GPU's clock, which sets the pace of the node."""
     clocks = [
         gpu.sm_clock_mhz
@@ -42,7 +46,7 @@ def measure_gpu_clocks(seen: NvmlSnapshot, before: NvmlSnapshot | None) -> Mappi
     return {_GAUGE: float(min(clocks))} if clocks else {}
 
 
-def _list_peer_clocks(gpu: GpuState, gpus: Iterable[GpuState], limits: Limits) -> list[int]:
+def _list_peer_gpu_clocks(gpu: GpuState, gpus: Iterable[GpuState], limits: Limits) -> list[int]:
     """Return the clocks of the other GPUs of the same model under a load like this one's."""
     load = gpu.utilization
     if load is None or load < limits["busy_percent"]:

@@ -4,15 +4,15 @@ from msgspec import Struct
 
 from hpctl.detection.check import (
     CheckedMachine,
+    CheckResultUnknownError,
     DeviceAbsentError,
     Judged,
     Limits,
-    UnknownResultError,
-    list_gpus,
+    list_nvml_gpu_states,
     make_fail_observation,
     make_warn_observation,
 )
-from hpctl.detection.machine import list_pci_gpus
+from hpctl.detection.machine import list_gpu_pci_addresses
 
 # How many GPUs the PCI bus has, the driver lists, and the machine should have.
 
@@ -25,16 +25,16 @@ class GpuCountSample(Struct, frozen=True):
     expected: int | None
 
 
-def count_gpus(machine: CheckedMachine) -> GpuCountSample:
+def collect_gpu_counts(machine: CheckedMachine) -> GpuCountSample:
     """Count. Raises DeviceAbsentError where no source knows of a GPU."""
-    pci, expected = list_pci_gpus(machine.root), machine.expected.gpus
+    pci, expected = list_gpu_pci_addresses(machine.root), machine.expected.gpus
     nvml: tuple[str, ...] | None
     try:
-        nvml = tuple(gpu.device for gpu in list_gpus(machine))
+        nvml = tuple(gpu.device for gpu in list_nvml_gpu_states(machine))
     except DeviceAbsentError:
         # Without a driver the machine has no usable GPU, which matters where it should have some.
         nvml = () if expected else None
-    except UnknownResultError:
+    except CheckResultUnknownError:
         nvml = None
     if not pci and not nvml and not expected:
         raise DeviceAbsentError("no GPU on the PCI bus, and none expected")

@@ -12,24 +12,24 @@ from hpctl.detection.check import (
     RESET_REQUIRED,
     CheckedMachine,
     CheckFunctions,
+    CheckResultUnknownError,
     DeviceAbsentError,
     DriverHungError,
     Judged,
     Limits,
-    UnknownResultError,
-    describe_nvml_error,
-    get_gpu_sweep,
-    get_latest_nvml_sweep,
+    format_nvml_error,
+    get_latest_nvml_snapshot,
+    get_nvml_snapshot_with_gpus,
     make_fail_observation,
     make_warn_observation,
 )
-from hpctl.detection.checks.gpu_count import count_gpus, judge_gpu_count
-from hpctl.detection.checks.gpu_hung import judge_nvml_hang, measure_nvml_delay
-from hpctl.detection.checks.gpu_lost import judge_lost_gpus, read_lost_gpus
-from hpctl.detection.checks.gpu_recovery import judge_recovery_action
+from hpctl.detection.checks.gpu_count import collect_gpu_counts, judge_gpu_count
+from hpctl.detection.checks.gpu_hung import judge_nvml_response_delay, measure_nvml_response_delay
+from hpctl.detection.checks.gpu_lost import get_nvml_snapshot_with_errors, judge_lost_gpus
+from hpctl.detection.checks.gpu_recovery import judge_gpu_recovery_actions
 from hpctl.detection.checks.gpu_xid import judge_xid_events
 from hpctl.detection.driver_files import read_nvml_library_version
-from hpctl.detection.machine import list_pci_gpus
+from hpctl.detection.machine import list_gpu_pci_addresses
 from hpctl.detection.nvml.snapshot import NvmlError
 
 # The NVIDIA driver itself: missing, of another version than its library, or not answering right.
@@ -58,39 +58,39 @@ class GpuDriverSample(Struct, frozen=True):
     library: str
 
 
-def read_gpu_driver(machine: CheckedMachine) -> GpuDriverSample:
+def read_gpu_driver_versions(machine: CheckedMachine) -> GpuDriverSample:
     """Ask NVML, the kernel module and the library's file. Raises DeviceAbsentError without a GPU or
     a driver."""
-    gpus, no_driver = len(list_pci_gpus(machine.root)), ""
+    gpus, no_driver = len(list_gpu_pci_addresses(machine.root)), ""
     error: NvmlError | None = None
     try:
-        swept = get_latest_nvml_sweep(machine)
+        swept = get_latest_nvml_snapshot(machine)
         error, gpus = swept.error, max(gpus, len(swept.gpus))
     except DeviceAbsentError as absent:
         no_driver = str(absent)
     except DriverHungError:
         raise
-    except UnknownResultError:
+    except CheckResultUnknownError:
         # NVML's child is not ready: the files may still show it.
         pass
     if error is not None and error.code in (DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND):
-        no_driver, error = describe_nvml_error(error), None
-    module = _read_module_version(machine)
+        no_driver, error = format_nvml_error(error), None
+    module = _read_nvidia_module_version(machine)
     if not gpus and error is None and (no_driver or not module):
         raise DeviceAbsentError(no_driver or "no NVIDIA GPU")
     return GpuDriverSample(gpus, error, no_driver, module, read_nvml_library_version(machine.root))
 
 
-def judge_gpu_driver(
+def judge_gpu_driver_state(
     seen: GpuDriverSample, before: GpuDriverSample | None, limits: Limits
 ) -> Judged:
     """Return the driver's trouble, the most certain first; one observation at most."""
     error = seen.error
     if error is not None and error.code == LIB_RM_VERSION_MISMATCH:
         versions = f"module {seen.module or 'unknown'}, library {seen.library or 'unknown'}"
-        yield make_fail_observation("mismatch", "", f"{describe_nvml_error(error)}: {versions}")
+        yield make_fail_observation("mismatch", "", f"{format_nvml_error(error)}: {versions}")
     elif error is not None and error.code not in _OTHERS_CHECKS:
-        yield make_warn_observation("error", "", describe_nvml_error(error))
+        yield make_warn_observation("error", "", format_nvml_error(error))
     elif seen.no_driver and seen.gpus:
         detail = f"{seen.gpus} GPUs on the PCI bus and no driver: {seen.no_driver}"
         yield make_warn_observation("missing", "", detail)
@@ -99,20 +99,20 @@ def judge_gpu_driver(
         yield make_warn_observation("upgraded", "", detail)
 
 
-def _read_module_version(machine: CheckedMachine) -> str:
+def _read_nvidia_module_version(machine: CheckedMachine) -> str:
     try:
         match = _VERSION.search(machine.text(_MODULE) + " ")
-    except (DeviceAbsentError, UnknownResultError):
+    except (DeviceAbsentError, CheckResultUnknownError):
         return ""
     return match[1] if match else ""
 
 
 CHECKS = {
-    "gpu.hung": CheckFunctions(measure_nvml_delay, judge_nvml_hang),
-    "gpu.count": CheckFunctions(count_gpus, judge_gpu_count),
-    "gpu.driver": CheckFunctions(read_gpu_driver, judge_gpu_driver),
-    "gpu.recovery": CheckFunctions(get_gpu_sweep, judge_recovery_action),
-    "gpu.lost": CheckFunctions(read_lost_gpus, judge_lost_gpus),
-    "gpu.xid": CheckFunctions(get_gpu_sweep, judge_xid_events),
+    "gpu.hung": CheckFunctions(measure_nvml_response_delay, judge_nvml_response_delay),
+    "gpu.count": CheckFunctions(collect_gpu_counts, judge_gpu_count),
+    "gpu.driver": CheckFunctions(read_gpu_driver_versions, judge_gpu_driver_state),
+    "gpu.recovery": CheckFunctions(get_nvml_snapshot_with_gpus, judge_gpu_recovery_actions),
+    "gpu.lost": CheckFunctions(get_nvml_snapshot_with_errors, judge_lost_gpus),
+    "gpu.xid": CheckFunctions(get_nvml_snapshot_with_gpus, judge_xid_events),
 }
 """What the runner calls, by the check's name."""

@@ -6,7 +6,7 @@ from hpctl.detection.check import (
     compute_counter_growth,
     make_fail_observation,
     make_warn_observation,
-    pair_gpu_states,
+    pair_gpu_states_across_snapshots,
 )
 from hpctl.detection.nvml.snapshot import GpuState, NvmlSnapshot
 
@@ -30,7 +30,9 @@ _CONTAINED = 94
 _LOOKBACK_S = 10.0
 
 
-def judge_gpu_ecc(seen: NvmlSnapshot, before: NvmlSnapshot | None, limits: Limits) -> Judged:
+def judge_uncorrected_ecc_errors(
+    seen: NvmlSnapshot, before: NvmlSnapshot | None, limits: Limits
+) -> Judged:
     """Return the SRAM flags, and the GPUs whose volatile uncorrectable count grew since
     `before`."""
     for gpu in seen.gpus:
@@ -38,7 +40,7 @@ def judge_gpu_ecc(seen: NvmlSnapshot, before: NvmlSnapshot | None, limits: Limit
             yield make_fail_observation(
                 "sram-threshold", gpu.device, "the SRAM error count passed its threshold"
             )
-    for gpu, was in pair_gpu_states(seen, before):
+    for gpu, was in pair_gpu_states_across_snapshots(seen, before):
         more = compute_counter_growth(gpu.ecc.volatile_uncorrected, was.ecc.volatile_uncorrected)
         if more < limits["uncorrectable"]:
             continue

@@ -5,7 +5,7 @@ from hpctl.detection.check import (
     Limits,
     compute_counter_growth,
     make_warn_observation,
-    pair_gpu_states,
+    pair_gpu_states_across_snapshots,
 )
 from hpctl.detection.nvml.snapshot import NvmlSnapshot
 
@@ -21,7 +21,7 @@ def judge_corrected_ecc_errors(
     elapsed = seen.at - before.at if before is not None else 0.0
     if elapsed <= 0:
         return
-    for gpu, was in pair_gpu_states(seen, before):
+    for gpu, was in pair_gpu_states_across_snapshots(seen, before):
         rate = (
             compute_counter_growth(gpu.ecc.volatile_corrected, was.ecc.volatile_corrected) / elapsed
         )

@@ -5,7 +5,7 @@ from hpctl.detection.check import (
     DeviceAbsentError,
     Judged,
     Limits,
-    get_gpu_sweep,
+    get_nvml_snapshot_with_gpus,
     make_fail_observation,
     make_warn_observation,
 )
@@ -51,21 +51,23 @@ _CONFIGURATION_NONE = 1
 _RACK_SCALE = ("NVIDIA GB200", "NVIDIA GB300")
 
 
-def read_gpu_fabric(machine: CheckedMachine) -> NvmlSnapshot:
+def get_fabric_gpu_snapshot(machine: CheckedMachine) -> NvmlSnapshot:
     """Return the newest sweep. Raises DeviceAbsentError where no GPU belongs to a fabric."""
-    seen = get_gpu_sweep(machine)
+    seen = get_nvml_snapshot_with_gpus(machine)
     if all(_get_nvlink_fabric(gpu) is None for gpu in seen.gpus):
         raise DeviceAbsentError("no GPU belongs to an NVSwitch fabric")
     return seen
 
 
-def judge_gpu_fabric(seen: NvmlSnapshot, before: NvmlSnapshot | None, limits: Limits) -> Judged:
+def judge_gpu_fabric_registration(
+    seen: NvmlSnapshot, before: NvmlSnapshot | None, limits: Limits
+) -> Judged:
     """Return what is wrong with each GPU's registration; `mixed` where only some of them have
     it."""
     members = [
         (gpu, fabric) for gpu in seen.gpus if (fabric := _get_nvlink_fabric(gpu)) is not None
     ]
-    registered = [_is_fabric_registered(fabric) for _, fabric in members]
+    registered = [_is_fabric_registration_complete(fabric) for _, fabric in members]
     mixed = any(registered) and not all(registered)
     for gpu, fabric in members:
         if fabric.state != _COMPLETED:
@@ -77,7 +79,7 @@ def judge_gpu_fabric(seen: NvmlSnapshot, before: NvmlSnapshot | None, limits: Li
             detail = f"fabric registration ended with NVML error {fabric.status}"
             yield make_fail_observation(code, gpu.device, detail)
         else:
-            yield from _judge_fabric_health(gpu, fabric)
+            yield from _judge_nvlink_fabric_health(gpu, fabric)
 
 
 def _get_nvlink_fabric(gpu: GpuState) -> NvlinkFabric | None:
@@ -85,11 +87,11 @@ def _get_nvlink_fabric(gpu: GpuState) -> NvlinkFabric | None:
     return None if fabric is None or gpu.mig or fabric.state == _NOT_SUPPORTED else fabric
 
 
-def _is_fabric_registered(fabric: NvlinkFabric) -> bool:
+def _is_fabric_registration_complete(fabric: NvlinkFabric) -> bool:
     return fabric.state == _COMPLETED and fabric.status == _SUCCESS
 
 
-def _judge_fabric_health(gpu: GpuState, fabric: NvlinkFabric) -> Judged:
+def _judge_nvlink_fabric_health(gpu: GpuState, fabric: NvlinkFabric) -> Judged:
     if not fabric.cluster_uuid.strip("0-") and _is_rack_scale_gpu(gpu):
         yield make_warn_observation("no-cluster", gpu.device, "the fabric's cluster id is 0")
     mask = fabric.health_mask

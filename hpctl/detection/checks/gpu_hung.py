@@ -7,32 +7,32 @@ from hpctl.detection.check import (
     DriverHungError,
     Judged,
     Limits,
-    get_latest_nvml_sweep,
+    get_latest_nvml_snapshot,
     make_fail_observation,
 )
 
 # A call into the driver that does not return is a fault of the node, not of the agent.
 
 
-class NvmlDelaySample(Struct, frozen=True):
+class NvmlResponseDelaySample(Struct, frozen=True):
     """The time for which an answer has been overdue, in seconds; 0 when the driver answers."""
 
     overdue_s: float = 0.0
     call: str = ""
 
 
-def measure_nvml_delay(machine: CheckedMachine) -> NvmlDelaySample:
-    """Return whether the NVML child answers. Raises DeviceAbsentError, and UnknownResultError while
-    it starts."""
+def measure_nvml_response_delay(machine: CheckedMachine) -> NvmlResponseDelaySample:
+    """Return whether the NVML child answers. Raises DeviceAbsentError, and CheckResultUnknownError
+    while it starts."""
     try:
-        get_latest_nvml_sweep(machine)
+        get_latest_nvml_snapshot(machine)
     except DriverHungError as hung:
-        return NvmlDelaySample(hung.overdue_s, hung.call)
-    return NvmlDelaySample()
+        return NvmlResponseDelaySample(hung.overdue_s, hung.call)
+    return NvmlResponseDelaySample()
 
 
-def judge_nvml_hang(
-    seen: NvmlDelaySample, before: NvmlDelaySample | None, limits: Limits
+def judge_nvml_response_delay(
+    seen: NvmlResponseDelaySample, before: NvmlResponseDelaySample | None, limits: Limits
 ) -> Judged:
     """Return an observation once the limit is reached."""
     if seen.overdue_s >= limits["overdue_s"]:

@@ -4,12 +4,12 @@ from hpctl.detection.check import (
     GPU_IS_LOST,
     RESET_REQUIRED,
     CheckedMachine,
+    CheckObservation,
     DeviceAbsentError,
     Judged,
     Limits,
-    Observation,
-    describe_nvml_error,
-    get_latest_nvml_sweep,
+    format_nvml_error,
+    get_latest_nvml_snapshot,
     make_fail_observation,
     make_warn_observation,
 )
@@ -23,13 +23,13 @@ _UNAVAILABLE = 0x4000
 _LOST_CODES = {GPU_IS_LOST: "lost", RESET_REQUIRED: "reset-required"}
 
 
-def read_lost_gpus(machine: CheckedMachine) -> NvmlSnapshot:
+def get_nvml_snapshot_with_errors(machine: CheckedMachine) -> NvmlSnapshot:
     """Return the newest sweep, also one that failed as a whole. Raises DeviceAbsentError where
     there are no GPUs."""
-    seen = get_latest_nvml_sweep(machine)
+    seen = get_latest_nvml_snapshot(machine)
     if not seen.gpus and (seen.error is None or seen.error.code not in _LOST_CODES):
         raise DeviceAbsentError(
-            describe_nvml_error(seen.error) if seen.error else "NVML lists no GPU"
+            format_nvml_error(seen.error) if seen.error else "NVML lists no GPU"
         )
     return seen
 
@@ -37,10 +37,10 @@ def read_lost_gpus(machine: CheckedMachine) -> NvmlSnapshot:
 def judge_lost_gpus(seen: NvmlSnapshot, before: NvmlSnapshot | None, limits: Limits) -> Judged:
     """Return one observation for each GPU (or NVML itself) that answers with an error."""
     if seen.error is not None and seen.error.code in _LOST_CODES:
-        yield _judge_nvml_error(seen.error, "")
+        yield _make_nvml_error_observation(seen.error, "")
     for gpu in seen.gpus:
         if gpu.error is not None:
-            yield _judge_nvml_error(gpu.error, gpu.device)
+            yield _make_nvml_error_observation(gpu.error, gpu.device)
     newest_at: dict[str, float] = {}
     for event in seen.events:
         if event.kind == _UNAVAILABLE:
@@ -50,8 +50,8 @@ def judge_lost_gpus(seen: NvmlSnapshot, before: NvmlSnapshot | None, limits: Lim
             yield make_fail_observation("unavailable", pci, "NVML event: GPU unavailable")
 
 
-def _judge_nvml_error(error: NvmlError, device: str) -> Observation:
+def _make_nvml_error_observation(error: NvmlError, device: str) -> CheckObservation:
     code = _LOST_CODES.get(error.code)
     if code is None:
-        return make_warn_observation("error", device, describe_nvml_error(error))
-    return make_fail_observation(code, device, describe_nvml_error(error))
+        return make_warn_observation("error", device, format_nvml_error(error))
+    return make_fail_observation(code, device, format_nvml_error(error))

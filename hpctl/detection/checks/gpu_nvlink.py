@@ -5,7 +5,7 @@ from hpctl.detection.check import (
     DeviceAbsentError,
     Judged,
     Limits,
-    get_gpu_sweep,
+    get_nvml_snapshot_with_gpus,
     make_fail_observation,
 )
 from hpctl.detection.nvml.snapshot import GpuState, NvmlSnapshot
@@ -30,25 +30,27 @@ _LINKS = {
 }
 
 
-def read_nvlink_sweep(machine: CheckedMachine) -> NvmlSnapshot:
+def get_nvlink_gpu_snapshot(machine: CheckedMachine) -> NvmlSnapshot:
     """Return the newest sweep. Raises DeviceAbsentError where no GPU has an NVLink."""
-    seen = get_gpu_sweep(machine)
+    seen = get_nvml_snapshot_with_gpus(machine)
     if not any(gpu.nvlinks for gpu in seen.gpus):
         raise DeviceAbsentError("no GPU with NVLink")
     return seen
 
 
-def judge_nvlink_states(seen: NvmlSnapshot, before: NvmlSnapshot | None, limits: Limits) -> Judged:
+def judge_active_nvlink_counts(
+    seen: NvmlSnapshot, before: NvmlSnapshot | None, limits: Limits
+) -> Judged:
     """Return the GPUs with fewer links up than they should have."""
     most: dict[str, int] = {}
     for gpu in seen.gpus:
-        most[gpu.name] = max(most.get(gpu.name, 0), len(_list_active_links(gpu)))
+        most[gpu.name] = max(most.get(gpu.name, 0), len(_list_active_nvlink_numbers(gpu)))
     in_use = any(most.values())
     for gpu in seen.gpus:
         if gpu.error is not None or gpu.mig or all(link.active is None for link in gpu.nvlinks):
             continue
-        up = _list_active_links(gpu)
-        expected = max(most[gpu.name], _get_model_link_count(gpu.name) if in_use else 0)
+        up = _list_active_nvlink_numbers(gpu)
+        expected = max(most[gpu.name], _get_gpu_model_nvlink_count(gpu.name) if in_use else 0)
         if len(up) < expected:
             down = sorted({link.link for link in gpu.nvlinks} - up)
             yield make_fail_observation(
@@ -58,9 +60,9 @@ def judge_nvlink_states(seen: NvmlSnapshot, before: NvmlSnapshot | None, limits:
             )
 
 
-def _list_active_links(gpu: GpuState) -> set[int]:
+def _list_active_nvlink_numbers(gpu: GpuState) -> set[int]:
     return {link.link for link in gpu.nvlinks if link.active}
 
 
-def _get_model_link_count(name: str) -> int:
+def _get_gpu_model_nvlink_count(name: str) -> int:
     return next((count for start, count in _LINKS.items() if name.startswith(start)), 0)

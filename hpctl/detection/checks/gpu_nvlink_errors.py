@@ -6,18 +6,18 @@ from hpctl.detection.check import (
     Judged,
     Limits,
     compute_counter_growth,
-    get_gpu_sweep,
+    get_nvml_snapshot_with_gpus,
     make_warn_observation,
-    pair_gpu_states,
+    pair_gpu_states_across_snapshots,
 )
-from hpctl.detection.nvml.snapshot import GpuState, NvLink, NvmlSnapshot
+from hpctl.detection.nvml.snapshot import GpuState, NvlinkState, NvmlSnapshot
 
 # NVLinks that are up but faulty: recoveries since the last run, and bit error rates.
 
 
-def read_nvlink_error_sweep(machine: CheckedMachine) -> NvmlSnapshot:
+def get_nvlink_error_snapshot(machine: CheckedMachine) -> NvmlSnapshot:
     """Return the newest sweep. Raises DeviceAbsentError where no GPU has an NVLink."""
-    seen = get_gpu_sweep(machine)
+    seen = get_nvml_snapshot_with_gpus(machine)
     if not any(gpu.nvlinks for gpu in seen.gpus):
         raise DeviceAbsentError("no GPU with NVLink")
     return seen
@@ -25,7 +25,7 @@ def read_nvlink_error_sweep(machine: CheckedMachine) -> NvmlSnapshot:
 
 def judge_nvlink_errors(seen: NvmlSnapshot, before: NvmlSnapshot | None, limits: Limits) -> Judged:
     """Return one observation of each kind for each GPU, its links in the detail."""
-    for gpu, was in pair_gpu_states(seen, before):
+    for gpu, was in pair_gpu_states_across_snapshots(seen, before):
         earlier = {link.link: link for link in was.nvlinks}
         both = [(link, earlier[link.link]) for link in gpu.nvlinks if link.link in earlier]
         again = {
@@ -35,13 +35,15 @@ def judge_nvlink_errors(seen: NvmlSnapshot, before: NvmlSnapshot | None, limits:
             now.link: compute_counter_growth(now.recoveries_failed, then.recoveries_failed)
             for now, then in both
         }
-        yield from _judge_recovery_counts("recovery", gpu, again, limits["recoveries"])
-        yield from _judge_recovery_counts("recovery-failed", gpu, failed, limits["recoveries"])
+        yield from _judge_nvlink_recovery_counts("recovery", gpu, again, limits["recoveries"])
+        yield from _judge_nvlink_recovery_counts(
+            "recovery-failed", gpu, failed, limits["recoveries"]
+        )
     for gpu in seen.gpus:
-        yield from _judge_bit_error_rates(gpu, limits)
+        yield from _judge_nvlink_bit_error_rates(gpu, limits)
 
 
-def _judge_recovery_counts(
+def _judge_nvlink_recovery_counts(
     code: str, gpu: GpuState, counts: dict[int, int], limit: float
 ) -> Judged:
     bad = {link: count for link, count in counts.items() if count > limit}
@@ -50,10 +52,10 @@ def _judge_recovery_counts(
         yield make_warn_observation(code, gpu.device, shown)
 
 
-def _judge_bit_error_rates(gpu: GpuState, limits: Limits) -> Judged:
+def _judge_nvlink_bit_error_rates(gpu: GpuState, limits: Limits) -> Judged:
     """Return only the worse code: `ber-high` beyond the high limit, else `ber` beyond the low
     one."""
-    rates = {link.link: _get_bit_error_rate(link) for link in gpu.nvlinks}
+    rates = {link.link: _get_nvlink_bit_error_rate(link) for link in gpu.nvlinks}
     for code, limit in (("ber-high", limits["ber_high"]), ("ber", limits["ber"])):
         bad = {link: rate for link, rate in rates.items() if rate > limit}
         if bad:
@@ -62,5 +64,5 @@ def _judge_bit_error_rates(gpu: GpuState, limits: Limits) -> Judged:
             return
 
 
-def _get_bit_error_rate(link: NvLink) -> float:
+def _get_nvlink_bit_error_rate(link: NvlinkState) -> float:
     return max(link.effective_ber or 0.0, link.symbol_ber or 0.0)

@@ -18,10 +18,10 @@ from hpctl.detection.check import (
     DeviceAbsentError,
     Judged,
     Limits,
-    get_gpu_sweep,
+    get_nvml_snapshot_with_gpus,
     make_warn_observation,
 )
-from hpctl.detection.slurm_jobs import ProcessJobFinder, is_slurmstepd
+from hpctl.detection.slurm_jobs import ProcessJobFinder, is_slurmstepd_process
 
 _MIB = 1024 * 1024
 # Processes that belong on a GPU node without a job: DCGM, its exporter, the persistence daemon.
@@ -45,9 +45,9 @@ class GpuProcessSample(Struct, frozen=True):
     holders: tuple[GpuProcessUsage, ...]
 
 
-def list_gpu_processes(machine: CheckedMachine) -> GpuProcessSample:
+def collect_gpu_process_sample(machine: CheckedMachine) -> GpuProcessSample:
     """Return the processes. Raises DeviceAbsentError where NVML does not list processes."""
-    seen = get_gpu_sweep(machine)
+    seen = get_nvml_snapshot_with_gpus(machine)
     if all(gpu.processes is None for gpu in seen.gpus):
         raise DeviceAbsentError("NVML does not list processes here")
     found = []
@@ -61,10 +61,10 @@ def list_gpu_processes(machine: CheckedMachine) -> GpuProcessSample:
                     GpuProcessUsage(gpu.device, process.pid, process.used_bytes / _MIB, name)
                 )
     holders = tuple(found)
-    return GpuProcessSample(_is_job_on_node(machine, holders), holders)
+    return GpuProcessSample(_is_slurm_job_on_node(machine, holders), holders)
 
 
-def judge_stray_processes(
+def judge_stray_gpu_processes(
     seen: GpuProcessSample, before: GpuProcessSample | None, limits: Limits
 ) -> Judged:
     """Return one observation for each GPU with a stray process, on a node without a job."""
@@ -87,7 +87,7 @@ def _read_process_name(machine: CheckedMachine, pid: int) -> str:
         return ""
 
 
-def _is_job_on_node(machine: CheckedMachine, holders: Iterable[GpuProcessUsage]) -> bool:
+def _is_slurm_job_on_node(machine: CheckedMachine, holders: Iterable[GpuProcessUsage]) -> bool:
     """Return whether a job is on the node, as far as it matters here: false where no process holds
     memory.
 
@@ -96,12 +96,12 @@ def _is_job_on_node(machine: CheckedMachine, holders: Iterable[GpuProcessUsage])
     """
     pids = {holder.pid for holder in holders}
     jobs = ProcessJobFinder(machine.path("/proc"))
-    return any(_is_job_process(jobs, pid) for pid in pids) or (
-        bool(pids) and _is_step_running(machine)
+    return any(_is_slurm_job_process(jobs, pid) for pid in pids) or (
+        bool(pids) and _is_slurm_step_running(machine)
     )
 
 
-def _is_job_process(jobs: ProcessJobFinder, pid: int) -> bool:
+def _is_slurm_job_process(jobs: ProcessJobFinder, pid: int) -> bool:
     try:
         return bool(jobs.holder(pid))
     except (OSError, ValueError, IndexError):
@@ -109,9 +109,9 @@ def _is_job_process(jobs: ProcessJobFinder, pid: int) -> bool:
         return False
 
 
-def _is_step_running(machine: CheckedMachine) -> bool:
-    return any(is_slurmstepd(process) for process in machine.path("/proc").glob("[0-9]*"))
+def _is_slurm_step_running(machine: CheckedMachine) -> bool:
+    return any(is_slurmstepd_process(process) for process in machine.path("/proc").glob("[0-9]*"))
 
 
-CHECKS = {"gpu.processes": CheckFunctions(list_gpu_processes, judge_stray_processes)}
+CHECKS = {"gpu.processes": CheckFunctions(collect_gpu_process_sample, judge_stray_gpu_processes)}
 """What the runner calls, by the check's name."""

@@ -23,7 +23,7 @@ _ACTIONS = {
 }
 
 
-def judge_recovery_action(
+def judge_gpu_recovery_actions(
     seen: NvmlSnapshot, before: NvmlSnapshot | None, limits: Limits
 ) -> Judged:
     """Return one observation for each GPU for which the driver requests an action."""

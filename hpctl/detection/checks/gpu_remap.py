@@ -6,16 +6,18 @@ from hpctl.detection.nvml.snapshot import GpuState, NvmlSnapshot
 # Row remapping (Ampere and later): failed, pending, and how many spare rows are left.
 
 
-def judge_row_remapper(seen: NvmlSnapshot, before: NvmlSnapshot | None, limits: Limits) -> Judged:
+def judge_gpu_row_remapper(
+    seen: NvmlSnapshot, before: NvmlSnapshot | None, limits: Limits
+) -> Judged:
     """Return the state of the row remapper; values that a GPU or driver does not report are left
     out."""
     for gpu in seen.gpus:
-        yield from _judge_row_remapping(gpu, limits)
+        yield from _judge_single_gpu_row_remapping(gpu, limits)
 
 
-def _judge_row_remapping(gpu: GpuState, limits: Limits) -> Judged:
+def _judge_single_gpu_row_remapping(gpu: GpuState, limits: Limits) -> Judged:
     remap = gpu.remap
-    rows = f"{_format_count(remap.uncorrectable)} rows remapped for uncorrectable errors"
+    rows = f"{_format_count_or_unknown(remap.uncorrectable)} rows remapped for uncorrectable errors"
     if remap.failed:
         yield make_fail_observation("failure", gpu.device, f"row remapping failed; {rows}")
     if remap.pending:
@@ -32,5 +34,5 @@ def _judge_row_remapping(gpu: GpuState, limits: Limits) -> Judged:
         )
 
 
-def _format_count(count: int | None) -> str:
+def _format_count_or_unknown(count: int | None) -> str:
     return "unknown" if count is None else str(count)

@@ -15,7 +15,7 @@ _VERSION = re.compile(r"[0-9A-Fa-f]{2}(?:\.[0-9A-Fa-f]{2}){4}")
 """Five bytes, which a float represents exactly."""
 
 
-def measure_gpu_settings(seen: NvmlSnapshot, before: NvmlSnapshot | None) -> Mapping[str, float]:
+def make_gpu_setting_gauges(seen: NvmlSnapshot, before: NvmlSnapshot | None) -> Mapping[str, float]:
     """Return the VBIOS as a number, whether persistence mode is on everywhere, the lowest
     application clock: the head node compares them with those of a job's other nodes."""
     clocks = [clock for gpu in seen.gpus if (clock := gpu.sm_clock_application_mhz) is not None]

@@ -8,7 +8,7 @@ from hpctl.detection.nvml.snapshot import GpuState, NvmlSnapshot
 # The margin is the device's own: one limit in degrees for all models would be wrong for most.
 
 
-def judge_gpu_temperature(
+def judge_gpu_temperature_margins(
     seen: NvmlSnapshot, before: NvmlSnapshot | None, limits: Limits
 ) -> Judged:
     """Return the GPUs with no margin left."""
@@ -28,13 +28,13 @@ def _compute_core_temperature_margin(gpu: GpuState) -> int | None:
     temperature."""
     if gpu.temperature_margin_c is not None:
         return gpu.temperature_margin_c
-    return _subtract_if_known(gpu.temperature_slowdown_c, gpu.temperature_c)
+    return _compute_margin_if_known(gpu.temperature_slowdown_c, gpu.temperature_c)
 
 
 def _compute_memory_temperature_margin(gpu: GpuState) -> int | None:
-    return _subtract_if_known(gpu.memory_temperature_max_c, gpu.memory_temperature_c)
+    return _compute_margin_if_known(gpu.memory_temperature_max_c, gpu.memory_temperature_c)
 
 
-def _subtract_if_known(limit: int | None, now: int | None) -> int | None:
+def _compute_margin_if_known(limit: int | None, now: int | None) -> int | None:
     # 0 is what drivers give for a threshold or a sensor that is not there.
     return limit - now if limit and now else None

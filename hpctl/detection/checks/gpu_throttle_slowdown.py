@@ -8,7 +8,7 @@ from hpctl.detection.check import (
     compute_counter_growth,
     is_gpu_busy,
     make_warn_observation,
-    pair_gpu_states,
+    pair_gpu_states_across_snapshots,
 )
 from hpctl.detection.checks.gpu_clocks import BUSY_PERCENT
 from hpctl.detection.nvml.snapshot import ClockThrottleTimes, GpuState, NvmlSnapshot
@@ -30,7 +30,7 @@ _THROTTLE_GAUGE = "gpu.throttle_share"
 def judge_gpu_throttling(seen: NvmlSnapshot, before: NvmlSnapshot | None, limits: Limits) -> Judged:
     """Return the GPUs, busy at both ends of the window, that were held down for more than a
     limit."""
-    for gpu, window_s, shares in _compute_throttle_shares(seen, before, limits["busy_percent"]):
+    for gpu, window_s, shares in _compute_gpu_throttle_shares(seen, before, limits["busy_percent"]):
         for name, share in shares.items():
             limit = limits.get(f"{name}_share")
             if limit is not None and share > limit:
@@ -41,34 +41,36 @@ def judge_gpu_throttling(seen: NvmlSnapshot, before: NvmlSnapshot | None, limits
                 )
 
 
-def measure_gpu_throttling(seen: NvmlSnapshot, before: NvmlSnapshot | None) -> Mapping[str, float]:
+def compute_worst_gpu_throttle_share(
+    seen: NvmlSnapshot, before: NvmlSnapshot | None
+) -> Mapping[str, float]:
     """Return `gpu.throttle_share`: the most throttled busy GPU's share, all reasons but the power
     cap."""
     totals = [
         sum(shares.values())
-        for _, _, shares in _compute_throttle_shares(seen, before, BUSY_PERCENT)
+        for _, _, shares in _compute_gpu_throttle_shares(seen, before, BUSY_PERCENT)
     ]
     return {_THROTTLE_GAUGE: min(1.0, max(totals))} if totals else {}
 
 
-def _compute_throttle_shares(
+def _compute_gpu_throttle_shares(
     seen: NvmlSnapshot, before: NvmlSnapshot | None, busy_percent: float
 ) -> Iterator[tuple[GpuState, float, dict[str, float]]]:
     window_s = seen.at - before.at if before is not None else 0.0
     if window_s <= 0:
         return
-    for gpu, was in pair_gpu_states(seen, before):
+    for gpu, was in pair_gpu_states_across_snapshots(seen, before):
         if not (is_gpu_busy(gpu, busy_percent) and is_gpu_busy(was, busy_percent)):
             continue
-        then = _read_throttle_counters(was.throttle)
+        then = _get_throttle_times_by_reason(was.throttle)
         shares = {
             name: compute_counter_growth(count, then[name]) / (window_s * 1e9)
-            for name, count in _read_throttle_counters(gpu.throttle).items()
+            for name, count in _get_throttle_times_by_reason(gpu.throttle).items()
         }
         yield gpu, window_s, {n: share for n, share in shares.items() if share <= _POSSIBLE}
 
 
-def _read_throttle_counters(throttle: ClockThrottleTimes) -> dict[str, int | None]:
+def _get_throttle_times_by_reason(throttle: ClockThrottleTimes) -> dict[str, int | None]:
     return {
         "hw_thermal": throttle.hw_thermal_ns,
         "power_brake": throttle.power_brake_ns,

@@ -9,10 +9,10 @@ from msgspec import Struct
 
 from hpctl.detection.check import (
     CheckedMachine,
+    CheckResultUnknownError,
     DeviceAbsentError,
     Judged,
     Limits,
-    UnknownResultError,
     make_warn_observation,
 )
 from hpctl.detection.checks.host_nvme_smart import is_nvme_access_denied
@@ -68,12 +68,13 @@ class Ec2AllowanceSample(Struct, frozen=True):
     ebs: tuple[tuple[str, str, int], ...]
 
 
-def read_allowance_counters(machine: CheckedMachine) -> Ec2AllowanceSample:
-    """Ask each ENA device and each EBS volume. Raises DeviceAbsentError, UnknownResultError."""
+def read_ec2_allowance_counters(machine: CheckedMachine) -> Ec2AllowanceSample:
+    """Ask each ENA device and each EBS volume. Raises DeviceAbsentError,
+    CheckResultUnknownError."""
     cards = [
         name
         for name in _list_sysfs_entries(machine, NET)
-        if _read_interface_driver(machine, name) == "ena"
+        if _read_network_interface_driver(machine, name) == "ena"
     ]
     volumes = [
         name for name in _list_sysfs_entries(machine, NVME)
@@ -81,8 +82,8 @@ def read_allowance_counters(machine: CheckedMachine) -> Ec2AllowanceSample:
     ]  # fmt: skip
     if not cards and not volumes:
         raise DeviceAbsentError("neither ENA nor EBS")
-    network = _run_device_probes({name: ("ethtool", "-S", name) for name in cards})
-    ebs = _run_device_probes({name: (*_LOG, f"/dev/{name}") for name in volumes})
+    network = _run_allowance_probes({name: ("ethtool", "-S", name) for name in cards})
+    ebs = _run_allowance_probes({name: (*_LOG, f"/dev/{name}") for name in volumes})
     if not network and not ebs:
         raise DeviceAbsentError("neither ethtool nor nvme-cli tells, or CAP_SYS_ADMIN is missing")
     exceeded, throttled = [], []
@@ -100,16 +101,16 @@ def _list_sysfs_entries(machine: CheckedMachine, folder: str) -> list[str]:
         return []
 
 
-def _read_interface_driver(machine: CheckedMachine, name: str) -> str:
+def _read_network_interface_driver(machine: CheckedMachine, name: str) -> str:
     try:
         return machine.path(f"{NET}/{name}/device/driver").resolve().name
     except OSError:
         return ""
 
 
-def _run_device_probes(questions: dict[str, tuple[str, ...]]) -> dict[str, ProbeResult]:
-    """Return the answers of the devices that answered. Raises UnknownResultError where none did in
-    time."""
+def _run_allowance_probes(questions: dict[str, tuple[str, ...]]) -> dict[str, ProbeResult]:
+    """Return the answers of the devices that answered. Raises CheckResultUnknownError where none
+    did in time."""
     if not questions:
         return {}
     try:
@@ -118,7 +119,7 @@ def _run_device_probes(questions: dict[str, tuple[str, ...]]) -> dict[str, Probe
         return {}  # the program is not installed: the other one may be
     answers = {name: one for name, one in replies.items() if isinstance(one, ProbeResult)}
     if not answers:
-        raise UnknownResultError(f"{next(iter(questions.values()))[0]} has not answered")
+        raise CheckResultUnknownError(f"{next(iter(questions.values()))[0]} has not answered")
     return {
         name: one
         for name, one in answers.items()
@@ -141,7 +142,7 @@ def parse_ebs_statistics(text: str) -> list[tuple[str, int]]:
     return list(zip(_EBS_WORDS, numbers[6:], strict=True)) if magic == _MAGIC else []
 
 
-def judge_exceeded_allowances(
+def judge_exceeded_ec2_allowances(
     seen: Ec2AllowanceSample, before: Ec2AllowanceSample | None, limits: Limits
 ) -> Judged:
     """Return counters that grew since the last run, by their share of the time or traffic."""

@@ -7,10 +7,10 @@ from msgspec import Struct
 
 from hpctl.detection.check import (
     CheckedMachine,
+    CheckResultUnknownError,
     DeviceAbsentError,
     Judged,
     Limits,
-    UnknownResultError,
     make_fail_observation,
     make_warn_observation,
 )
@@ -52,7 +52,7 @@ class KernelTimex(ctypes.Structure):
     )
 
 
-class ClockReading(Struct, frozen=True):
+class SystemClockReading(Struct, frozen=True):
     """A reading of the clock. `offset_s` without its sign, the larger of the kernel's and
     chrony's."""
 
@@ -66,24 +66,24 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _clock_probes = ProbeRunner(DEADLINE_S)
 
 
-def read_clock(machine: CheckedMachine) -> ClockReading:
-    """Ask the kernel, and chrony. Raises UnknownResultError; DeviceAbsentError where systemd does
-    not run.
+def read_system_clock_offset(machine: CheckedMachine) -> SystemClockReading:
+    """Ask the kernel, and chrony. Raises CheckResultUnknownError; DeviceAbsentError where systemd
+    does not run.
 
     In a container another machine keeps the clock.
     """
     if not machine.path("/run/systemd/system").is_dir():
         raise DeviceAbsentError("systemd does not run: the clock is not this machine's own")
-    kept, offset_s = read_kernel_clock()
-    return ClockReading(kept, max(offset_s, read_chrony_offset()))
+    kept, offset_s = read_kernel_clock_sync_state()
+    return SystemClockReading(kept, max(offset_s, read_chrony_offset()))
 
 
-def read_kernel_clock() -> tuple[bool, float]:
+def read_kernel_clock_sync_state() -> tuple[bool, float]:
     """Return whether the kernel's clock is kept, and its offset in seconds. Raises
-    UnknownResultError."""
+    CheckResultUnknownError."""
     timex = KernelTimex()
     if _libc.adjtimex(ctypes.byref(timex)) < 0:
-        raise UnknownResultError(f"adjtimex: {os.strerror(ctypes.get_errno())}")
+        raise CheckResultUnknownError(f"adjtimex: {os.strerror(ctypes.get_errno())}")
     unit = 1e-9 if timex.status & _STA_NANO else 1e-6
     return not timex.status & _STA_UNSYNC, abs(timex.offset) * unit
 
@@ -96,13 +96,13 @@ def read_chrony_offset() -> float:
     except DeviceAbsentError:
         return 0.0
     return (
-        parse_chrony_tracking(answer.out)
+        parse_chrony_tracking_offset(answer.out)
         if isinstance(answer, ProbeResult) and not answer.exit_code
         else 0.0
     )
 
 
-def parse_chrony_tracking(line: str) -> float:
+def parse_chrony_tracking_offset(line: str) -> float:
     """Return the offset of chronyc's CSV: the fifth field, unless the stratum (third) shows that
     there is no source."""
     fields = line.strip().split(",")
@@ -112,7 +112,9 @@ def parse_chrony_tracking(line: str) -> float:
         return 0.0
 
 
-def judge_clock_offset(seen: ClockReading, before: ClockReading | None, limits: Limits) -> Judged:
+def judge_clock_offset(
+    seen: SystemClockReading, before: SystemClockReading | None, limits: Limits
+) -> Judged:
     """Return `skewed` beyond what slewing corrects, `offset` when large, `unsynchronised`."""
     detail = f"{seen.offset_s:.3f} s off"
     if seen.offset_s > limits["skewed_s"]:

@@ -15,7 +15,7 @@ from hpctl.detection.check import (
     make_fail_observation,
     make_warn_observation,
 )
-from hpctl.detection.instance_shapes import find_instance_hardware
+from hpctl.detection.instance_shapes import get_instance_type_hardware
 
 # The instance's own NVMe disks and its network cards: as many as expected, and as before.
 #
@@ -54,7 +54,7 @@ def _get_seen_network_cards(root: Path) -> set[str]:
     return set()
 
 
-def list_pci_devices(machine: CheckedMachine) -> PciDeviceSample:
+def collect_pci_device_sample(machine: CheckedMachine) -> PciDeviceSample:
     """List every PCI function. Raises DeviceAbsentError where there is none of either."""
     disks, cards = [], []
     for folder in sorted(machine.path(PCI).glob("*")):
@@ -71,13 +71,13 @@ def list_pci_devices(machine: CheckedMachine) -> PciDeviceSample:
     seen = _get_seen_network_cards(machine.root)
     gone = tuple(sorted(seen - set(cards)))
     seen.update(cards)
-    expected = find_instance_hardware(machine.expected.instance_type).nvme_disks
+    expected = get_instance_type_hardware(machine.expected.instance_type).nvme_disks
     if not disks and not cards and not gone:
         raise DeviceAbsentError("no network card, and no disk of an instance")
     return PciDeviceSample(tuple(disks), tuple(cards), gone, expected)
 
 
-def judge_pci_devices(
+def judge_missing_pci_devices(
     seen: PciDeviceSample, before: PciDeviceSample | None, limits: Limits
 ) -> Judged:
     """Return too few disks, and network cards that have disappeared.

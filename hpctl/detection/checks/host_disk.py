@@ -7,9 +7,9 @@ from msgspec import Struct
 
 from hpctl.detection.check import (
     CheckedMachine,
+    CheckResultUnknownError,
     Judged,
     Limits,
-    UnknownResultError,
     make_fail_observation,
     make_warn_observation,
 )
@@ -32,7 +32,7 @@ SCRATCH = ("/tmp", "/var/tmp", SHM)  # noqa: S108
 _GIB = 2**30
 
 
-class DiskSpace(Struct, frozen=True):
+class FileSystemUsage(Struct, frozen=True):
     """One file system, in bytes and inodes, as `df` counts them (root's reserve is not free)."""
 
     point: str
@@ -49,7 +49,7 @@ class DiskSpace(Struct, frozen=True):
         return 100 * self.used / max(self.used + self.free, 1)
 
     @property
-    def inodes_pct(self) -> float:
+    def used_inodes_pct(self) -> float:
         """Return the used share of inodes; 0 where the file system makes inodes as it needs
         them."""
         return 100 * self.inodes_used / self.inodes if self.inodes else 0.0
@@ -58,24 +58,25 @@ class DiskSpace(Struct, frozen=True):
 class DiskSpaceSample(Struct, frozen=True):
     """The disks, and whether a Slurm step runs (None: not checked, because it did not matter)."""
 
-    disks: tuple[DiskSpace, ...]
+    disks: tuple[FileSystemUsage, ...]
     jobs: bool | None = None
 
 
 _scan = ProcessScanner()
 
 
-def read_disk_space(machine: CheckedMachine) -> DiskSpaceSample:
-    """Call statvfs for each. All are local, so that none can hang. Raises UnknownResultError."""
-    disks = tuple(_measure_disk_spaces(machine))
+def collect_disk_space_sample(machine: CheckedMachine) -> DiskSpaceSample:
+    """Call statvfs for each. All are local, so that none can hang. Raises
+    CheckResultUnknownError."""
+    disks = tuple(_measure_local_disk_usage(machine))
     if not disks:
-        raise UnknownResultError("no file system can be looked at")
-    crowded = any(d.scratch and max(d.used_pct, d.inodes_pct) > 50 for d in disks)
-    jobs = _scan.is_step_running(machine) if crowded else None
+        raise CheckResultUnknownError("no file system can be looked at")
+    crowded = any(d.scratch and max(d.used_pct, d.used_inodes_pct) > 50 for d in disks)
+    jobs = _scan.is_slurm_step_running(machine) if crowded else None
     return DiskSpaceSample(disks, jobs)
 
 
-def _measure_disk_spaces(machine: CheckedMachine) -> Iterator[DiskSpace]:
+def _measure_local_disk_usage(machine: CheckedMachine) -> Iterator[FileSystemUsage]:
     known: set[int] = set()
     for point in (*SYSTEM, *SCRATCH):
         path = machine.path(point)
@@ -87,7 +88,7 @@ def _measure_disk_spaces(machine: CheckedMachine) -> Iterator[DiskSpace]:
         if device in known or not stat.f_blocks:
             continue
         known.add(device)
-        yield DiskSpace(
+        yield FileSystemUsage(
             point,
             point in SCRATCH,
             stat.f_blocks * stat.f_frsize,
@@ -107,30 +108,30 @@ def judge_disk_space(
         if disk.scratch and seen.jobs:
             continue
         full = _is_disk_full(disk, limits)
-        inodes = disk.inodes_pct >= limits["full_pct"]
+        inodes = disk.used_inodes_pct >= limits["full_pct"]
         what = f"{disk.used_pct:.0f} % used, {disk.free / _GIB:.1f} GiB free"
         if disk.scratch and (full or inodes):
-            more = f", {disk.inodes_pct:.0f} % of inodes; no job runs"
+            more = f", {disk.used_inodes_pct:.0f} % of inodes; no job runs"
             yield make_fail_observation("leftovers", disk.point, what + more)
         elif full:
             yield make_fail_observation("full", disk.point, what)
         elif inodes:
             yield make_fail_observation(
-                "inodes", disk.point, f"{disk.inodes_pct:.0f} % of inodes used"
+                "inodes", disk.point, f"{disk.used_inodes_pct:.0f} % of inodes used"
             )
-        elif _is_usage_above_limit(disk, limits["filling_pct"], limits["roomy_gib"]):
+        elif _is_disk_usage_above_limit(disk, limits["filling_pct"], limits["roomy_gib"]):
             yield make_warn_observation("filling", disk.point, what)
 
 
-def _is_disk_full(disk: DiskSpace, limits: Limits) -> bool:
+def _is_disk_full(disk: FileSystemUsage, limits: Limits) -> bool:
     """Return whether a disk is full by percent, unless much space is left; or has too little left
     where it had more.
 
     /dev/shm is memory: what is left there does not count as much space.
     """
     bare = disk.free < limits["least_mib"] * 2**20 and disk.size >= 20 * limits["least_mib"] * 2**20
-    return bare or _is_usage_above_limit(disk, limits["full_pct"], limits["roomy_gib"])
+    return bare or _is_disk_usage_above_limit(disk, limits["full_pct"], limits["roomy_gib"])
 
 
-def _is_usage_above_limit(disk: DiskSpace, percent: float, roomy_gib: float) -> bool:
+def _is_disk_usage_above_limit(disk: FileSystemUsage, percent: float, roomy_gib: float) -> bool:
     return disk.used_pct >= percent and (disk.point == SHM or disk.free < roomy_gib * _GIB)

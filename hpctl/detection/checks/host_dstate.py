@@ -8,11 +8,11 @@ from msgspec import Struct
 
 from hpctl.detection.check import (
     CheckedMachine,
+    CheckResultUnknownError,
     DeviceAbsentError,
     Judged,
     Limits,
-    UnknownResultError,
-    get_latest_nvml_sweep,
+    get_latest_nvml_snapshot,
     make_fail_observation,
 )
 from hpctl.detection.procs import ProcessScanner, ProcTask, list_threads
@@ -67,7 +67,7 @@ class StuckTask(Struct, frozen=True):
     where: str
 
 
-class _SleepRecord(Struct, frozen=True):
+class _SleepingTaskRecord(Struct, frozen=True):
     since: float
     switches: str
 
@@ -75,20 +75,20 @@ class _SleepRecord(Struct, frozen=True):
 SCAN = ProcessScanner()
 
 
-KNOWN: dict[tuple[int, int], _SleepRecord] = {}
+KNOWN: dict[tuple[int, int], _SleepingTaskRecord] = {}
 """Tasks in D at the last look, by pid and start: when they were first seen, and their switches."""
 
 
 def list_stuck_tasks(machine: CheckedMachine) -> tuple[StuckTask, ...]:
-    """Return all tasks in D, longest first. Raises UnknownResultError without a /proc."""
+    """Return all tasks in D, longest first. Raises CheckResultUnknownError without a /proc."""
     now = machine.monotonic()
-    found: dict[tuple[int, int], _SleepRecord] = {}
+    found: dict[tuple[int, int], _SleepingTaskRecord] = {}
     stuck = []
-    for task in _list_sleeping_tasks(machine):
-        key, switches = (task.pid, task.start), _read_context_switches(machine, task)
+    for task in _list_uninterruptible_sleep_tasks(machine):
+        key, switches = (task.pid, task.start), _read_task_context_switches(machine, task)
         known = KNOWN.get(key)
         if known is None or known.switches != switches:
-            known = _SleepRecord(now, switches)
+            known = _SleepingTaskRecord(now, switches)
         found[key] = known
         stuck.append((now - known.since, task))
     KNOWN.clear()
@@ -96,12 +96,14 @@ def list_stuck_tasks(machine: CheckedMachine) -> tuple[StuckTask, ...]:
     stuck.sort(key=lambda pair: (-pair[0], pair[1].pid))
     # A task that was not in D at the last look cannot have been so for long: its place is not read.
     return tuple(
-        StuckTask(task.pid, task.comm, age, read_kernel_stack(machine, task.pid) if age else "")
+        StuckTask(
+            task.pid, task.comm, age, read_task_kernel_stack(machine, task.pid) if age else ""
+        )
         for age, task in stuck[:MOST_STUCK]
     )
 
 
-def _list_sleeping_tasks(machine: CheckedMachine) -> Iterator[ProcTask]:
+def _list_uninterruptible_sleep_tasks(machine: CheckedMachine) -> Iterator[ProcTask]:
     on_gpus = _list_gpu_pids(machine)
     for task in SCAN.tasks(machine):
         if task.state == "D":
@@ -113,36 +115,36 @@ def _list_sleeping_tasks(machine: CheckedMachine) -> Iterator[ProcTask]:
 def _list_gpu_pids(machine: CheckedMachine) -> frozenset[int]:
     """Return the processes that NVML saw last; none where it hangs, which `gpu.hung` reports."""
     try:
-        seen = get_latest_nvml_sweep(machine)
-    except (DeviceAbsentError, UnknownResultError):
+        seen = get_latest_nvml_snapshot(machine)
+    except (DeviceAbsentError, CheckResultUnknownError):
         return frozenset()
     processes = chain.from_iterable(gpu.processes or () for gpu in seen.gpus)
     return frozenset(process.pid for process in processes)
 
 
-def _read_context_switches(machine: CheckedMachine, task: ProcTask) -> str:
+def _read_task_context_switches(machine: CheckedMachine, task: ProcTask) -> str:
     """Return how often a task has run, as text to compare. Empty once it has ended."""
     try:
         text = machine.text(f"/proc/{task.pid}/status")
-    except (DeviceAbsentError, UnknownResultError):
+    except (DeviceAbsentError, CheckResultUnknownError):
         return ""
     return text.partition("\nvoluntary_ctxt_switches")[2]
 
 
-def read_kernel_stack(machine: CheckedMachine, pid: int) -> str:
+def read_task_kernel_stack(machine: CheckedMachine, pid: int) -> str:
     """Return the kernel's stack of a task, else the function it sleeps in; empty where neither
     shows."""
     for name in ("stack", "wchan"):
         try:
             text = machine.text(f"/proc/{pid}/{name}")
-        except (DeviceAbsentError, UnknownResultError):
+        except (DeviceAbsentError, CheckResultUnknownError):
             continue
         if text and text != "0":
             return "\n".join(_FRAME.sub("", text).splitlines()[:FRAMES])
     return ""
 
 
-def find_stack_driver(where: str) -> str:
+def find_driver_in_kernel_stack(where: str) -> str:
     """Return the driver of a stack, by the topmost frame that names one; empty for any other."""
     for frame in where.splitlines():
         for name in DRIVERS:
@@ -157,7 +159,9 @@ def judge_stuck_tasks(
     """Return one observation a driver, with the task that has slept longest in it as evidence."""
     reported: set[str] = set()
     for stuck in seen:
-        name = find_stack_driver(stuck.where) if stuck.asleep_s >= limits["asleep_s"] else ""
+        name = (
+            find_driver_in_kernel_stack(stuck.where) if stuck.asleep_s >= limits["asleep_s"] else ""
+        )
         if name and name not in reported:
             reported.add(name)
             detail = f"{stuck.comm} ({stuck.pid}) has not run for {stuck.asleep_s:.0f} s"

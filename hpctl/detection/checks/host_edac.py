@@ -4,10 +4,10 @@ from msgspec import Struct
 
 from hpctl.detection.check import (
     CheckedMachine,
+    CheckResultUnknownError,
     DeviceAbsentError,
     Judged,
     Limits,
-    UnknownResultError,
     make_fail_observation,
 )
 
@@ -35,18 +35,20 @@ def read_edac_counts(machine: CheckedMachine) -> tuple[EdacCounts, ...]:
         raise DeviceAbsentError("no memory controller is watched")
     return tuple(
         EdacCounts(
-            name, _read_count(machine, name, "ue_count"), _read_count(machine, name, "ce_count")
+            name,
+            _read_edac_error_count(machine, name, "ue_count"),
+            _read_edac_error_count(machine, name, "ce_count"),
         )
         for name in places
     )
 
 
-def _read_count(machine: CheckedMachine, controller: str, name: str) -> int:
+def _read_edac_error_count(machine: CheckedMachine, controller: str, name: str) -> int:
     text = machine.text(f"{FOLDER}/{controller}/{name}")
     try:
         return int(text)
     except ValueError as error:
-        raise UnknownResultError(f"{controller}/{name} holds {text[:32]!r}") from error
+        raise CheckResultUnknownError(f"{controller}/{name} holds {text[:32]!r}") from error
 
 
 def judge_edac_errors(

@@ -33,9 +33,9 @@ class MountInfoEntry(Struct, frozen=True):
     super_options: frozenset[str]
 
 
-def read_mounts(machine: CheckedMachine) -> tuple[MountInfoEntry, ...]:
+def read_mountinfo_entries(machine: CheckedMachine) -> tuple[MountInfoEntry, ...]:
     """Return all mounts in this process's namespace, in the kernel's order. Raises
-    UnknownResultError, DeviceAbsentError."""
+    CheckResultUnknownError, DeviceAbsentError."""
     found = []
     for line in machine.text("/proc/self/mountinfo").splitlines():
         columns = line.split(" ")
@@ -46,10 +46,10 @@ def read_mounts(machine: CheckedMachine) -> tuple[MountInfoEntry, ...]:
             continue
         found.append(
             MountInfoEntry(
-                _unescape_octal(columns[4]),
+                _unescape_mountinfo_path(columns[4]),
                 columns[2],
                 kind,
-                _unescape_octal(source),
+                _unescape_mountinfo_path(source),
                 frozenset(columns[5].split(",")),
                 frozenset(options.split(",")),
             )
@@ -57,7 +57,7 @@ def read_mounts(machine: CheckedMachine) -> tuple[MountInfoEntry, ...]:
     return tuple(found)
 
 
-def select_mounts_by_type(
+def select_mounts_by_file_system_type(
     found: tuple[MountInfoEntry, ...], kinds: frozenset[str], most: int
 ) -> tuple[MountInfoEntry, ...]:
     """Return one mount for each file system of those kinds, without bind mounts and hidden ones."""
@@ -69,6 +69,6 @@ def select_mounts_by_type(
     return tuple(chosen.values())[:most]
 
 
-def _unescape_octal(text: str) -> str:
+def _unescape_mountinfo_path(text: str) -> str:
     """Return a path without the octal escapes that the kernel writes for blanks and backslashes."""
     return _ESCAPE.sub(lambda match: chr(int(match[1], 8)), text)

@@ -8,15 +8,15 @@ from msgspec.structs import replace
 from hpctl.detection.check import (
     CheckedMachine,
     CheckFunctions,
+    CheckResultUnknownError,
     DeviceAbsentError,
     Judged,
     Limits,
-    UnknownResultError,
     make_fail_observation,
     make_warn_observation,
 )
 from hpctl.detection.checks.host_edac import EdacCounts, judge_edac_errors, read_edac_counts
-from hpctl.detection.instance_shapes import find_instance_hardware
+from hpctl.detection.instance_shapes import get_instance_type_hardware
 from hpctl.detection.procs import ProcessScanner
 
 # Main memory: too little, almost none left, left in use, frequent corrected errors.
@@ -24,7 +24,7 @@ from hpctl.detection.procs import ProcessScanner
 _LINE = re.compile(r"^(MemTotal|MemAvailable):\s+(\d+) kB$", re.MULTILINE)
 
 
-class MemorySample(Struct, frozen=True):
+class HostMemorySample(Struct, frozen=True):
     """MiB; `nominal_mib` is None for an instance type that is not in the table."""
 
     at: float
@@ -49,18 +49,18 @@ _LOOK_PCT = 20.0
 _scan = ProcessScanner()
 
 
-def read_memory(machine: CheckedMachine) -> MemorySample:
-    """Read /proc/meminfo, and EDAC's counters where there are any. Raises UnknownResultError,
+def read_host_memory_sample(machine: CheckedMachine) -> HostMemorySample:
+    """Read /proc/meminfo, and EDAC's counters where there are any. Raises CheckResultUnknownError,
     DeviceAbsentError."""
     found = {name: int(kib) / 1024 for name, kib in _LINE.findall(machine.text("/proc/meminfo"))}
     if len(found) < 2:
-        raise UnknownResultError("/proc/meminfo lacks MemTotal or MemAvailable")
-    nominal = find_instance_hardware(machine.expected.instance_type).memory_gib
+        raise CheckResultUnknownError("/proc/meminfo lacks MemTotal or MemAvailable")
+    nominal = get_instance_type_hardware(machine.expected.instance_type).memory_gib
     try:
         errors = read_edac_counts(machine)
-    except (DeviceAbsentError, UnknownResultError):
+    except (DeviceAbsentError, CheckResultUnknownError):
         errors = ()
-    seen = MemorySample(
+    seen = HostMemorySample(
         machine.monotonic(),
         found["MemTotal"],
         found["MemAvailable"],
@@ -69,10 +69,12 @@ def read_memory(machine: CheckedMachine) -> MemorySample:
     )
     if seen.used_pct < _LOOK_PCT:
         return seen
-    return replace(seen, jobs=_scan.is_step_running(machine))
+    return replace(seen, jobs=_scan.is_slurm_step_running(machine))
 
 
-def judge_memory_use(seen: MemorySample, before: MemorySample | None, limits: Limits) -> Judged:
+def judge_host_memory_use(
+    seen: HostMemorySample, before: HostMemorySample | None, limits: Limits
+) -> Judged:
     """Return `short` against the instance type, `low` when almost none is left, `leftovers`,
     `ce-rate`."""
     if seen.nominal_mib is not None:
@@ -100,6 +102,6 @@ def judge_memory_use(seen: MemorySample, before: MemorySample | None, limits: Li
 
 CHECKS = {
     "host.edac": CheckFunctions(read_edac_counts, judge_edac_errors),
-    "host.memory": CheckFunctions(read_memory, judge_memory_use),
+    "host.memory": CheckFunctions(read_host_memory_sample, judge_host_memory_use),
 }
 """What the runner calls, by the check's name."""

@@ -7,20 +7,20 @@ from msgspec import Struct
 
 from hpctl.detection.check import (
     CheckedMachine,
+    CheckResultUnknownError,
     DeviceAbsentError,
     Judged,
     Limits,
-    UnknownResultError,
     make_fail_observation,
 )
 from hpctl.detection.checks.host_filesystems_reading import (
     NETWORK,
     MountInfoEntry,
-    read_mounts,
-    select_mounts_by_type,
+    read_mountinfo_entries,
+    select_mounts_by_file_system_type,
 )
 from hpctl.detection.checks.host_readonly import DEADLINE_S, MOST, WAIT_S
-from hpctl.detection.probe import ProbePending, ProbeResult, ProbeRunner
+from hpctl.detection.probe import PendingProbe, ProbeResult, ProbeRunner
 
 # Network file systems that hang or fail: Lustre (FSx), NFS (EFS) and the like.
 #
@@ -66,15 +66,18 @@ TURNS = cycle((STATFS, STAT_ROOT))
 def probe_network_mounts(machine: CheckedMachine) -> tuple[MountProbeResult, ...]:
     """Ask each network file system, in children. Raises DeviceAbsentError where none is mounted."""
     chosen = {
-        mount.point: mount for mount in select_mounts_by_type(read_mounts(machine), NETWORK, MOST)
+        mount.point: mount
+        for mount in select_mounts_by_file_system_type(
+            read_mountinfo_entries(machine), NETWORK, MOST
+        )
     }
     PROBES.forget(frozenset(chosen))
     if not chosen:
         raise DeviceAbsentError("no network file system is mounted")
-    return probe_mounts(machine, chosen, next(TURNS), PROBES)
+    return probe_mounts_with_command(machine, chosen, next(TURNS), PROBES)
 
 
-def probe_mounts(
+def probe_mounts_with_command(
     machine: CheckedMachine,
     chosen: Mapping[str, MountInfoEntry],
     command: Sequence[str],
@@ -85,19 +88,19 @@ def probe_mounts(
     try:
         answers = probes.ask(questions, probes.wait_s(WAIT_S))
     except DeviceAbsentError as error:
-        raise UnknownResultError(str(error)) from error
+        raise CheckResultUnknownError(str(error)) from error
     return tuple(_make_mount_probe_result(mount, answers[point]) for point, mount in chosen.items())
 
 
 def _make_mount_probe_result(
-    mount: MountInfoEntry, answer: ProbeResult | ProbePending
+    mount: MountInfoEntry, answer: ProbeResult | PendingProbe
 ) -> MountProbeResult:
-    if isinstance(answer, ProbePending):
+    if isinstance(answer, PendingProbe):
         return MountProbeResult(mount.point, mount.kind, silent_s=answer.age_s)
-    return MountProbeResult(mount.point, mount.kind, error=_find_mount_error(answer))
+    return MountProbeResult(mount.point, mount.kind, error=_find_mount_probe_error(answer))
 
 
-def _find_mount_error(answer: ProbeResult) -> str:
+def _find_mount_probe_error(answer: ProbeResult) -> str:
     return next((word for word in BROKEN if answer.exit_code and word in answer.err), "")
 
 

@@ -46,7 +46,7 @@ def read_nvme_controllers(machine: CheckedMachine) -> tuple[NvmeController, ...]
             place.name,
             _read_sysfs_value(place / "model"),
             state,
-            state == "live" and _has_temperature_alarm(place),
+            state == "live" and _is_nvme_temperature_alarm_on(place),
         )
         for place in places
         if _read_sysfs_value(place / "transport") in ("pcie", "")
@@ -57,7 +57,7 @@ def read_nvme_controllers(machine: CheckedMachine) -> tuple[NvmeController, ...]
     return found
 
 
-def _has_temperature_alarm(place: Path) -> bool:
+def _is_nvme_temperature_alarm_on(place: Path) -> bool:
     """Return whether the alarm is on. Reading it costs the device a command, and only some have the
     file."""
     return any(_read_sysfs_value(path) == "1" for path in place.glob("hwmon*/temp1_alarm"))

@@ -6,10 +6,10 @@ from msgspec import Struct
 
 from hpctl.detection.check import (
     CheckedMachine,
+    CheckResultUnknownError,
     DeviceAbsentError,
     Judged,
     Limits,
-    UnknownResultError,
     make_fail_observation,
     make_warn_observation,
 )
@@ -46,7 +46,7 @@ WORDS = {
 }
 
 
-class SmartHealth(Struct, frozen=True):
+class NvmeSmartHealth(Struct, frozen=True):
     """One controller's critical warning, as its log records it."""
 
     name: str
@@ -56,9 +56,9 @@ class SmartHealth(Struct, frozen=True):
 PROBES = ProbeRunner(DEADLINE_S)
 
 
-def read_smart_health(machine: CheckedMachine) -> tuple[SmartHealth, ...]:
+def read_nvme_smart_health(machine: CheckedMachine) -> tuple[NvmeSmartHealth, ...]:
     """Ask each controller. Raises DeviceAbsentError without NVMe, nvme-cli or leave;
-    UnknownResultError."""
+    CheckResultUnknownError."""
     try:
         live = [
             place.name
@@ -71,9 +71,10 @@ def read_smart_health(machine: CheckedMachine) -> tuple[SmartHealth, ...]:
         raise DeviceAbsentError("no live NVMe controller")
     answers = PROBES.ask({name: (*COMMAND, f"/dev/{name}") for name in live}, PROBES.wait_s(WAIT_S))
     found = [
-        SmartHealth(name, warning)
+        NvmeSmartHealth(name, warning)
         for name, answer in answers.items()
-        if isinstance(answer, ProbeResult) and (warning := parse_smart_warning(answer)) is not None
+        if isinstance(answer, ProbeResult)
+        and (warning := parse_nvme_smart_critical_warning(answer)) is not None
     ]
     if not found and any(
         isinstance(a, ProbeResult) and is_nvme_access_denied(a) for a in answers.values()
@@ -81,7 +82,7 @@ def read_smart_health(machine: CheckedMachine) -> tuple[SmartHealth, ...]:
         # Not allowed, as in hpctl's own unit, is not a failure: it would leave the node Unknown.
         raise DeviceAbsentError("asking a disk for its health needs CAP_SYS_ADMIN")
     if not found:
-        raise UnknownResultError("no NVMe controller reported its health")
+        raise CheckResultUnknownError("no NVMe controller reported its health")
     return tuple(found)
 
 
@@ -90,7 +91,7 @@ def is_nvme_access_denied(answer: ProbeResult) -> bool:
     return any(word in answer.err for word in ("not permitted", "Permission denied"))
 
 
-def parse_smart_warning(answer: ProbeResult) -> int | None:
+def parse_nvme_smart_critical_warning(answer: ProbeResult) -> int | None:
     """Return the warning in nvme-cli's JSON: a number, or in verbose builds an object with
     `value`."""
     try:
@@ -100,8 +101,8 @@ def parse_smart_warning(answer: ProbeResult) -> int | None:
         return None
 
 
-def judge_smart_health(
-    seen: tuple[SmartHealth, ...], before: tuple[SmartHealth, ...] | None, limits: Limits
+def judge_nvme_smart_health(
+    seen: tuple[NvmeSmartHealth, ...], before: tuple[NvmeSmartHealth, ...] | None, limits: Limits
 ) -> Judged:
     """Return `failing` for a disk that is failing, `hot` for only its temperature."""
     for disk in seen:

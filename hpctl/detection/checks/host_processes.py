@@ -2,10 +2,13 @@
 
 from hpctl.detection.check import CheckFunctions
 from hpctl.detection.checks.host_dstate import judge_stuck_tasks, list_stuck_tasks
-from hpctl.detection.checks.host_zombies import count_processes_and_files, judge_process_counts
+from hpctl.detection.checks.host_zombies import (
+    count_processes_and_open_files,
+    judge_process_and_file_counts,
+)
 
 CHECKS = {
     "host.dstate": CheckFunctions(list_stuck_tasks, judge_stuck_tasks),
-    "host.zombies": CheckFunctions(count_processes_and_files, judge_process_counts),
+    "host.zombies": CheckFunctions(count_processes_and_open_files, judge_process_and_file_counts),
 }
 """What the runner calls, by the check's name."""

@@ -6,20 +6,20 @@ from msgspec import Struct
 
 from hpctl.detection.check import (
     CheckedMachine,
+    CheckResultUnknownError,
     DeviceAbsentError,
     Judged,
     Limits,
-    UnknownResultError,
     make_fail_observation,
     make_warn_observation,
 )
 from hpctl.detection.checks.host_filesystems_reading import (
     LOCAL,
     MountInfoEntry,
-    read_mounts,
-    select_mounts_by_type,
+    read_mountinfo_entries,
+    select_mounts_by_file_system_type,
 )
-from hpctl.detection.probe import ProbePending, ProbeResult, ProbeRunner
+from hpctl.detection.probe import PendingProbe, ProbeResult, ProbeRunner
 
 # Local file systems that the kernel took out of service after an error.
 #
@@ -73,7 +73,7 @@ class DiskWriteState(Struct, frozen=True):
     sign: str = ""
 
 
-class ReadonlySample(Struct, frozen=True):
+class ReadonlyMountSample(Struct, frozen=True):
     """All local file systems, what the write ended with ("" is well) and how long it has taken."""
 
     disks: tuple[DiskWriteState, ...]
@@ -85,11 +85,11 @@ class ReadonlySample(Struct, frozen=True):
 PROBES = ProbeRunner(DEADLINE_S)
 
 
-def probe_writable_mounts(machine: CheckedMachine) -> ReadonlySample:
+def probe_local_mount_writability(machine: CheckedMachine) -> ReadonlyMountSample:
     """Read the mounts, ask them, write one byte. Raises DeviceAbsentError without a local file
     system."""
-    found = read_mounts(machine)
-    local = select_mounts_by_type(found, LOCAL, MOST)
+    found = read_mountinfo_entries(machine)
+    local = select_mounts_by_file_system_type(found, LOCAL, MOST)
     if not local:
         raise DeviceAbsentError("no local file system is mounted")
     state = machine.path(STATE)
@@ -99,23 +99,23 @@ def probe_writable_mounts(machine: CheckedMachine) -> ReadonlySample:
     try:
         answers = PROBES.ask(questions, PROBES.wait_s(WAIT_S))
     except DeviceAbsentError as error:
-        raise UnknownResultError(str(error)) from error
+        raise CheckResultUnknownError(str(error)) from error
     written = answers.get("write")
-    holder = _find_state_folder_mount(found)
-    return ReadonlySample(
-        judge_disk_states(machine, local, answers["stat"]),
+    holder = _find_agent_state_folder_mount(found)
+    return ReadonlyMountSample(
+        classify_disk_write_states(machine, local, answers["stat"]),
         # A view that is read-only only for this service is no evidence about the disk.
-        "" if "ro" in holder.options else _find_write_error(written),
+        "" if "ro" in holder.options else _find_write_probe_error(written),
         holder.point,
-        written.age_s if isinstance(written, ProbePending) else 0.0,
+        written.age_s if isinstance(written, PendingProbe) else 0.0,
     )
 
 
-def judge_disk_states(
-    machine: CheckedMachine, local: Iterable[MountInfoEntry], answer: ProbeResult | ProbePending
+def classify_disk_write_states(
+    machine: CheckedMachine, local: Iterable[MountInfoEntry], answer: ProbeResult | PendingProbe
 ) -> tuple[DiskWriteState, ...]:
     """Return each file system with the sign that it is out of service, if there is one."""
-    declared = _read_fstab(machine)
+    declared = _read_fstab_mount_options(machine)
     errors = answer.err.splitlines() if isinstance(answer, ProbeResult) else []
     found = []
     for mount in local:
@@ -131,31 +131,31 @@ def judge_disk_states(
     return tuple(found)
 
 
-def _find_state_folder_mount(found: Iterable[MountInfoEntry]) -> MountInfoEntry:
+def _find_agent_state_folder_mount(found: Iterable[MountInfoEntry]) -> MountInfoEntry:
     """Return the mount that the agent's folder is on."""
     above = [m for m in found if m.point == STATE or STATE.startswith(m.point.rstrip("/") + "/")]
     if not above:
-        raise UnknownResultError("no mount holds the agent's folder")
+        raise CheckResultUnknownError("no mount holds the agent's folder")
     return max(reversed(above), key=lambda mount: len(mount.point))
 
 
-def _find_write_error(answer: ProbeResult | ProbePending | None) -> str:
+def _find_write_probe_error(answer: ProbeResult | PendingProbe | None) -> str:
     if not isinstance(answer, ProbeResult) or not answer.exit_code:
         return ""
     return next((word for word in (_READ_ONLY, _ERROR) if word in answer.err), "")
 
 
-def _read_fstab(machine: CheckedMachine) -> dict[str, frozenset[str]]:
+def _read_fstab_mount_options(machine: CheckedMachine) -> dict[str, frozenset[str]]:
     try:
         lines = machine.text("/etc/fstab").splitlines()
-    except (DeviceAbsentError, UnknownResultError):
+    except (DeviceAbsentError, CheckResultUnknownError):
         return {}
     rows = [line.split() for line in lines if line.strip() and not line.lstrip().startswith("#")]
     return {row[1]: frozenset(row[3].split(",")) for row in rows if len(row) >= 4}
 
 
 def judge_readonly_mounts(
-    seen: ReadonlySample, before: ReadonlySample | None, limits: Limits
+    seen: ReadonlyMountSample, before: ReadonlyMountSample | None, limits: Limits
 ) -> Judged:
     """Return `readonly` for what the kernel took out of service, `write-hangs` for a slow write."""
     signs = {disk.point: f"{disk.kind}: {disk.sign}" for disk in seen.disks if disk.sign}

@@ -10,10 +10,10 @@ from msgspec import Struct
 
 from hpctl.detection.check import (
     CheckedMachine,
+    CheckResultUnknownError,
     DeviceAbsentError,
     Judged,
     Limits,
-    UnknownResultError,
     make_fail_observation,
 )
 
@@ -41,7 +41,7 @@ TIMEOUT_S = 1.0
 LARGEST = 4096
 
 
-class SpotNotice(Struct, frozen=True):
+class SpotInterruptionNotice(Struct, frozen=True):
     """What the metadata service answered; no action: there is no notice."""
 
     action: str = ""
@@ -49,15 +49,15 @@ class SpotNotice(Struct, frozen=True):
     raw: str = ""
 
 
-class MetadataSessionToken:
+class Ec2MetadataSessionToken:
     """The session's token, kept between runs."""
 
     value = ""
 
 
-def fetch_spot_notice(machine: CheckedMachine) -> SpotNotice:
-    """Ask for a notice. Raises DeviceAbsentError where spot is not expected, UnknownResultError
-    without an answer."""
+def fetch_spot_interruption_notice(machine: CheckedMachine) -> SpotInterruptionNotice:
+    """Ask for a notice. Raises DeviceAbsentError where spot is not expected,
+    CheckResultUnknownError without an answer."""
     if not machine.expected.spot:
         raise DeviceAbsentError("not expected to be a spot instance")
     # Only a spot instance loads the module: two megabytes.
@@ -66,52 +66,56 @@ def fetch_spot_notice(machine: CheckedMachine) -> SpotNotice:
     place = urlsplit(machine.expected.metadata_url)
     connection = HTTPConnection(place.hostname or "", place.port or 80, timeout=TIMEOUT_S)
     try:
-        status, body = _request_instance_action(connection)
+        status, body = _request_spot_instance_action(connection)
     except (OSError, HTTPException) as error:
-        MetadataSessionToken.value = ""
-        raise UnknownResultError(f"the metadata service does not answer: {error}") from error
+        Ec2MetadataSessionToken.value = ""
+        raise CheckResultUnknownError(f"the metadata service does not answer: {error}") from error
     finally:
         connection.close()
     if status == 404:
-        return SpotNotice()
+        return SpotInterruptionNotice()
     if status != 200:
-        raise UnknownResultError(f"the metadata service answered {status}")
-    return _parse_notice(body)
+        raise CheckResultUnknownError(f"the metadata service answered {status}")
+    return _parse_spot_instance_action(body)
 
 
-def _request_instance_action(connection: HTTPConnection) -> tuple[int, str]:
+def _request_spot_instance_action(connection: HTTPConnection) -> tuple[int, str]:
     """Return the answer, with a fresh token where the kept one is no longer valid."""
     for _ in range(2):
-        if not MetadataSessionToken.value:
+        if not Ec2MetadataSessionToken.value:
             lifetime = {"X-aws-ec2-metadata-token-ttl-seconds": str(TOKEN_S)}
             connection.request("PUT", TOKEN, headers=lifetime)
             answer = connection.getresponse()
             token = answer.read(LARGEST).decode("ascii", "replace")
             if answer.status != 200:
-                raise UnknownResultError(f"the metadata service gives no token: {answer.status}")
-            MetadataSessionToken.value = token
+                raise CheckResultUnknownError(
+                    f"the metadata service gives no token: {answer.status}"
+                )
+            Ec2MetadataSessionToken.value = token
         connection.request(
-            "GET", ACTION, headers={"X-aws-ec2-metadata-token": MetadataSessionToken.value}
+            "GET", ACTION, headers={"X-aws-ec2-metadata-token": Ec2MetadataSessionToken.value}
         )
         answer = connection.getresponse()
         body = answer.read(LARGEST).decode("utf-8", "replace")
         if answer.status != 401:
             return answer.status, body
-        MetadataSessionToken.value = ""
+        Ec2MetadataSessionToken.value = ""
     return 401, ""
 
 
-def _parse_notice(body: str) -> SpotNotice:
+def _parse_spot_instance_action(body: str) -> SpotInterruptionNotice:
     try:
         notice = json.loads(body)
-        return SpotNotice(
+        return SpotInterruptionNotice(
             str(notice["action"]), str(notice.get("time", "")), " ".join(body.split())
         )
     except (ValueError, KeyError, TypeError) as error:
-        raise UnknownResultError(f"the notice cannot be read: {body[:200]!r}") from error
+        raise CheckResultUnknownError(f"the notice cannot be read: {body[:200]!r}") from error
 
 
-def judge_spot_notice(seen: SpotNotice, before: SpotNotice | None, limits: Limits) -> Judged:
+def judge_spot_interruption_notice(
+    seen: SpotInterruptionNotice, before: SpotInterruptionNotice | None, limits: Limits
+) -> Judged:
     """Return `interruption` for any action on the instance: its jobs end in all cases."""
     if seen.action:
         when = f" at {seen.at}" if seen.at else ""

@@ -6,11 +6,11 @@ from msgspec import Struct
 
 from hpctl.detection.check import (
     CheckedMachine,
+    CheckObservation,
+    CheckResultUnknownError,
     DeviceAbsentError,
     Judged,
     Limits,
-    Observation,
-    UnknownResultError,
 )
 from hpctl.detection.probe import ProbeResult, ProbeRunner
 from hpctl.vocabulary.model import DeviceVerdict
@@ -66,7 +66,7 @@ _RUNS = frozenset({"active", "reloading", "refreshing"})
 PROBES = ProbeRunner(TIMEOUT_S)
 
 
-class UnitState(Struct, frozen=True):
+class SystemdUnitState(Struct, frozen=True):
     """One unit as systemd shows it; `needed` is false for what this machine has no use for."""
 
     name: str
@@ -79,16 +79,16 @@ class UnitState(Struct, frozen=True):
     needed: bool = True
 
 
-def read_systemd_units(machine: CheckedMachine) -> tuple[UnitState, ...]:
-    """Call systemctl once for all units. Raises UnknownResultError; DeviceAbsentError where systemd
-    does not run."""
+def read_systemd_units(machine: CheckedMachine) -> tuple[SystemdUnitState, ...]:
+    """Call systemctl once for all units. Raises CheckResultUnknownError; DeviceAbsentError where
+    systemd does not run."""
     if not machine.path("/run/systemd/system").is_dir():
         raise DeviceAbsentError("systemd does not run")
     answer = PROBES.ask({"systemctl": SHOW}, TIMEOUT_S)["systemctl"]
     if not isinstance(answer, ProbeResult):
-        raise UnknownResultError(f"systemctl has not answered for {answer.age_s:.0f} s")
+        raise CheckResultUnknownError(f"systemctl has not answered for {answer.age_s:.0f} s")
     if answer.exit_code:
-        raise UnknownResultError(
+        raise CheckResultUnknownError(
             f"systemctl exited with {answer.exit_code}: {answer.err.strip()[:200]}"
         )
     return parse_systemd_units(answer.out, nvswitch=has_nvswitch(machine))
@@ -103,7 +103,7 @@ def has_nvswitch(machine: CheckedMachine) -> bool:
     return bound or _HAS_NVSWITCH.fullmatch(machine.expected.instance_type) is not None
 
 
-def parse_systemd_units(text: str, *, nvswitch: bool) -> tuple[UnitState, ...]:
+def parse_systemd_units(text: str, *, nvswitch: bool) -> tuple[SystemdUnitState, ...]:
     """Return the blocks of `systemctl show`, one a unit."""
     found = []
     for block in text.strip().split("\n\n"):
@@ -111,7 +111,7 @@ def parse_systemd_units(text: str, *, nvswitch: bool) -> tuple[UnitState, ...]:
         name = unit.get("Id", "")
         if name in UNITS:
             found.append(
-                UnitState(
+                SystemdUnitState(
                     name,
                     unit.get("LoadState", ""),
                     unit.get("UnitFileState", ""),
@@ -126,7 +126,7 @@ def parse_systemd_units(text: str, *, nvswitch: bool) -> tuple[UnitState, ...]:
 
 
 def judge_systemd_units(
-    seen: tuple[UnitState, ...], before: tuple[UnitState, ...] | None, limits: Limits
+    seen: tuple[SystemdUnitState, ...], before: tuple[SystemdUnitState, ...] | None, limits: Limits
 ) -> Judged:
     """Return the unit's code when it does not run; `stopped` when it was stopped without an
     error."""
@@ -143,6 +143,6 @@ def judge_systemd_units(
         detail = f"{unit.active} ({unit.sub}), result {unit.result}"
         stopped = unit.active == "inactive" and unit.result == "success" and not fabric
         code = "stopped" if stopped else UNITS[unit.name]
-        yield Observation(
+        yield CheckObservation(
             code, unit.name, DeviceVerdict.WARN if stopped else DeviceVerdict.FAIL, detail
         )

@@ -4,10 +4,10 @@ from msgspec import Struct
 
 from hpctl.detection.check import (
     CheckedMachine,
+    CheckObservation,
+    CheckResultUnknownError,
     Judged,
     Limits,
-    Observation,
-    UnknownResultError,
     make_warn_observation,
 )
 from hpctl.detection.procs import ProcessScanner
@@ -29,20 +29,20 @@ class ProcessCountSample(Struct, frozen=True):
 SCAN = ProcessScanner()
 
 
-def count_processes_and_files(machine: CheckedMachine) -> ProcessCountSample:
-    """Count zombies, tasks and open files. Raises UnknownResultError, DeviceAbsentError."""
+def count_processes_and_open_files(machine: CheckedMachine) -> ProcessCountSample:
+    """Count zombies, tasks and open files. Raises CheckResultUnknownError, DeviceAbsentError."""
     try:
         tasks = int(machine.text("/proc/loadavg").split()[3].partition("/")[2])
         # pid_max bounds the ids and threads-max the tasks: the smaller is reached first.
         most = min(int(machine.text(f"/proc/sys/kernel/{n}")) for n in ("pid_max", "threads-max"))
         files, _, files_max = map(int, machine.text("/proc/sys/fs/file-nr").split())
     except (ValueError, IndexError) as error:
-        raise UnknownResultError(f"/proc is not as it should be: {error}") from error
+        raise CheckResultUnknownError(f"/proc is not as it should be: {error}") from error
     zombies = sum(task.state == "Z" for task in SCAN.tasks(machine))
     return ProcessCountSample(zombies, tasks, most, files, files_max)
 
 
-def judge_process_counts(
+def judge_process_and_file_counts(
     seen: ProcessCountSample, before: ProcessCountSample | None, limits: Limits
 ) -> Judged:
     """Return `zombies`; `tasks` and `files`, each a WARN first and a FAIL when nearly used up."""
@@ -54,4 +54,6 @@ def judge_process_counts(
         if percent >= limits["warn_pct"]:
             bad = percent >= limits["fail_pct"]
             detail = f"{used} of {most} ({percent:.0f} %)"
-            yield Observation(code, "", DeviceVerdict.FAIL if bad else DeviceVerdict.WARN, detail)
+            yield CheckObservation(
+                code, "", DeviceVerdict.FAIL if bad else DeviceVerdict.WARN, detail
+            )

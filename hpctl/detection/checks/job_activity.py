@@ -26,14 +26,14 @@ from msgspec import Struct, field
 from hpctl.detection.check import (
     CheckedMachine,
     CheckFunctions,
+    CheckResultUnknownError,
     DeviceAbsentError,
     Judged,
     Limits,
-    UnknownResultError,
-    list_gpus,
+    list_nvml_gpu_states,
 )
 from hpctl.detection.nvml.snapshot import GpuState
-from hpctl.detection.procs import KERNEL_THREAD, read_stat_fields
+from hpctl.detection.procs import KERNEL_THREAD, read_proc_stat_fields
 from hpctl.detection.slurm_jobs import ProcessJobFinder
 
 RANK_S = 2.0
@@ -105,32 +105,32 @@ _signs: dict[str, float] = {}
 _runs = 0
 
 
-def clear_process_cache() -> None:
+def clear_job_process_cache() -> None:
     """Forget which processes are whose: a process id may be reused."""
     _strangers.clear()
     _crowd.clear()
 
 
-def clear_sample_history() -> None:
+def clear_job_sample_history() -> None:
     """Forget all that earlier samples showed, as a start of the agent does."""
     global _runs
     _runs = 0
-    clear_process_cache()
+    clear_job_process_cache()
     _holders.clear()
     _signs.clear()
 
 
 def sample_job_processes(machine: CheckedMachine) -> JobActivitySample:
-    """Examine the processes of all jobs. Raises UnknownResultError without a /proc."""
+    """Examine the processes of all jobs. Raises CheckResultUnknownError without a /proc."""
     global _runs
     proc, now = str(machine.path("/proc")), machine.monotonic()
     if _runs % _REFRESH == 0:
-        clear_process_cache()
+        clear_job_process_cache()
     _runs += 1
     try:
         pids = sorted(int(name) for name in os.listdir(proc) if name.isdecimal())
     except OSError as error:
-        raise UnknownResultError(f"/proc: {error.strerror}") from error
+        raise CheckResultUnknownError(f"/proc: {error.strerror}") from error
     _strangers.intersection_update(pids)
     for pid in _crowd.keys() - set(pids):
         del _crowd[pid]
@@ -139,23 +139,27 @@ def sample_job_processes(machine: CheckedMachine) -> JobActivitySample:
     for pid in pids:
         if pid not in _strangers and pid not in _crowd:
             with suppress(OSError, ValueError, IndexError):  # it has ended
-                _sample_process(proc, pid, jobs, found, count)
+                _sample_job_process(proc, pid, jobs, found, count)
     for gone in _holders.keys() - found.keys():
         del _holders[gone]
     crowded = frozenset(_crowd.values())
     return JobActivitySample(
-        now, found, _count_traffic_bytes(machine), _measure_job_gpus(machine, found), crowded
+        now,
+        found,
+        _count_node_traffic_bytes(machine),
+        _compute_mean_gpu_load_by_job(machine, found),
+        crowded,
     )
 
 
-def _sample_process(
+def _sample_job_process(
     proc: str,
     pid: int,
     jobs: ProcessJobFinder,
     found: dict[tuple[int, int], JobProcessSample],
     count: Counter[str],
 ) -> None:
-    fields = read_stat_fields(f"{proc}/{pid}/stat")
+    fields = read_proc_stat_fields(f"{proc}/{pid}/stat")
     if fields is None:
         return
     rest = fields[1]
@@ -173,12 +177,12 @@ def _sample_process(
         return
     # A shell may become another program: it is examined again until it has used enough processor
     # time.
-    if (cpu < RANK_S * _TICKS or other < 0) and _is_shell(f"{proc}/{pid}/exe"):
+    if (cpu < RANK_S * _TICKS or other < 0) and _is_shell_executable(f"{proc}/{pid}/exe"):
         return
     io = switches = 0
     futex = False
     if cpu * 10 >= _TICKS:
-        io = sum(_read_proc_counters(f"{proc}/{pid}/io", (b"rchar", b"wchar")))
+        io = sum(_read_proc_file_counters(f"{proc}/{pid}/io", (b"rchar", b"wchar")))
     if cpu >= RANK_S * _TICKS:
         if other < 0:
             # Read while the process computes: one that hangs in a driver may hold the lock of its
@@ -191,7 +195,9 @@ def _sample_process(
                 (who for name, who in OTHERS.items() if b"\0" + name in environ), default=0.0
             )
             _holders[key] = (job, other)
-        switches = sum(_read_proc_counters(f"{proc}/{pid}/status", (b"voluntary_ctxt_switches",)))
+        switches = sum(
+            _read_proc_file_counters(f"{proc}/{pid}/status", (b"voluntary_ctxt_switches",))
+        )
         futex = rest[0] == "S" and b"futex" in _read_file_start(f"{proc}/{pid}/wchan")
     count[job] += 1
     faults = int(rest[7]) + int(rest[9])
@@ -201,13 +207,13 @@ def _sample_process(
     )
 
 
-def _is_shell(exe: str) -> bool:
+def _is_shell_executable(exe: str) -> bool:
     with suppress(OSError):
         return os.path.basename(os.readlink(exe)) in _SHELLS
     return False
 
 
-def _read_proc_counters(path: str, names: tuple[bytes, ...]) -> list[int]:
+def _read_proc_file_counters(path: str, names: tuple[bytes, ...]) -> list[int]:
     lines = (line.partition(b":") for line in _read_file_start(path).splitlines())
     return [int(value) for name, _, value in lines if name in names]
 
@@ -226,7 +232,7 @@ def _read_file_start(path: str, most: int = 4096) -> bytes:
         os.close(file)
 
 
-def _count_traffic_bytes(machine: CheckedMachine) -> int:
+def _count_node_traffic_bytes(machine: CheckedMachine) -> int:
     """Return the bytes over real network cards, RDMA ports and disks since the boot."""
     total = 0
     for line in _read_file_start(str(machine.path("/proc/net/dev")), 1 << 16).splitlines()[2:]:
@@ -249,14 +255,14 @@ def _count_traffic_bytes(machine: CheckedMachine) -> int:
     return total
 
 
-def _measure_job_gpus(
+def _compute_mean_gpu_load_by_job(
     machine: CheckedMachine, found: Mapping[tuple[int, int], JobProcessSample]
 ) -> Mapping[str, tuple[float, float]]:
     """Return the GPUs that each job's processes are on; all of them where the driver names no
     process."""
     try:
-        gpus = list_gpus(machine)
-    except (UnknownResultError, DeviceAbsentError):
+        gpus = list_nvml_gpu_states(machine)
+    except (CheckResultUnknownError, DeviceAbsentError):
         return {}
     holders = {pid: process.job for (pid, _), process in found.items()}
     used: dict[str, list[GpuState]] = {}
@@ -272,14 +278,14 @@ def _measure_job_gpus(
     return means
 
 
-def report_no_observations(
+def return_no_observations(
     seen: JobActivitySample, before: JobActivitySample | None, limits: Limits
 ) -> Judged:
     """Return nothing: only all nodes of a job together show whether it hangs."""
     return ()
 
 
-def measure_job_activity(
+def compute_job_activity_gauges(
     seen: JobActivitySample, before: JobActivitySample | None
 ) -> Mapping[str, float]:
     """Return `job.<id>.<what>` for each job, in turn where not all fit. What is 0 is left out.
@@ -309,10 +315,10 @@ def measure_job_activity(
         counts[job]["traffic"] = AGAIN if _signs.get(job) == before.at else ONCE
     _signs.clear()
     _signs.update(dict.fromkeys(moved, seen.at))
-    return _select_job_gauges(counts, seen, len(jobs))
+    return _select_job_gauges_for_report(counts, seen, len(jobs))
 
 
-def _select_job_gauges(
+def _select_job_gauges_for_report(
     counts: Mapping[str, Mapping[str, float]], seen: JobActivitySample, jobs: int
 ) -> Mapping[str, float]:
     """Return the numbers that fit into a report. Of a job that works, no other number of its
@@ -358,7 +364,7 @@ def classify_process_activity(
 
 CHECKS = {
     "job.activity": CheckFunctions(
-        sample_job_processes, report_no_observations, measure_job_activity
+        sample_job_processes, return_no_observations, compute_job_activity_gauges
     )
 }
 """What the runner calls, by the check's name."""

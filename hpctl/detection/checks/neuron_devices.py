@@ -10,8 +10,8 @@ from hpctl.detection.check import (
     make_fail_observation,
     make_warn_observation,
 )
-from hpctl.detection.checks.neuron_reading import PCI_ID, list_neuron_devices
-from hpctl.detection.instance_shapes import find_instance_hardware
+from hpctl.detection.checks.neuron_reading import PCI_ID, map_neuron_devices_to_folders
+from hpctl.detection.instance_shapes import get_instance_type_hardware
 from hpctl.detection.rdma import count_amazon_pci_functions
 
 # Whether all Neuron devices are present: as many as configured, or as the type has.
@@ -25,19 +25,22 @@ class NeuronDeviceSample(Struct, frozen=True):
     wanted: int | None
 
 
-def count_neuron_devices(machine: CheckedMachine) -> NeuronDeviceSample:
+def collect_neuron_device_sample(machine: CheckedMachine) -> NeuronDeviceSample:
     """Count Neuron devices. Raises DeviceAbsentError where there is none and none is expected,
-    UnknownResultError."""
-    found, bus = tuple(list_neuron_devices(machine)), count_amazon_pci_functions(machine, PCI_ID)
+    CheckResultUnknownError."""
+    found, bus = (
+        tuple(map_neuron_devices_to_folders(machine)),
+        count_amazon_pci_functions(machine, PCI_ID),
+    )
     wanted = machine.expected.neuron_devices
     if wanted is None:
-        wanted = find_instance_hardware(machine.expected.instance_type).neuron_devices
+        wanted = get_instance_type_hardware(machine.expected.instance_type).neuron_devices
     if not found and not bus and not wanted:
         raise DeviceAbsentError("no Neuron device")
     return NeuronDeviceSample(found, bus, wanted)
 
 
-def judge_neuron_devices(
+def judge_neuron_device_count(
     seen: NeuronDeviceSample, before: NeuronDeviceSample | None, limits: Limits
 ) -> Judged:
     """Return devices that are fewer than expected, more, or on the bus and unknown to the

@@ -3,9 +3,9 @@
 from functools import lru_cache
 from pathlib import Path
 
-from hpctl.detection.check import CheckedMachine, Judged, Limits, Observation
+from hpctl.detection.check import CheckedMachine, CheckObservation, Judged, Limits
 from hpctl.detection.checks.neuron_reading import NeuronDevice, NeuronErrorReader
-from hpctl.detection.counter_rules import list_counter_rules
+from hpctl.detection.counter_rules import list_check_counter_rules
 
 # Uncorrectable memory errors of Neuron devices.
 #
@@ -13,21 +13,21 @@ from hpctl.detection.counter_rules import list_counter_rules
 # whether the agent ran then or not. AWS recommends replacing the instance for HBM and SRAM errors,
 # and a reboot for repairable ones (Neuron Runtime troubleshooting guide).
 
-RULES = list_counter_rules("neuron.errors")
+RULES = list_check_counter_rules("neuron.errors")
 
 
 @lru_cache(maxsize=4)
-def _get_error_reader(root: Path) -> NeuronErrorReader:
+def _get_neuron_error_reader(root: Path) -> NeuronErrorReader:
     return NeuronErrorReader()
 
 
-def read_neuron_errors(machine: CheckedMachine) -> tuple[NeuronDevice, ...]:
+def read_neuron_error_counters(machine: CheckedMachine) -> tuple[NeuronDevice, ...]:
     """Read the error counters. Raises DeviceAbsentError where there is no Neuron device,
-    UnknownResultError."""
-    return _get_error_reader(machine.root).read(machine)
+    CheckResultUnknownError."""
+    return _get_neuron_error_reader(machine.root).read(machine)
 
 
-def judge_neuron_errors(
+def judge_neuron_error_counters(
     seen: tuple[NeuronDevice, ...], before: tuple[NeuronDevice, ...] | None, limits: Limits
 ) -> Judged:
     """Return each device and kind of error that reaches the limit."""
@@ -36,4 +36,4 @@ def judge_neuron_errors(
             count = device.errors.get(rule.name, 0)
             if count >= limits[rule.limit]:
                 detail = f"{count} uncorrected errors"
-                yield Observation(rule.code, device.name, rule.verdict, detail, rule.name)
+                yield CheckObservation(rule.code, device.name, rule.verdict, detail, rule.name)

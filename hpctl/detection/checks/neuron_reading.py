@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from msgspec import Struct, field
 
-from hpctl.detection.check import CheckedMachine, DeviceAbsentError, UnknownResultError
-from hpctl.detection.counter_rules import list_counter_rules
+from hpctl.detection.check import CheckedMachine, CheckResultUnknownError, DeviceAbsentError
+from hpctl.detection.counter_rules import list_check_counter_rules
 
 # AWS Neuron devices (Trainium, Inferentia) as their driver shows them in sysfs.
 
@@ -21,7 +21,7 @@ PCI_ID = re.compile(r"0x7[0-9]64")
 """PCI device ids of Neuron: 0x7064 (Inferentia), 0x7164 (Trainium), and later ones."""
 
 
-COUNTERS = tuple(rule.name for rule in list_counter_rules("neuron.errors"))
+COUNTERS = tuple(rule.name for rule in list_check_counter_rules("neuron.errors"))
 """Names of the driver (Neuron Sysfs User Guide); the last is missing from older drivers."""
 
 
@@ -43,7 +43,7 @@ class NeuronDevice(Struct, frozen=True):
     errors: Mapping[str, int] = field(default_factory=dict)
 
 
-def list_neuron_devices(machine: CheckedMachine) -> dict[str, str]:
+def map_neuron_devices_to_folders(machine: CheckedMachine) -> dict[str, str]:
     """Return the devices that the driver shows, and their folders. Empty where there is no
     driver."""
     for place in PLACES:
@@ -53,7 +53,7 @@ def list_neuron_devices(machine: CheckedMachine) -> dict[str, str]:
         except FileNotFoundError:
             continue
         except OSError as error:
-            raise UnknownResultError(f"{place}: {error.strerror}") from error
+            raise CheckResultUnknownError(f"{place}: {error.strerror}") from error
         return {name: f"{folder}/{name}" for name in found}
     return {}
 
@@ -67,15 +67,16 @@ class NeuronErrorReader:
     def read(self, machine: CheckedMachine) -> tuple[NeuronDevice, ...]:
         """Return every device with its counters. Raises DeviceAbsentError where there is no Neuron
         device."""
-        folders = list_neuron_devices(machine)
+        folders = map_neuron_devices_to_folders(machine)
         if not folders:
             raise DeviceAbsentError("no Neuron device")
         return tuple(
-            NeuronDevice(name, self._read_device_errors(folder)) for name, folder in folders.items()
+            NeuronDevice(name, self._read_device_error_counters(folder))
+            for name, folder in folders.items()
         )
 
-    def _read_device_errors(self, folder: str) -> dict[str, int]:
-        found = self._found.get(folder) or find_counter_files(folder)
+    def _read_device_error_counters(self, folder: str) -> dict[str, int]:
+        found = self._found.get(folder) or find_neuron_counter_files(folder)
         errors = {}
         for name, path in found.items():
             try:
@@ -90,13 +91,13 @@ class NeuronErrorReader:
         return errors
 
 
-def find_counter_files(folder: str) -> Mapping[str, str]:
+def find_neuron_counter_files(folder: str) -> Mapping[str, str]:
     """Return the files of COUNTERS below a device, wherever this driver's release keeps them."""
-    found = _list_counter_files(f"{folder}/{OLD_FOLDER}")
-    return found or _search_counter_files(folder)
+    found = _list_folder_counter_files(f"{folder}/{OLD_FOLDER}")
+    return found or _search_neuron_counter_files(folder)
 
 
-def _search_counter_files(folder: str) -> dict[str, str]:
+def _search_neuron_counter_files(folder: str) -> dict[str, str]:
     """Walk breadth first, so that a device's own counter comes before one of its cores."""
     found: dict[str, str] = {}
     waiting = [(folder, 0)]
@@ -104,13 +105,13 @@ def _search_counter_files(folder: str) -> dict[str, str]:
     while waiting and looked < MOST_FOLDERS:
         here, depth = waiting.pop(0)
         looked += 1
-        found = {**_list_counter_files(here), **found}
+        found = {**_list_folder_counter_files(here), **found}
         if depth < MOST_DEPTH:
             waiting += [(below, depth + 1) for below in list_subfolders(here)]
     return found
 
 
-def _list_counter_files(folder: str) -> dict[str, str]:
+def _list_folder_counter_files(folder: str) -> dict[str, str]:
     """Return the counters in a folder. A counter is a file, or a folder with its number in
     `total`."""
     found = {}

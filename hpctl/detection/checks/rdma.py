@@ -2,14 +2,22 @@
 
 from hpctl.detection.check import CheckFunctions
 from hpctl.detection.checks.rdma_errors import (
-    judge_rdma_errors,
-    measure_rdma_errors,
-    read_rdma_errors,
+    compute_rdma_error_rates,
+    judge_rdma_error_counters,
+    read_rdma_error_counters,
 )
-from hpctl.detection.checks.rdma_link import judge_rdma_links, measure_rdma_links, read_rdma_links
+from hpctl.detection.checks.rdma_link import (
+    collect_rdma_link_sample,
+    compute_slowest_rdma_port_rate,
+    judge_rdma_port_states,
+)
 
 CHECKS = {
-    "rdma.link": CheckFunctions(read_rdma_links, judge_rdma_links, measure_rdma_links),
-    "rdma.errors": CheckFunctions(read_rdma_errors, judge_rdma_errors, measure_rdma_errors),
+    "rdma.link": CheckFunctions(
+        collect_rdma_link_sample, judge_rdma_port_states, compute_slowest_rdma_port_rate
+    ),
+    "rdma.errors": CheckFunctions(
+        read_rdma_error_counters, judge_rdma_error_counters, compute_rdma_error_rates
+    ),
 }
 """What the runner calls, by the check's name."""

@@ -30,7 +30,7 @@ class RdmaLinkSample(Struct, frozen=True):
     """The highest rate of a port so far, in Gb/s."""
 
 
-class _SeenPorts(Struct):
+class _SeenRdmaPorts(Struct):
     """What this run of the agent has seen below one root."""
 
     devices: set[str]
@@ -39,14 +39,14 @@ class _SeenPorts(Struct):
 
 
 @lru_cache(maxsize=4)
-def _get_seen_ports(root: Path) -> _SeenPorts:
-    return _SeenPorts(set(), set(), {})
+def _get_seen_rdma_ports(root: Path) -> _SeenRdmaPorts:
+    return _SeenRdmaPorts(set(), set(), {})
 
 
-def read_rdma_links(machine: CheckedMachine) -> RdmaLinkSample:
+def collect_rdma_link_sample(machine: CheckedMachine) -> RdmaLinkSample:
     """Read the states. Raises DeviceAbsentError where there never was such a device,
-    UnknownResultError."""
-    seen = _get_seen_ports(machine.root)
+    CheckResultUnknownError."""
+    seen = _get_seen_rdma_ports(machine.root)
     try:
         found = list_infiniband_devices(machine)
     except DeviceAbsentError:
@@ -64,13 +64,17 @@ def read_rdma_links(machine: CheckedMachine) -> RdmaLinkSample:
     return sample
 
 
-def measure_rdma_links(seen: RdmaLinkSample, before: RdmaLinkSample | None) -> Mapping[str, float]:
+def compute_slowest_rdma_port_rate(
+    seen: RdmaLinkSample, before: RdmaLinkSample | None
+) -> Mapping[str, float]:
     """Return `rdma.gbps`: the rate of the slowest port in use."""
     rates = [port.gbps for port in seen.ports if port.active and port.gbps > 0]
     return {"rdma.gbps": min(rates)} if rates else {}
 
 
-def judge_rdma_links(seen: RdmaLinkSample, before: RdmaLinkSample | None, limits: Limits) -> Judged:
+def judge_rdma_port_states(
+    seen: RdmaLinkSample, before: RdmaLinkSample | None, limits: Limits
+) -> Judged:
     """Return ports that are no longer active or became slower, and devices that disappeared."""
     fastest = dict(seen.fastest)
     for port in seen.ports:

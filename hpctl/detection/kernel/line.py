@@ -11,7 +11,7 @@ from datetime import datetime
 from msgspec import Struct
 
 from hpctl.detection.kmsg import KernelRecord
-from hpctl.faults.decode import find_fault_row
+from hpctl.faults.decode import find_driver_line_fault_row
 from hpctl.faults.table import KERNEL_CHECKS, FaultRow, list_check_fault_rows
 from hpctl.vocabulary.model import DeviceVerdict, Finding
 
@@ -44,7 +44,7 @@ _NUMBERED = ("kernel.xid", "kernel.sxid")
 """Checks whose row depends on more than the number: see `hpctl.faults.decode`."""
 
 
-def _index_fault_rows() -> dict[tuple[str, str], FaultRow]:
+def _index_kernel_fault_rows() -> dict[tuple[str, str], FaultRow]:
     """Return the rows of the kernel's checks by check and code."""
     index: dict[tuple[str, str], FaultRow] = {}
     for spec in KERNEL_CHECKS:
@@ -53,10 +53,10 @@ def _index_fault_rows() -> dict[tuple[str, str], FaultRow]:
     return index
 
 
-_ROWS = _index_fault_rows()
+_ROWS = _index_kernel_fault_rows()
 
 
-class KernelLine(Struct, frozen=True):
+class KernelFaultLine(Struct, frozen=True):
     """One line that matters. `pid` is the process that it names, `job` the job that it names."""
 
     check: str
@@ -70,7 +70,7 @@ class KernelLine(Struct, frozen=True):
     count: int = 1
 
 
-def has_process_name(text: str) -> bool:
+def has_process_name_prefix(text: str) -> bool:
     """Return whether a line begins with the name of a process, which may begin like any family's
     lines.
 
@@ -80,23 +80,23 @@ def has_process_name(text: str) -> bool:
     return _OF_A_PROCESS.match(text) is not None
 
 
-def make_kernel_line(
+def make_kernel_fault_line(
     check: str, code: str, record: KernelRecord, device: str = "", pid: str | None = None
-) -> KernelLine:
+) -> KernelFaultLine:
     """Return the line of a record: its time and its text, cut to what a report carries."""
     number = int(pid) if pid else None
-    return KernelLine(
+    return KernelFaultLine(
         check, code, record.at, record.text[:EVIDENCE_CHARS], device[:NAME_CHARS], "", number
     )
 
 
-def _find_fault_row(check: str, code: str, found: KernelLine) -> FaultRow:
+def _find_kernel_fault_row(check: str, code: str, found: KernelFaultLine) -> FaultRow:
     if check in _NUMBERED:
-        return find_fault_row(check, code, found.detail, found.text)
+        return find_driver_line_fault_row(check, code, found.detail, found.text)
     return _ROWS.get((check, code)) or _ROWS[check, ""]
 
 
-def judge_kernel_line(found: KernelLine) -> Finding:
+def make_kernel_line_finding(found: KernelFaultLine) -> Finding:
     """Return the finding of a line, with the verdict of its row in the fault table.
 
     OK for a line that ends what an earlier one began. The job of the line's `pid` is looked up by
@@ -104,7 +104,7 @@ def judge_kernel_line(found: KernelLine) -> Finding:
     """
     ended = found.code.startswith(ENDED)
     code = found.code.removeprefix(ENDED)
-    row = _find_fault_row(found.check, code, found)
+    row = _find_kernel_fault_row(found.check, code, found)
     return Finding(
         check=found.check,
         verdict=DeviceVerdict.OK if ended else row.verdict,

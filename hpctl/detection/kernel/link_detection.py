@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 
 from msgspec.structs import replace
 
-from hpctl.detection.kernel.line import KernelLine
+from hpctl.detection.kernel.line import KernelFaultLine
 
 CHECK = "kernel.nvidia"
 STARTING = "nvlink"
@@ -25,14 +25,16 @@ PAUSE = timedelta(minutes=10)
 """A complaint later than this after the one before it begins another start."""
 
 
-class LinkErrorTracker:
+class NvlinkErrorTracker:
     """How long the driver has been complaining, over batches. It holds two times."""
 
     def __init__(self) -> None:
         self._first: datetime | None = None
         self._last: datetime | None = None
 
-    def mark_stuck_driver(self, line: KernelLine, last: datetime) -> KernelLine:
+    def mark_persistent_nvlink_error(
+        self, line: KernelFaultLine, last: datetime
+    ) -> KernelFaultLine:
         """Return the line, as one of a stuck driver where complaints go on for `GOES_ON`.
 
         `last` is the time of the last of equal lines. All other lines are returned as they are.

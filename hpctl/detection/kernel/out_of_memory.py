@@ -18,7 +18,7 @@ import re
 
 from msgspec.structs import replace
 
-from hpctl.detection.kernel.line import KernelLine, make_kernel_line
+from hpctl.detection.kernel.line import KernelFaultLine, make_kernel_fault_line
 from hpctl.detection.kmsg import KernelRecord
 from hpctl.detection.slurm_jobs import parse_cgroup_job_id
 
@@ -52,7 +52,7 @@ _PEOPLE = "/user.slice/"
 """The control group in which systemd puts the processes of users."""
 
 
-def parse_oom_kill(record: KernelRecord) -> KernelLine | None:
+def parse_oom_kill_line(record: KernelRecord) -> KernelFaultLine | None:
     """Return which constraint, which job, and whether a daemon of the cluster was killed."""
     text = record.text
     if not text.startswith("oom-kill:") or any(text.count(mark) > _FEW for mark in _MARKS):
@@ -63,21 +63,27 @@ def parse_oom_kill(record: KernelRecord) -> KernelLine | None:
     if any(text.count(mark) > 1 for mark in _MARKS):
         # The owner of that process is ambiguous: neither a daemon nor a job is named.
         memcg = match["constraint"] == "MEMCG"
-        return make_kernel_line(OOM_CHECK, "cgroup" if memcg else "node", record, pid=match["pid"])
+        return make_kernel_fault_line(
+            OOM_CHECK, "cgroup" if memcg else "node", record, pid=match["pid"]
+        )
     job = parse_cgroup_job_id(match["cgroup"])
-    found = make_kernel_line(OOM_CHECK, _choose_oom_code(match, job), record, pid=match["pid"])
+    found = make_kernel_fault_line(
+        OOM_CHECK, _choose_oom_finding_code(match, job), record, pid=match["pid"]
+    )
     return replace(found, job=job, detail=match["task"] if found.code == "daemon" else "")
 
 
-def _choose_oom_code(match: re.Match[str], job: str) -> str:
-    if _is_cluster_daemon(match["task"], root=match["uid"] == "0", cgroup=match["cgroup"], job=job):
+def _choose_oom_finding_code(match: re.Match[str], job: str) -> str:
+    if _is_cluster_daemon_process(
+        match["task"], root=match["uid"] == "0", cgroup=match["cgroup"], job=job
+    ):
         return "daemon"
     if match["constraint"] == "MEMCG":
         return "job" if job else "cgroup"
     return _OOM_CODES.get(match["constraint"], "node")
 
 
-def _is_cluster_daemon(task: str, *, root: bool, cgroup: str, job: str) -> bool:
+def _is_cluster_daemon_process(task: str, *, root: bool, cgroup: str, job: str) -> bool:
     if task.startswith(_MUNGED):  # a separate user, whose number is the site's choice
         return not job and not cgroup.startswith(_PEOPLE)
     # only slurmstepd is in its job's control group as root; a user's process there is not root's.

@@ -12,7 +12,7 @@ import re
 
 from msgspec.structs import replace
 
-from hpctl.detection.kernel.line import KernelLine, make_kernel_line
+from hpctl.detection.kernel.line import KernelFaultLine, make_kernel_fault_line
 from hpctl.detection.kmsg import KernelRecord
 
 MEMORY_CHECK = "kernel.memory"
@@ -52,20 +52,22 @@ _TASK_CORRUPT_BIT = 1 << 55
 _DEFERRED_BIT = 1 << 44
 
 
-def parse_processor_error(record: KernelRecord) -> KernelLine | None:
+def parse_processor_error_line(record: KernelRecord) -> KernelFaultLine | None:
     """Return which DIMM or processor, and whether the error was corrected."""
     text = record.text
     match = _EDAC.match(text)
     if match is not None:
         code = "uncorrected" if match["kind"] == "UE" else "corrected"
-        found = make_kernel_line(MEMORY_CHECK, code, record, _format_dimm_name(match))
+        found = make_kernel_fault_line(MEMORY_CHECK, code, record, _format_dimm_name(match))
         return replace(found, count=max(1, int((match["count"] or "1")[:9])))
     match = _BANK.match(text)
     if match is not None:
         # What Intel calls signalled, AMD calls a context that is corrupt (TCC), one bit lower.
         mask = _TASK_CORRUPT_BIT if match["amd"] else _SIGNALLED_BIT
-        code = _classify_bank_status(int(match["amd"] or match["status"], 16), mask)
-        return make_kernel_line(MEMORY_CHECK, code, record, f"cpu{match['cpu'] or match['cpu2']}")
+        code = _classify_mce_bank_status(int(match["amd"] or match["status"], 16), mask)
+        return make_kernel_fault_line(
+            MEMORY_CHECK, code, record, f"cpu{match['cpu'] or match['cpu2']}"
+        )
     return None
 
 
@@ -76,7 +78,7 @@ def _format_dimm_name(match: re.Match[str]) -> str:
     return f"{match['device']} {name}".strip()
 
 
-def _classify_bank_status(status: int, signalled: int) -> str:
+def _classify_mce_bank_status(status: int, signalled: int) -> str:
     """Return the meaning of a bank's status word (Intel SDM 3B, 17.3.2.2; AMD APM 2, 9.3.2.3).
 
     An uncorrected error that no processor has consumed and that needs no action (UCNA) is not one

@@ -54,7 +54,7 @@ class KernelMessageJoiner:
         first = self._first
         if first is None:
             return record
-        if not _is_next_part(first, record):
+        if not _is_next_message_part(first, record):
             self._first = None
         elif _MIDDLE.fullmatch(text) and len(self._text) < 2 * LONGEST_PART:
             self._text = f"{self._text} {text}"
@@ -64,5 +64,5 @@ class KernelMessageJoiner:
         return record
 
 
-def _is_next_part(first: KernelRecord, record: KernelRecord) -> bool:
+def _is_next_message_part(first: KernelRecord, record: KernelRecord) -> bool:
     return record.seq - first.seq <= APART and abs(record.at - first.at) <= FOLLOWS

@@ -11,7 +11,7 @@ from datetime import timedelta
 
 from msgspec.structs import replace
 
-from hpctl.detection.kernel.line import KernelLine, make_kernel_line
+from hpctl.detection.kernel.line import KernelFaultLine, make_kernel_fault_line
 from hpctl.detection.kmsg import KernelRecord
 
 TRACE_CHECKS = ("kernel.lockup", "kernel.crash")
@@ -30,20 +30,22 @@ _FRAME = re.compile(
 )
 
 
-def has_kernel_trace(trouble: KernelLine) -> bool:
+def is_followed_by_kernel_trace(trouble: KernelFaultLine) -> bool:
     """Return whether the kernel prints registers after this line."""
     return trouble.code in _HAS_TRACE
 
 
-def is_end_of_trace(trouble: KernelLine, record: KernelRecord) -> bool:
+def is_past_kernel_trace(trouble: KernelFaultLine, record: KernelRecord) -> bool:
     """Return whether a record is too late to be of the trace, or begins another one."""
     return record.at - trouble.at > TRACE_FOLLOWS or record.text.startswith("WARNING: ")
 
 
-def add_driver_name(trouble: KernelLine, record: KernelRecord) -> KernelLine | None:
+def add_driver_name_from_trace(
+    trouble: KernelFaultLine, record: KernelRecord
+) -> KernelFaultLine | None:
     """Return `trouble` as one inside a driver where this record names one."""
     match = _FRAME.match(record.text)
     if match is None:
         return None
-    found = make_kernel_line(trouble.check, "driver", record, trouble.device)
+    found = make_kernel_fault_line(trouble.check, "driver", record, trouble.device)
     return replace(found, detail=match["module"] or match["poll"], pid=trouble.pid)

@@ -7,7 +7,7 @@ import re
 
 from msgspec.structs import replace
 
-from hpctl.detection.kernel.line import HEAD_CHARS, KernelLine, make_kernel_line
+from hpctl.detection.kernel.line import HEAD_CHARS, KernelFaultLine, make_kernel_fault_line
 from hpctl.detection.kmsg import KernelRecord
 from hpctl.faults.table import BENIGN_LINES, DRIVERS
 
@@ -92,18 +92,20 @@ _GPU_ADDRESS = re.compile(
 _BENIGN = tuple(row.begins for row in BENIGN_LINES)
 
 
-def parse_unknown_driver_line(record: KernelRecord) -> KernelLine | None:
+def parse_unknown_driver_line(record: KernelRecord) -> KernelFaultLine | None:
     """Read a line that no other family recognizes: which driver prints it, and of which GPU."""
     text = record.text
-    if not (text.startswith(_ALWAYS) or _is_error_line(text.lower())):
+    if not (text.startswith(_ALWAYS) or _is_driver_error_line(text.lower())):
         return None
     if _ORDINARY.match(text) is not None or _GPU_NUMBER.sub("NVRM: ", text, 1).startswith(_BENIGN):
         return None
     address = _GPU_ADDRESS.match(text)
-    found = make_kernel_line(DRIVER_CHECK, "unknown", record, address[1].lower() if address else "")
+    found = make_kernel_fault_line(
+        DRIVER_CHECK, "unknown", record, address[1].lower() if address else ""
+    )
     return replace(found, detail=_DRIVER_OF.get(text[:HEAD_CHARS], ""))
 
 
-def _is_error_line(text: str) -> bool:
+def _is_driver_error_line(text: str) -> bool:
     tokens = _WORD.findall(text)
     return not _FAILS.isdisjoint(tokens) or any(phrase in text for phrase in _PHRASES)

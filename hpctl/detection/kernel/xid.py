@@ -16,10 +16,10 @@ import re
 
 from msgspec.structs import replace
 
-from hpctl.detection.kernel.line import KernelLine, make_kernel_line
-from hpctl.detection.kernel.xid74 import classify_nvlink_error
+from hpctl.detection.kernel.line import KernelFaultLine, make_kernel_fault_line
+from hpctl.detection.kernel.xid74 import classify_xid74_registers
 from hpctl.detection.kmsg import KernelRecord
-from hpctl.faults.decode import strip_process_name
+from hpctl.faults.decode import strip_process_name_from_log_line
 
 CHECK_XID = "kernel.xid"
 
@@ -89,26 +89,30 @@ _ACTION_SYNONYMS = {
 _SXID_COMPANION = ("Data {", "Severity ")
 
 
-def parse_xid_or_sxid(record: KernelRecord) -> KernelLine | None:
+def parse_xid_or_sxid_line(record: KernelRecord) -> KernelFaultLine | None:
     """Return the error of a GPU or NVSwitch that a line numbers; None for all other lines."""
     text = record.text
     match = _XID.match(text)
     if match is not None:
         code, rest = str(int(match["code"])), match["rest"]
-        found = make_kernel_line(
-            CHECK_XID, code, record, normalize_pci_address(match["pci"]), _find_pid(code, rest)
+        found = make_kernel_fault_line(
+            CHECK_XID, code, record, normalize_pci_address(match["pci"]), _find_xid_pid(code, rest)
         )
-        return replace(found, detail=_describe_xid(code, rest), count=_count_repeated_errors(rest))
+        return replace(
+            found, detail=_format_xid_detail(code, rest), count=_count_repeated_xid_errors(rest)
+        )
     match = _SXID.match(text)
     if match is not None and not match["rest"].startswith(_SXID_COMPANION):
         rest = match["rest"]
-        device, pid = normalize_pci_address(match["pci"]), _find_pid(match["code"], rest)
-        found = make_kernel_line(CHECK_SXID, match["code"], record, device, pid)
-        return replace(found, detail=_describe_sxid(rest), count=_count_repeated_errors(rest))
+        device, pid = normalize_pci_address(match["pci"]), _find_xid_pid(match["code"], rest)
+        found = make_kernel_fault_line(CHECK_SXID, match["code"], record, device, pid)
+        return replace(
+            found, detail=_format_sxid_detail(rest), count=_count_repeated_xid_errors(rest)
+        )
     return None
 
 
-def _find_pid(code: str, rest: str) -> str | None:
+def _find_xid_pid(code: str, rest: str) -> str | None:
     """Return the process that the line names.
 
     None for the channels that every end of a job closes by the hundred: they are no evidence about
@@ -118,7 +122,7 @@ def _find_pid(code: str, rest: str) -> str | None:
     return None if match is None else match["pid"]
 
 
-def _count_repeated_errors(rest: str) -> int:
+def _count_repeated_xid_errors(rest: str) -> int:
     """Return how many errors the line represents, with those that the driver skipped."""
     skipped = _SKIPPED.search(rest)
     return 1 + (int(skipped["skipped"]) if skipped else 0)
@@ -131,27 +135,27 @@ def normalize_pci_address(pci: str) -> str:
     return address if "." in address else f"{address}.0"
 
 
-def _describe_sxid(rest: str) -> str:
+def _format_sxid_detail(rest: str) -> str:
     word = rest.partition(",")[0].strip()
     return {"fatal": "Fatal", "non-fatal": "Non-fatal", "nonfatal": "Non-fatal"}.get(
         word.lower(), ""
     )
 
 
-def _describe_xid(code: str, text: str) -> str:
+def _format_xid_detail(code: str, text: str) -> str:
     """Return the details beyond the code, as far as the catalogue can use them."""
     if code == RECOVERY_ACTION and (match := _ACTION.match(text)) is not None:
         phrase = match["phrase"].strip()
         return _ACTION_SYNONYMS.get(phrase.lower(), phrase[:64])
     if code == RECOVERY_ACTION:
         # Some logs have the action alone: `154, Node Reboot Required`.
-        words = strip_process_name(text).rpartition(", ")[2].strip(" .")
+        words = strip_process_name_from_log_line(text).rpartition(", ")[2].strip(" .")
         return _ACTION_SYNONYMS.get(words.lower(), "")
     if "ink" not in text:  # a storm runs through this line, and few Xids name a link
         return ""
-    rest = strip_process_name(text)
+    rest = strip_process_name_from_log_line(text)
     if code == NVLINK_ERROR and (match := _NVLINK.search(rest)) is not None:
-        kind = classify_nvlink_error([int(word, 16) for word in match["registers"].split(",")])
+        kind = classify_xid74_registers([int(word, 16) for word in match["registers"].split(",")])
         return f"link={int(match['link'])} {kind}"
     match = _NVLINK5.search(rest)
     if match is not None:

@@ -39,7 +39,7 @@ _KINDS: tuple[tuple[str, dict[int, int]], ...] = (
 _READ = (0, 2, 3, 4)
 
 
-def classify_nvlink_error(registers: Sequence[int]) -> str:
+def classify_xid74_registers(registers: Sequence[int]) -> str:
     """Return the meaning of the registers as one word.
 
     - `parity`     ECC or parity, likely hardware

@@ -5,10 +5,10 @@ loaded where the loader finds no libnvidia-ml.so.1.
 
 The only process that loads NVIDIA's library. It sweeps all GPUs at a fixed interval and writes each
 sweep, and each event immediately, to the socket that is its standard input. The agent, not the
-child, decides that a call takes too long, from the shared page (`CallsInFlight`). It ends when the
-agent's end of the socket is closed, but never inside a call into the driver, because a process
-killed there can wedge the GPU. Therefore it ignores SIGTERM and its like, and so an agent that is
-killed by any signal, SIGKILL included, leaves no child behind.
+child, decides that a call takes too long, from the shared page (`DriverCallsInFlight`). It ends
+when the agent's end of the socket is closed, but never inside a call into the driver, because a
+process killed there can wedge the GPU. Therefore it ignores SIGTERM and its like, and so an agent
+that is killed by any signal, SIGKILL included, leaves no child behind.
 
 A sweep has the shape of `hpctl.detection.nvml.snapshot`, in plain dicts: a unit test compares the
 two. The child imports little, and no dataclasses, msgspec, typing or pathlib: Python and
@@ -36,7 +36,7 @@ from hpctl.detection.nvml.driver import (
     SWEEP,
     TIMEOUT,
     WHOLE,
-    CallsInFlight,
+    DriverCallsInFlight,
     NvmlCallError,
     NvmlDevice,
     NvmlDriver,
@@ -72,7 +72,7 @@ if TYPE_CHECKING:
 CORRUPTED_INFOROM = 14
 
 
-class GpuCountChanged(Exception):
+class GpuCountChangedError(Exception):
     """The error of a changed number of GPUs since the session began: its handles are invalid."""
 
 
@@ -90,10 +90,10 @@ class AllGpusReader:
 
     def read(self) -> Fields:
         """Read all GPUs and return a `snapshot.Snapshot`. Raises NvmlCallError when the driver is
-        gone, and GpuCountChanged."""
+        gone, and GpuCountChangedError."""
         at = time.monotonic()
         if self._driver.call("nvmlDeviceGetCount") != self._count:
-            raise GpuCountChanged
+            raise GpuCountChangedError
         slow = self._slow_at is None or at - self._slow_at >= self._slow_every_s
         gpus = [gpu.read(slow=slow) for gpu in self.gpus]
         if slow:
@@ -141,9 +141,9 @@ class GpuReader:
         try:
             self.open()
             assert self._device is not None
-            _read_frequent_values(self._device, found)
+            _read_frequent_gpu_values(self._device, found)
             if slow or not self._seldom:
-                self._seldom = _read_infrequent_values(self._device)
+                self._seldom = _read_infrequent_gpu_values(self._device)
         except NvmlCallError as failed:
             if failed.code in OF_THE_LIBRARY:
                 raise
@@ -161,15 +161,15 @@ class GpuReader:
         }
 
 
-def _read_frequent_values(device: NvmlDevice, found: Fields) -> None:
+def _read_frequent_gpu_values(device: NvmlDevice, found: Fields) -> None:
     """Read frequent values into `found`, so that those read before a GPU was lost are kept."""
     values = dict(zip(OFTEN, device.fields(OFTEN), strict=True))
     found["recovery_action"] = values[RECOVERY_ACTION]
     found["memory_temperature_c"] = values[MEMORY_TEMPERATURE]
-    found["throttle"] = _map_names_to_values(THROTTLE, values)
-    found["remap"] = _map_names_to_values(REMAP, values)
+    found["throttle"] = _map_field_names_to_values(THROTTLE, values)
+    found["remap"] = _map_field_names_to_values(REMAP, values)
     found["pcie"] = {
-        **_map_names_to_values(REPLAY, values),
+        **_map_field_names_to_values(REPLAY, values),
         "generation": device.ask("nvmlDeviceGetCurrPcieLinkGeneration"),
         "generation_max": device.ask("nvmlDeviceGetMaxPcieLinkGeneration"),
         "width": device.ask("nvmlDeviceGetCurrPcieLinkWidth"),
@@ -188,7 +188,7 @@ def _read_frequent_values(device: NvmlDevice, found: Fields) -> None:
     }
 
 
-def _read_infrequent_values(device: NvmlDevice) -> Fields:
+def _read_infrequent_gpu_values(device: NvmlDevice) -> Fields:
     count, *pages = device.fields((NVLINKS, *RETIRED.values()))
     banks = device.ask("nvmlDeviceGetRowRemapperHistogram")
     sram = device.fill("nvmlDeviceGetSramEccErrorStatus", "c_nvmlEccSramErrorStatus_v1_t")
@@ -205,18 +205,18 @@ def _read_infrequent_values(device: NvmlDevice) -> Fields:
         "remap": {} if banks is None else {"banks_low": banks.low, "banks_none": banks.none},
         "ecc": {
             "sram_threshold_exceeded": None if sram is None else bool(sram.bThresholdExceeded),
-            **_map_names_to_values(RETIRED, dict(zip(RETIRED.values(), pages, strict=True))),
+            **_map_field_names_to_values(RETIRED, dict(zip(RETIRED.values(), pages, strict=True))),
         },
         "mig": None if mig is None else bool(mig[0]),
-        "nvlinks": _read_nvlinks(device, count),
-        "fabric": _read_fabric(device),
+        "nvlinks": _read_gpu_nvlinks(device, count),
+        "fabric": _read_nvlink_fabric(device),
         "processes": None
         if processes is None
         else [{"pid": one.pid, "used_bytes": one.usedGpuMemory} for one in processes],
     }
 
 
-def _read_nvlinks(device: NvmlDevice, count: int | None) -> list[Fields]:
+def _read_gpu_nvlinks(device: NvmlDevice, count: int | None) -> list[Fields]:
     """Return the links of the device: as many as it counts, else until one is missing."""
     links: list[Fields] = []
     for link in range(MOST_LINKS if count is None else count):
@@ -231,7 +231,7 @@ def _read_nvlinks(device: NvmlDevice, count: int | None) -> list[Fields]:
         values = dict(zip(A_LINK, answers[first : first + len(A_LINK)], strict=True))
         recoveries = values[LINK_RECOVERIES_5]
         one["recoveries"] = values[LINK_RECOVERIES] if recoveries is None else recoveries
-        one.update(_map_names_to_values(LINK, values))
+        one.update(_map_field_names_to_values(LINK, values))
         one.update(
             {name: _decode_bit_error_rate(values[field]) for name, field in LINK_BER.items()}
         )
@@ -242,7 +242,7 @@ MOST_LINKS = 18
 """NVML_NVLINK_MAX_LINKS of Hopper and Blackwell, where the device does not count its own."""
 
 
-def _read_fabric(device: NvmlDevice) -> Fields | None:
+def _read_nvlink_fabric(device: NvmlDevice) -> Fields | None:
     fabric = device.fill("nvmlDeviceGetGpuFabricInfoV", "c_nvmlGpuFabricInfo_v2_t")
     if fabric is None:
         return None
@@ -256,7 +256,7 @@ def _read_fabric(device: NvmlDevice) -> Fields | None:
     }
 
 
-def _map_names_to_values(names: dict[str, int], values: dict[int, Any]) -> Fields:
+def _map_field_names_to_values(names: dict[str, int], values: dict[int, Any]) -> Fields:
     found = {}
     for name, number in names.items():
         value = values[number]
@@ -283,7 +283,7 @@ WANTED_EVENTS = 0x2 | 0x8 | 0x400 | 0x800 | 0x1000 | 0x2000 | 0x4000 | 0x8000
 action. Not single-bit errors, clocks and power states: they are counters or noise."""
 
 
-class AgentGoneError(Exception):
+class AgentDisconnectedError(Exception):
     """The error of an agent that has closed its end."""
 
 
@@ -303,12 +303,12 @@ class AgentPipe:
             with self._lock:
                 self._connection.sendall(LENGTH.pack(len(frame)) + frame)
         except OSError as error:
-            raise AgentGoneError from error
+            raise AgentDisconnectedError from error
 
     def wait(self, seconds: float) -> None:
         """Wait so long. The agent never writes: any input means that it has ended. Raises Gone."""
         if self._poll.poll(max(0.0, seconds) * 1000):
-            raise AgentGoneError
+            raise AgentDisconnectedError
 
 
 class NvmlEventThread(threading.Thread):
@@ -323,9 +323,9 @@ class NvmlEventThread(threading.Thread):
         self._places: dict[int, str] = {}
         self._last_reported: dict[tuple[str, int, int], float] = {}
         self._ended = False
-        self._set = self._register_events(sweep)
+        self._set = self._register_nvml_events(sweep)
 
-    def _register_events(self, sweep: AllGpusReader) -> Any:
+    def _register_nvml_events(self, sweep: AllGpusReader) -> Any:
         try:
             chosen = self._driver.call("nvmlEventSetCreate")
         except NvmlCallError:
@@ -338,7 +338,7 @@ class NvmlEventThread(threading.Thread):
                 self._driver.call(register, gpu.handle, kinds & WANTED_EVENTS, chosen)
             except NvmlCallError:
                 continue  # the sweep shows what is wrong with this GPU; the others have events
-            self._places[_read_handle_address(gpu.handle)] = gpu.identity["pci"]
+            self._places[_get_nvml_handle_address(gpu.handle)] = gpu.identity["pci"]
         return chosen if self._places else None
 
     @property
@@ -358,17 +358,17 @@ class NvmlEventThread(threading.Thread):
             try:
                 wait = "nvmlEventSetWait"
                 lasts_s = WAIT_MS / 1000
-                self._send_event(self._driver.call(wait, self._set, WAIT_MS, lasts_s=lasts_s))
+                self._send_nvml_event(self._driver.call(wait, self._set, WAIT_MS, lasts_s=lasts_s))
             except NvmlCallError as failed:
                 if failed.code != TIMEOUT:
                     self._stopping.wait(PAUSE_S)
-            except AgentGoneError:
+            except AgentDisconnectedError:
                 break
         self._ended = True
 
-    def _send_event(self, data: Any) -> None:
+    def _send_nvml_event(self, data: Any) -> None:
         now = time.monotonic()
-        pci = self._places.get(_read_handle_address(data.device), "")
+        pci = self._places.get(_get_nvml_handle_address(data.device), "")
         event = (pci, data.eventType, data.eventData)
         if now - self._last_reported.get(event, float("-inf")) < SAME_EVENT_S:
             return
@@ -380,7 +380,7 @@ class NvmlEventThread(threading.Thread):
         self._agent.send("event", event=happened)
 
 
-def _read_handle_address(handle: Any) -> int:
+def _get_nvml_handle_address(handle: Any) -> int:
     """Return the address of a handle. Handles are opaque pointers, and pynvml makes a new object
     around each."""
     # No cast of pynvml's: its star import is the only ctypes that this process has loaded.
@@ -404,7 +404,7 @@ def start_nvml_session(driver: NvmlDriver, library: str) -> None:
 
 
 def run_nvml_session(
-    nvml: Any, agent: AgentPipe, inflight: CallsInFlight, every_s: float, library: str = ""
+    nvml: Any, agent: AgentPipe, inflight: DriverCallsInFlight, every_s: float, library: str = ""
 ) -> None:
     """Run one NVML session: sweep until the agent is gone (Gone) or the session is over."""
     driver = NvmlDriver(nvml, inflight, SWEEP)
@@ -412,7 +412,7 @@ def run_nvml_session(
         start_nvml_session(driver, library)
         sweep = AllGpusReader(driver)
     except NvmlCallError as failed:
-        _send_error(agent, failed)
+        _send_failure_message(agent, failed)
         return
     events = NvmlEventThread(NvmlDriver(nvml, inflight, EVENTS), agent, sweep)
     events.start()
@@ -423,7 +423,7 @@ def run_nvml_session(
             snapshot = sweep.read()
             inflight.end(WHOLE)
             if not given_back:
-                trim_heap(nvml)
+                trim_process_heap(nvml)
                 given_back = True
             agent.send("sweep", snapshot=snapshot, done=time.monotonic())
             due = max(due + every_s, time.monotonic())
@@ -431,20 +431,20 @@ def run_nvml_session(
             if events.has_died:
                 raise RuntimeError("the thread that waits for events died")
     except NvmlCallError as failed:
-        _send_error(agent, failed)
-    except GpuCountChanged:
+        _send_failure_message(agent, failed)
+    except GpuCountChangedError:
         return
     finally:
         inflight.end(WHOLE)
         events.stop()
 
 
-def _send_error(agent: AgentPipe, failed: NvmlCallError) -> None:
+def _send_failure_message(agent: AgentPipe, failed: NvmlCallError) -> None:
     now = time.monotonic()
     agent.send("sweep", snapshot={"at": now, "error": failed.to_error_fields()}, done=now)
 
 
-def trim_heap(nvml: Any) -> None:
+def trim_process_heap(nvml: Any) -> None:
     """Give what is free in the heap back to the kernel.
 
     Compiling nvidia-ml-py, where its bytecode is not kept, takes 15 MB that stay in the heap, and
@@ -470,9 +470,9 @@ def main() -> int:
         except ImportError as error:
             agent.send("failed", text=f"nvidia-ml-py does not import: {error}")
             return 1
-        trim_heap(pynvml)
-        run_nvml_session(pynvml, agent, CallsInFlight(page), every_s, library)
-    except AgentGoneError:
+        trim_process_heap(pynvml)
+        run_nvml_session(pynvml, agent, DriverCallsInFlight(page), every_s, library)
+    except AgentDisconnectedError:
         pass
     except Exception as error:
         agent.send("failed", text=f"{type(error).__name__}: {error}")

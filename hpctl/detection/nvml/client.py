@@ -29,16 +29,16 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from hpctl.detection.check import DeviceAbsentError, DriverHungError, UnknownResultError
+from hpctl.detection.check import CheckResultUnknownError, DeviceAbsentError, DriverHungError
 from hpctl.detection.driver_files import find_nvml_library
-from hpctl.detection.machine import list_pci_gpus
+from hpctl.detection.machine import list_gpu_pci_addresses
 from hpctl.detection.nvml.driver import (
     DRIVER_NOT_LOADED,
     LIBRARY_NOT_FOUND,
-    CallsInFlight,
-    DriverCall,
+    DriverCallsInFlight,
+    PendingDriverCall,
 )
-from hpctl.detection.nvml.pauses import ChildPauses, sample_thread
+from hpctl.detection.nvml.pauses import NvmlChildPauseTracker, sample_thread_state
 from hpctl.detection.nvml.snapshot import NvmlEvent, NvmlSnapshot
 from hpctl.toolkit.compat import SAFE_PATH
 
@@ -54,30 +54,30 @@ CHUNKS_A_READ = 16
 """The most chunks of one read, so that a child that writes without end does not block the agent."""
 
 
-class SweepMessage(msgspec.Struct, tag="sweep", tag_field="kind", frozen=True):
+class NvmlSweepMessage(msgspec.Struct, tag="sweep", tag_field="kind", frozen=True):
     """A sweep, and when it ended: a hung call may lie between its `at` and that."""
 
     snapshot: NvmlSnapshot
     done: float
 
 
-class EventMessage(msgspec.Struct, tag="event", tag_field="kind", frozen=True):
+class NvmlEventMessage(msgspec.Struct, tag="event", tag_field="kind", frozen=True):
     """An event that the driver reported."""
 
     event: NvmlEvent
 
 
-class FailureMessage(msgspec.Struct, tag="failed", tag_field="kind", frozen=True):
+class NvmlFailureMessage(msgspec.Struct, tag="failed", tag_field="kind", frozen=True):
     """The child's last message."""
 
     text: str
 
 
-Message = SweepMessage | EventMessage | FailureMessage
+Message = NvmlSweepMessage | NvmlEventMessage | NvmlFailureMessage
 _decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
 
 
-class ChildClosedError(Exception):
+class NvmlChildClosedError(Exception):
     """The error of a child that sent its last message, or an invalid one; the text names which."""
 
 
@@ -91,7 +91,7 @@ class NvmlChildProcess:
         finds none.
         """
         self.started = time.monotonic()
-        self._page = CallsInFlight.create()
+        self._page = DriverCallsInFlight.create()
         self._buffer = bytearray()
         self.last_output = ""
         """The failure that it reported."""
@@ -108,7 +108,7 @@ class NvmlChildProcess:
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
                     pass_fds=[self._page.fd],
-                    env=_make_child_environment(env),
+                    env=_make_nvml_child_environment(env),
                     cwd="/",
                     start_new_session=True,
                 )
@@ -125,13 +125,13 @@ class NvmlChildProcess:
         return self._process.pid
 
     def messages(self) -> Iterator[Message]:
-        """Yield the messages since the last call. Raises ChildClosedError after the last
+        """Yield the messages since the last call. Raises NvmlChildClosedError after the last
         message."""
-        ended = self._fill_buffer()
+        ended = self._read_socket_into_buffer()
         while len(self._buffer) >= LENGTH.size:
             (length,) = LENGTH.unpack_from(self._buffer)
             if length > LARGEST:
-                raise ChildClosedError(f"announced a message of {length} bytes")
+                raise NvmlChildClosedError(f"announced a message of {length} bytes")
             if len(self._buffer) < LENGTH.size + length:
                 break
             frame = bytes(self._buffer[LENGTH.size : LENGTH.size + length])
@@ -139,14 +139,14 @@ class NvmlChildProcess:
             try:
                 message = _decoder.decode(frame)
             except msgspec.DecodeError as error:
-                raise ChildClosedError(f"sent no message: {error}") from error
-            if isinstance(message, FailureMessage):
+                raise NvmlChildClosedError(f"sent no message: {error}") from error
+            if isinstance(message, NvmlFailureMessage):
                 self.last_output = message.text
             yield message
         if ended:
-            raise ChildClosedError("has ended")
+            raise NvmlChildClosedError("has ended")
 
-    def _fill_buffer(self) -> bool:
+    def _read_socket_into_buffer(self) -> bool:
         """Read what is available; return whether the end was reached."""
         for _ in range(CHUNKS_A_READ):
             try:
@@ -160,7 +160,7 @@ class NvmlChildProcess:
             self._buffer += chunk
         return False
 
-    def get_oldest_call(self) -> DriverCall | None:
+    def get_oldest_driver_call(self) -> PendingDriverCall | None:
         """Return the call of the driver that it is in; None where it is in none."""
         return self._page.oldest()
 
@@ -195,7 +195,7 @@ class NvmlChildProcess:
         return self.exit_status() is not None
 
 
-def _make_child_environment(env: Mapping[str, str]) -> dict[str, str]:
+def _make_nvml_child_environment(env: Mapping[str, str]) -> dict[str, str]:
     """Return the given environment with the agent's import paths, and one heap for both threads."""
     paths = os.pathsep.join(os.path.abspath(path) for path in sys.path if path)
     return {**env, "PYTHONPATH": paths, "MALLOC_ARENA_MAX": "1"}
@@ -252,7 +252,7 @@ class NvmlClient:
         self._abandoned = self._closed = self._held = False
         self._hung_since: float | None = None
         """The call that was found to hang, until it returns."""
-        self._pauses = ChildPauses(self._hung_after_s / LOOKS)
+        self._pauses = NvmlChildPauseTracker(self._hung_after_s / LOOKS)
         self._pause_logged, self._pause_logged_at = False, float("-inf")
         self._start_at, self._failures, self._why = 0.0, 0, ""
         self._snapshot: NvmlSnapshot | None = None
@@ -269,30 +269,30 @@ class NvmlClient:
         """Return the newest sweep, with the newest events.
 
         Raises DeviceAbsentError on a machine without an NVIDIA GPU or driver, DriverHungError while
-        a call does not return, and UnknownResultError while there is no sweep, or none that is new
-        enough. The message mentions a child that is stopped, frozen or starved.
+        a call does not return, and CheckResultUnknownError while there is no sweep, or none that is
+        new enough. The message mentions a child that is stopped, frozen or starved.
         """
         with self._lock:
             if self._closed:
-                raise UnknownResultError("NVML is closed")
+                raise CheckResultUnknownError("NVML is closed")
             self._supervise_child()
-            hung = self._find_hung_call()
+            hung = self._find_hung_driver_call()
             if hung is not None:
                 overdue_s, call = hung
                 raise DriverHungError(overdue_s, call)
-            halted = self._explain_child_halt()
+            halted = self._explain_late_child()
             if halted is not None:
-                raise UnknownResultError(halted)
+                raise CheckResultUnknownError(halted)
             snapshot = self._snapshot
             if snapshot is None:
-                raise UnknownResultError(self._why or "the first sweep of NVML is under way")
-            if self._is_driver_absent(snapshot):
+                raise CheckResultUnknownError(self._why or "the first sweep of NVML is under way")
+            if self._is_driver_and_gpu_absent(snapshot):
                 raise DeviceAbsentError("no NVIDIA GPU, driver or library")
             age_s = time.monotonic() - self._done
             pause_s = ERROR_PAUSE_S if snapshot.error else 0.0
             if age_s > self._every_s + pause_s + self._hung_after_s:
                 why = f"the newest sweep of NVML is {age_s:.0f} s old; {self._why}"
-                raise UnknownResultError(self._pauses.reason or why)
+                raise CheckResultUnknownError(self._pauses.reason or why)
             return replace(snapshot, events=tuple(self._recent))
 
     def events(self) -> tuple[NvmlEvent, ...]:
@@ -309,7 +309,7 @@ class NvmlClient:
         while True:
             try:
                 return self.newest()
-            except UnknownResultError:
+            except CheckResultUnknownError:
                 left = until - time.monotonic()
                 if left <= 0 or self._closed:
                     raise
@@ -322,7 +322,7 @@ class NvmlClient:
             self._held, self._snapshot, child = True, None, self._child
             self._why = "a GPU is being reset"
             if child is not None:
-                self._release_child(child)
+                self._disconnect_nvml_child(child)
         if child is not None:
             child.wait(END_S)
         try:
@@ -347,7 +347,9 @@ class NvmlClient:
             for child in (self._child, self._leaving):
                 if child is not None:
                     child.let_go()
-                    if not child.wait(0.0 if self._measure_call_age(child) > END_S else END_S):
+                    if not child.wait(
+                        0.0 if self._measure_driver_call_age(child) > END_S else END_S
+                    ):
                         log.warning("the NVML child %d hangs in the driver; left", child.pid)
                     child.forget()
             self._child = self._leaving = None
@@ -360,7 +362,7 @@ class NvmlClient:
             self._read_child_messages(self._child)
         elif not (self._leaving or self._closed or self._held or time.monotonic() < self._start_at):
             self._start_child()
-        self._watch_late_child()
+        self._monitor_late_child()
 
     def _start_child(self) -> None:
         library = find_nvml_library(self._root, self._env)
@@ -369,7 +371,7 @@ class NvmlClient:
                 self._every_s, self._env, "" if library is None else str(library)
             )
         except OSError as error:
-            self._delay_restart(f"the NVML child does not start: {error}")
+            self._schedule_child_restart(f"the NVML child does not start: {error}")
             return
         self._epoll.register(child.socket, select.EPOLLIN)
         self._child, self._abandoned, self._hung_since = child, False, None
@@ -378,24 +380,24 @@ class NvmlClient:
         try:
             for message in child.messages():
                 match message:
-                    case SweepMessage(snapshot, done):
+                    case NvmlSweepMessage(snapshot, done):
                         self._snapshot, self._done = snapshot, done
                         self._why = ""
-                    case EventMessage(event):
+                    case NvmlEventMessage(event):
                         self._recent.append(event)
                         self._waiting.append(event)
-                    case FailureMessage(text):
+                    case NvmlFailureMessage(text):
                         log.error("the NVML child failed: %s", text)
-                if self._abandoned and isinstance(message, SweepMessage):
+                if self._abandoned and isinstance(message, NvmlSweepMessage):
                     log.warning("the driver's call came back: a fresh NVML child takes over")
-                    self._release_child(child)
+                    self._disconnect_nvml_child(child)
                     return
-        except ChildClosedError as closed:
+        except NvmlChildClosedError as closed:
             self._why = f"the NVML child {closed}"
-            self._release_child(child)
+            self._disconnect_nvml_child(child)
             return
 
-    def _release_child(self, child: NvmlChildProcess) -> None:
+    def _disconnect_nvml_child(self, child: NvmlChildProcess) -> None:
         self._epoll.unregister(child.socket)
         child.let_go()
         self._child, self._leaving, self._left_at = None, child, time.monotonic()
@@ -412,33 +414,39 @@ class NvmlClient:
         snapshot = self._snapshot
         ended_well = status == 0 and not self._abandoned
         if ended_well and snapshot is not None and snapshot.error is not None:
-            pause_s = ABSENT_PAUSE_S if self._is_driver_absent(snapshot) else ERROR_PAUSE_S
+            pause_s = ABSENT_PAUSE_S if self._is_driver_and_gpu_absent(snapshot) else ERROR_PAUSE_S
             self._start_at = time.monotonic() + pause_s
             return
         suffix = f": {child.last_output}" if child.last_output else ""
-        self._delay_restart(f"the NVML child ended with status {status}{suffix}")
+        self._schedule_child_restart(f"the NVML child ended with status {status}{suffix}")
 
-    def _delay_restart(self, why: str) -> None:
+    def _schedule_child_restart(self, why: str) -> None:
         self._why = why
         pause_s = min(FIRST_PAUSE_S * 2.0**self._failures, LONGEST_PAUSE_S)
         self._failures += 1
         self._start_at = time.monotonic() + pause_s
         log.warning("%s; the next starts in %g s", why, pause_s)
 
-    def _watch_late_child(self) -> None:
+    def _monitor_late_child(self) -> None:
         """Examine a late child: whether it can run, and for how long it could."""
-        now, call = time.monotonic(), self._find_late_call()
+        now, call = time.monotonic(), self._find_overdue_driver_call()
         longest_s = self._hung_after_s / LOOKS
         if call is None or now - call.since < longest_s / 5:
             self._pauses.calm(now)
             self._log_child_pause("", now)
             return
-        if self._pauses.since_last_observation_s(now) < longest_s / 20:
+        if self._pauses.compute_observation_age_s(now) < longest_s / 20:
             return
         child = self._child or self._leaving
-        self._pauses.overdue(now, None if child is None else sample_thread(child.pid, call.thread))
+        self._pauses.overdue(
+            now, None if child is None else sample_thread_state(child.pid, call.thread)
+        )
         self._log_child_pause(self._pauses.reason, now)
-        if child is self._child and not self._abandoned and self._find_hung_call() is not None:
+        if (
+            child is self._child
+            and not self._abandoned
+            and self._find_hung_driver_call() is not None
+        ):
             self._abandoned = True
             log.error("the driver hangs in %s", call.name)
 
@@ -452,10 +460,10 @@ class NvmlClient:
             self._pause_logged, self._pause_logged_at = True, now
             log.warning("%s; the driver is not blamed for the time without an answer", reason)
 
-    def _find_hung_call(self) -> tuple[float, str] | None:
+    def _find_hung_driver_call(self) -> tuple[float, str] | None:
         """Return which call has not returned, and for how long; None where the driver is not the
         cause."""
-        now, call = time.monotonic(), self._find_call_in_flight()
+        now, call = time.monotonic(), self._find_driver_call_in_flight()
         if call is None:
             return None
         if call.since != self._hung_since:
@@ -464,38 +472,38 @@ class NvmlClient:
             self._hung_since = call.since
         return now - call.since, call.name
 
-    def _explain_child_halt(self) -> str | None:
+    def _explain_late_child(self) -> str | None:
         """Return why the child is late, where it is so late that the driver would count as hung."""
-        call = self._find_late_call()
+        call = self._find_overdue_driver_call()
         if call is None or time.monotonic() - call.since <= self._hung_after_s:
             return None
         return self._pauses.reason or None
 
-    def _find_call_in_flight(self) -> DriverCall | None:
+    def _find_driver_call_in_flight(self) -> PendingDriverCall | None:
         """Return the call that the child is in: one of the driver's, or its own exit."""
         child = self._child or self._leaving
-        call = None if child is None else child.get_oldest_call()
+        call = None if child is None else child.get_oldest_driver_call()
         if call is None and self._leaving is not None:
             # Its descriptors are closed in the driver too: that can hang like any call.
-            call = DriverCall(self._left_at, "the child's exit", self._leaving.pid)
+            call = PendingDriverCall(self._left_at, "the child's exit", self._leaving.pid)
         return call
 
-    def _find_late_call(self) -> DriverCall | None:
+    def _find_overdue_driver_call(self) -> PendingDriverCall | None:
         """Return the call that the child is in, or the sweep that it does not begin."""
-        call = self._find_call_in_flight()
+        call = self._find_driver_call_in_flight()
         if call is None and self._child is not None:
             begun = max(self._done, self._child.started)
-            call = DriverCall(begun + self._every_s, "a sweep", self._child.pid)
+            call = PendingDriverCall(begun + self._every_s, "a sweep", self._child.pid)
         return call
 
-    def _measure_call_age(self, child: NvmlChildProcess) -> float:
-        call = child.get_oldest_call()
+    def _measure_driver_call_age(self, child: NvmlChildProcess) -> float:
+        call = child.get_oldest_driver_call()
         return 0.0 if call is None else time.monotonic() - call.since
 
-    def _is_driver_absent(self, snapshot: NvmlSnapshot) -> bool:
+    def _is_driver_and_gpu_absent(self, snapshot: NvmlSnapshot) -> bool:
         """Return whether neither a driver nor a GPU is present: with a GPU, a missing driver is a
         fault."""
         error = snapshot.error
         if error is None or error.code not in (DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND):
             return False
-        return not list_pci_gpus(self._root)
+        return not list_gpu_pci_addresses(self._root)

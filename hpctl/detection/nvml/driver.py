@@ -31,7 +31,7 @@ _SLOT_SIZE = 64
 _SIZE = mmap.PAGESIZE
 
 
-class DriverCall:
+class PendingDriverCall:
     """A call into the driver that has not returned.
 
     `since` is in monotonic seconds: when it began or, for a call that is meant to last, when it
@@ -45,7 +45,7 @@ class DriverCall:
         self.since, self.name, self.thread = since, name, thread
 
 
-class CallsInFlight:
+class DriverCallsInFlight:
     """The shared page behind a file descriptor; three slots: `since`, the call, and the thread."""
 
     def __init__(self, fd: int) -> None:
@@ -53,7 +53,7 @@ class CallsInFlight:
         self._page = mmap.mmap(fd, _SIZE)
 
     @classmethod
-    def create(cls) -> CallsInFlight:
+    def create(cls) -> DriverCallsInFlight:
         """Return a new page without a call under way. Raises OSError."""
         fd = os.memfd_create("hpctl-nvml", os.MFD_CLOEXEC)
         os.ftruncate(fd, _SIZE)
@@ -75,7 +75,7 @@ class CallsInFlight:
         """Note that the call has returned."""
         _SINCE.pack_into(self._page, slot * _SLOT_SIZE, 0.0)
 
-    def oldest(self) -> DriverCall | None:
+    def oldest(self) -> PendingDriverCall | None:
         """Return the call that the child has been in longest, or None where it is in no call.
 
         A sweep as a whole counts too, under the name of its current call: many slow calls are as
@@ -84,17 +84,17 @@ class CallsInFlight:
         sweep, events, whole = (self._read(slot) for slot in (SWEEP, EVENTS, WHOLE))
         if whole is not None:
             name = whole.name if sweep is None else sweep.name
-            sweep = DriverCall(whole.since, name, whole.thread)
+            sweep = PendingDriverCall(whole.since, name, whole.thread)
         calls = [call for call in (sweep, events) if call is not None]
         return min(calls, key=lambda call: call.since, default=None)
 
-    def _read(self, slot: int) -> DriverCall | None:
+    def _read(self, slot: int) -> PendingDriverCall | None:
         at = slot * _SLOT_SIZE
         (since,) = _SINCE.unpack_from(self._page, at)
         name, thread = _CALL.unpack_from(self._page, at + _SINCE.size)
         if not since or (since,) != _SINCE.unpack_from(self._page, at):
             return None
-        return DriverCall(since, name.rstrip(b"\0").decode(errors="replace"), thread)
+        return PendingDriverCall(since, name.rstrip(b"\0").decode(errors="replace"), thread)
 
     def close(self) -> None:
         """Unmap the page and close its descriptor."""
@@ -142,7 +142,7 @@ ERRORS = {
 class NvmlDriver:
     """NVML as one thread of the child calls it; `slot` is that thread's in `inflight`."""
 
-    def __init__(self, nvml: Any, inflight: CallsInFlight, slot: int) -> None:
+    def __init__(self, nvml: Any, inflight: DriverCallsInFlight, slot: int) -> None:
         self.nvml = nvml
         self._inflight, self._slot = inflight, slot
 
@@ -195,11 +195,13 @@ class NvmlDevice:
         for first in range(0, len(wanted), BATCH):
             batch = wanted[first : first + BATCH]
             values = self.ask("nvmlDeviceGetFieldValues", batch)
-            answers += [None] * len(batch) if values is None else map(_decode_value, values)
+            answers += (
+                [None] * len(batch) if values is None else map(_decode_nvml_field_value, values)
+            )
         return answers
 
 
-def _decode_value(field: Any) -> int | None:
+def _decode_nvml_field_value(field: Any) -> int | None:
     if field.nvmlReturn in OF_THE_GPU:
         raise NvmlCallError(field.nvmlReturn, f"nvmlDeviceGetFieldValues[{field.fieldId}]")
     if field.nvmlReturn != 0 or field.valueType >= len(_MEMBERS):

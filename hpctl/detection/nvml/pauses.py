@@ -25,7 +25,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from hpctl.detection.procs import read_stat_fields
+from hpctl.detection.procs import read_proc_stat_fields
 
 STOPPED = "the NVML child is stopped (SIGSTOP or a debugger)"
 FROZEN = "the NVML child is frozen by its cgroup"
@@ -51,9 +51,9 @@ class ThreadSample(Struct, frozen=True):
     cpu_s: float
 
 
-def sample_thread(pid: int, thread: int, proc: Path = PROC) -> ThreadSample | None:
+def sample_thread_state(pid: int, thread: int, proc: Path = PROC) -> ThreadSample | None:
     """Sample one thread of a process (`thread` is its kernel id); None once it has ended."""
-    stat = read_stat_fields(str(proc / str(pid) / "task" / str(thread) / "stat"))
+    stat = read_proc_stat_fields(str(proc / str(pid) / "task" / str(thread) / "stat"))
     if stat is None:
         return None
     _name, fields = stat
@@ -77,13 +77,13 @@ def is_process_frozen(pid: int, proc: Path = PROC) -> bool:
         _hierarchy, controllers, path = line.split(":", 2)
         if controllers and "freezer" not in controllers.split(","):
             continue
-        folder = _find_cgroup(path, v2=not controllers, mounts=mounts)
-        if folder is not None and _has_frozen_state(folder):
+        folder = _find_cgroup_directory(path, v2=not controllers, mounts=mounts)
+        if folder is not None and _is_cgroup_frozen(folder):
             return True
     return False
 
 
-def _find_cgroup(path: str, *, v2: bool, mounts: str) -> Path | None:
+def _find_cgroup_directory(path: str, *, v2: bool, mounts: str) -> Path | None:
     """Return where a cgroup of that path is mounted; see proc(5) for the fields of mountinfo."""
     for line in mounts.splitlines():
         left, _, right = line.partition(" - ")
@@ -101,7 +101,7 @@ def _find_cgroup(path: str, *, v2: bool, mounts: str) -> Path | None:
     return None
 
 
-def _has_frozen_state(folder: Path) -> bool:
+def _is_cgroup_frozen(folder: Path) -> bool:
     for file, frozen in (("freezer.state", "FROZEN"), ("cgroup.events", "frozen 1")):
         try:
             lines = (folder / file).read_text().splitlines()
@@ -112,7 +112,7 @@ def _has_frozen_state(folder: Path) -> bool:
     return False
 
 
-class ChildPauses:
+class NvmlChildPauseTracker:
     """The time that does not count, as the client's observations of the child find it.
 
     `longest_s`: no pause between two observations counts for longer. The class reads no clock.
@@ -141,15 +141,15 @@ class ChildPauses:
             return
         if self.reason or (before is not None and before.halted):
             # The exact time at which it was stopped or continued is unknown.
-            self._add_pause(began, now)
+            self._add_pause_interval(began, now)
         elif now - began > self._longest_s:
-            self._add_pause(began + self._longest_s, now)
+            self._add_pause_interval(began + self._longest_s, now)
             self.reason = f"the agent itself did not run for {now - began:.0f} s"
         elif _is_thread_starved(before, seen, now - began):
-            self._add_pause(began, now)
+            self._add_pause_interval(began, now)
             self.reason = STARVED
 
-    def since_last_observation_s(self, now: float) -> float:
+    def compute_observation_age_s(self, now: float) -> float:
         """Return the seconds since the last observation; infinite before the first."""
         return float("inf") if self._last_at is None else now - self._last_at
 
@@ -158,7 +158,7 @@ class ChildPauses:
         lost_s = sum(max(0.0, min(end, now) - max(start, since)) for start, end in self._lost)
         return now - since - lost_s
 
-    def _add_pause(self, start: float, end: float) -> None:
+    def _add_pause_interval(self, start: float, end: float) -> None:
         if self._lost and self._lost[-1][1] == start:
             start = self._lost.pop()[0]
         self._lost.append((start, end))

@@ -29,7 +29,7 @@ class ClockThrottleTimes(Struct, frozen=True):
     """[271]"""
 
 
-class RowRemapping(Struct, frozen=True):
+class GpuRowRemapping(Struct, frozen=True):
     """Row remapping, Ampere and later: fields [142-145] and the banks with few or no rows left."""
 
     correctable: int | None = None
@@ -40,7 +40,7 @@ class RowRemapping(Struct, frozen=True):
     banks_none: int | None = None
 
 
-class EccCounters(Struct, frozen=True):
+class GpuEccCounters(Struct, frozen=True):
     """Memory errors. Volatile counters start at 0 when the driver is loaded or the GPU reset.
 
     The totals are nvmlDeviceGetTotalEccErrors with VOLATILE_ECC; `sram_threshold_exceeded` is
@@ -67,7 +67,7 @@ class PcieLinkState(Struct, frozen=True):
     """[94], cumulative."""
 
 
-class NvLink(Struct, frozen=True):
+class NvlinkState(Struct, frozen=True):
     """One NVLink that the device has; a link that it does not have is left out.
 
     `active` is nvmlDeviceGetNvLinkState. Counters are cumulative, their scope id is the link.
@@ -148,12 +148,12 @@ class GpuState(Struct, frozen=True):
     memory_temperature_max_c: int | None = None
     """NVML_TEMPERATURE_THRESHOLD_MEM_MAX, an absolute temperature."""
     throttle: ClockThrottleTimes = ClockThrottleTimes()
-    remap: RowRemapping = RowRemapping()
-    ecc: EccCounters = EccCounters()
+    remap: GpuRowRemapping = GpuRowRemapping()
+    ecc: GpuEccCounters = GpuEccCounters()
     pcie: PcieLinkState = PcieLinkState()
     mig: bool | None = None
     """nvmlDeviceGetMigMode of now: in MIG mode the driver removes a GPU from NVLink and fabric."""
-    nvlinks: tuple[NvLink, ...] = ()
+    nvlinks: tuple[NvlinkState, ...] = ()
     fabric: NvlinkFabric | None = None
     processes: tuple[GpuProcess, ...] | None = None
 

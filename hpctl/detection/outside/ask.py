@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from hpctl.toolkit.errors import HpctlError, Unavailable
+from hpctl.toolkit.errors import HpctlError, ServiceUnavailable
 
 SOCKET = "/run/hpctl/agent.sock"
 SOCKET_VARIABLE = "HPCTL_AGENT_SOCKET"
@@ -17,7 +17,7 @@ TIMEOUT_S = 0.5
 _ANSWER_BYTES = 256 * 1024
 
 
-class AgentRefusedError(HpctlError):
+class AgentRequestRefusedError(HpctlError):
     """The error of an agent that refuses a request. `code` is its reason."""
 
     def __init__(self, code: str, message: str, hint: str = "") -> None:
@@ -25,12 +25,12 @@ class AgentRefusedError(HpctlError):
         self.code = code
 
 
-def ask_agent(
+def send_agent_request(
     path: str, request: Mapping[str, object], timeout_s: float = TIMEOUT_S
 ) -> dict[str, Any]:
     """Return the agent's answer to one request, in `timeout_s` at most.
 
-    Raises Unavailable where no agent answers, AgentRefusedError where it refuses.
+    Raises Unavailable where no agent answers, AgentRequestRefusedError where it refuses.
     """
     line = json.dumps(request).encode() + b"\n"
     end = time.monotonic() + timeout_s
@@ -40,9 +40,9 @@ def ask_agent(
             link.connect(os.fspath(path))
             with contextlib.suppress(BrokenPipeError):  # it has already refused
                 link.sendall(line)
-            answer = _read_whole_answer(link, end)
+            answer = _read_agent_answer(link, end)
     except TimeoutError as error:
-        raise Unavailable(
+        raise ServiceUnavailable(
             f"hpctl's agent on this node did not answer within {timeout_s:g} s at the socket "
             f"{path}",
             "Check it: systemctl status hpctl-agent",
@@ -53,7 +53,7 @@ def ask_agent(
             if isinstance(error, PermissionError)
             else _START
         )
-        raise Unavailable(
+        raise ServiceUnavailable(
             f"hpctl's agent on this node does not answer at the socket {path}: "
             f"{error.strerror or error}",
             hint,
@@ -61,12 +61,12 @@ def ask_agent(
     try:
         reply = json.loads(answer)
         if "error" in reply:
-            raise AgentRefusedError(
+            raise AgentRequestRefusedError(
                 str(reply["error"]), str(reply["message"]), str(reply.get("hint", ""))
             )
         return dict(reply)
     except (ValueError, TypeError, KeyError) as error:
-        raise Unavailable(
+        raise ServiceUnavailable(
             f"another program than hpctl's agent answers at the socket {path}",
             "Give the agent's socket with --socket.",
         ) from error
@@ -75,7 +75,7 @@ def ask_agent(
 _START = "Check that the agent runs: systemctl status hpctl-agent"
 
 
-def _read_whole_answer(link: socket.socket, end: float) -> bytes:
+def _read_agent_answer(link: socket.socket, end: float) -> bytes:
     """Return everything up to the end of the answer. Raises TimeoutError at `end`."""
     got = bytearray()
     while not got.endswith(b"\n") and len(got) < _ANSWER_BYTES:

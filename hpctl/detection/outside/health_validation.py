@@ -24,7 +24,7 @@ _SEVERITIES: Final = {
 _TAKES_OUT_OF_SERVICE: Final = frozenset({"CRITICAL", "UNKNOWN"})
 
 
-def get_severity_exit_code(severity: str) -> int:
+def get_validation_severity_exit_code(severity: str) -> int:
     """Return their exit code: 1 for CRITICAL and UNKNOWN, 0 for PASS, INFO and WARNING.
 
     Any other word is NO_VERDICT.
@@ -34,17 +34,19 @@ def get_severity_exit_code(severity: str) -> int:
     return int(severity in _TAKES_OUT_OF_SERVICE)
 
 
-def make_validation_document(verdict: Mapping[str, Any]) -> dict[str, Any]:
+def make_health_validation_document(verdict: Mapping[str, Any]) -> dict[str, Any]:
     """Return the agent's answer to `verdict` as their object, one component for each finding.
 
     A component is at most as severe as the node: a finding without a rule closes no node.
     """
     overall = str(verdict["overall_severity"])
-    components = [_make_validation_component(finding, overall) for finding in verdict["findings"]]
+    components = [
+        _make_health_validation_component(finding, overall) for finding in verdict["findings"]
+    ]
     return {"overall_severity": overall, "affected_components": components}
 
 
-def _make_validation_component(finding: Mapping[str, Any], overall: str) -> dict[str, Any]:
+def _make_health_validation_component(finding: Mapping[str, Any], overall: str) -> dict[str, Any]:
     severity = _SEVERITIES.get(finding["verdict"], "UNKNOWN")
     check, code, device = finding["check"], finding["code"], finding["device"]
     return {

@@ -21,9 +21,9 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from hpctl.detection.outside.trust import explain_directory_distrust, explain_distrust
+from hpctl.detection.outside.trust import explain_untrusted_directory, explain_untrusted_path
 from hpctl.toolkit.bounds import parse_timestamp
-from hpctl.toolkit.errors import Unavailable
+from hpctl.toolkit.errors import ServiceUnavailable
 
 UNIT = "sagemaker-health-monitoring-agent.service"
 
@@ -53,7 +53,7 @@ LINES = 256
 """Most lines of one read."""
 
 
-class HealthAgentLine(Struct, frozen=True):
+class HealthAgentLogLine(Struct, frozen=True):
     """One line of the log. `at` is when it was logged, None where only the line itself may contain
     it."""
 
@@ -61,11 +61,11 @@ class HealthAgentLine(Struct, frozen=True):
     at: datetime | None = None
 
 
-class UntrustedLogError(Unavailable):
+class UntrustedHealthLogError(ServiceUnavailable):
     """The error of a log that others than root could have written."""
 
 
-class _AgentLogLineSplitter:
+class _HealthAgentLogLineSplitter:
     """A splitter of bytes into whole lines; a line that is too long is left out and counted."""
 
     def __init__(self, cut: int = 0) -> None:
@@ -96,7 +96,7 @@ class _HealthLogReader:
     """
 
     def __init__(self) -> None:
-        self._lines, self._pending = _AgentLogLineSplitter(), list[bytes]()
+        self._lines, self._pending = _HealthAgentLogLineSplitter(), list[bytes]()
 
     @property
     def cut(self) -> int:
@@ -117,21 +117,21 @@ class HealthAgentLogFile(_HealthLogReader):
         self._fd: int | None = None
         self._inode, self._offset = 0, 0
 
-    def read(self, wait_s: float) -> list[HealthAgentLine]:
+    def read(self, wait_s: float) -> list[HealthAgentLogLine]:
         """Return what was added since the last time."""
         if not self._pending:
             try:
-                self._read_chunk()
+                self._read_log_file_chunk()
                 if not self._pending:
                     time.sleep(wait_s)
             except OSError as error:
                 self.close()
-                raise Unavailable(
+                raise ServiceUnavailable(
                     f"the agent cannot read the log of HyperPod's health agent, {self._path}: "
                     f"{error.strerror}"
                 ) from error
         return [
-            HealthAgentLine(line.decode(errors="replace")) for line in self._take_pending_lines()
+            HealthAgentLogLine(line.decode(errors="replace")) for line in self._take_pending_lines()
         ]
 
     def close(self) -> None:
@@ -140,9 +140,9 @@ class HealthAgentLogFile(_HealthLogReader):
             os.close(self._fd)
             self._fd = None
 
-    def _read_chunk(self) -> None:
+    def _read_log_file_chunk(self) -> None:
         if self._fd is None:
-            self._open_log()
+            self._open_log_file()
         assert self._fd is not None
         chunk = os.pread(self._fd, CHUNK, self._offset)
         if chunk:
@@ -155,27 +155,27 @@ class HealthAgentLogFile(_HealthLogReader):
             if status.st_ino != self._inode or status.st_size < self._offset:
                 self.close()
 
-    def _open_log(self) -> None:
-        trouble = explain_directory_distrust(self._path.parent)
+    def _open_log_file(self) -> None:
+        trouble = explain_untrusted_directory(self._path.parent)
         if trouble:
-            raise UntrustedLogError(
+            raise UntrustedHealthLogError(
                 f"the agent does not read the log of HyperPod's health agent: {trouble}"
             )
         fd = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         status = os.fstat(fd)
-        trouble = explain_distrust(self._path, status)
+        trouble = explain_untrusted_path(self._path, status)
         if not trouble and not stat.S_ISREG(status.st_mode):
             trouble = f"{self._path} is no regular file"
         if trouble:
             os.close(fd)
-            raise UntrustedLogError(
+            raise UntrustedHealthLogError(
                 f"the agent does not read the log of HyperPod's health agent: {trouble}"
             )
         self._fd, self._inode, self._offset = fd, status.st_ino, 0
-        self._lines = _AgentLogLineSplitter(self._lines.cut)
+        self._lines = _HealthAgentLogLineSplitter(self._lines.cut)
 
 
-class _JournalEntry(msgspec.Struct, frozen=True):
+class _HealthAgentJournalEntry(msgspec.Struct, frozen=True):
     """One entry of `journalctl --output=json`; MESSAGE is a list of bytes where it is not text."""
 
     message: str | list[int] | None = msgspec.field(name="MESSAGE", default=None)
@@ -184,7 +184,7 @@ class _JournalEntry(msgspec.Struct, frozen=True):
     at: str = msgspec.field(name="__REALTIME_TIMESTAMP", default="")
 
 
-_entry = msgspec.json.Decoder(_JournalEntry)
+_entry = msgspec.json.Decoder(_HealthAgentJournalEntry)
 
 
 class HealthAgentJournal(_HealthLogReader):
@@ -203,10 +203,10 @@ class HealthAgentJournal(_HealthLogReader):
         self._command, self._unit, self._directories = tuple(command), unit, tuple(directories)
         self._child: subprocess.Popen[bytes] | None = None
 
-    def read(self, wait_s: float) -> list[HealthAgentLine]:
+    def read(self, wait_s: float) -> list[HealthAgentLogLine]:
         """Return the unit's own lines that were added, logged by root."""
         if not self._pending:
-            self._pending = self._lines.feed(self._read_chunk(wait_s))
+            self._pending = self._lines.feed(self._read_journal_chunk(wait_s))
         return [
             line
             for entry in self._take_pending_lines()
@@ -224,7 +224,7 @@ class HealthAgentJournal(_HealthLogReader):
         assert child.stdout is not None
         child.stdout.close()
 
-    def _read_chunk(self, wait_s: float) -> bytes:
+    def _read_journal_chunk(self, wait_s: float) -> bytes:
         child = self._child or self._start_journalctl()
         assert child.stdout is not None
         with selectors.DefaultSelector() as selector:
@@ -234,7 +234,7 @@ class HealthAgentJournal(_HealthLogReader):
         chunk = os.read(child.stdout.fileno(), CHUNK)
         if not chunk:
             self.close()
-            raise Unavailable(
+            raise ServiceUnavailable(
                 f"the agent cannot read the log of HyperPod's health agent: {self._command[0]} "
                 f"ended with exit code {child.returncode}"
             )
@@ -242,11 +242,11 @@ class HealthAgentJournal(_HealthLogReader):
 
     def _start_journalctl(self) -> subprocess.Popen[bytes]:
         if not any(Path(place, self._unit).exists() for place in self._directories):
-            raise Unavailable(
+            raise ServiceUnavailable(
                 f"this machine has no HyperPod health agent: there is no service {self._unit}"
             )
         if shutil.which(self._command[0]) is None:
-            raise Unavailable(
+            raise ServiceUnavailable(
                 f"the agent cannot read the log of HyperPod's health agent: {self._command[0]} is "
                 "not installed on this node"
             )
@@ -260,13 +260,13 @@ class HealthAgentJournal(_HealthLogReader):
                 cwd="/",
             )
         except OSError as error:
-            raise Unavailable(
+            raise ServiceUnavailable(
                 "the agent cannot read the log of HyperPod's health agent: cannot run "
                 f"{self._command[0]}: {error.strerror}"
             ) from error
         return self._child
 
-    def parse_entry(self, raw: bytes) -> HealthAgentLine | None:
+    def parse_entry(self, raw: bytes) -> HealthAgentLogLine | None:
         """Return the text of an entry. Other users may log under the unit's name, but not with its
         fields."""
         try:
@@ -279,7 +279,7 @@ class HealthAgentJournal(_HealthLogReader):
         if isinstance(text, list):
             text = bytes(b & 0xFF for b in text).decode(errors="replace")
         stamp = entry.at if entry.at.isdecimal() and len(entry.at) <= _STAMP_DIGITS else "0"
-        return HealthAgentLine(text, parse_timestamp(int(stamp) / 1e6))
+        return HealthAgentLogLine(text, parse_timestamp(int(stamp) / 1e6))
 
 
 Source = HealthAgentLogFile | HealthAgentJournal

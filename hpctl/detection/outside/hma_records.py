@@ -54,7 +54,7 @@ _NO_CODE = re.compile(r"[^A-Za-z0-9_.:+-]+")
 _NO_ACTION = frozenset({"XidUserAppError", "KernelDeadlock", "NvidiaGpuXidRestartApp"})
 
 
-class MalformedDetectionError(ValueError):
+class MalformedHealthAgentDetectionError(ValueError):
     """The error of a detection that cannot be parsed: truncated, or of an unknown release."""
 
 
@@ -85,9 +85,9 @@ class HealthAgentDetection(Struct, frozen=True):
         )
 
 
-def parse_detection(line: str) -> HealthAgentDetection | None:
+def parse_health_agent_detection(line: str) -> HealthAgentDetection | None:
     """Return the detection in a line of the log; None for its other lines. Raises
-    MalformedDetectionError."""
+    MalformedHealthAgentDetectionError."""
     if not any(sign in line for sign in _SIGNS):
         return None
     try:
@@ -95,32 +95,37 @@ def parse_detection(line: str) -> HealthAgentDetection | None:
         begin = 0 if line.lstrip().startswith(("{", "[")) else max(0, line.find("{"))
         record = msgspec.json.decode(line[begin:])
     except (msgspec.DecodeError, RecursionError, UnicodeEncodeError) as error:
-        raise MalformedDetectionError(f"a detection that is not JSON: {error}") from error
+        raise MalformedHealthAgentDetectionError(
+            f"a detection that is not JSON: {error}"
+        ) from error
     if not isinstance(record, dict):
-        raise MalformedDetectionError("a detection that is no JSON object")
-    fields = _normalize_keys(record)
+        raise MalformedHealthAgentDetectionError("a detection that is no JSON object")
+    fields = _normalize_record_keys(record)
     if fields.get(MARK) != "HealthEvent":
         return None
     for name, reader in _SHAPES.items():
         inner = fields.get(name)
         if isinstance(inner, dict):
-            return reader(_normalize_keys(inner), fields, line)
+            return reader(_normalize_record_keys(inner), fields, line)
     if isinstance(fields.get("condition"), str):
-        return _parse_dcgm_violation(fields, line)
-    raise MalformedDetectionError(
+        return _parse_dcgm_policy_violation(fields, line)
+    raise MalformedHealthAgentDetectionError(
         f"a detection of an unknown shape: {', '.join(sorted(fields))[:120]}"
     )
 
 
-def _parse_npd_event(
+def _parse_node_problem_detector_event(
     details: Mapping[str, Any], fields: Mapping[str, Any], line: str
 ) -> HealthAgentDetection | None:
     """Return an event of the node problem detector: its reason, and the condition that it leads
     to."""
-    message, reason = _get_text_field(details, "message"), _get_code_field(details, "reason")
+    message, reason = (
+        _get_record_text_field(details, "message"),
+        _get_detection_code_field(details, "reason"),
+    )
     condition = _CONDITION.search(message)
-    at = _parse_time(details.get("timestamp")) or _parse_time(fields.get("ts"))
-    action = _find_intended_action(reason, condition[1] if condition else message)
+    at = _parse_detection_time(details.get("timestamp")) or _parse_detection_time(fields.get("ts"))
+    action = _find_hyperpod_intended_action(reason, condition[1] if condition else message)
     xid = _XID.search(message)
     if xid is None:
         return HealthAgentDetection("npd", reason, line, at, action=action, message=message)
@@ -129,21 +134,24 @@ def _parse_npd_event(
     )
 
 
-def _parse_eks_event(
+def _parse_eks_health_event(
     details: Mapping[str, Any], fields: Mapping[str, Any], line: str
 ) -> HealthAgentDetection | None:
     """Return an event with its action, as clusters on EKS have it."""
-    reason, kind = _get_code_field(details, "Reason"), _get_text_field(details, "Type")
-    asked = _get_text_field(details, "Action").lower()
+    reason, kind = (
+        _get_detection_code_field(details, "Reason"),
+        _get_record_text_field(details, "Type"),
+    )
+    asked = _get_record_text_field(details, "Action").lower()
     action = (
         asked
         if asked in ("replace", "reboot", "none")
-        else _find_intended_action(reason, kind) or asked
+        else _find_hyperpod_intended_action(reason, kind) or asked
     )
-    xid = _XID.search(_get_text_field(details, "Message"))
+    xid = _XID.search(_get_record_text_field(details, "Message"))
     device = normalize_pci_address(xid["pci"]) if xid else ""
     return HealthAgentDetection(
-        "event", reason, line, _parse_time(fields.get("ts")), device, action, kind
+        "event", reason, line, _parse_detection_time(fields.get("ts")), device, action, kind
     )
 
 
@@ -153,64 +161,74 @@ def _parse_node_condition(
     """Return a condition of the node; None for one whose status is not True."""
     if str(details.get("status", "True")).lower() != "true":
         return None
-    kind = _get_code_field(details, "type")
-    at = _parse_time(fields.get("ts"))
-    message = _get_text_field(details, "message")
+    kind = _get_detection_code_field(details, "type")
+    at = _parse_detection_time(fields.get("ts"))
+    message = _get_record_text_field(details, "message")
     return HealthAgentDetection(
-        "condition", kind, line, at, action=_find_intended_action(kind, kind), message=message
+        "condition",
+        kind,
+        line,
+        at,
+        action=_find_hyperpod_intended_action(kind, kind),
+        message=message,
     )
 
 
 _SHAPES = {
-    "Event detail": _parse_eks_event,
+    "Event detail": _parse_eks_health_event,
     "condition details": _parse_node_condition,
-    "details": _parse_npd_event,
+    "details": _parse_node_problem_detector_event,
 }
 
 
-def _parse_dcgm_violation(fields: Mapping[str, Any], line: str) -> HealthAgentDetection:
+def _parse_dcgm_policy_violation(fields: Mapping[str, Any], line: str) -> HealthAgentDetection:
     """Return a DCGM policy violation. It names no action, and none is inferred."""
-    at, condition = _parse_time(fields.get("ts")), _get_text_field(fields, "condition")
+    at, condition = (
+        _parse_detection_time(fields.get("ts")),
+        _get_record_text_field(fields, "condition"),
+    )
     data = fields.get("data")
-    values = _normalize_keys(data) if isinstance(data, dict) else {}
+    values = _normalize_record_keys(data) if isinstance(data, dict) else {}
     if condition.lower().startswith("xid"):
-        return HealthAgentDetection("xid", _parse_xid(values.get("ErrNum")), line, at)
+        return HealthAgentDetection("xid", _parse_xid_code(values.get("ErrNum")), line, at)
     message = msgspec.json.encode(data).decode() if data else ""
-    return HealthAgentDetection("dcgm", _make_code_slug(condition), line, at, message=message)
+    return HealthAgentDetection(
+        "dcgm", _make_finding_code_slug(condition), line, at, message=message
+    )
 
 
-def _parse_xid(value: object) -> str:
-    """Return an Xid as JSON may spell it: 79, 79.0 or "79". Raises MalformedDetectionError for all
-    else."""
+def _parse_xid_code(value: object) -> str:
+    """Return an Xid as JSON may spell it: 79, 79.0 or "79". Raises
+    MalformedHealthAgentDetectionError for all else."""
     text = str(value).removesuffix(".0")
     if isinstance(value, bool) or not re.fullmatch(r"[0-9]{1,5}", text):
-        raise MalformedDetectionError(f"an Xid whose ErrNum is no number: {value!r:.80}")
+        raise MalformedHealthAgentDetectionError(f"an Xid whose ErrNum is no number: {value!r:.80}")
     return str(int(text))
 
 
-def _normalize_keys(record: Mapping[Any, Any]) -> dict[str, Any]:
+def _normalize_record_keys(record: Mapping[Any, Any]) -> dict[str, Any]:
     return {str(key).rstrip(": "): value for key, value in record.items()}
 
 
-def _get_text_field(fields: Mapping[str, Any], key: str) -> str:
+def _get_record_text_field(fields: Mapping[str, Any], key: str) -> str:
     value = fields.get(key, "")
     return " ".join(value.split()) if isinstance(value, str) else ""
 
 
-def _get_code_field(fields: Mapping[str, Any], key: str) -> str:
-    """Return the word that names the detection. Raises MalformedDetectionError where there is
-    none."""
-    slug = _make_code_slug(_get_text_field(fields, key))
+def _get_detection_code_field(fields: Mapping[str, Any], key: str) -> str:
+    """Return the word that names the detection. Raises MalformedHealthAgentDetectionError where
+    there is none."""
+    slug = _make_finding_code_slug(_get_record_text_field(fields, key))
     if not slug:
-        raise MalformedDetectionError(f"a detection without {key!r}")
+        raise MalformedHealthAgentDetectionError(f"a detection without {key!r}")
     return slug
 
 
-def _make_code_slug(text: str) -> str:
+def _make_finding_code_slug(text: str) -> str:
     return _NO_CODE.sub("_", text.strip())[:64]
 
 
-def _find_intended_action(reason: str, condition: str) -> str:
+def _find_hyperpod_intended_action(reason: str, condition: str) -> str:
     """Return HyperPod's intended action from its own text; empty where that names none."""
     if reason in _NO_ACTION:
         return "none"
@@ -223,7 +241,7 @@ def _find_intended_action(reason: str, condition: str) -> str:
     return ""
 
 
-def _parse_time(value: object) -> datetime | None:
+def _parse_detection_time(value: object) -> datetime | None:
     """Parse ISO 8601 or seconds since 1970, as zap writes either; None for Go's zero time (year 1)
     and for impossible times."""
     try:

@@ -7,16 +7,16 @@ import time
 from datetime import datetime, timedelta
 
 from hpctl.detection.changes import FindingChangeListener
-from hpctl.detection.findings import merge_findings
-from hpctl.detection.outside.hma_log import HealthAgentLine, Source, UntrustedLogError
+from hpctl.detection.findings import merge_repeated_findings
+from hpctl.detection.outside.hma_log import HealthAgentLogLine, Source, UntrustedHealthLogError
 from hpctl.detection.outside.hma_records import (
     HealthAgentDetection,
-    MalformedDetectionError,
-    parse_detection,
+    MalformedHealthAgentDetectionError,
+    parse_health_agent_detection,
 )
-from hpctl.faults.health import Key, make_finding_key
+from hpctl.faults.health import Key, make_finding_identity_key
 from hpctl.toolkit.compat import UTC
-from hpctl.toolkit.errors import Unavailable
+from hpctl.toolkit.errors import ServiceUnavailable
 from hpctl.vocabulary.model import ClearCondition, DeviceVerdict, Finding
 
 #
@@ -77,14 +77,14 @@ class HealthAgentLogWatcher(threading.Thread):
         """Read once. Return False where there is no source."""
         try:
             lines = self._source.read(wait_s)
-        except UntrustedLogError as error:
+        except UntrustedHealthLogError as error:
             self._record_log_problem("untrusted", str(error))
             return False
-        except Unavailable:
+        except ServiceUnavailable:
             return False
         heard = datetime.now(UTC)
         for line in lines:
-            self._judge_line(line, heard)
+            self._process_log_line(line, heard)
         if self._source.cut > self._cut:
             self._record_log_problem("too_long", "a line is too long to be a detection")
             self._cut = self._source.cut
@@ -97,15 +97,17 @@ class HealthAgentLogWatcher(threading.Thread):
             if trouble and datetime.now(UTC) - trouble[0].last > timedelta(seconds=TROUBLE_S):
                 self._trouble, trouble = None, ()
             return (
-                *sorted(self._found.values(), key=lambda f: (f.first, make_finding_key(f))),
+                *sorted(
+                    self._found.values(), key=lambda f: (f.first, make_finding_identity_key(f))
+                ),
                 *trouble,
             )
 
-    def _judge_line(self, line: HealthAgentLine, heard: datetime) -> None:
+    def _process_log_line(self, line: HealthAgentLogLine, heard: datetime) -> None:
         try:
-            detection = parse_detection(line.text)
+            detection = parse_health_agent_detection(line.text)
         except (
-            MalformedDetectionError,
+            MalformedHealthAgentDetectionError,
             ArithmeticError,
             LookupError,
             TypeError,
@@ -114,29 +116,31 @@ class HealthAgentLogWatcher(threading.Thread):
             self._record_log_problem("malformed", str(error) or type(error).__name__, line.text)
             return
         if detection is not None:
-            self._add_detection(detection, line, heard)
+            self._add_detection_finding(detection, line, heard)
 
-    def _add_detection(
-        self, detection: HealthAgentDetection, line: HealthAgentLine, heard: datetime
+    def _add_detection_finding(
+        self, detection: HealthAgentDetection, line: HealthAgentLogLine, heard: datetime
     ) -> None:
         at = detection.at or line.at
         if at is not None and at < self._booted:
             return
         finding = detection.finding(line.at or heard)
-        name = make_finding_key(finding)
+        name = make_finding_identity_key(finding)
         with self._lock:
             old = self._found.get(name)
             if old is not None and at is not None and at <= old.last:
                 return  # The log was opened again and repeats the line.
             full = old is None and len(self._found) >= MAX_KEPT
             if not full:
-                self._found[name] = finding if old is None else merge_findings(old, finding)
+                self._found[name] = (
+                    finding if old is None else merge_repeated_findings(old, finding)
+                )
         if full:
             self._record_log_problem(
                 "too_many", f"more than {MAX_KEPT} distinct detections in one boot"
             )
         elif old is None:
-            self._listener.note_change()
+            self._listener.handle_finding_change()
 
     def _record_log_problem(self, code: str, detail: str, evidence: str = "") -> None:
         """Record one UNKNOWN finding for all problems with the log: the first message, counted."""
@@ -153,11 +157,11 @@ class HealthAgentLogWatcher(threading.Thread):
         )
         with self._lock:
             old = self._trouble
-            self._trouble = new if old is None else merge_findings(old, new)
+            self._trouble = new if old is None else merge_repeated_findings(old, new)
         if old is None:
-            self._listener.note_change()
+            self._listener.handle_finding_change()
 
 
-def compute_boot_time() -> datetime:
+def compute_machine_boot_time() -> datetime:
     """Return when this machine booted, by its own clocks."""
     return datetime.fromtimestamp(time.time() - time.clock_gettime(time.CLOCK_BOOTTIME), UTC)

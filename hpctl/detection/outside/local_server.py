@@ -16,17 +16,17 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct, field
 
-from hpctl.detection.outside.node_verdict import NodeVerdict, format_verdict_line
+from hpctl.detection.outside.node_verdict import NodeVerdict, format_node_verdict_line
 from hpctl.detection.outside.report_request import (
     MAX_REQUEST,
-    MalformedRequestError,
+    MalformedAgentRequestError,
     VerdictLineRequest,
     VerdictRequest,
     decode_agent_request,
 )
-from hpctl.detection.outside.reported import MAX_REPORTED, ReportTable, TooManyReportsError
-from hpctl.detection.outside.trust import list_trusted_owners
-from hpctl.toolkit.errors import Unavailable
+from hpctl.detection.outside.reported import MAX_REPORTED, ReportedFindingTable, TooManyReportsError
+from hpctl.detection.outside.trust import list_trusted_owner_uids
+from hpctl.toolkit.errors import ServiceUnavailable
 from hpctl.toolkit.token_bucket import TokenBucket
 
 log = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ REPORT_BURST = 100.0
 _UCRED = struct.Struct("3i")
 
 
-class _LocalClient(Struct):
+class _AgentSocketClient(Struct):
     link: socket.socket
     deadline: float
     heard: bytearray = field(default_factory=bytearray)
@@ -63,17 +63,17 @@ class AgentSocketServer:
     """
 
     def __init__(
-        self, path: Path, reported: ReportTable, verdict: Callable[[], NodeVerdict]
+        self, path: Path, reported: ReportedFindingTable, verdict: Callable[[], NodeVerdict]
     ) -> None:
         self._path, self._reported, self._verdict = path, reported, verdict
         self._reports = TokenBucket(REPORT_BURST, REPORTS_A_SECOND)
-        self._peers: dict[socket.socket, _LocalClient] = {}
+        self._peers: dict[socket.socket, _AgentSocketClient] = {}
         self._listener: socket.socket | None = None
-        self._thread = threading.Thread(target=self._serve_clients, name="local", daemon=True)
+        self._thread = threading.Thread(target=self._run_client_loop, name="local", daemon=True)
 
     def start(self) -> None:
         """Listen. Raises Unavailable where the socket cannot be created."""
-        self._listener = _open_listener(self._path)
+        self._listener = _open_listening_socket(self._path)
         self._selector = selectors.DefaultSelector()
         self._waker, self._woken = socket.socketpair()
         self._selector.register(self._listener, selectors.EVENT_READ)
@@ -90,7 +90,7 @@ class AgentSocketServer:
         with contextlib.suppress(OSError):
             self._path.unlink()
 
-    def _serve_clients(self) -> None:
+    def _run_client_loop(self) -> None:
         assert self._listener is not None
         try:
             while True:
@@ -102,10 +102,10 @@ class AgentSocketServer:
                         self._accept_client(self._listener)
                     else:
                         self._serve_client(self._peers[key.fileobj])  # type: ignore[index]
-                self._drop_slow_clients()
+                self._disconnect_slow_clients()
         finally:
             for peer in list(self._peers.values()):
-                self._drop_client(peer)
+                self._disconnect_client(peer)
             self._listener.close()
             self._woken.close()
             self._selector.close()
@@ -119,18 +119,20 @@ class AgentSocketServer:
                 time.sleep(0.1)
             return
         link.setblocking(False)
-        peer = _LocalClient(link, time.monotonic() + PEER_S)
+        peer = _AgentSocketClient(link, time.monotonic() + PEER_S)
         self._peers[link] = peer
         self._selector.register(link, selectors.EVENT_READ)
         uid = _UCRED.unpack(link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
-        if uid not in list_trusted_owners():
+        if uid not in list_trusted_owner_uids():
             self._send_answer(
-                peer, _encode_error("forbidden", f"uid {uid} may not speak to the agent")
+                peer, _encode_error_answer("forbidden", f"uid {uid} may not speak to the agent")
             )
         elif len(self._peers) > MAX_PEERS:
-            self._send_answer(peer, _encode_error("busy", f"{MAX_PEERS} others are being served"))
+            self._send_answer(
+                peer, _encode_error_answer("busy", f"{MAX_PEERS} others are being served")
+            )
 
-    def _serve_client(self, peer: _LocalClient) -> None:
+    def _serve_client(self, peer: _AgentSocketClient) -> None:
         if peer.answer:
             self._send_pending_answers(peer)
             return
@@ -139,33 +141,36 @@ class AgentSocketServer:
         except BlockingIOError:
             return
         except OSError:
-            self._drop_client(peer)
+            self._disconnect_client(peer)
             return
         peer.heard += chunk
         line, newline, _ = bytes(peer.heard).partition(b"\n")
         if len(line) > MAX_REQUEST:
             self._send_answer(
-                peer, _encode_error("too_large", f"a request has at most {MAX_REQUEST} bytes")
+                peer,
+                _encode_error_answer("too_large", f"a request has at most {MAX_REQUEST} bytes"),
             )
         elif newline:
             self._send_answer(peer, self._answer_request(line))
         elif not chunk:
-            self._drop_client(peer)
+            self._disconnect_client(peer)
 
     def _answer_request(self, line: bytes) -> bytes:
         try:
             request = decode_agent_request(line)
             if isinstance(request, VerdictLineRequest):
-                return format_verdict_line(self._verdict())
+                return format_node_verdict_line(self._verdict())
             if isinstance(request, VerdictRequest):
                 return msgspec.json.encode({"verdict": self._verdict()})
             if not self._reports.take(time.monotonic()):
-                return _encode_error("too_many", f"more than {REPORTS_A_SECOND:g} reports a second")
+                return _encode_error_answer(
+                    "too_many", f"more than {REPORTS_A_SECOND:g} reports a second"
+                )
             return msgspec.json.encode(self._reported.take(request))
-        except MalformedRequestError as error:
-            return _encode_error("malformed", str(error))
+        except MalformedAgentRequestError as error:
+            return _encode_error_answer("malformed", str(error))
         except TooManyReportsError:
-            return _encode_error(
+            return _encode_error_answer(
                 "full",
                 f"{MAX_REPORTED} failures are reported already, this one is not kept",
                 "Clear what is repaired with --verdict ok.",
@@ -173,16 +178,16 @@ class AgentSocketServer:
         except Exception as error:
             # After any error the thread must continue to answer: prologs wait for it.
             log.exception("a request could not be answered")
-            return _encode_error(
+            return _encode_error_answer(
                 "internal", f"{type(error).__name__}: {error}", "See the agent's log."
             )
 
-    def _send_answer(self, peer: _LocalClient, answer: bytes) -> None:
+    def _send_answer(self, peer: _AgentSocketClient, answer: bytes) -> None:
         peer.answer = answer + b"\n"
         self._selector.modify(peer.link, selectors.EVENT_WRITE)
         self._send_pending_answers(peer)
 
-    def _send_pending_answers(self, peer: _LocalClient) -> None:
+    def _send_pending_answers(self, peer: _AgentSocketClient) -> None:
         try:
             peer.answer = peer.answer[peer.link.send(peer.answer) :]
         except BlockingIOError:
@@ -190,30 +195,30 @@ class AgentSocketServer:
         except OSError:
             peer.answer = b""
         if not peer.answer:
-            self._drop_client(peer)
+            self._disconnect_client(peer)
 
-    def _drop_slow_clients(self) -> None:
+    def _disconnect_slow_clients(self) -> None:
         now = time.monotonic()
         for peer in [p for p in self._peers.values() if p.deadline < now]:
-            self._drop_client(peer)
+            self._disconnect_client(peer)
 
-    def _drop_client(self, peer: _LocalClient) -> None:
+    def _disconnect_client(self, peer: _AgentSocketClient) -> None:
         self._peers.pop(peer.link, None)
         with contextlib.suppress(KeyError, ValueError):
             self._selector.unregister(peer.link)
         peer.link.close()
 
 
-def _encode_error(code: str, message: str, hint: str = "") -> bytes:
+def _encode_error_answer(code: str, message: str, hint: str = "") -> bytes:
     return msgspec.json.encode({"error": code, "message": message, "hint": hint})
 
 
-def _open_listener(path: Path) -> socket.socket:
+def _open_listening_socket(path: Path) -> socket.socket:
     """Open a listening socket at `path`, mode 0600 from its first moment. Raises Unavailable."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        _remove_dead_socket(path)
+        _remove_stale_socket_file(path)
         # Before bind: Linux gives the socket's file the mode that the socket has at that time.
         os.fchmod(listener.fileno(), 0o600)
         listener.bind(os.fspath(path))
@@ -221,14 +226,14 @@ def _open_listener(path: Path) -> socket.socket:
         listener.setblocking(False)
     except OSError as error:
         listener.close()
-        raise Unavailable(
+        raise ServiceUnavailable(
             f"cannot create the agent's socket {path}: {error.strerror or error}",
             "Give another path with --socket, of at most 107 characters.",
         ) from error
     return listener
 
 
-def _remove_dead_socket(path: Path) -> None:
+def _remove_stale_socket_file(path: Path) -> None:
     """Remove a dead agent's socket. Raises OSError where another process listens there."""
     try:
         if not stat.S_ISSOCK(path.lstat().st_mode):

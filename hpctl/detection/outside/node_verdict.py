@@ -45,7 +45,7 @@ _EVIDENCE_CHARS = 256
 _LINE_CHARS = 512
 
 
-class ShownFinding(Struct, frozen=True):
+class VerdictFindingSummary(Struct, frozen=True):
     """One finding, in short."""
 
     check: str
@@ -69,7 +69,7 @@ class NodeVerdict(Struct, frozen=True):
     since: datetime
     rule: str
     why: str
-    findings: tuple[ShownFinding, ...]
+    findings: tuple[VerdictFindingSummary, ...]
 
 
 def compute_node_verdict(
@@ -93,11 +93,13 @@ def compute_node_verdict(
         since=found.since,
         rule=found.fault.rule if found.fault else "",
         why=found.why,
-        findings=tuple(_make_shown_finding(finding) for finding in found.findings[:MAX_SHOWN]),
+        findings=tuple(
+            _make_verdict_finding_summary(finding) for finding in found.findings[:MAX_SHOWN]
+        ),
     )
 
 
-def format_verdict_line(verdict: NodeVerdict) -> bytes:
+def format_node_verdict_line(verdict: NodeVerdict) -> bytes:
     """Return the verdict as one line: LINE, the severity and a text without control characters."""
     text = f"{verdict.node} is {verdict.condition}"
     if verdict.why:
@@ -106,8 +108,8 @@ def format_verdict_line(verdict: NodeVerdict) -> bytes:
     return f"{LINE} {verdict.overall_severity} {plain[:_LINE_CHARS]}".encode("ascii", "replace")
 
 
-def _make_shown_finding(f: Finding) -> ShownFinding:
+def _make_verdict_finding_summary(f: Finding) -> VerdictFindingSummary:
     evidence = f.evidence[:_EVIDENCE_CHARS]
-    return ShownFinding(
+    return VerdictFindingSummary(
         f.check, f.code, f.device, f.verdict, f.detail, evidence, f.count, f.first, f.last
     )

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from hpctl.detection.check import UnknownResultError
+from hpctl.detection.check import CheckResultUnknownError
 from hpctl.toolkit.bounded_child import BoundedSubprocess, ChildOutputLimitError, ChildTimeoutError
 
 MAX_OUTPUT = 64 * 1024
@@ -22,7 +22,7 @@ END_S = 1.0
 _ENVIRONMENT = {"LC_ALL": "C", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/"}
 
 
-class ProgramResult(Struct, frozen=True):
+class PluginProcessResult(Struct, frozen=True):
     """The end of a program: its exit status (negative: the signal) and what it printed."""
 
     status: int
@@ -47,18 +47,18 @@ class PluginProcess:
         self._environment, self._most = environment, most
         self._stuck: subprocess.Popen[bytes] | None = None
 
-    def run(self) -> ProgramResult:
+    def run(self) -> PluginProcessResult:
         """Run it to its end; then kill what it leaves in its process group.
 
-        Raises UnknownResultError where it cannot be started, prints more than it may, is not done
-        in time, or still hangs from an earlier run.
+        Raises CheckResultUnknownError where it cannot be started, prints more than it may, is not
+        done in time, or still hangs from an earlier run.
         """
         if self._stuck is not None and self._stuck.poll() is None:
-            raise UnknownResultError("still hangs from an earlier run and cannot be killed")
+            raise CheckResultUnknownError("still hangs from an earlier run and cannot be killed")
         try:
             child = BoundedSubprocess(self._command, environment=self._environment)
         except OSError as error:
-            raise UnknownResultError(f"cannot be run: {error.strerror}") from error
+            raise CheckResultUnknownError(f"cannot be run: {error.strerror}") from error
         output, complaint = bytearray(), bytearray()
         status: int | None = None
         try:
@@ -67,11 +67,11 @@ class PluginProcess:
                 into = output if pipe is child.process.stdout else complaint
                 into += chunk
         except ChildTimeoutError as error:
-            raise UnknownResultError(
+            raise CheckResultUnknownError(
                 f"was not done within {self._timeout_s:g} s and is killed"
             ) from error
         except ChildOutputLimitError as error:
-            raise UnknownResultError(
+            raise CheckResultUnknownError(
                 f"prints more than {self._most} bytes and is killed"
             ) from error
         finally:
@@ -79,6 +79,6 @@ class PluginProcess:
             if status is None:
                 self._stuck = child.process
         if status is None:
-            raise UnknownResultError("has ended, and its process cannot be reaped")
+            raise CheckResultUnknownError("has ended, and its process cannot be reaped")
         said = complaint[-_STDERR_KEPT:].decode(errors="replace").strip()
-        return ProgramResult(status, bytes(output), said)
+        return PluginProcessResult(status, bytes(output), said)

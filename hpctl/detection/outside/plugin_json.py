@@ -5,7 +5,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from hpctl.detection.check import Observation, UnknownResultError
+from hpctl.detection.check import CheckObservation, CheckResultUnknownError
 from hpctl.detection.outside.verdict_formats import FormatName
 from hpctl.vocabulary.model import ClearCondition, DeviceVerdict
 from hpctl.wire import reports as wire
@@ -42,7 +42,7 @@ class _PluginFinding(Struct, frozen=True, forbid_unknown_fields=True):
     gone_s: _Seconds | None = None
 
 
-class _PluginFindings(Struct, frozen=True, forbid_unknown_fields=True):
+class _PluginFindingsDocument(Struct, frozen=True, forbid_unknown_fields=True):
     findings: Annotated[tuple[_PluginFinding, ...], Meta(max_length=MAX_FINDINGS)]
 
 
@@ -63,26 +63,30 @@ class PluginDescription(Struct, frozen=True, forbid_unknown_fields=True):
     format: FormatName | None = None
 
 
-_findings = msgspec.json.Decoder(_PluginFindings)
+_findings = msgspec.json.Decoder(_PluginFindingsDocument)
 
 
 _description = msgspec.json.Decoder(PluginDescription)
 
 
-def parse_plugin_findings(output: bytes) -> tuple[Observation, ...]:
-    """Parse the output of a run. Raises UnknownResultError with the place and a hint."""
+def parse_plugin_findings(output: bytes) -> tuple[CheckObservation, ...]:
+    """Parse the output of a run. Raises CheckResultUnknownError with the place and a hint."""
     try:
         found = _findings.decode(output)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise UnknownResultError(f"{_describe_decode_error(output, error)}; {_FIX}") from error
+        raise CheckResultUnknownError(
+            f"{_format_plugin_decode_error(output, error)}; {_FIX}"
+        ) from error
     return tuple(
-        Observation(f.code, f.device, f.verdict, f.detail, f.evidence, f.job, f.clears, f.gone_s)
+        CheckObservation(
+            f.code, f.device, f.verdict, f.detail, f.evidence, f.job, f.clears, f.gone_s
+        )
         for f in found.findings
     )
 
 
 def parse_plugin_description(output: bytes) -> PluginDescription:
-    """Parse the output of `--describe`. Raises UnknownResultError.
+    """Parse the output of `--describe`. Raises CheckResultUnknownError.
 
     A plugin that prints nothing, or its findings as usual, does not support `--describe`: the
     defaults apply.
@@ -95,16 +99,16 @@ def parse_plugin_description(output: bytes) -> PluginDescription:
         try:
             _findings.decode(output)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            raise UnknownResultError(
-                f"--describe: {_describe_decode_error(output, error)}"
+            raise CheckResultUnknownError(
+                f"--describe: {_format_plugin_decode_error(output, error)}"
             ) from error
         return PluginDescription()
     if description.seen[0] > description.seen[1]:
-        raise UnknownResultError("--describe: seen is N of M with N up to M - at `$.seen`")
+        raise CheckResultUnknownError("--describe: seen is N of M with N up to M - at `$.seen`")
     return description
 
 
-def _describe_decode_error(output: bytes, error: Exception) -> str:
+def _format_plugin_decode_error(output: bytes, error: Exception) -> str:
     if isinstance(error, msgspec.ValidationError):
         return f"its JSON is not as it must be: {error}"
     start = output[:40].decode(errors="replace").strip()

@@ -1,10 +1,10 @@
 """A site's own checks: executables in a directory, each run at an interval and expected to print
 JSON, or in the form of another tool that its description names (`verdict_formats`).
 
-Each is a check like the agent's own, named `plugin.<file>`: CheckSpec, `gather` and `judge`. A file
-that others than root can have written is never run, because the agent is root; that is a finding of
-the check `agent.plugins`, which also reports a new file. A plugin's findings are shown and have no
-effect until the site has written a rule for it (docs/plugins.md).
+Each is a check like the agent's own, named `plugin.<file>`: HealthCheckSpec, `gather` and `judge`.
+A file that others than root can have written is never run, because the agent is root; that is a
+finding of the check `agent.plugins`, which also reports a new file. A plugin's findings are shown
+and have no effect until the site has written a rule for it (docs/plugins.md).
 """
 
 import os
@@ -16,18 +16,24 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from hpctl.detection.check import CheckedMachine, Judged, Limits, Observation, UnknownResultError
-from hpctl.detection.outside.plugin_child import PluginProcess, ProgramResult
+from hpctl.detection.check import (
+    CheckedMachine,
+    CheckObservation,
+    CheckResultUnknownError,
+    Judged,
+    Limits,
+)
+from hpctl.detection.outside.plugin_child import PluginProcess, PluginProcessResult
 from hpctl.detection.outside.plugin_json import (
     MAX_DETAIL,
     PluginDescription,
     parse_plugin_description,
     parse_plugin_findings,
 )
-from hpctl.detection.outside.trust import explain_directory_distrust, explain_distrust
-from hpctl.detection.outside.verdict_formats import parse_tool_verdict
-from hpctl.detection.outside.verdict_readers import ToolOutput
-from hpctl.faults.table import CheckSpec
+from hpctl.detection.outside.trust import explain_untrusted_directory, explain_untrusted_path
+from hpctl.detection.outside.verdict_formats import parse_health_tool_verdict
+from hpctl.detection.outside.verdict_readers import HealthToolOutput
+from hpctl.faults.table import HealthCheckSpec
 from hpctl.vocabulary.model import ClearCondition, DeviceVerdict
 
 DIRECTORY = Path("/etc/hpctl/checks.d")
@@ -60,7 +66,7 @@ _MISSED_RUNS = 3
 number."""
 
 
-class PluginRefusal(Struct, frozen=True):
+class RefusedPlugin(Struct, frozen=True):
     """A file that is not run, and why, with a hint."""
 
     file: str
@@ -74,7 +80,7 @@ class CheckPlugin:
         self.path, self.timeout_s = path, description.timeout_s
         self._format = description.format
         gone_s = description.gone_s or _MISSED_RUNS * description.every_s
-        self.spec = CheckSpec(
+        self.spec = HealthCheckSpec(
             name=make_plugin_check_name(path.name),
             what=description.what or f"this site's own check {path.name}",
             source=str(path),
@@ -87,38 +93,38 @@ class CheckPlugin:
         )
         self._child = PluginProcess([os.fspath(path)], description.timeout_s)
 
-    def gather(self, machine: CheckedMachine) -> tuple[Observation, ...]:
-        """Run it once. Raises UnknownResultError, with a hint."""
-        trouble = _explain_plugin_distrust(self.path)
+    def gather(self, machine: CheckedMachine) -> tuple[CheckObservation, ...]:
+        """Run it once. Raises CheckResultUnknownError, with a hint."""
+        trouble = _explain_untrusted_plugin_file(self.path)
         if trouble:
-            raise UnknownResultError(trouble)
+            raise CheckResultUnknownError(trouble)
         try:
             ended = self._child.run()
             if self._format is not None:
-                return parse_tool_verdict(self._format, _make_tool_output(ended))
+                return parse_health_tool_verdict(self._format, _make_plugin_tool_output(ended))
             if ended.status != 0:
-                raise UnknownResultError(
+                raise CheckResultUnknownError(
                     f"ended with "
-                    f"{_describe_exit_status(ended.status)}{_format_last_stderr_line(ended.complaint)}"
+                    f"{_format_plugin_exit_status(ended.status)}{_format_last_stderr_line(ended.complaint)}"
                 )
             return parse_plugin_findings(ended.output)
-        except UnknownResultError as error:
-            raise UnknownResultError(f"{self.path.name} {error}"[:MAX_DETAIL]) from error
+        except CheckResultUnknownError as error:
+            raise CheckResultUnknownError(f"{self.path.name} {error}"[:MAX_DETAIL]) from error
 
-    def judge(self, seen: Sequence[Observation], before: object, limits: Limits) -> Judged:
+    def judge(self, seen: Sequence[CheckObservation], before: object, limits: Limits) -> Judged:
         """Return what it reported, without results that are OK, which need no finding."""
         return tuple(
             observation for observation in seen if observation.verdict is not DeviceVerdict.OK
         )
 
 
-class PluginDirectory:
+class PluginDirectoryCheck:
     """The directory as a check: its files that are not run.
 
     `refused` are those whose problem does not show in the file itself.
     """
 
-    spec = CheckSpec(
+    spec = HealthCheckSpec(
         name=CHECK_DIRECTORY,
         what="files in the directory of this site's checks that the agent does not run",
         source="hpctl",
@@ -129,64 +135,66 @@ class PluginDirectory:
     )
 
     def __init__(
-        self, directory: Path, refused: Sequence[PluginRefusal], running: Iterable[str]
+        self, directory: Path, refused: Sequence[RefusedPlugin], running: Iterable[str]
     ) -> None:
         self._directory = directory
         self._refused = {refusal.file: refusal.why for refusal in refused}
         self._running = frozenset(running)
 
-    def gather(self, machine: CheckedMachine) -> tuple[PluginRefusal, ...]:
-        """Read the directory as it is now, without running any file. Raises UnknownResultError."""
+    def gather(self, machine: CheckedMachine) -> tuple[RefusedPlugin, ...]:
+        """Read the directory as it is now, without running any file. Raises
+        CheckResultUnknownError."""
         try:
-            trouble = explain_directory_distrust(self._directory)
+            trouble = explain_untrusted_directory(self._directory)
             if trouble:
-                return (PluginRefusal(str(self._directory), f"{trouble}: {_OWN_IT}"),)
+                return (RefusedPlugin(str(self._directory), f"{trouble}: {_OWN_IT}"),)
             found = _list_plugin_files(self._directory)
         except FileNotFoundError:
             return ()
         except OSError as error:
-            raise UnknownResultError(f"{self._directory}: {error.strerror}") from error
+            raise CheckResultUnknownError(f"{self._directory}: {error.strerror}") from error
         return tuple(
-            PluginRefusal(
-                path.name, _explain_plugin_distrust(path) or self._refused.get(path.name, _NEW)
+            RefusedPlugin(
+                path.name,
+                _explain_untrusted_plugin_file(path) or self._refused.get(path.name, _NEW),
             )
             for path in found
             if path.name not in self._running
         )
 
-    def judge(self, seen: Sequence[PluginRefusal], before: object, limits: Limits) -> Judged:
+    def judge(self, seen: Sequence[RefusedPlugin], before: object, limits: Limits) -> Judged:
         """Return one observation for each file that is not run."""
         return tuple(
-            Observation("refused", r.file[:256], DeviceVerdict.WARN, r.why[:MAX_DETAIL])
+            CheckObservation("refused", r.file[:256], DeviceVerdict.WARN, r.why[:MAX_DETAIL])
             for r in seen
         )
 
 
-Check = CheckPlugin | PluginDirectory
+Check = CheckPlugin | PluginDirectoryCheck
 
 
-def load_plugins(directory: Path = DIRECTORY) -> tuple[Check, ...]:
+def load_check_plugins(directory: Path = DIRECTORY) -> tuple[Check, ...]:
     """Return every plugin of a directory, by name, and the directory's own check; never raises.
 
     Each is asked for `--describe` once, for DESCRIBE_S at most, several at a time: call it off the
     agent's main thread. Without a directory there is only its own check.
     """
-    refused: list[PluginRefusal] = []
+    refused: list[RefusedPlugin] = []
     taken: dict[str, Path] = {}
-    for path in _list_trusted_plugins(directory):
-        trouble = _explain_bad_name(path, taken)
+    for path in _list_trusted_plugin_files(directory):
+        trouble = _explain_invalid_plugin_name(path, taken)
         if trouble:
-            refused.append(PluginRefusal(path.name, trouble))
+            refused.append(RefusedPlugin(path.name, trouble))
         elif len(taken) >= MAX_PLUGINS:
-            refused.append(PluginRefusal(path.name, f"is one too many: the limit is {MAX_PLUGINS}"))
+            refused.append(RefusedPlugin(path.name, f"is one too many: the limit is {MAX_PLUGINS}"))
         else:
             taken[make_plugin_check_name(path.name)] = path
     with ThreadPoolExecutor(8, thread_name_prefix="describe") as pool:
-        asked = list(pool.map(_load_plugin, taken.values()))
+        asked = list(pool.map(_load_check_plugin, taken.values()))
     plugins = [made for made in asked if isinstance(made, CheckPlugin)]
-    refused += [made for made in asked if isinstance(made, PluginRefusal)]
+    refused += [made for made in asked if isinstance(made, RefusedPlugin)]
     running = (plugin.path.name for plugin in plugins)
-    return (*plugins, PluginDirectory(directory, refused, running))
+    return (*plugins, PluginDirectoryCheck(directory, refused, running))
 
 
 def make_plugin_check_name(file: str) -> str:
@@ -196,26 +204,29 @@ def make_plugin_check_name(file: str) -> str:
     return "plugin." + stem.replace("-", ".")
 
 
-def _load_plugin(path: Path) -> CheckPlugin | PluginRefusal:
+def _load_check_plugin(path: Path) -> CheckPlugin | RefusedPlugin:
     try:
         ended = PluginProcess([os.fspath(path), "--describe"], DESCRIBE_S).run()
         if ended.status != 0:
-            raise UnknownResultError(
-                f"--describe ended with {_describe_exit_status(ended.status)}"
+            raise CheckResultUnknownError(
+                f"--describe ended with {_format_plugin_exit_status(ended.status)}"
                 f"{_format_last_stderr_line(ended.complaint)}"
             )
         return CheckPlugin(path, parse_plugin_description(ended.output))
-    except UnknownResultError as error:
-        return PluginRefusal(path.name, f"{error}; it may also ignore its arguments")
+    except CheckResultUnknownError as error:
+        return RefusedPlugin(path.name, f"{error}; it may also ignore its arguments")
 
 
-def _list_trusted_plugins(directory: Path) -> list[Path]:
-    """Return the files that may be run; PluginDirectory's gather reports why the others may not."""
+def _list_trusted_plugin_files(directory: Path) -> list[Path]:
+    """Return the files that may be run; PluginDirectoryCheck's gather reports why the others may
+    not."""
     try:
-        if explain_directory_distrust(directory):
+        if explain_untrusted_directory(directory):
             return []
         return [
-            path for path in _list_plugin_files(directory) if not _explain_plugin_distrust(path)
+            path
+            for path in _list_plugin_files(directory)
+            if not _explain_untrusted_plugin_file(path)
         ]
     except OSError:
         return []
@@ -230,13 +241,13 @@ def _list_plugin_files(directory: Path) -> list[Path]:
     )
 
 
-def _explain_plugin_distrust(path: Path) -> str:
+def _explain_untrusted_plugin_file(path: Path) -> str:
     """Return why a file is not run, with a hint; empty where it may be."""
     try:
         status = path.lstat()
     except OSError as error:
         return f"{path}: {error.strerror}"
-    trouble = explain_distrust(path, status)
+    trouble = explain_untrusted_path(path, status)
     if trouble:
         return f"{trouble}: copy it there, chown root, chmod 0755"
     if not stat.S_ISREG(status.st_mode):
@@ -246,7 +257,7 @@ def _explain_plugin_distrust(path: Path) -> str:
     return ""
 
 
-def _explain_bad_name(path: Path, taken: dict[str, Path]) -> str:
+def _explain_invalid_plugin_name(path: Path, taken: dict[str, Path]) -> str:
     name = make_plugin_check_name(path.name)
     if not _NAME.fullmatch(name.removeprefix("plugin.")):
         return f"{path.name}: small letters, digits, _ . and - only, a letter first: rename it"
@@ -255,12 +266,12 @@ def _explain_bad_name(path: Path, taken: dict[str, Path]) -> str:
     return ""
 
 
-def _make_tool_output(ended: ProgramResult) -> ToolOutput:
+def _make_plugin_tool_output(ended: PluginProcessResult) -> HealthToolOutput:
     text = ended.output.decode(errors="replace")
-    return ToolOutput(text, ended.status, os.uname().nodename)
+    return HealthToolOutput(text, ended.status, os.uname().nodename)
 
 
-def _describe_exit_status(status: int) -> str:
+def _format_plugin_exit_status(status: int) -> str:
     return f"signal {-status}" if status < 0 else f"exit code {status}, not 0"
 
 

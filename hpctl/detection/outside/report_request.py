@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from hpctl.detection.outside.clean_text import clean_finding_code, clean_text_line
+from hpctl.detection.outside.clean_text import sanitize_finding_code, sanitize_text_line
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.model import ClearCondition, DeviceVerdict
 from hpctl.wire import reports as wire
@@ -39,11 +39,13 @@ MAX_FOR_S = 7 * 86400.0
 _NO_JOB = re.compile(r"[^0-9_+]+")
 
 
-class MalformedRequestError(HpctlError):
+class MalformedAgentRequestError(HpctlError):
     """The error of a line that is not a request. The message names the place."""
 
 
-class ReportRequest(Struct, frozen=True, forbid_unknown_fields=True, tag="report", tag_field="op"):
+class FindingReportRequest(
+    Struct, frozen=True, forbid_unknown_fields=True, tag="report", tag_field="op"
+):
     """One report. `for_s` counts from now, with only clears `gone`; None is DEFAULT_FOR_S.
 
     With verdict OK it clears: an empty `code`, `device` or `job` then means all.
@@ -79,37 +81,37 @@ class VerdictLineRequest(
     """What does the agent think of this node, in one line for a program that reads no JSON?"""
 
 
-Request = ReportRequest | VerdictRequest | VerdictLineRequest
+Request = FindingReportRequest | VerdictRequest | VerdictLineRequest
 
 
 _decoder = msgspec.json.Decoder(Request)
 
 
 def decode_agent_request(line: bytes) -> Request:
-    """Return the request in a line. Raises MalformedRequestError."""
+    """Return the request in a line. Raises MalformedAgentRequestError."""
     try:
         request: Request = _decoder.decode(line)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise MalformedRequestError(
+        raise MalformedAgentRequestError(
             f"the agent does not understand the health check's report: {error}"
         ) from error
     if isinstance(request, VerdictRequest | VerdictLineRequest):
         return request
     if request.verdict in (DeviceVerdict.UNKNOWN, DeviceVerdict.NOTE):
-        raise MalformedRequestError(
+        raise MalformedAgentRequestError(
             "the report has no valid verdict: write ok, warn or fail; a check that found out "
             "nothing sends no report"
         )
     if request.for_s is not None and request.clears is not ClearCondition.GONE:
-        raise MalformedRequestError(
+        raise MalformedAgentRequestError(
             f"the report has for_s and clears: {request.clears.value}: for_s is valid only with "
             "clears: gone; leave for_s out, or report clears: gone"
         )
     return msgspec.structs.replace(
         request,
-        code=clean_finding_code(request.code),
-        device=clean_text_line(request.device, MAX_WORD),
-        detail=clean_text_line(request.detail, MAX_WORD),
-        evidence=clean_text_line(request.evidence, wire.MAX_EVIDENCE),
+        code=sanitize_finding_code(request.code),
+        device=sanitize_text_line(request.device, MAX_WORD),
+        detail=sanitize_text_line(request.detail, MAX_WORD),
+        evidence=sanitize_text_line(request.evidence, wire.MAX_EVIDENCE),
         job=_NO_JOB.sub("", request.job)[:32],
     )

@@ -9,7 +9,7 @@ The table is small, and its entries expire by the reports' own times. It outlive
 agent, in one small file, but not a boot, which clears it: a script that still sees the problem
 reports it again, and the head node remembers what only an operator clears. A report of the same
 check, code, device and job renews an entry; the first detail is kept, because it is part of the
-identity of a finding (`hpctl.faults.health.make_finding_key`).
+identity of a finding (`hpctl.faults.health.make_finding_identity_key`).
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpctl.detection.changes import FindingChangeListener, NullFindingChangeListener
-from hpctl.detection.outside.report_request import ReportRequest
+from hpctl.detection.outside.report_request import FindingReportRequest
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.identity import BootId
 from hpctl.vocabulary.model import ClearCondition, DeviceVerdict, Finding
@@ -59,12 +59,12 @@ class _StoredReport(msgspec.Struct, frozen=True):
     until: datetime | None
 
 
-class _StoredReports(msgspec.Struct, frozen=True):
+class _StoredReportFile(msgspec.Struct, frozen=True):
     boot: str
     kept: tuple[_StoredReport, ...]
 
 
-class ReportTable:
+class ReportedFindingTable:
     """The table. All methods from any thread.
 
     `listener` is called for each change, from the thread that made it. `state` is the file that it
@@ -82,20 +82,20 @@ class ReportTable:
         self._listener, self._now = listener or NullFindingChangeListener(), now
         self._lock = threading.Lock()
         self._complained = False
-        self._kept = {_make_report_key(kept.finding): kept for kept in self._load_state()}
+        self._kept = {_make_report_key(kept.finding): kept for kept in self._load_stored_reports()}
 
-    def take(self, report: ReportRequest) -> ReportOutcome:
+    def take(self, report: FindingReportRequest) -> ReportOutcome:
         """Keep, renew or clear an entry. Raises TooManyReportsError."""
         with self._lock:
             taken = (
-                self._clear_reports(report)
+                self._clear_matching_reports(report)
                 if report.verdict is DeviceVerdict.OK
                 else self._store_report(report)
             )
             if taken.kept or taken.cleared:
-                self._save_state()
+                self._save_stored_reports()
         if taken.kept or taken.cleared:
-            self._listener.note_change()
+            self._listener.handle_finding_change()
         return taken
 
     def findings(self) -> tuple[Finding, ...]:
@@ -105,7 +105,7 @@ class ReportTable:
             found = [kept.finding for kept in self._kept.values()]
         return tuple(sorted(found, key=lambda f: (f.first, _make_report_key(f))))
 
-    def _store_report(self, report: ReportRequest) -> ReportOutcome:
+    def _store_report(self, report: FindingReportRequest) -> ReportOutcome:
         now = self._now()
         self._drop_expired_reports()
         finding = Finding(
@@ -139,11 +139,14 @@ class ReportTable:
         )
         return ReportOutcome(kept=True)
 
-    def _clear_reports(self, report: ReportRequest) -> ReportOutcome:
+    def _clear_matching_reports(self, report: FindingReportRequest) -> ReportOutcome:
         now, cleared, stays = self._now(), 0, 0
         for name, kept in list(self._kept.items()):
             finding = kept.finding
-            if not _is_finding_cleared(report, finding) or finding.verdict is DeviceVerdict.OK:
+            if (
+                not _is_finding_cleared_by_report(report, finding)
+                or finding.verdict is DeviceVerdict.OK
+            ):
                 continue
             if finding.clears is ClearCondition.OPERATOR:
                 stays += 1
@@ -177,11 +180,11 @@ class ReportTable:
                 return
         raise TooManyReportsError
 
-    def _load_state(self) -> tuple[_StoredReport, ...]:
+    def _load_stored_reports(self) -> tuple[_StoredReport, ...]:
         if self._state is None:
             return ()
         try:
-            state = msgspec.json.decode(self._state.read_bytes(), type=_StoredReports)
+            state = msgspec.json.decode(self._state.read_bytes(), type=_StoredReportFile)
         except FileNotFoundError:
             return ()
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -189,7 +192,7 @@ class ReportTable:
             return ()
         return state.kept[:MAX_REPORTED] if state.boot == self._boot else ()
 
-    def _save_state(self) -> None:
+    def _save_stored_reports(self) -> None:
         """Write the state, without a flush to the disk: a crash of the machine can damage only what
         the boot clears."""
         if self._state is None:
@@ -198,7 +201,7 @@ class ReportTable:
         try:
             self._state.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             temporary.write_bytes(
-                msgspec.json.encode(_StoredReports(self._boot, tuple(self._kept.values())))
+                msgspec.json.encode(_StoredReportFile(self._boot, tuple(self._kept.values())))
             )
             temporary.replace(self._state)
         except OSError as error:
@@ -213,7 +216,7 @@ def _make_report_key(finding: Finding) -> _Key:
     return (finding.check, finding.code, finding.device, finding.job)
 
 
-def _is_finding_cleared(report: ReportRequest, finding: Finding) -> bool:
+def _is_finding_cleared_by_report(report: FindingReportRequest, finding: Finding) -> bool:
     """Return whether an OK clears a finding: a field that it leaves empty matches all."""
     return report.check == finding.check and all(
         given in ("", had)

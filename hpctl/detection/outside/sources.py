@@ -22,22 +22,22 @@ from msgspec import Struct
 from hpctl.detection.budget import CheckLoadShedder
 from hpctl.detection.changes import FindingChangeListener
 from hpctl.detection.check import CheckedMachine
-from hpctl.detection.machine import read_uptime_s
+from hpctl.detection.machine import read_machine_uptime_s
 from hpctl.detection.outside.ask import SOCKET
 from hpctl.detection.outside.hma_log import open_health_agent_log
-from hpctl.detection.outside.hma_watch import HealthAgentLogWatcher, compute_boot_time
+from hpctl.detection.outside.hma_watch import HealthAgentLogWatcher, compute_machine_boot_time
 from hpctl.detection.outside.local_server import AgentSocketServer
 from hpctl.detection.outside.node_verdict import NodeVerdict, compute_node_verdict
-from hpctl.detection.outside.plugins import CHECK_DIRECTORY, DIRECTORY, load_plugins
-from hpctl.detection.outside.reported import ReportTable
+from hpctl.detection.outside.plugins import CHECK_DIRECTORY, DIRECTORY, load_check_plugins
+from hpctl.detection.outside.reported import ReportedFindingTable
 from hpctl.detection.runner import CheckRunner, LoadedCheck
 from hpctl.faults.catalogue import build_fault_rules
 from hpctl.toolkit.compat import SAFE_PATH, UTC
-from hpctl.toolkit.errors import Unavailable
-from hpctl.toolkit.run_within import run_with_timeout
+from hpctl.toolkit.errors import ServiceUnavailable
+from hpctl.toolkit.run_within import run_program_with_timeout
 from hpctl.vocabulary.identity import NodeGeneration, NodeName
 from hpctl.vocabulary.model import ClearCondition, DeviceVerdict, Finding
-from hpctl.wire.stack_request import CHECK, StackRequest
+from hpctl.wire.stack_request import CHECK, RankStackTraceRequest
 
 NICE = ("nice", "-n", "19")
 log = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ class JobStackCollector:
         self._findings: tuple[Finding, ...] = ()
         self._until = 0.0
 
-    def ask(self, ask: StackRequest) -> None:
+    def ask(self, ask: RankStackTraceRequest) -> None:
         """Read for this request, unless that was done or is under way. Does not wait."""
         with self._lock:
             if self._busy or ask.id == self._asked:
@@ -72,13 +72,13 @@ class JobStackCollector:
         with self._lock:
             return self._findings if time.monotonic() < self._until else ()
 
-    def _read(self, ask: StackRequest) -> None:
+    def _read(self, ask: RankStackTraceRequest) -> None:
         options = [f"--job={ask.job}", f"--uid={ask.uid}", f"--node={self._node}", "--no-native"]
         lines: list[str] = []
         try:
             with tempfile.TemporaryFile() as out:
                 reader = [*NICE, sys.executable, *SAFE_PATH, "hpctl.jobs.hangs.stacks", *options]
-                if run_with_timeout(reader, READ_S, out=out) is None:
+                if run_program_with_timeout(reader, READ_S, out=out) is None:
                     raise OSError(f"not done after {READ_S:g} s")
                 out.seek(0)
                 lines = out.read(MOST * 2048).decode(errors="replace").splitlines()
@@ -94,7 +94,7 @@ class JobStackCollector:
         )  # fmt: skip
         with self._lock:
             self._findings, self._until, self._busy = fresh, time.monotonic() + KEPT_S, False
-        self._listener.note_change()
+        self._listener.handle_finding_change()
 
 
 _PLUGINS = ("plugin.", CHECK_DIRECTORY)
@@ -130,14 +130,16 @@ class PluginRunner(threading.Thread):
         """Run until stopped."""
         if not self._directory.exists():
             return
-        loaded = [LoadedCheck(c.spec, c.gather, c.judge, {}) for c in load_plugins(self._directory)]
+        loaded = [
+            LoadedCheck(c.spec, c.gather, c.judge, {}) for c in load_check_plugins(self._directory)
+        ]
         machine = CheckedMachine()
         runner = CheckRunner(
             loaded,
             machine,
             self._listener,
             CheckLoadShedder(()),
-            boot_age_s=read_uptime_s(machine),
+            boot_age_s=read_machine_uptime_s(machine),
             earlier=self._earlier,
         )
         with self._lock:
@@ -171,7 +173,7 @@ class ExternalFindingSources:
     """The sources, served and followed from `start` to `stop`.
 
     Reports are kept in `spool` over a restart; of the findings that a former run of the agent
-    recalls, those of `is_external_check` belong in `earlier`.
+    recalls, those of `is_external_source_check` belong in `earlier`.
     """
 
     def __init__(
@@ -183,10 +185,10 @@ class ExternalFindingSources:
         earlier: Iterable[Finding] = (),
     ) -> None:
         self._generation, self._agent, self._rules = generation, agent, build_fault_rules()
-        self._reported = ReportTable(generation.boot, spool / "reported.json", agent)
+        self._reported = ReportedFindingTable(generation.boot, spool / "reported.json", agent)
         self._server = AgentSocketServer(places.socket, self._reported, self.verdict)
         self._hma = HealthAgentLogWatcher(
-            open_health_agent_log(places.hma_log), compute_boot_time(), agent
+            open_health_agent_log(places.hma_log), compute_machine_boot_time(), agent
         )
         # Reports have a separate file, and the health agent's log is read again.
         plugins = (f for f in earlier if f.check.startswith(_PLUGINS))
@@ -198,7 +200,7 @@ class ExternalFindingSources:
         """Start. Without a socket there are no reports, and the agent still runs."""
         try:
             self._server.start()
-        except Unavailable as error:
+        except ServiceUnavailable as error:
             log.warning("%s %s", error, error.hint)
         self._hma.start()
         self._plugins.start()
@@ -221,7 +223,7 @@ class ExternalFindingSources:
         )
 
 
-def is_external_check(check: str) -> bool:
+def is_external_source_check(check: str) -> bool:
     """Return whether a finding of that check is kept here, and not recalled from the agent's
     spool."""
     return check.startswith(_OWN)

@@ -15,9 +15,9 @@ from typing import Final, Literal, get_args
 
 from msgspec import Struct
 
-from hpctl.detection.check import Observation, UnknownResultError
+from hpctl.detection.check import CheckObservation, CheckResultUnknownError
 from hpctl.detection.outside import verdict_readers
-from hpctl.detection.outside.verdict_readers import Levels, ToolOutput, rank_verdict
+from hpctl.detection.outside.verdict_readers import HealthToolOutput, Levels, rank_verdict_severity
 from hpctl.vocabulary.model import DeviceVerdict
 
 FormatName = Literal["health-validation", "dcgm-health", "gcm", "nhc", "nvrx", "hyperpod"]
@@ -30,7 +30,7 @@ MAX_FINDINGS = 64
 """Findings of one output: as many as a plugin of hpctl's own form may print."""
 
 
-class VerdictFormat(Struct, frozen=True):
+class ToolVerdictFormat(Struct, frozen=True):
     """One row: the tool, what it is run as, its words, and where its form is known from.
 
     `seen` is false for a form that is known from a manual, and of which no output was at hand.
@@ -39,7 +39,7 @@ class VerdictFormat(Struct, frozen=True):
     tool: str
     run: str
     levels: Levels
-    read: Callable[[ToolOutput, Levels], list[Observation]]
+    read: Callable[[HealthToolOutput, Levels], list[CheckObservation]]
     source: str
     seen: bool = True
 
@@ -48,67 +48,67 @@ _OK, _NOTE, _WARN = DeviceVerdict.OK, DeviceVerdict.NOTE, DeviceVerdict.WARN
 _FAIL, _UNKNOWN = DeviceVerdict.FAIL, DeviceVerdict.UNKNOWN
 
 
-FORMATS: Final[Mapping[str, VerdictFormat]] = MappingProxyType(
+FORMATS: Final[Mapping[str, ToolVerdictFormat]] = MappingProxyType(
     {
-        "health-validation": VerdictFormat(
+        "health-validation": ToolVerdictFormat(
             "NVIDIA Health Validation",
             "health-validation, its JSON",
             {"PASS": _OK, "INFO": _NOTE, "WARNING": _WARN, "CRITICAL": _FAIL, "UNKNOWN": _UNKNOWN},
-            verdict_readers.read_health_validation,
+            verdict_readers.parse_health_validation_verdict,
             "docs.nvidia.com/health-validation: faq, reference/verdict-schema",
             seen=False,
         ),
-        "dcgm-health": VerdictFormat(
+        "dcgm-health": ToolVerdictFormat(
             "DCGM's health watches",
             "dcgmi health -g 0 -c -j",
             {"Healthy": _OK, "Warning": _WARN, "Failure": _FAIL},
-            verdict_readers.read_dcgm_health,
+            verdict_readers.parse_dcgm_health_output,
             "NVIDIA/DCGM: dcgmi/Health.cpp, dcgmi/DcgmiOutput.cpp",
         ),
-        "gcm": VerdictFormat(
+        "gcm": ToolVerdictFormat(
             "facebookresearch/gcm",
             "health_checks CHECK ... CLUSTER nagios",
             {"OK": _OK, "WARNING": _WARN, "CRITICAL": _FAIL, "UNKNOWN": _UNKNOWN},
-            verdict_readers.read_gcm_checks,
+            verdict_readers.parse_gcm_check_results,
             "gcm/health_checks: types.py, check_utils/output_context_manager.py",
         ),
-        "nhc": VerdictFormat(
+        "nhc": ToolVerdictFormat(
             "LBNL NHC",
             "nhc MARK_OFFLINE=0 LOGFILE=-",
             {"failed": _FAIL, "timed out": _UNKNOWN},
-            verdict_readers.read_nhc_failures,
+            verdict_readers.parse_nhc_failures,
             "mej/nhc: nhc (die, nhcmain_run_checks)",
         ),
-        "nvrx": VerdictFormat(
+        "nvrx": ToolVerdictFormat(
             "nvidia-resiliency-ext",
             "the script behind nvhcd, or the answer of its RunHealthCheck as JSON",
             {"fail_count 0": _OK, "failed_checks": _FAIL},
-            verdict_readers.read_nvrx_result,
+            verdict_readers.parse_nvrx_health_result,
             "nvidia-resiliency-ext: shared_utils/health_check.py, proto/nvhcd.proto",
         ),
-        "hyperpod": VerdictFormat(
+        "hyperpod": ToolVerdictFormat(
             "AWS's health checks for HyperPod",
             "dcgm.sh, or another script that prints HEALTH_CHECK_RESULT",
             {"Passed": _OK, "Failed": _FAIL, "Skipped": _UNKNOWN},
-            verdict_readers.read_hyperpod_result,
+            verdict_readers.parse_hyperpod_health_result,
             "awsome-distributed-ai: 5.sagemaker-hyperpod/health_check",
         ),
     }
 )
 
 
-def parse_tool_verdict(name: str, output: ToolOutput) -> tuple[Observation, ...]:
+def parse_health_tool_verdict(name: str, output: HealthToolOutput) -> tuple[CheckObservation, ...]:
     """Return what a tool's output says of this node, without what is in order.
 
-    The worst come first, one for each code and device. Raises UnknownResultError for an output that
-    is not in the named format, and for a tool that a signal ended.
+    The worst come first, one for each code and device. Raises CheckResultUnknownError for an output
+    that is not in the named format, and for a tool that a signal ended.
     """
     form = FORMATS[name]
     if output.status is not None and output.status < 0:
-        raise UnknownResultError(f"was ended by signal {-output.status}")
+        raise CheckResultUnknownError(f"was ended by signal {-output.status}")
     found = form.read(output, form.levels)
-    found.sort(key=lambda one: -rank_verdict(one.verdict))
-    kept: dict[tuple[str, str], Observation] = {}
+    found.sort(key=lambda one: -rank_verdict_severity(one.verdict))
+    kept: dict[tuple[str, str], CheckObservation] = {}
     for one in found:
         if one.verdict is not DeviceVerdict.OK:
             kept.setdefault((one.code, one.device), one)

@@ -20,7 +20,7 @@ FIRST: Final = hashlib.sha256(b"hpctl audit trail 1").hexdigest()
 """The digest before the first row."""
 
 
-class AuditRow(Struct, frozen=True):
+class AuditTrailRow(Struct, frozen=True):
     """One row as it is stored."""
 
     seq: int
@@ -30,7 +30,7 @@ class AuditRow(Struct, frozen=True):
 
     @property
     def event(self) -> Event:
-        """Return what it records. Raises JournalCorrupt."""
+        """Return what it records. Raises CorruptJournalError."""
         return decode_event(self.seq, self.kind, self.payload)
 
 
@@ -39,7 +39,7 @@ def compute_audit_digest(before: str, kind: str, payload: str) -> str:
     return hashlib.sha256(f"{before}\n{kind}\n{payload}".encode()).hexdigest()
 
 
-def find_broken_audit_row(trail: Iterable[AuditRow]) -> AuditRow | None:
+def find_audit_row_with_wrong_digest(trail: Iterable[AuditTrailRow]) -> AuditTrailRow | None:
     """Return the first row whose digest does not follow from the rows before it; None: all do."""
     before = FIRST
     for row in trail:

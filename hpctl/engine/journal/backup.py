@@ -18,8 +18,8 @@ from sqlalchemy.exc import DBAPIError
 from hpctl.engine.journal import database as t
 from hpctl.engine.journal.check import Tell
 from hpctl.engine.journal.database import make_database_engine
-from hpctl.engine.journal.reader import JournalReader, open_journal
-from hpctl.engine.journal.source import get_sqlite_path, make_sqlite_url
+from hpctl.engine.journal.reader import JournalReader, open_journal_for_reading
+from hpctl.engine.journal.source import get_sqlite_path_from_url, make_sqlite_url
 from hpctl.engine.journal.sqlite_source import copy_sqlite_file, make_sqlite_file_durable
 from hpctl.toolkit.errors import HpctlError
 
@@ -50,9 +50,9 @@ def copy_rows(
         tell(done, total)
 
 
-def copy_journal(url: str, file: Path, tell: Tell) -> None:
-    """Copy a journal, also while daemons write it. Raises Unavailable, JournalCorrupt, HpctlError
-    where the file exists or cannot be written."""
+def back_up_journal_to_file(url: str, file: Path, tell: Tell) -> None:
+    """Copy a journal, also while daemons write it. Raises Unavailable, CorruptJournalError,
+    HpctlError where the file exists or cannot be written."""
     if file.exists():
         raise HpctlError(
             f"cannot write the backup: {file} exists already", "name a file that does not exist"
@@ -61,8 +61,8 @@ def copy_journal(url: str, file: Path, tell: Tell) -> None:
     try:
         part.unlink(missing_ok=True)
         os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-        with closing(open_journal(url)) as reader:
-            _copy_database(reader, url, part, tell)
+        with closing(open_journal_for_reading(url)) as reader:
+            _copy_journal_database(reader, url, part, tell)
         part.rename(file)
     except (OSError, sqlite3.Error, DBAPIError) as error:
         raise HpctlError(
@@ -75,8 +75,8 @@ def copy_journal(url: str, file: Path, tell: Tell) -> None:
                 left.unlink(missing_ok=True)
 
 
-def _copy_database(reader: JournalReader, url: str, target: Path, tell: Tell) -> None:
-    path = get_sqlite_path(url)
+def _copy_journal_database(reader: JournalReader, url: str, target: Path, tell: Tell) -> None:
+    path = get_sqlite_path_from_url(url)
     if path is not None:
         copy_sqlite_file(path, target)
         return

@@ -8,17 +8,17 @@ from typing import Any
 
 from msgspec import Struct
 
-from hpctl.engine.journal.audit_chain import FIRST, AuditRow, compute_audit_digest
-from hpctl.engine.journal.opening import open_row_source
-from hpctl.engine.journal.reader import JournalReader, StoredEvent, open_journal
+from hpctl.engine.journal.audit_chain import FIRST, AuditTrailRow, compute_audit_digest
+from hpctl.engine.journal.opening import open_journal_row_source
+from hpctl.engine.journal.reader import JournalReader, StoredEvent, open_journal_for_reading
 from hpctl.engine.journal.rows import (
     decode_event,
-    decode_health_rows,
     decode_lease_row,
-    decode_request,
+    decode_node_health_rows,
+    decode_operator_request,
 )
 from hpctl.engine.journal.state import EngineState, InconsistentEventError
-from hpctl.toolkit.errors import JournalCorrupt
+from hpctl.toolkit.errors import CorruptJournalError
 
 TELL_EVERY = 500
 """Rows from one word about how far it is to the next."""
@@ -76,45 +76,49 @@ class _JournalChecker:
 
     def run(self) -> None:
         """Read all tables."""
-        self._check_rows_and_close("hpctl_events", self._reader.stored_events(), self._check_event)
+        self._check_table_rows_and_close(
+            "hpctl_events", self._reader.stored_events(), self._check_event_row
+        )
         if "hpctl_audit" in self.rows:
-            self._check_rows_and_close(
+            self._check_table_rows_and_close(
                 "hpctl_audit", self._reader.audit_rows(), self._check_audit_row
             )
         readers: dict[str, Callable[[Any], object]] = {
-            "hpctl_agents": lambda row: decode_health_rows([row], None),
-            "hpctl_heard": lambda row: decode_health_rows((), row),
-            "hpctl_requests": lambda row: decode_request(row, ""),
+            "hpctl_agents": lambda row: decode_node_health_rows([row], None),
+            "hpctl_heard": lambda row: decode_node_health_rows((), row),
+            "hpctl_requests": lambda row: decode_operator_request(row, ""),
             "hpctl_lease": decode_lease_row,
         }
         for table, read in readers.items():
-            self._check_rows_and_close(table, self._reader.table(table), read)
+            self._check_table_rows_and_close(table, self._reader.table(table), read)
 
-    def _check_rows_and_close(
+    def _check_table_rows_and_close(
         self, table: str, rows: Generator[Any, None, None], read: Callable[[Any], object]
     ) -> None:
         with closing(rows):
-            self._check_rows(table, rows, read)
+            self._check_table_rows(table, rows, read)
 
-    def _check_rows(self, table: str, rows: Iterator[Any], read: Callable[[Any], object]) -> None:
+    def _check_table_rows(
+        self, table: str, rows: Iterator[Any], read: Callable[[Any], object]
+    ) -> None:
         last: object = "the first"
         while True:
             try:
                 row = next(rows, None)
-            except JournalCorrupt as error:
+            except CorruptJournalError as error:
                 raise InvalidRowError(table, f"after {last}", error, RESTORE_HINT) from error
             if row is None:
                 return
-            last = row.seq if isinstance(row, StoredEvent | AuditRow) else row[0]
+            last = row.seq if isinstance(row, StoredEvent | AuditTrailRow) else row[0]
             try:
                 read(row)
-            except JournalCorrupt as error:
+            except CorruptJournalError as error:
                 raise InvalidRowError(table, last, error, error.hint) from error
             self.done += 1
             if self.done % TELL_EVERY == 0:
                 self._tell(self.done, self.total)
 
-    def _check_event(self, row: StoredEvent) -> None:
+    def _check_event_row(self, row: StoredEvent) -> None:
         table = "hpctl_past" if row.retired else "hpctl_events"
         event = decode_event(row.seq, row.kind, row.payload)
         if row.seq == self.seq:
@@ -130,7 +134,7 @@ class _JournalChecker:
             raise InvalidRowError(table, row.seq, why, RESTORE_HINT) from error
         self.newest = max(event.at, self.newest or event.at)
 
-    def _check_audit_row(self, row: AuditRow) -> None:
+    def _check_audit_row(self, row: AuditTrailRow) -> None:
         if row.digest != compute_audit_digest(self.audit, row.kind, row.payload):
             why = "does not follow from the rows before it: the audit trail was changed there"
             fix = (
@@ -141,7 +145,7 @@ class _JournalChecker:
         _ = row.event
 
 
-def examine_journal(reader: JournalReader, name: str, tell: Tell) -> JournalSummary:
+def check_all_journal_rows(reader: JournalReader, name: str, tell: Tell) -> JournalSummary:
     """Return what a check of every row found."""
     walk, problem = _JournalChecker(reader, tell), None
     try:
@@ -155,15 +159,15 @@ def examine_journal(reader: JournalReader, name: str, tell: Tell) -> JournalSumm
     return JournalSummary(name, schema, walk.rows, walk.newest, opened, walk.audit, digest, problem)
 
 
-def check_journal(url: str, tell: Tell) -> JournalSummary:
+def check_journal_at_url(url: str, tell: Tell) -> JournalSummary:
     """Read everything, as a daemon and its commands would. Raises Unavailable, HpctlError."""
-    with closing(open_row_source(url)) as source:
+    with closing(open_journal_row_source(url)) as source:
         reader = JournalReader(source)
         try:
             reader.check_schema()
             with reader.snapshot() as moment:
-                return examine_journal(moment, reader.name, tell)
-        except JournalCorrupt as error:
+                return check_all_journal_rows(moment, reader.name, tell)
+        except CorruptJournalError as error:
             problem = JournalProblem("hpctl_meta", "", str(error), error.hint)
             return JournalSummary(reader.name, "", {}, None, 0, "", "", problem)
 
@@ -171,8 +175,9 @@ def check_journal(url: str, tell: Tell) -> JournalSummary:
 def list_journal_events(
     url: str, since: datetime | None, recovery: str | None
 ) -> Iterator[tuple[int, str, str]]:
-    """Yield number, kind and JSON of each event, ended ones too. Raises as `open_journal` does."""
-    with closing(open_journal(url)) as reader, reader.snapshot() as moment:
+    """Yield number, kind and JSON of each event, ended ones too. Raises as
+    `open_journal_for_reading` does."""
+    with closing(open_journal_for_reading(url)) as reader, reader.snapshot() as moment:
         for row in moment.stored_events():
             event = decode_event(row.seq, row.kind, row.payload)
             if since is not None and event.at < since:

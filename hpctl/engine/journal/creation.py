@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from hpctl.engine.journal.source import get_sqlite_path
+from hpctl.engine.journal.source import get_sqlite_path_from_url
 from hpctl.toolkit.compat import SAFE_PATH
 from hpctl.toolkit.errors import HpctlError
 
@@ -23,14 +23,14 @@ CREATE_S: Final = 60.0
 """How long the process that makes a journal may take, in seconds."""
 
 
-class JournalAbsent(HpctlError):
+class JournalMissingError(HpctlError):
     """There is no journal where one has to be."""
 
 
 def check_journal_exists(url: str, *, may_create: bool) -> None:
-    """Raise JournalAbsent where the journal is a file that is not there and that may not be
+    """Raise JournalMissingError where the journal is a file that is not there and that may not be
     created; log a warning where it may. A journal in a database is not looked at."""
-    file = get_sqlite_path(url)
+    file = get_sqlite_path_from_url(url)
     if file is None or file.exists():
         return
     if may_create:
@@ -38,7 +38,7 @@ def check_journal_exists(url: str, *, may_create: bool) -> None:
             "%s is not there: a new journal begins, in which no earlier recovery is known", file
         )
         return
-    raise JournalAbsent(
+    raise JournalMissingError(
         f"the daemon cannot start: its journal {file} does not exist, and journal.create: false "
         "forbids it to create one",
         f"mount the file system of {file.parent}; if the journal is lost, restore a backup"
@@ -53,7 +53,7 @@ def create_journal(url: str, config: str, python: str = "") -> Path:
     in the file's place. `python` is an interpreter that the owner may run; empty: this one. Raises
     HpctlError, OSError.
     """
-    file = get_sqlite_path(url)
+    file = get_sqlite_path_from_url(url)
     if file is None:
         raise HpctlError(
             "there is no journal file to create: hpctl.yaml keeps the journal in a database",

@@ -2,7 +2,7 @@
 
 The tables are the same on SQLite, MariaDB and PostgreSQL. No caller outside this package sees an
 SQLAlchemy error: a failed write is an OSError (the daemon must stop), a failed read is Unavailable
-(ask again) or JournalCorrupt (never ask again).
+(ask again) or CorruptJournalError (never ask again).
 
 Migrations go from each released schema to the next, forward only. A migration adds: what a former
 release wrote stays as it is. On SQLite it is tried on a copy first, and the copy of before is kept
@@ -44,10 +44,10 @@ from sqlalchemy.dialects.mysql import LONGTEXT
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.schema import CreateColumn
 
-from hpctl.engine.database_url import mask_database_url, read_database_url
+from hpctl.engine.database_url import mask_database_url_password, parse_database_url
 from hpctl.engine.journal import sqlite_source
-from hpctl.engine.journal.source import RowSource, get_sqlite_path, make_sqlite_url
-from hpctl.toolkit.errors import HpctlError, JournalCorrupt, Unavailable
+from hpctl.engine.journal.source import DatabaseRowSource, get_sqlite_path_from_url, make_sqlite_url
+from hpctl.toolkit.errors import CorruptJournalError, HpctlError, ServiceUnavailable
 
 log = logging.getLogger(__name__)
 
@@ -100,19 +100,19 @@ that comes later than the lease lasts is of no use."""
 def make_database_engine(url: str, *, leader: bool = False) -> Engine:
     """Return an engine for the journal at `url`. Connects to nothing yet. Raises HpctlError."""
     try:
-        parsed = read_database_url(url)
+        parsed = parse_database_url(url)
     except ValueError as error:
-        raise HpctlError(str(error), _get_url_example()) from None
+        raise HpctlError(str(error), _get_database_url_example()) from None
     if parsed.get_backend_name() == "sqlite":
         # SQLAlchemy 2.1 takes the path for quoted, 2.0 takes it unchanged.
-        path = get_sqlite_path(url)
+        path = get_sqlite_path_from_url(url)
         return _make_sqlite_engine(parsed if path is None else parsed.set(database=str(path)))
     driver, extra = _DRIVERS.get(parsed.drivername, ("", ""))
     if not driver:
         raise HpctlError(
             "database_url in hpctl.yaml names a database that hpctl does not support: "
             f"{parsed.drivername!r}",
-            _get_url_example(),
+            _get_database_url_example(),
         )
     try:
         options = (_CONNECT_LEADER if leader else _CONNECT)[extra]
@@ -127,56 +127,56 @@ def make_database_engine(url: str, *, leader: bool = False) -> Engine:
         ) from error
 
 
-def _get_url_example() -> str:
+def _get_database_url_example() -> str:
     return "use one such as postgresql://hpctl@db.example/hpctl, mariadb://hpctl@db.example/hpctl"
 
 
 def _make_sqlite_engine(url: URL) -> Engine:
     engine = create_engine(url)
-    event.listen(engine, "connect", _set_writer_pragmas)
+    event.listen(engine, "connect", _set_sqlite_writer_pragmas)
     return engine
 
 
-def _set_writer_pragmas(connection: Any, _record: object) -> None:
+def _set_sqlite_writer_pragmas(connection: Any, _record: object) -> None:
     # FULL: a committed StepStarted must survive power loss, or the effect could be repeated.
     for pragma in ("busy_timeout=5000", "journal_mode=WAL", "synchronous=FULL"):
         connection.execute(f"PRAGMA {pragma}").close()
 
 
-def read_database_message(error: SQLAlchemyError) -> str:
+def get_database_error_message(error: SQLAlchemyError) -> str:
     """Return the database's own words, without the statement and all its values."""
     return str(getattr(error, "orig", None) or error).strip()
 
 
 @contextmanager
-def convert_read_errors(what: str) -> Iterator[None]:
-    """Turn the database's errors into Unavailable (try again) or JournalCorrupt (do not)."""
+def convert_database_read_errors(what: str) -> Iterator[None]:
+    """Turn the database's errors into Unavailable (try again) or CorruptJournalError (do not)."""
     try:
         yield
     except SQLAlchemyError as error:
-        if is_transient_error(error):
-            raise Unavailable(
-                f"{what} cannot be reached: {read_database_message(error)}",
+        if is_transient_database_error(error):
+            raise ServiceUnavailable(
+                f"{what} cannot be reached: {get_database_error_message(error)}",
                 "check that the database runs and that its disk works and has free space; until "
                 "it answers, hpctl acts on nothing",
             ) from error
-        raise JournalCorrupt(
-            f"{what} cannot be read: {read_database_message(error)}",
+        raise CorruptJournalError(
+            f"{what} cannot be read: {get_database_error_message(error)}",
             "stop the daemon, keep a copy of the journal, and restore the newest good backup "
             "(docs/operations.md)",
         ) from error
 
 
 @contextmanager
-def convert_write_errors(what: str) -> Iterator[None]:
+def convert_database_write_errors(what: str) -> Iterator[None]:
     """Turn the database's errors into OSError."""
     try:
         yield
     except SQLAlchemyError as error:
-        raise OSError(f"{what} cannot be written: {read_database_message(error)}") from error
+        raise OSError(f"{what} cannot be written: {get_database_error_message(error)}") from error
 
 
-def is_transient_error(error: SQLAlchemyError) -> bool:
+def is_transient_database_error(error: SQLAlchemyError) -> bool:
     """Return whether the trouble is with reaching the data, not with the data."""
     if not isinstance(error, DBAPIError):
         return True  # a pool that is exhausted, above all
@@ -188,7 +188,9 @@ def is_transient_error(error: SQLAlchemyError) -> bool:
         return True
     if not isinstance(error, OperationalError):
         return False
-    return not isinstance(error.orig, sqlite3.Error) or sqlite_source.is_transient(error.orig)
+    return not isinstance(error.orig, sqlite3.Error) or sqlite_source.is_transient_sqlite_error(
+        error.orig
+    )
 
 
 _STREAMED = 500
@@ -200,7 +202,7 @@ class ConnectionRowSource:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self.name = mask_database_url(connection.engine.url)
+        self.name = mask_database_url_password(connection.engine.url)
         self.is_file = connection.dialect.name == "sqlite"
 
     def close(self) -> None:
@@ -213,18 +215,18 @@ class ConnectionRowSource:
         """Enter the rows, which are not all held at once."""
         statement = text(query).execution_options(yield_per=_STREAMED)
         with (
-            convert_read_errors(f"the journal at {self.name}"),
+            convert_database_read_errors(f"the journal at {self.name}"),
             closing(self._connection.execute(statement, values or {})) as found,
         ):
             yield iter(found)
 
     def tables(self) -> frozenset[str]:
         """Return the names of the tables that are there."""
-        with convert_read_errors(f"the journal at {self.name}"):
+        with convert_database_read_errors(f"the journal at {self.name}"):
             return frozenset(inspect(self._connection).get_table_names())
 
     @contextmanager
-    def snapshot(self) -> Iterator[RowSource]:
+    def snapshot(self) -> Iterator[DatabaseRowSource]:
         """Enter the transaction that the caller has begun."""
         yield self
 
@@ -234,7 +236,7 @@ class EngineRowSource:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self.name = mask_database_url(engine.url)
+        self.name = mask_database_url_password(engine.url)
         self.is_file = engine.dialect.name == "sqlite"
 
     def close(self) -> None:
@@ -247,7 +249,7 @@ class EngineRowSource:
     ) -> Iterator[Iterator[Any]]:
         """Enter the rows."""
         with (
-            convert_read_errors(f"the journal at {self.name}"),
+            convert_database_read_errors(f"the journal at {self.name}"),
             self._engine.connect() as c,
             closing(c.execute(text(query), values or {})) as found,
         ):
@@ -255,14 +257,17 @@ class EngineRowSource:
 
     def tables(self) -> frozenset[str]:
         """Return the names of the tables that are there."""
-        with convert_read_errors(f"the journal at {self.name}"):
+        with convert_database_read_errors(f"the journal at {self.name}"):
             return frozenset(inspect(self._engine).get_table_names())
 
     @contextmanager
-    def snapshot(self) -> Iterator[RowSource]:
+    def snapshot(self) -> Iterator[DatabaseRowSource]:
         """Enter a transaction whose every look is at the same moment."""
         level = "AUTOCOMMIT" if self.is_file else "REPEATABLE READ"
-        with convert_read_errors(f"the journal at {self.name}"), self._engine.connect() as plain:
+        with (
+            convert_database_read_errors(f"the journal at {self.name}"),
+            self._engine.connect() as plain,
+        ):
             c = plain.execution_options(isolation_level=level)
             if self.is_file:
                 c.exec_driver_sql("BEGIN").close()
@@ -288,17 +293,17 @@ _server: dict[str, Any] = {
 }
 
 
-def _make_table(name: str, *columns: Column[Any] | Index, **more: Any) -> Table:
+def _define_journal_table(name: str, *columns: Column[Any] | Index, **more: Any) -> Table:
     return Table(name, metadata, *columns, **more, **_server)
 
 
-meta = _make_table(
+meta = _define_journal_table(
     "hpctl_meta",
     Column("name", String(32), primary_key=True),
     Column("value", String(64), nullable=False),
 )
 
-events = _make_table(
+events = _define_journal_table(
     "hpctl_events",
     Column("seq", _id, primary_key=True, autoincrement=True),
     Column("kind", String(32), nullable=False),
@@ -307,7 +312,7 @@ events = _make_table(
     sqlite_autoincrement=True,
 )
 
-past = _make_table(
+past = _define_journal_table(
     # What ended long ago: read to explain it, and never replayed by a daemon. It came later than
     # the other tables and changes none of them, so the schema's number is still the same.
     "hpctl_past",
@@ -322,7 +327,7 @@ past = _make_table(
     Index("hpctl_past_recovery", "recovery"),
 )
 
-audit = _make_table(
+audit = _define_journal_table(
     # Who asked what, and by which configuration the daemon acted: each row's digest covers the
     # one before it, and nothing here is ever retired. Later than the other tables, like `past`.
     "hpctl_audit",
@@ -333,14 +338,14 @@ audit = _make_table(
     sqlite_autoincrement=True,
 )
 
-outbox = _make_table(
+outbox = _define_journal_table(
     # The notifications not yet sent, one row for all. Later than the other tables, like `past`.
     "hpctl_outbox",
     Column("id", Integer, primary_key=True),
     Column("payload", _text, nullable=False),
 )
 
-agents = _make_table(
+agents = _define_journal_table(
     "hpctl_agents",
     Column("node", String(255), primary_key=True),
     Column("instance", String(64), nullable=False),
@@ -349,14 +354,14 @@ agents = _make_table(
     Column("findings", _text, nullable=False),
 )
 
-heard = _make_table(
+heard = _define_journal_table(
     "hpctl_heard",
     Column("id", Integer, primary_key=True),
     # One row for all nodes: ten thousand of them are heard every ten seconds.
     Column("times", _text, nullable=False),
 )
 
-requests = _make_table(
+requests = _define_journal_table(
     "hpctl_requests",
     Column("id", _id, primary_key=True, autoincrement=True),
     Column("at", Double, nullable=False),
@@ -367,7 +372,7 @@ requests = _make_table(
     sqlite_autoincrement=True,
 )
 
-proofs = _make_table(
+proofs = _define_journal_table(
     # By what the next leader believes a request that this one did not take. Later than the other
     # tables, like `past`; a file's requests need none.
     "hpctl_proofs",
@@ -375,14 +380,14 @@ proofs = _make_table(
     Column("credential", _text, nullable=False),
 )
 
-details = _make_table(
+details = _define_journal_table(
     # What else a request says. Later than the other tables, like `past`; most requests have none.
     "hpctl_details",
     Column("request", _id, primary_key=True, autoincrement=False),
     Column("detail", _text, nullable=False),
 )
 
-lease = _make_table(
+lease = _define_journal_table(
     "hpctl_lease",
     Column("id", Integer, primary_key=True),
     Column("epoch", Integer, nullable=False),
@@ -402,7 +407,7 @@ lease = _make_table(
     Column("successor", String(255), nullable=False, server_default=""),
 )
 
-standbys = _make_table(
+standbys = _define_journal_table(
     "hpctl_standbys",
     Column("address", String(255), primary_key=True),
     Column("host", String(255), nullable=False),
@@ -415,7 +420,7 @@ standbys = _make_table(
 )
 
 
-def _add_missing_columns(c: Connection, *columns: Column[object]) -> None:
+def _add_missing_table_columns(c: Connection, *columns: Column[object]) -> None:
     for column in columns:
         table = column.table.name
         if column.name not in {one["name"] for one in inspect(c).get_columns(table)}:
@@ -425,7 +430,7 @@ def _add_missing_columns(c: Connection, *columns: Column[object]) -> None:
 
 def _migrate_to_schema_2(c: Connection) -> None:
     """A leader that standbys watch: what they count, and where agents find it."""
-    _add_missing_columns(c, lease.c.beat, lease.c.lease_s, lease.c.address, lease.c.successor)
+    _add_missing_table_columns(c, lease.c.beat, lease.c.lease_s, lease.c.address, lease.c.successor)
 
 
 STEPS: Final[dict[int, Callable[[Connection], None]]] = {2: _migrate_to_schema_2}
@@ -435,15 +440,15 @@ STEPS: Final[dict[int, Callable[[Connection], None]]] = {2: _migrate_to_schema_2
 def migrate_journal(engine: Engine, found: int, file: Path | None) -> None:
     """Bring a journal of schema `found` up to date. `file`: SQLite's.
 
-    Raises JournalCorrupt where the trial fails: nothing was changed then.
+    Raises CorruptJournalError where the trial fails: nothing was changed then.
     """
     newest = max(STEPS)
     if file is not None:
         kept = file.with_name(f"{file.name}.schema-{found}")
         try:
-            _migrate_trial_copy(engine, found, file, kept)
+            _test_migration_on_copy(engine, found, file, kept)
         except (SQLAlchemyError, sqlite3.Error, OSError) as error:
-            raise JournalCorrupt(
+            raise CorruptJournalError(
                 f"cannot migrate the journal from schema version {found} to {newest}: {error}",
                 f"nothing was changed: free space in the directory of {file} and start again, or "
                 "install the hpctl release that wrote it",
@@ -464,7 +469,7 @@ def _run_migrations(engine: Engine, found: int) -> None:
         c.execute(row.values(value=str(max(STEPS))))
 
 
-def _migrate_trial_copy(engine: Engine, found: int, file: Path, kept: Path) -> None:
+def _test_migration_on_copy(engine: Engine, found: int, file: Path, kept: Path) -> None:
     """Keep a copy, migrate another one, and count what is in it."""
     trial = file.with_name(f"{file.name}.trial")
     for old in (kept, trial):

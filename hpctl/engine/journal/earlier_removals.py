@@ -19,28 +19,31 @@ from hpctl.vocabulary.identity import BootId, InstanceId, NodeGeneration, NodeNa
 from hpctl.vocabulary.node_recovery import (
     REMOVAL_OVER,
     SCALE_DOWN,
-    NodePhase,
     NodeRecovery,
-    NodeSignal,
+    NodeRecoveryPhase,
+    NodeRecoverySignal,
 )
 
 KINDS: Final = frozenset({ChangeKind.REMOVE, ChangeKind.RETURN})
 """The changes that are node recoveries by now."""
 
-_LEFT: Final = (NodeSignal.REMEDY_ACCEPTED, NodeSignal.INSTANCE_GONE)
-_SIGNALS: Final[dict[tuple[NodePhase, str], tuple[NodeSignal, ...]]] = {
-    (NodePhase.OPEN, "closed_seen"): (NodeSignal.CORDON_SEEN, NodeSignal.JOBS_GONE),
-    (NodePhase.OPEN, "in_use"): (NodeSignal.WITHDRAWN,),
-    (NodePhase.OPEN, "refused"): (NodeSignal.NEEDS_HUMAN,),
-    (NodePhase.VACATED, "in_use"): (NodeSignal.WITHDRAWN,),
-    (NodePhase.VACATED, "refused"): (NodeSignal.WITHDRAWN,),
-    (NodePhase.VACATED, "order_taken"): (NodeSignal.REMEDY_ACCEPTED,),
-    (NodePhase.VACATED, "gone"): _LEFT,
-    (NodePhase.REMEDYING, "gone"): (NodeSignal.INSTANCE_GONE,),
+_LEFT: Final = (NodeRecoverySignal.REMEDY_ACCEPTED, NodeRecoverySignal.INSTANCE_GONE)
+_SIGNALS: Final[dict[tuple[NodeRecoveryPhase, str], tuple[NodeRecoverySignal, ...]]] = {
+    (NodeRecoveryPhase.OPEN, "closed_seen"): (
+        NodeRecoverySignal.CORDON_SEEN,
+        NodeRecoverySignal.JOBS_GONE,
+    ),
+    (NodeRecoveryPhase.OPEN, "in_use"): (NodeRecoverySignal.WITHDRAWN,),
+    (NodeRecoveryPhase.OPEN, "refused"): (NodeRecoverySignal.NEEDS_HUMAN,),
+    (NodeRecoveryPhase.VACATED, "in_use"): (NodeRecoverySignal.WITHDRAWN,),
+    (NodeRecoveryPhase.VACATED, "refused"): (NodeRecoverySignal.WITHDRAWN,),
+    (NodeRecoveryPhase.VACATED, "order_taken"): (NodeRecoverySignal.REMEDY_ACCEPTED,),
+    (NodeRecoveryPhase.VACATED, "gone"): _LEFT,
+    (NodeRecoveryPhase.REMEDYING, "gone"): (NodeRecoverySignal.INSTANCE_GONE,),
 }
 
 
-def convert_removal_opening(e: ChangeOpened) -> NodeRecovery:
+def convert_old_node_removal_opening(e: ChangeOpened) -> NodeRecovery:
     """Return the node recovery that an earlier version opened as a change."""
     node, instance = e.node or NodeName(""), e.instance or InstanceId("")
     removes = e.kind is ChangeKind.REMOVE
@@ -54,7 +57,7 @@ def convert_removal_opening(e: ChangeOpened) -> NodeRecovery:
         urgency=Urgency.AFTER_JOBS,
         ladder=(Remedy.DELETE if removes else Remedy.NONE,),
         opened=e.at,
-        phase=NodePhase.OPEN if removes else NodePhase.RETURNED,
+        phase=NodeRecoveryPhase.OPEN if removes else NodeRecoveryPhase.RETURNED,
         since=e.at,
         why=e.why,
         by="hpctl",
@@ -63,13 +66,13 @@ def convert_removal_opening(e: ChangeOpened) -> NodeRecovery:
     )
 
 
-def convert_removal_signal(rec: NodeRecovery, seen: str) -> tuple[str, ...]:
+def convert_old_node_removal_signal(rec: NodeRecovery, seen: str) -> tuple[str, ...]:
     """Return the signals of a node recovery that a signal in the journal amounts to."""
     if not rec.was_change:
         return (seen,)
     return () if rec.ended else _SIGNALS.get((rec.phase, seen), (seen,))
 
 
-def end_removal(rec: NodeRecovery, at: datetime) -> NodeRecovery:
+def end_superseded_node_removal(rec: NodeRecovery, at: datetime) -> NodeRecovery:
     """Return a removal that ends because its node is treated for another reason."""
-    return rec.on(NodeSignal.OPERATOR_TOOK_OVER, at, "another recovery treats the node")
+    return rec.on(NodeRecoverySignal.OPERATOR_TOOK_OVER, at, "another recovery treats the node")

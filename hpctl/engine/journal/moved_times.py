@@ -5,11 +5,11 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from hpctl.toolkit.bounds import add_seconds
+from hpctl.toolkit.bounds import add_seconds_within_bounds
 from hpctl.vocabulary.change import ClusterChange
 from hpctl.vocabulary.job_recovery import JobRecovery
 from hpctl.vocabulary.node_recovery import NodeRecovery
-from hpctl.vocabulary.recovery import StepRecord
+from hpctl.vocabulary.recovery import RecoveryStepRecord
 
 R = TypeVar("R", NodeRecovery, JobRecovery, ClusterChange)
 
@@ -21,9 +21,9 @@ def shift_recovery_times(recovery: R, seconds: float) -> R:
     """
 
     def shift_time(at: datetime | None) -> datetime | None:
-        return None if at is None else add_seconds(at, seconds)
+        return None if at is None else add_seconds_within_bounds(at, seconds)
 
-    def shift_step_times(step: StepRecord) -> StepRecord:
+    def shift_step_times(step: RecoveryStepRecord) -> RecoveryStepRecord:
         return replace(step, started=shift_time(step.started), resolved=shift_time(step.resolved))
 
     changes: dict[str, Any] = {"steps": tuple(shift_step_times(step) for step in recovery.steps)}

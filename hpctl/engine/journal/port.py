@@ -15,13 +15,13 @@ class Journal(Protocol):
     """The durable memory: append-only events, agents' facts, operators' requests."""
 
     def append(self, events: Sequence[Event]) -> None:
-        """Append all events or none, on stable storage when it returns. Raises JournalCorrupt,
+        """Append all events or none, on stable storage when it returns. Raises CorruptJournalError,
         OSError."""
 
     def events(self) -> Iterable[Event]:
         """Return every event that is not retired, in order.
 
-        Raises JournalCorrupt at the first that cannot be read.
+        Raises CorruptJournalError at the first that cannot be read.
         """
 
     def list_retired_recovery_ids(self) -> frozenset[RecoveryId]:

@@ -1,8 +1,8 @@
 """The one reader of the journal, with every query that reads it.
 
-It reads from a `RowSource`: a SQLite file without SQLAlchemy, or any database through it. The
-daemon's `JournalStore` is this reader and writes as well; `snapshot` gives one whose every answer
-is of the same moment, for checks, backups and restores.
+It reads from a `DatabaseRowSource`: a SQLite file without SQLAlchemy, or any database through it.
+The daemon's `JournalStore` is this reader and writes as well; `snapshot` gives one whose every
+answer is of the same moment, for checks, backups and restores.
 """
 
 from collections.abc import Generator, Iterable, Iterator, Mapping
@@ -13,22 +13,22 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpctl.engine.journal.audit_chain import AuditRow
+from hpctl.engine.journal.audit_chain import AuditTrailRow
 from hpctl.engine.journal.events import Event, RequestTaken, format_event_kind
-from hpctl.engine.journal.opening import open_row_source
+from hpctl.engine.journal.opening import open_journal_row_source
 from hpctl.engine.journal.rows import (
-    DaemonInfo,
+    DaemonLeaseInfo,
     Row,
     StandbyInfo,
     check_schema,
     decode_event,
-    decode_health_rows,
     decode_lease_row,
-    decode_request,
+    decode_node_health_rows,
+    decode_operator_request,
     decode_standby_row,
-    drop_ended_job_events,
+    drop_old_ended_job_events,
 )
-from hpctl.engine.journal.source import RowSource
+from hpctl.engine.journal.source import DatabaseRowSource
 from hpctl.engine.view import Request
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.identity import NodeName, RecoveryId
@@ -75,10 +75,13 @@ class LeaseHolder(Struct, frozen=True):
 class JournalReader:
     """The events, the agents' facts, the operators' requests and the lease.
 
-    For one thread where the source is for one. Every method raises Unavailable and JournalCorrupt.
+    For one thread where the source is for one. Every method raises Unavailable and
+    CorruptJournalError.
     """
 
-    def __init__(self, source: RowSource, lease_source: RowSource | None = None) -> None:
+    def __init__(
+        self, source: DatabaseRowSource, lease_source: DatabaseRowSource | None = None
+    ) -> None:
         """`lease_source` reads the lease, where another connection is to do so."""
         self._source, self._lease_source = source, lease_source or source
         self.position = 0
@@ -107,7 +110,7 @@ class JournalReader:
         return None if row is None else str(row.value)
 
     def check_schema(self) -> None:
-        """Raise Unavailable where there is no journal yet, or JournalCorrupt where it is of a
+        """Raise Unavailable where there is no journal yet, or CorruptJournalError where it is of a
         release that this one cannot read."""
         check_schema(self.schema(), self.name)
 
@@ -124,7 +127,7 @@ class JournalReader:
 
     def events(self, after: int = 0, *, past: bool = False) -> Iterator[Event]:
         """Yield every event in order, from the one with number `after` + 1 on; with `past` those
-        that were retired as well. Raises JournalCorrupt at the first that cannot be read."""
+        that were retired as well. Raises CorruptJournalError at the first that cannot be read."""
         return (event for _, event in self.list_numbered_events(after, past=past))
 
     def list_numbered_events(
@@ -137,7 +140,7 @@ class JournalReader:
             # In one statement: between two an event might move, and be in neither.
             query = f"SELECT * FROM ({_PAST} WHERE seq > :after UNION ALL {query}) AS stored"
         with self._source.rows(f"{query} ORDER BY seq", {"after": after}) as rows:
-            found: Iterable[Row] = rows if since is None else drop_ended_job_events(rows, since)
+            found: Iterable[Row] = rows if since is None else drop_old_ended_job_events(rows, since)
             for row in found:
                 event = decode_event(*row)
                 self.position = row[0]
@@ -203,7 +206,7 @@ class JournalReader:
         """Return what the agents said last, by node."""
         heard = self._first("SELECT * FROM hpctl_heard")
         with self._source.rows("SELECT * FROM hpctl_agents") as agents:
-            return decode_health_rows(agents, heard)
+            return decode_node_health_rows(agents, heard)
 
     def requests(self) -> list[Request]:
         """Return the requests that no daemon has taken yet, oldest first. One in a SQLite file is
@@ -212,7 +215,7 @@ class JournalReader:
         proof = "written to the journal's file" if self._source.is_file else ""
         query = "SELECT * FROM hpctl_requests WHERE NOT taken ORDER BY id"
         with self._source.rows(query) as rows:
-            found = [decode_request(row, proof) for row in rows]
+            found = [decode_operator_request(row, proof) for row in rows]
         details = self._details() if found else {}
         return [replace(one, detail=details.get(one.id, "")) for one in found]
 
@@ -242,17 +245,17 @@ class JournalReader:
                     return event
         return None
 
-    def audit_trail(self) -> list[AuditRow]:
+    def audit_trail(self) -> list[AuditTrailRow]:
         """Return who asked what, oldest first."""
         if "hpctl_audit" not in self._source.tables():
             return []
         return list(self.audit_rows())
 
-    def audit_rows(self) -> Generator[AuditRow, None, None]:
+    def audit_rows(self) -> Generator[AuditTrailRow, None, None]:
         """Yield the rows of the audit trail, oldest first."""
         with self._source.rows("SELECT * FROM hpctl_audit ORDER BY seq") as rows:
             for row in rows:
-                yield AuditRow(row.seq, row.kind, row.payload, row.digest)
+                yield AuditTrailRow(row.seq, row.kind, row.payload, row.digest)
 
     def outbox(self) -> str | None:
         """Return what `Store.save_outbox` has kept."""
@@ -261,7 +264,7 @@ class JournalReader:
         row = self._first("SELECT payload FROM hpctl_outbox")
         return None if row is None else row.payload
 
-    def daemon(self) -> DaemonInfo | None:
+    def daemon(self) -> DaemonLeaseInfo | None:
         """Return who holds, or last held, the lease."""
         with self._lease_source.rows("SELECT * FROM hpctl_lease") as rows:
             row = next(rows, None)
@@ -293,13 +296,13 @@ class JournalReader:
             return next(rows, None)
 
 
-def open_journal(url: str) -> JournalReader:
+def open_journal_for_reading(url: str) -> JournalReader:
     """Open a journal to read it.
 
-    Raises Unavailable (not there, or no journal in it), JournalCorrupt (of a release that this one
-    cannot read), HpctlError (a URL without a driver).
+    Raises Unavailable (not there, or no journal in it), CorruptJournalError (of a release that this
+    one cannot read), HpctlError (a URL without a driver).
     """
-    source = open_row_source(url)
+    source = open_journal_row_source(url)
     try:
         reader = JournalReader(source)
         reader.check_schema()

@@ -54,7 +54,7 @@ class JournalDiskReserve:
         self._ballast = journal.with_name(BALLAST_NAME)
         self._next = 0.0
 
-    def allocate_if_due(self) -> None:
+    def allocate_reserve_if_due(self) -> None:
         """Make what of the reserve is missing, where the disk has room. Raises nothing."""
         if time.monotonic() < self._next:
             return
@@ -69,14 +69,14 @@ class JournalDiskReserve:
         if _count_free_bytes(self._journal.parent) < ROOM:
             return
         with closing(self._connect()) as db:
-            self._grow_journal(db)
-        self._make_ballast()
+            self._preallocate_journal_pages(db)
+        self._create_ballast_file()
 
     def free_space_for_start(self) -> None:
         """Delete the file beside the journal where the disk is full: call it before the journal is
         opened. Raises nothing."""
         if self._is_disk_full():
-            self._delete_ballast()
+            self._delete_ballast_file()
 
     def free_space_for_write(self) -> None:
         """Make the reserve usable where the disk is full: call it where the journal, which is open,
@@ -91,7 +91,7 @@ class JournalDiskReserve:
             self._checkpoint_wal()
         except sqlite3.Error as error:
             log.warning("the journal's log cannot be begun again: %s", error)
-        self._delete_ballast()
+        self._delete_ballast_file()
         self._next = 0.0
 
     def _is_disk_full(self) -> bool:
@@ -102,7 +102,7 @@ class JournalDiskReserve:
     def _connect(self) -> sqlite3.Connection:
         return sqlite3.connect(self._journal, timeout=_BUSY_S, isolation_level=None)
 
-    def _grow_journal(self, db: sqlite3.Connection) -> None:
+    def _preallocate_journal_pages(self, db: sqlite3.Connection) -> None:
         """Write a table and drop it: its pages stay in the file, free, and the log stays as long as
         its longest transaction."""
         db.execute("DROP TABLE IF EXISTS hpctl_reserve")
@@ -127,7 +127,7 @@ class JournalDiskReserve:
         with closing(self._connect()) as db:
             db.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
 
-    def _make_ballast(self) -> None:
+    def _create_ballast_file(self) -> None:
         """Make the file where it is not whole. Raises OSError."""
         if _get_file_size(self._ballast) == BALLAST:
             return
@@ -142,7 +142,7 @@ class JournalDiskReserve:
         finally:
             os.close(descriptor)
 
-    def _delete_ballast(self) -> None:
+    def _delete_ballast_file(self) -> None:
         try:
             self._ballast.unlink()
         except FileNotFoundError:

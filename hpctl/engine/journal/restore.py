@@ -11,22 +11,22 @@ from msgspec.structs import replace
 from sqlalchemy import Connection, func, insert, select, text, update
 from sqlalchemy.exc import SQLAlchemyError
 
-from hpctl.engine.database_url import mask_database_url
+from hpctl.engine.database_url import mask_database_url_password
 from hpctl.engine.journal import database as t
 from hpctl.engine.journal.backup import copy_rows
-from hpctl.engine.journal.check import JournalSummary, Tell, examine_journal
+from hpctl.engine.journal.check import JournalSummary, Tell, check_all_journal_rows
 from hpctl.engine.journal.database import (
     ConnectionRowSource,
+    get_database_error_message,
     make_database_engine,
-    read_database_message,
 )
-from hpctl.engine.journal.opening import open_row_source
-from hpctl.engine.journal.reader import JournalReader, open_journal
+from hpctl.engine.journal.opening import open_journal_row_source
+from hpctl.engine.journal.reader import JournalReader, open_journal_for_reading
 from hpctl.engine.journal.rows import convert_timestamp
-from hpctl.engine.journal.source import get_sqlite_path, make_sqlite_url
+from hpctl.engine.journal.source import get_sqlite_path_from_url, make_sqlite_url
 from hpctl.engine.journal.sqlite_source import SqliteRowSource, copy_sqlite_file
 from hpctl.engine.journal.store import JournalStore
-from hpctl.toolkit.errors import HpctlError, JournalCorrupt
+from hpctl.toolkit.errors import CorruptJournalError, HpctlError
 
 STANDBY_S = 30.0
 """For how long a standby's word says that it lives."""
@@ -38,7 +38,7 @@ TRANSIENT_TABLES = (t.lease.name, t.standbys.name)
 """Tables of daemons that run: not of the journal that is put back."""
 
 
-class RestoreTarget(Struct, frozen=True):
+class JournalRestoreTarget(Struct, frozen=True):
     """Where a backup is to go: the events that are there, and those of them that are younger than
     the backup."""
 
@@ -49,14 +49,14 @@ class RestoreTarget(Struct, frozen=True):
 
 def prepare_backup_copy(file: Path, directory: Path) -> str:
     """Return the URL of a copy of a backup, of this release's schema. Raises Unavailable,
-    JournalCorrupt, HpctlError."""
+    CorruptJournalError, HpctlError."""
     copy, hint = directory / "backup.db", "name a file that `hpctl journal backup` has written"
     try:
         copy_sqlite_file(file, copy)
         with closing(SqliteRowSource(copy)) as source:
             if t.meta.name not in source.tables():
                 raise HpctlError(f"the file {file} is not a backup of hpctl's journal", hint)
-    except (sqlite3.Error, JournalCorrupt) as error:
+    except (sqlite3.Error, CorruptJournalError) as error:
         raise HpctlError(
             f"the file {file} is not a backup of hpctl's journal: {error}", hint
         ) from error
@@ -64,25 +64,27 @@ def prepare_backup_copy(file: Path, directory: Path) -> str:
     return make_sqlite_url(copy)
 
 
-def find_restore_target(source: str, url: str, now: datetime) -> RestoreTarget:
+def find_journal_restore_target(source: str, url: str, now: datetime) -> JournalRestoreTarget:
     """Return where a backup would go. Raises HpctlError where a daemon runs, or another journal is
-    there, Unavailable, JournalCorrupt."""
-    file = get_sqlite_path(url)
+    there, Unavailable, CorruptJournalError."""
+    file = get_sqlite_path_from_url(url)
     if file is not None and not file.exists():
-        return RestoreTarget(str(file), 0, 0)
-    with closing(open_row_source(url)) as there:
+        return JournalRestoreTarget(str(file), 0, 0)
+    with closing(open_journal_row_source(url)) as there:
         if t.meta.name not in there.tables():
-            return RestoreTarget(there.name, 0, 0)
+            return JournalRestoreTarget(there.name, 0, 0)
         with (
-            closing(open_journal(source)) as wanted,
+            closing(open_journal_for_reading(source)) as wanted,
             wanted.snapshot() as a,
             JournalReader(there).snapshot() as b,
         ):
             _refuse_running_daemon(b, now)
-            _refuse_foreign_backup(a, b)
+            _refuse_backup_of_other_journal(a, b)
             newest = max((event.seq for event in a.stored_events()), default=0)
             numbers = [event.seq for event in b.stored_events()]
-            return RestoreTarget(there.name, len(numbers), sum(seq > newest for seq in numbers))
+            return JournalRestoreTarget(
+                there.name, len(numbers), sum(seq > newest for seq in numbers)
+            )
 
 
 def _refuse_running_daemon(there: JournalReader, now: datetime) -> None:
@@ -104,7 +106,7 @@ def _refuse_running_daemon(there: JournalReader, now: datetime) -> None:
         )
 
 
-def _refuse_foreign_backup(source: JournalReader, there: JournalReader) -> None:
+def _refuse_backup_of_other_journal(source: JournalReader, there: JournalReader) -> None:
     """Two copies of one journal share some of their oldest events."""
     first = set(there.stored_events(most=SAME))
     if not first:
@@ -124,29 +126,33 @@ def restore_journal(source: str, url: str, now: datetime, tell: Tell) -> Journal
     that no daemon of before can write. Raises HpctlError where nothing was changed."""
     JournalStore(url).close()
     engine = make_database_engine(url)
-    name = mask_database_url(engine.url)
+    name = mask_database_url_password(engine.url)
     try:
-        with closing(open_journal(source)) as wanted, wanted.snapshot() as a, engine.begin() as b:
+        with (
+            closing(open_journal_for_reading(source)) as wanted,
+            wanted.snapshot() as a,
+            engine.begin() as b,
+        ):
             if engine.dialect.name == "sqlite":
                 b.execute(text("BEGIN IMMEDIATE"))
             b.execute(update(t.lease).values(id=1))  # no daemon takes it meanwhile
             there = JournalReader(ConnectionRowSource(b))
             _refuse_running_daemon(there, now)
             _replace_tables(a, b, tell)
-            done = examine_journal(there, name, tell)
-            if done.problem or done.digest != examine_journal(a, name, tell).digest:
+            done = check_all_journal_rows(there, name, tell)
+            if done.problem or done.digest != check_all_journal_rows(a, name, tell).digest:
                 why = done.problem.why if done.problem else "its events are not those of the backup"
                 raise HpctlError(
                     f"cannot restore: the copy made from the backup is incomplete: {why}",
                     "nothing was changed; try another backup",
                 )
-        file = get_sqlite_path(url)
+        file = get_sqlite_path_from_url(url)
         if file is not None and os.geteuid() == 0:
             chown_journal_files(file)
         return done
     except SQLAlchemyError as error:
         raise HpctlError(
-            f"cannot write the restored journal {name}: {read_database_message(error)}",
+            f"cannot write the restored journal {name}: {get_database_error_message(error)}",
             "nothing was changed; run the command as the daemon's user or with sudo",
         ) from error
     finally:
@@ -176,10 +182,10 @@ def _replace_tables(source: JournalReader, target: Connection, tell: Tell) -> No
     if epochs and not target.execute(update(t.lease).values(epoch=max(epochs) + 1)).rowcount:
         row = {**leases[0], "epoch": max(epochs) + 1, "until": 0.0}
         target.execute(insert(t.lease).values(**row))
-    _reserve_row_numbers(target)
+    _skip_used_row_numbers(target)
 
 
-def _reserve_row_numbers(c: Connection) -> None:
+def _skip_used_row_numbers(c: Connection) -> None:
     """Have the database give the next row a number that none of these rows ever had."""
     highest = {}
     for table in (t.events, t.past, t.audit, t.requests):

@@ -18,7 +18,7 @@ from hpctl.engine.journal.events import EVENT_TYPES, Event, JobReported, format_
 from hpctl.engine.view import Request
 from hpctl.toolkit.bounds import parse_count
 from hpctl.toolkit.compat import UTC
-from hpctl.toolkit.errors import JournalCorrupt, Unavailable
+from hpctl.toolkit.errors import CorruptJournalError, ServiceUnavailable
 from hpctl.vocabulary.identity import BootId, InstanceId, NodeGeneration, NodeName
 from hpctl.vocabulary.job_recovery import ENDS, TRANSITIONS
 from hpctl.vocabulary.model import Finding, NodeHealth
@@ -39,14 +39,14 @@ def encode_event(event: Event) -> tuple[str, str]:
 
 
 def decode_event(seq: int, kind: str, payload: str) -> Event:
-    """Read record number `seq` back. Raises JournalCorrupt with its place and the hint."""
+    """Read record number `seq` back. Raises CorruptJournalError with its place and the hint."""
     try:
         decoder = _get_event_decoder(kind)
         if decoder is None:
             raise ValueError(f"unknown kind {kind!r}")
         return decoder.decode(payload)
     except (TypeError, ValueError, msgspec.DecodeError) as error:
-        raise JournalCorrupt(
+        raise CorruptJournalError(
             f"journal event {seq} cannot be read: {error}",
             "stop the daemon, keep a copy of the journal, and restore the newest good backup"
             " (docs/operations.md, 'A corrupt journal'); it is never read as empty",
@@ -62,7 +62,7 @@ Row = tuple[int, str, str]
 """A record's number, kind and JSON."""
 
 
-def drop_ended_job_events(rows: Iterable[Row], since: datetime) -> Iterator[Row]:
+def drop_old_ended_job_events(rows: Iterable[Row], since: datetime) -> Iterator[Row]:
     """Return the rows without job recoveries that ended, and reports of supervisors, before a time
     (UTC): three of four rows, which are not even decoded. What stays can be replayed."""
     before, kept = f"{since:%Y-%m-%dT%H:%M:%S}", []
@@ -96,7 +96,7 @@ class DaemonIdentity(Struct, frozen=True):
     address: str
 
 
-class DaemonInfo(Struct, frozen=True):
+class DaemonLeaseInfo(Struct, frozen=True):
     """The lease row: who runs, since when, and how its last cycle went.
 
     `beat` counts renewals. `lease_s`: for how long each lasts; 0 once the leader has let go, for
@@ -133,9 +133,9 @@ class StandbyInfo(Struct, frozen=True):
 
 def check_schema(schema: str | None, name: str) -> None:
     """Refuse a database without a journal, or with another version's. Raises Unavailable,
-    JournalCorrupt."""
+    CorruptJournalError."""
     if schema is None:
-        raise Unavailable(
+        raise ServiceUnavailable(
             f"hpctl has no journal yet: there is none at {name}",
             "start the daemon (systemctl start hpctl-daemon): it creates the journal",
         )
@@ -146,12 +146,14 @@ def check_schema(schema: str | None, name: str) -> None:
         f"{SCHEMA_VERSION}"
     )
     if 0 < parse_count(schema) < SCHEMA_VERSION:
-        raise Unavailable(
+        raise ServiceUnavailable(
             what,
             "restart the daemon, which migrates the journal to this release: systemctl restart "
             "hpctl-daemon",
         )
-    raise JournalCorrupt(what, "install the hpctl release that wrote the journal, or a later one")
+    raise CorruptJournalError(
+        what, "install the hpctl release that wrote the journal, or a later one"
+    )
 
 
 def convert_timestamp(stamp: float) -> datetime:
@@ -163,14 +165,14 @@ _UNREADABLE = (msgspec.DecodeError, TypeError, ValueError, OverflowError, OSErro
 
 
 @contextmanager
-def _convert_row_errors(place: str, hint: str) -> Iterator[None]:
+def _convert_row_decode_errors(place: str, hint: str) -> Iterator[None]:
     try:
         yield
     except _UNREADABLE as error:
-        raise JournalCorrupt(f"{place} cannot be read: {error}", hint) from error
+        raise CorruptJournalError(f"{place} cannot be read: {error}", hint) from error
 
 
-def encode_health_row(health: NodeHealth) -> dict[str, object]:
+def encode_node_health_row(health: NodeHealth) -> dict[str, object]:
     """Return what an agent said last, as a row."""
     return {
         "node": health.generation.node,
@@ -181,7 +183,7 @@ def encode_health_row(health: NodeHealth) -> dict[str, object]:
     }
 
 
-def _decode_health_row(row: Any, heard: float) -> NodeHealth:
+def _decode_node_health_row(row: Any, heard: float) -> NodeHealth:
     """Return what an agent said last; `heard` is when the node was last heard, if that was
     later."""
     try:  # A context manager for each of ten thousand rows would take as long as the rest.
@@ -193,7 +195,7 @@ def _decode_health_row(row: Any, heard: float) -> NodeHealth:
     except _UNREADABLE as error:
         fix = "delete that row of hpctl_agents: the agent sends its findings again"
         what = f"the stored findings of node {row.node}"
-        raise JournalCorrupt(f"{what} cannot be read: {error}", fix) from error
+        raise CorruptJournalError(f"{what} cannot be read: {error}", fix) from error
 
 
 def encode_last_heard_row(heard: Mapping[NodeName, datetime]) -> dict[str, object]:
@@ -202,41 +204,41 @@ def encode_last_heard_row(heard: Mapping[NodeName, datetime]) -> dict[str, objec
     return {"id": 1, "times": msgspec.json.encode(times).decode()}
 
 
-def decode_health_rows(agents: Iterable[Any], times: Any) -> dict[NodeName, NodeHealth]:
+def decode_node_health_rows(agents: Iterable[Any], times: Any) -> dict[NodeName, NodeHealth]:
     """Return what the agents said last, by node: its findings were stored when they were new, and
-    it may have been heard since. Raises JournalCorrupt."""
+    it may have been heard since. Raises CorruptJournalError."""
     heard: Mapping[str, float] = {}
     if times is not None:
         fix = "delete the row of hpctl_heard: agents speak again"
-        with _convert_row_errors("when nodes were last heard", fix):
+        with _convert_row_decode_errors("when nodes were last heard", fix):
             heard = _times.decode(times.times)
-    found = (_decode_health_row(row, heard.get(row.node, 0.0)) for row in agents)
+    found = (_decode_node_health_row(row, heard.get(row.node, 0.0)) for row in agents)
     return {h.generation.node: h for h in found}
 
 
-def decode_request(row: Any, proof: str) -> Request:
-    """Return what an operator asked for. Raises JournalCorrupt."""
-    with _convert_row_errors(
+def decode_operator_request(row: Any, proof: str) -> Request:
+    """Return what an operator asked for. Raises CorruptJournalError."""
+    with _convert_row_decode_errors(
         f"request {row.id}", "delete that row of hpctl_requests, and ask again"
     ):
         return Request(row.id, convert_timestamp(row.at), row.verb, row.target, row.asked_by, proof)
 
 
-def decode_lease_row(row: Any) -> DaemonInfo:
-    """Return who holds the lease. Raises JournalCorrupt."""
-    values = {name: getattr(row, name) for name in DaemonInfo.__struct_fields__}
-    with _convert_row_errors(
+def decode_lease_row(row: Any) -> DaemonLeaseInfo:
+    """Return who holds the lease. Raises CorruptJournalError."""
+    values = {name: getattr(row, name) for name in DaemonLeaseInfo.__struct_fields__}
+    with _convert_row_decode_errors(
         "the lease", "with every daemon stopped, delete the row of hpctl_lease"
     ):
         values |= {
             name: convert_timestamp(values[name]) for name in ("started", "heartbeat", "until")
         }
-        return DaemonInfo(**values)
+        return DaemonLeaseInfo(**values)
 
 
 def decode_standby_row(row: Any) -> StandbyInfo:
-    """Return who stands by. Raises JournalCorrupt."""
-    with _convert_row_errors(
+    """Return who stands by. Raises CorruptJournalError."""
+    with _convert_row_decode_errors(
         "a standby", "delete the rows of hpctl_standbys: the standbys write them again"
     ):
         values = {n: getattr(row, n) for n in ("host", "address", "pid", "version", "beat")}

@@ -9,11 +9,11 @@ from typing import Any, Protocol
 from urllib.parse import quote, unquote
 
 
-class RowSource(Protocol):
+class DatabaseRowSource(Protocol):
     """A database that answers SELECT statements. Parameters are named: `:after`.
 
-    Every method raises Unavailable where the database cannot be reached, and JournalCorrupt where
-    its answer cannot be read.
+    Every method raises Unavailable where the database cannot be reached, and CorruptJournalError
+    where its answer cannot be read.
     """
 
     @property
@@ -37,14 +37,14 @@ class RowSource(Protocol):
     def tables(self) -> frozenset[str]:
         """Return the names of the tables that are there."""
 
-    def snapshot(self) -> AbstractContextManager[RowSource]:
+    def snapshot(self) -> AbstractContextManager[DatabaseRowSource]:
         """Enter a source whose every answer is of the same moment. For one thread."""
 
     def close(self) -> None:
         """Let go of the database."""
 
 
-def get_sqlite_path(url: str) -> Path | None:
+def get_sqlite_path_from_url(url: str) -> Path | None:
     """Return the file that a URL names; None for another database, or for none in a file."""
     scheme, _, path = url.partition("?")[0].partition(":///")
     if scheme.partition("+")[0] != "sqlite" or path in ("", ":memory:"):

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from hpctl.toolkit.errors import JournalCorrupt, Unavailable
+from hpctl.toolkit.errors import CorruptJournalError, ServiceUnavailable
 
 
 class SqliteRowSource:
@@ -25,7 +25,7 @@ class SqliteRowSource:
     def __init__(self, path: Path) -> None:
         """Raises Unavailable where the file is not there."""
         self.name = f"sqlite:///{path}"
-        with self._convert_read_errors():
+        with self._convert_sqlite_read_errors():
             self._db = connect_read_only(path)
 
     def close(self) -> None:
@@ -37,7 +37,10 @@ class SqliteRowSource:
         self, query: str, values: Mapping[str, object] | None = None
     ) -> Iterator[Iterator[Any]]:
         """Enter the rows, each with its columns as attributes."""
-        with self._convert_read_errors(), closing(self._db.execute(query, values or {})) as cursor:
+        with (
+            self._convert_sqlite_read_errors(),
+            closing(self._db.execute(query, values or {})) as cursor,
+        ):
             names = [column[0] for column in cursor.description]
             row: Any = namedtuple("row", names)  # type: ignore[misc]
             # As row._make, at a third of its cost: a journal may have a million rows.
@@ -52,7 +55,7 @@ class SqliteRowSource:
     @contextmanager
     def snapshot(self) -> Iterator["SqliteRowSource"]:
         """Enter a read transaction."""
-        with self._convert_read_errors():
+        with self._convert_sqlite_read_errors():
             self._db.execute("BEGIN").close()
         try:
             yield self
@@ -60,17 +63,17 @@ class SqliteRowSource:
             self._db.rollback()
 
     @contextmanager
-    def _convert_read_errors(self) -> Iterator[None]:
+    def _convert_sqlite_read_errors(self) -> Iterator[None]:
         try:
             yield
         except sqlite3.Error as error:
-            if is_transient(error):
-                raise Unavailable(
+            if is_transient_sqlite_error(error):
+                raise ServiceUnavailable(
                     f"cannot open the journal at {self.name}: {error}",
                     "check that its disk works and has free space; until the journal can be read, "
                     "hpctl acts on nothing",
                 ) from error
-            raise JournalCorrupt(
+            raise CorruptJournalError(
                 f"cannot read the journal at {self.name}, it is damaged: {error}",
                 "stop the daemon, keep a copy of the journal, and restore the newest good backup "
                 "(docs/operations.md)",
@@ -82,7 +85,7 @@ def connect_read_only(path: Path) -> sqlite3.Connection:
     return sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro", uri=True)
 
 
-def is_transient(error: sqlite3.Error) -> bool:
+def is_transient_sqlite_error(error: sqlite3.Error) -> bool:
     """Return whether the trouble is with reaching the file, not with what is in it."""
     if isinstance(error, sqlite3.InterfaceError):
         return True
@@ -103,7 +106,7 @@ def copy_sqlite_file(source: Path, target: Path) -> None:
     make_sqlite_file_durable(target)
 
 
-def publish_readable_copy(source: Path, copy: Path) -> None:
+def publish_world_readable_sqlite_copy(source: Path, copy: Path) -> None:
     """Copy a SQLite file for every user to read, in place of the copy before. Raises as
     `copy_sqlite_file`."""
     copy.parent.mkdir(exist_ok=True)

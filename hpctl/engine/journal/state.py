@@ -31,14 +31,23 @@ from hpctl.engine.journal.events import (
     StepStarted,
 )
 from hpctl.engine.journal.moved_times import shift_recovery_times
-from hpctl.toolkit.bounds import add_seconds
+from hpctl.toolkit.bounds import add_seconds_within_bounds
 from hpctl.vocabulary import change, job_recovery, node_recovery
 from hpctl.vocabulary.change import ChangeOpened, ClusterChange
 from hpctl.vocabulary.identity import JobAttempt, JobId, NodeName, RecoveryId, RuleId
 from hpctl.vocabulary.job_recovery import JobRecovery
 from hpctl.vocabulary.node_recovery import NodeRecovery
-from hpctl.vocabulary.pause import Pause, end_pause, lift_pauses, prune_pauses
-from hpctl.vocabulary.recovery import IllegalSignal, StepRecord, record_step_outcome
+from hpctl.vocabulary.pause import (
+    Pause,
+    end_pause_of_scope,
+    lift_pauses_in_scope,
+    remove_pauses_ended_before,
+)
+from hpctl.vocabulary.recovery import (
+    IllegalRecoverySignalError,
+    RecoveryStepRecord,
+    record_step_outcome,
+)
 
 REPORTS_KEPT = 64
 """Of each job, in memory: more than any policy's budgets look back on."""
@@ -98,7 +107,7 @@ class EngineState(Struct):
         return [one for one in open_now if change.is_maintenance_window(one)]
 
     @property
-    def is_resizing(self) -> bool:
+    def is_cluster_resizing(self) -> bool:
         """Return whether a change of capacity is open."""
         return len(self.open_changes) > len(self.windows)
 
@@ -118,7 +127,7 @@ class EngineState(Struct):
         rec = self.node_recovery(node)
         return rec is not None and not (rec.is_for_capacity_change or rec.is_for_maintenance)
 
-    def job_recovery(self, job: JobId) -> JobRecovery | None:
+    def get_open_job_recovery(self, job: JobId) -> JobRecovery | None:
         """Return the open recovery of a job."""
         rid = self.open_jobs.get(job)
         return None if rid is None else self.jobs[rid]
@@ -133,37 +142,38 @@ class EngineState(Struct):
         match event:
             # The most frequent first: a journal of months is replayed by every command.
             case SignalSeen():
-                self._fold_signal(event)
+                self._apply_signal_event(event)
             case StepStarted() | StepResolved():
-                self._fold_step(event)
+                self._apply_step_event(event)
             case JobReported():
-                self._fold_report(event)
+                self._apply_job_report(event)
             case NodeRecoveryOpened():
                 self._open_node_recovery(event)
             case JobRecoveryOpened():
                 job = JobRecovery(
-                    **_list_opening_fields(event, JobRecovery), phase=job_recovery.JobPhase.HIT
+                    **_list_recovery_opening_fields(event, JobRecovery),
+                    phase=job_recovery.JobRecoveryPhase.HIT,
                 )
                 self._add_open_recovery(self.jobs, self.open_jobs, job)
                 self.attempts[event.attempt] = job.id
             case ChangeOpened():
                 self._open_cluster_change(event)
             case GateBlocked():
-                self._note_mass_event(self.holds.get(event.target), event.at)
-                self._note_mass_event(event, event.at)
+                self._record_mass_event_time(self.holds.get(event.target), event.at)
+                self._record_mass_event_time(event, event.at)
                 self.holds[event.target] = event
             case HoldLifted():
-                self._note_mass_event(self.holds.pop(event.target, None), event.at)
+                self._record_mass_event_time(self.holds.pop(event.target, None), event.at)
             case RequestTaken():
-                self._fold_request(event)
+                self._apply_request_event(event)
             case ConfigurationTaken():
                 self.configuration = event
             case ClockSet():
-                self._shift_open_times(event)
+                self._shift_open_recovery_times(event)
             case _:  # DaemonStarted
                 pass
 
-    def _shift_open_times(self, event: ClockSet) -> None:
+    def _shift_open_recovery_times(self, event: ClockSet) -> None:
         for rid in self.open_nodes.values():
             self.nodes[rid] = shift_recovery_times(self.nodes[rid], event.by_s)
         for rid in self.open_jobs.values():
@@ -171,7 +181,7 @@ class EngineState(Struct):
         for rid in self.open_changes.values():
             self.changes[rid] = shift_recovery_times(self.changes[rid], event.by_s)
 
-    def _note_mass_event(self, hold: GateBlocked | None, at: datetime) -> None:
+    def _record_mass_event_time(self, hold: GateBlocked | None, at: datetime) -> None:
         if hold is not None and hold.gate == "correlated":
             self.mass_events[hold.rule] = at
 
@@ -184,11 +194,14 @@ class EngineState(Struct):
         listed[rec.key] = rec.id
 
     def _open_node_recovery(self, event: NodeRecoveryOpened) -> None:
-        values = {**_list_opening_fields(event, NodeRecovery), "opened_for": event.generation}
-        node = NodeRecovery(**values, phase=node_recovery.NodePhase.OPEN)
+        values = {
+            **_list_recovery_opening_fields(event, NodeRecovery),
+            "opened_for": event.generation,
+        }
+        node = NodeRecovery(**values, phase=node_recovery.NodeRecoveryPhase.OPEN)
         earlier = self.node_recovery(node.node)
         if earlier is not None and earlier.was_change:
-            self.nodes[earlier.id] = earlier_removals.end_removal(earlier, event.at)
+            self.nodes[earlier.id] = earlier_removals.end_superseded_node_removal(earlier, event.at)
             del self.open_nodes[node.node]
         self._add_open_recovery(self.nodes, self.open_nodes, node)
         if not node.is_for_capacity_change:
@@ -196,15 +209,19 @@ class EngineState(Struct):
 
     def _open_cluster_change(self, event: ChangeOpened) -> None:
         if event.kind in earlier_removals.KINDS:
-            self._open_earlier_removal(earlier_removals.convert_removal_opening(event))
+            self._open_old_version_node_removal(
+                earlier_removals.convert_old_node_removal_opening(event)
+            )
         else:
-            self._add_open_recovery(self.changes, self.open_changes, change.open_change(event))
+            self._add_open_recovery(
+                self.changes, self.open_changes, change.create_cluster_change(event)
+            )
 
-    def _open_earlier_removal(self, rec: NodeRecovery) -> None:
+    def _open_old_version_node_removal(self, rec: NodeRecovery) -> None:
         """A removal, or a return, as an earlier version wrote it."""
         beside = self.node_recovery(rec.node)
         if beside is not None and not beside.was_change and not rec.ended:
-            rec = earlier_removals.end_removal(rec, rec.opened)
+            rec = earlier_removals.end_superseded_node_removal(rec, rec.opened)
         if not rec.ended:
             self._add_open_recovery(self.nodes, self.open_nodes, rec)
         elif rec.id in self.nodes:
@@ -212,7 +229,7 @@ class EngineState(Struct):
         else:
             self.nodes[rec.id] = rec
 
-    def _find_recovery_maps(
+    def _find_maps_holding_recovery(
         self, e: SignalSeen | StepStarted | StepResolved
     ) -> tuple[dict[Any, Any], ...]:
         """Return where a recovery or change is kept, and where it is listed while it is open."""
@@ -226,61 +243,63 @@ class EngineState(Struct):
         what = e.signal if isinstance(e, SignalSeen) else f"step {e.step}"
         raise InconsistentEventError(f"{what} of {e.recovery}, which was never opened")
 
-    def _fold_signal(self, e: SignalSeen) -> None:
-        kept, listed = self._find_recovery_maps(e)
+    def _apply_signal_event(self, e: SignalSeen) -> None:
+        kept, listed = self._find_maps_holding_recovery(e)
         before = rec = kept[e.recovery]
         signals: tuple[str, ...] = (e.signal,)
         try:
             if isinstance(rec, NodeRecovery):
-                signals = earlier_removals.convert_removal_signal(rec, e.signal)
+                signals = earlier_removals.convert_old_node_removal_signal(rec, e.signal)
             for signal in signals:
                 rec = rec.on(signal, e.at, e.why, e.generation)
-        except (ValueError, IllegalSignal) as error:
+        except (ValueError, IllegalRecoverySignalError) as error:
             raise InconsistentEventError(str(error)) from error
         kept[rec.id] = replace(rec, tests=e.tests) if e.tests else rec
         if rec.ended and not before.ended:
             del listed[rec.key]
 
-    def _fold_step(self, e: StepStarted | StepResolved) -> None:
-        kept, _ = self._find_recovery_maps(e)
+    def _apply_step_event(self, e: StepStarted | StepResolved) -> None:
+        kept, _ = self._find_maps_holding_recovery(e)
         rec = kept[e.recovery]
         if isinstance(e, StepStarted):
             if rec.ended and not getattr(rec, "was_change", False):
                 raise InconsistentEventError(
                     f"step {e.step} started by {e.recovery}, which is {rec.phase}"
                 )
-            begun = StepRecord(e.step, e.attempt, e.target, e.at, moves=len(rec.trail))
+            begun = RecoveryStepRecord(e.step, e.attempt, e.target, e.at, moves=len(rec.trail))
             steps = (*rec.steps, begun)
         else:
             try:
                 steps = record_step_outcome(rec.steps, e.step, e.attempt, e.outcome, e.at)
-            except IllegalSignal as error:
+            except IllegalRecoverySignalError as error:
                 raise InconsistentEventError(f"{e.recovery}: {error}") from error
         kept[rec.id] = replace(rec, steps=steps)
 
-    def _fold_report(self, e: JobReported) -> None:
+    def _apply_job_report(self, e: JobReported) -> None:
         """The same report twice is one."""
         known = self.reports.get(e.report.job, ())
         if e not in known:
             self.reports[e.report.job] = (*known, e)[-REPORTS_KEPT:]
 
-    def _fold_request(self, e: RequestTaken) -> None:
+    def _apply_request_event(self, e: RequestTaken) -> None:
         if not e.ok:
             return
         if e.verb == "pause":
-            self.pauses = prune_pauses(self.pauses, add_seconds(e.at, -PAUSES_KEPT_S))
+            self.pauses = remove_pauses_ended_before(
+                self.pauses, add_seconds_within_bounds(e.at, -PAUSES_KEPT_S)
+            )
             self.pauses[e.target] = Pause(e.target, e.by or "operator", e.at, e.why, e.until)
         elif e.verb in LIFTS_PAUSE:
-            self.pauses = lift_pauses(self.pauses, e.target, e.at)
+            self.pauses = lift_pauses_in_scope(self.pauses, e.target, e.at)
         elif e.verb == PAUSE_ENDED:
-            self.pauses.update(end_pause(self.pauses, e.target, e.at))
+            self.pauses.update(end_pause_of_scope(self.pauses, e.target, e.at))
         elif e.verb == "approve":
             self.approvals[e.target] = e.at
         elif e.verb == "return":
             self.returned[NodeName(e.target)] = e.at
 
 
-def _list_opening_fields(
+def _list_recovery_opening_fields(
     e: NodeRecoveryOpened | JobRecoveryOpened, kind: type[Any]
 ) -> dict[str, Any]:
     """Return what an opening says of its recovery, under the recovery's own names."""

@@ -17,27 +17,27 @@ from hpctl.engine.journal import database as t
 from hpctl.engine.journal.audit_chain import AUDITED, FIRST, compute_audit_digest
 from hpctl.engine.journal.database import (
     EngineRowSource,
-    convert_read_errors,
-    convert_write_errors,
+    convert_database_read_errors,
+    convert_database_write_errors,
+    get_database_error_message,
     make_database_engine,
     migrate_journal,
-    read_database_message,
 )
 from hpctl.engine.journal.events import Event, RequestTaken
 from hpctl.engine.journal.reader import JournalReader
 from hpctl.engine.journal.rows import (
     SCHEMA_VERSION,
     DaemonIdentity,
-    DaemonInfo,
+    DaemonLeaseInfo,
     check_schema,
     encode_event,
-    encode_health_row,
     encode_last_heard_row,
+    encode_node_health_row,
 )
-from hpctl.engine.journal.source import get_sqlite_path
+from hpctl.engine.journal.source import get_sqlite_path_from_url
 from hpctl.toolkit.bounds import parse_count
 from hpctl.toolkit.compat import UTC
-from hpctl.toolkit.errors import HpctlError, JournalCorrupt
+from hpctl.toolkit.errors import CorruptJournalError, HpctlError
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.model import NodeHealth
 
@@ -69,11 +69,11 @@ def _add_audit_rows(c: Connection, batch: Sequence[Event]) -> None:
         log.info("audit=%d kind=%s digest=%s", seq, kind, digest)
 
 
-class LeaseHeld(HpctlError):
+class LeaseHeldByOtherError(HpctlError):
     """Another daemon owns the journal."""
 
 
-class LeaseLost(HpctlError):
+class LeaseLostError(HpctlError):
     """Another daemon took the journal over; this one must stop at once."""
 
 
@@ -83,27 +83,27 @@ class JournalStore(JournalReader):
     def __init__(self, url: str) -> None:
         """Open by SQLAlchemy URL, and make the tables that are missing. Safe in any thread.
 
-        Raises Unavailable, JournalCorrupt (not ours), HpctlError (a URL without a driver).
+        Raises Unavailable, CorruptJournalError (not ours), HpctlError (a URL without a driver).
         """
         self._engine: Engine = make_database_engine(url)
-        self._file = get_sqlite_path(url)
+        self._file = get_sqlite_path_from_url(url)
         served = self._engine.dialect.name != "sqlite"
         self._writer = make_database_engine(url, leader=True) if served else self._engine
         super().__init__(EngineRowSource(self._engine), EngineRowSource(self._writer))
         self._epoch = 0
         try:
-            with convert_read_errors(f"the journal at {self.name}"):
-                self._refuse_empty_file()
+            with convert_database_read_errors(f"the journal at {self.name}"):
+                self._refuse_empty_journal_file()
                 self._create_or_migrate_schema()
                 self.check_schema()
         except BaseException:
             self._engine.dispose()
             raise
-        self._inode = self._read_file_identity()
+        self._inode = self._read_journal_file_identity()
 
-    def _refuse_empty_file(self) -> None:
+    def _refuse_empty_journal_file(self) -> None:
         if self._file is not None and self._file.exists() and not self._file.stat().st_size:
-            raise JournalCorrupt(
+            raise CorruptJournalError(
                 f"the journal {self._file} is an empty file: its contents were lost",
                 "restore the newest good backup (hpctl journal restore FILE); remove the empty "
                 "file only if no daemon ever ran here",
@@ -132,7 +132,7 @@ class JournalStore(JournalReader):
                 if not left or self._file is not None:
                     raise
 
-    def _read_file_identity(self) -> tuple[int, int] | None:
+    def _read_journal_file_identity(self) -> tuple[int, int] | None:
         if self._file is None:
             return None
         try:
@@ -141,8 +141,8 @@ class JournalStore(JournalReader):
             return None
         return found.st_dev, found.st_ino
 
-    def _check_file_unmoved(self) -> None:
-        if self._read_file_identity() != self._inode:
+    def _check_journal_file_unmoved(self) -> None:
+        if self._read_journal_file_identity() != self._inode:
             raise OSError(f"the journal {self._file} was moved or replaced while it was in use")
 
     def close(self) -> None:
@@ -155,7 +155,7 @@ class JournalStore(JournalReader):
         cluster's, Unavailable."""
         note = insert(t.meta).values(name="cluster", value=cluster)
         with (
-            convert_read_errors("the journal"),
+            convert_database_read_errors("the journal"),
             contextlib.suppress(IntegrityError),
             self._engine.begin() as c,
         ):
@@ -163,14 +163,14 @@ class JournalStore(JournalReader):
         self.check_cluster(cluster)
 
     def append(self, batch: Sequence[Event]) -> None:
-        """Append all events or none, on stable storage when it returns. Raises LeaseLost,
+        """Append all events or none, on stable storage when it returns. Raises LeaseLostError,
         OSError."""
         if not batch:
             return
         rows = [dict(zip(("kind", "payload"), encode_event(e), strict=True)) for e in batch]
         taken = [e.request for e in batch if isinstance(e, RequestTaken)]
-        self._check_file_unmoved()
-        with convert_write_errors("the journal"), self._writer.begin() as c:
+        self._check_journal_file_unmoved()
+        with convert_database_write_errors("the journal"), self._writer.begin() as c:
             self._require_lease(c)
             c.execute(insert(t.events), rows)
             _add_audit_rows(c, batch)
@@ -184,7 +184,8 @@ class JournalStore(JournalReader):
         an event belongs to, the same for all its events; None where it stays. No further day is
         begun, oldest first, once `most` are moved.
 
-        Raises LeaseLost, OSError; Unavailable, JournalCorrupt. What was moved before stays moved.
+        Raises LeaseLostError, OSError; Unavailable, CorruptJournalError. What was moved before
+        stays moved.
         """
         days: dict[int, dict[int, str]] = {}
         for seq, event in JournalReader(self._source).list_numbered_events():
@@ -203,8 +204,8 @@ class JournalStore(JournalReader):
     def _retire_day_events(self, day: int, recoveries: Mapping[int, str]) -> None:
         """One day in one transaction: never half of a recovery, which would be corruption."""
         numbers = list(recoveries)
-        self._check_file_unmoved()
-        with convert_write_errors("the journal"), self._writer.begin() as c:
+        self._check_journal_file_unmoved()
+        with convert_database_write_errors("the journal"), self._writer.begin() as c:
             for first in range(0, len(numbers), _AT_ONCE):
                 these = t.events.c.seq.in_(numbers[first : first + _AT_ONCE])
                 found = c.execute(_events.where(these)).all()
@@ -217,9 +218,10 @@ class JournalStore(JournalReader):
             self._require_lease(c)
 
     def forget(self, before: datetime) -> None:
-        """Delete for good what was over on a day before that time's. Raises LeaseLost, OSError."""
-        self._check_file_unmoved()
-        with convert_write_errors("the journal"), self._writer.begin() as c:
+        """Delete for good what was over on a day before that time's. Raises LeaseLostError,
+        OSError."""
+        self._check_journal_file_unmoved()
+        with convert_database_write_errors("the journal"), self._writer.begin() as c:
             self._require_lease(c)
             c.execute(t.past.delete().where(t.past.c.day < before.astimezone(UTC).toordinal()))
             old = t.requests.c.taken.is_(True) & (t.requests.c.at < before.timestamp())
@@ -227,19 +229,19 @@ class JournalStore(JournalReader):
 
     def record(self, facts: Sequence[NodeHealth]) -> None:
         """Remember what a few agents said last, durably. Raises OSError."""
-        rows = {h.generation.node: encode_health_row(h) for h in facts}
+        rows = {h.generation.node: encode_node_health_row(h) for h in facts}
         if not rows:
             return
-        self._check_file_unmoved()
-        with convert_write_errors("the agents' facts"), self._writer.begin() as c:
+        self._check_journal_file_unmoved()
+        with convert_database_write_errors("the agents' facts"), self._writer.begin() as c:
             c.execute(t.agents.delete().where(t.agents.c.node.in_(list(rows))))
             c.execute(insert(t.agents), list(rows.values()))
             self._require_lease(c)
 
     def store_last_heard_times(self, heard: Mapping[NodeName, datetime]) -> None:
         """Remember when each node was last heard, all nodes in one row. Raises OSError."""
-        self._check_file_unmoved()
-        with convert_write_errors("the agents' times"), self._writer.begin() as c:
+        self._check_journal_file_unmoved()
+        with convert_database_write_errors("the agents' times"), self._writer.begin() as c:
             c.execute(t.heard.delete())
             c.execute(insert(t.heard).values(**encode_last_heard_row(heard)))
             self._require_lease(c)
@@ -268,24 +270,25 @@ class JournalStore(JournalReader):
                 return number
         except SQLAlchemyError as error:
             raise HpctlError(
-                f"cannot write the request into hpctl's journal: {read_database_message(error)}",
+                "cannot write the request into hpctl's journal:"
+                f" {get_database_error_message(error)}",
                 "run the command as the daemon's user or with sudo",
             ) from error
 
     def save_outbox(self, payload: str) -> None:
-        """Keep it in place of the one before. Raises LeaseLost, OSError."""
-        self._check_file_unmoved()
-        with convert_write_errors("the outbox"), self._writer.begin() as c:
+        """Keep it in place of the one before. Raises LeaseLostError, OSError."""
+        self._check_journal_file_unmoved()
+        with convert_database_write_errors("the outbox"), self._writer.begin() as c:
             self._require_lease(c)
             c.execute(t.outbox.delete())
             c.execute(insert(t.outbox).values(id=1, payload=payload))
 
     def take_lease(
-        self, me: DaemonIdentity, seen: DaemonInfo | None, now: datetime, lease_s: float
+        self, me: DaemonIdentity, seen: DaemonLeaseInfo | None, now: datetime, lease_s: float
     ) -> None:
         """Become the one writer, under the next epoch. `seen`: the lease as it stood when it was
-        found to have run out. Raises LeaseHeld where it was renewed or taken since, Unavailable,
-        JournalCorrupt.
+        found to have run out. Raises LeaseHeldByOtherError where it was renewed or taken since,
+        Unavailable, CorruptJournalError.
         """
         stamp, epoch = now.timestamp(), seen.epoch + 1 if seen else 1
         values = {
@@ -300,12 +303,12 @@ class JournalStore(JournalReader):
             "trouble": "",
             "successor": "",
         }
-        held = LeaseHeld(
+        held = LeaseHeldByOtherError(
             "this daemon waits: another hpctl daemon works on the journal",
             "Nothing to do: this daemon takes over when the other one stops.",
         )
         try:
-            with convert_read_errors("the lease"), self._writer.begin() as c:
+            with convert_database_read_errors("the lease"), self._writer.begin() as c:
                 if seen is None:
                     c.execute(insert(t.lease).values(id=1, **values))
                 else:
@@ -314,7 +317,7 @@ class JournalStore(JournalReader):
                         raise held
                 gone = t.standbys.c.heartbeat < stamp - STANDBY_GONE_S
                 c.execute(t.standbys.delete().where(gone | (t.standbys.c.address == me.address)))
-        except JournalCorrupt as error:
+        except CorruptJournalError as error:
             if not isinstance(error.__cause__, IntegrityError):
                 raise
             raise held from error
@@ -323,9 +326,9 @@ class JournalStore(JournalReader):
     def renew_lease(
         self, now: datetime, lease_s: float, last_cycle_s: float, trouble: str, mode: str
     ) -> None:
-        """Say that the daemon lives. Raises LeaseLost where another took over, OSError."""
-        self._check_file_unmoved()
-        with convert_write_errors("the lease"), self._writer.begin() as c:
+        """Say that the daemon lives. Raises LeaseLostError where another took over, OSError."""
+        self._check_journal_file_unmoved()
+        with convert_database_write_errors("the lease"), self._writer.begin() as c:
             self._update_lease_row(
                 c,
                 heartbeat=now.timestamp(),
@@ -338,14 +341,14 @@ class JournalStore(JournalReader):
             )
 
     def release_lease(self, now: datetime, successor: str = "") -> None:
-        """Let go of it, for the standby at that address first. Raises LeaseLost, OSError."""
-        with convert_write_errors("the lease"), self._writer.begin() as c:
+        """Let go of it, for the standby at that address first. Raises LeaseLostError, OSError."""
+        with convert_database_write_errors("the lease"), self._writer.begin() as c:
             values = {"lease_s": 0.0, "until": now.timestamp(), "successor": successor}
             self._update_lease_row(c, beat=t.lease.c.beat + 1, **values)
         self.block_writes_until_lease()
 
     def block_writes_until_lease(self) -> None:
-        """Refuse every write of the daemon's with LeaseLost until the lease is taken."""
+        """Refuse every write of the daemon's with LeaseLostError until the lease is taken."""
         self._epoch = _NO_EPOCH
 
     def record_standby_heartbeat(self, me: DaemonIdentity, beat: int, now: datetime) -> None:
@@ -353,13 +356,13 @@ class JournalStore(JournalReader):
         keep = ("host", "address", "pid", "version")
         values = {name: getattr(me, name) for name in keep}
         values |= {"beat": beat, "heartbeat": now.timestamp(), "seq": self.position}
-        with convert_write_errors("the standby's row"), self._writer.begin() as c:
+        with convert_database_write_errors("the standby's row"), self._writer.begin() as c:
             c.execute(t.standbys.delete().where(t.standbys.c.address == me.address))
             c.execute(insert(t.standbys).values(**values))
 
     def delete_standby(self, address: str) -> None:
         """Take the row of a standby away that ends. Raises OSError."""
-        with convert_write_errors("the standby's row"), self._writer.begin() as c:
+        with convert_database_write_errors("the standby's row"), self._writer.begin() as c:
             c.execute(t.standbys.delete().where(t.standbys.c.address == address))
 
     def _require_lease(self, c: Connection) -> None:
@@ -371,7 +374,7 @@ class JournalStore(JournalReader):
         """Write to our lease row in this transaction, so that no standby takes it meanwhile."""
         held = c.execute(update(t.lease).where(t.lease.c.epoch == self._epoch).values(**values))
         if held.rowcount != 1:
-            raise LeaseLost(
+            raise LeaseLostError(
                 "another hpctl daemon took over the journal, so this one may not change it",
                 "stop this daemon if you did not start both on purpose",
             )

@@ -16,25 +16,25 @@ from hpctl.engine.request_client import expand_hostlists
 from hpctl.engine.world import World, list_known_nodes
 from hpctl.engine.world_reader import read_world_once
 from hpctl.insight.forecast.history import (
-    CalibrationBin,
-    InstanceForecast,
-    compute_calibration_error,
+    ForecastCalibrationBin,
+    InstanceFailureForecast,
+    compute_forecast_calibration_error,
     compute_slurm_weights,
     count_needed_spares,
-    forecast_nodes,
-    measure_calibration,
+    forecast_node_failures,
+    measure_forecast_calibration,
 )
 from hpctl.toolkit import output, view_copy
 from hpctl.toolkit.declared_view import (
     Column,
     Columns,
-    ItemLines,
+    ItemTextLines,
     JsonOnly,
     Layout,
     RowTable,
     TextLine,
 )
-from hpctl.toolkit.errors import HpctlError, Unavailable
+from hpctl.toolkit.errors import HpctlError, ServiceUnavailable
 from hpctl.toolkit.hostlist import fold_hostlist
 from hpctl.toolkit.output import DRY_RUN
 from hpctl.toolkit.tables import BAD, DIM, HEAD
@@ -110,7 +110,7 @@ class ForecastView(Struct, frozen=True):
     not_shown: int
     spares: int
     weights: Mapping[str, str] | None
-    calibration: tuple[CalibrationBin, ...]
+    calibration: tuple[ForecastCalibrationBin, ...]
     error: float | None
     dry_run: bool = False
 
@@ -121,7 +121,7 @@ class ForecastView(Struct, frozen=True):
             style=DIM,
             when="not_shown",
         ),
-        ItemLines("weight_lines", unbroken=True),
+        ItemTextLines("weight_lines", unbroken=True),
         TextLine("Spares enough for a day's breaks of these, in 95 of 100 days: {spares}"),
         TextLine("Forecasts of past weeks", style=HEAD, gap=True),
         TextLine("None yet: they need two weeks of journal.", when=lambda view: view.error is None),
@@ -148,23 +148,23 @@ def make_forecast_view(
     """Return the table as a value: the nodes asked for, else those with a history, or `every` one.
     `by`: the nodes of each Weight."""
     known = list_known_nodes(w)
-    found = forecast_nodes(w.state, known, w.health, w.now, of=names or None)
+    found = forecast_node_failures(w.state, known, w.health, w.now, of=names or None)
     shown = [f for f in found if every or names or f.breaks or f.signs]
-    bands = measure_calibration(w.state, known, w.now)
+    bands = measure_forecast_calibration(w.state, known, w.now)
     return ForecastView(
         as_of=w.now,
-        nodes=tuple(map(_build_node_view, shown)),
+        nodes=tuple(map(_build_node_forecast_view, shown)),
         not_shown=len(found) - len(shown),
         spares=count_needed_spares(found),
         weights=None
         if by is None
         else {str(weight): fold_hostlist(nodes) for weight, nodes in by.items()},
         calibration=bands,
-        error=round(compute_calibration_error(bands), 4) if bands else None,
+        error=round(compute_forecast_calibration_error(bands), 4) if bands else None,
     )
 
 
-def _build_node_view(f: InstanceForecast) -> NodeForecastView:
+def _build_node_forecast_view(f: InstanceFailureForecast) -> NodeForecastView:
     chances = {name: round(getattr(f, name), 4) for name in ("day", "week", "month")}
     classes = {kind: round(part, 3) for kind, part in f.classes.items()}
     return view_copy.build_view_from_source(
@@ -195,31 +195,33 @@ def forecast(
     nodes, and drains none. The last table tells what was predicted here, and what happened.
     """
     loaded = config_loading.load_config(config)
-    world = read_world_once(loaded, output.now(), slurm=True)
+    world = read_world_once(loaded, output.get_current_utc_time(), slurm=True)
     known = [str(n) for n in list_known_nodes(world)]
     wanted = [NodeName(name) for name in expand_hostlists(names)]
     for name in wanted:
         if name not in known:
             raise output.make_not_found_error("nodes", name, known)
     asked = tuple(dict.fromkeys(wanted))
-    found = _set_node_weights(loaded, world, asked, dry_run) if set_weights or dry_run else None
+    found = (
+        _set_slurm_node_weights(loaded, world, asked, dry_run) if set_weights or dry_run else None
+    )
     view = make_forecast_view(world, asked, every=every, by=found)
     output.show_view("forecast", replace(view, dry_run=dry_run), as_json)
 
 
-def _set_node_weights(
+def _set_slurm_node_weights(
     loaded: Config, w: World, names: Collection[NodeName], dry_run: bool
 ) -> Mapping[int, Sequence[NodeName]]:
     """Set the weights of these nodes, or of all that Slurm has. Raises HpctlError."""
-    from hpctl.engine.adapters import make_scheduler
+    from hpctl.engine.adapters import make_slurm_command_client
 
     if w.slurm is None:
-        raise Unavailable(w.slurm_error, "No weight was set.")
+        raise ServiceUnavailable(w.slurm_error, "No weight was set.")
     nodes = [n for n in names or w.slurm.nodes if n in w.slurm.nodes]
-    found = compute_slurm_weights(forecast_nodes(w.state, nodes, w.health, w.now, of=nodes))
-    slurm = make_scheduler(loaded)
+    found = compute_slurm_weights(forecast_node_failures(w.state, nodes, w.health, w.now, of=nodes))
+    slurm = make_slurm_command_client(loaded)
     for weight, these in () if dry_run else found.items():
-        outcome = slurm.set_weight(these, weight)
+        outcome = slurm.set_node_weight(these, weight)
         if outcome.kind is not OutcomeKind.ACCEPTED:
             raise HpctlError(
                 f"Slurm did not set the scheduling Weight of the nodes {fold_hostlist(these)}:"

@@ -62,7 +62,7 @@ CLASSES: Final = (
 """A fault's class by its rule, the first that fits; a site's own rules are `other`."""
 
 
-def classify_fault_rule(rule: RuleId) -> str:
+def get_fault_class_of_rule(rule: RuleId) -> str:
     """Return the class of a rule's faults."""
     name = rule.removeprefix("gpu-") if rule.startswith("gpu-xid-") else rule
     return next((kind for kind, pattern in CLASSES if re.match(pattern, name)), "other")
@@ -139,18 +139,18 @@ class InstanceFailure(Struct, frozen=True):
     signs: tuple[str, ...] = ()
 
 
-class ForecastInstance(Struct, frozen=True):
+class InstanceFailureTimeline(Struct, frozen=True):
     """One instance: since when it is watched, and its breaks, oldest first."""
 
     since: float
     breaks: tuple[InstanceFailure, ...] = ()
 
-    def at(self, now: float) -> "ForecastInstance":
+    def at(self, now: float) -> "InstanceFailureTimeline":
         """Return what was known of it at a time."""
         return replace(self, breaks=tuple(b for b in self.breaks if b.begun < now))
 
 
-class FailureModel(Struct, frozen=True):
+class InstanceFailureRateModel(Struct, frozen=True):
     """What was learned up to `now`: the factors, each the mean of its posterior."""
 
     now: float
@@ -162,7 +162,7 @@ class FailureModel(Struct, frozen=True):
     breaks: int
     priors: ForecastPriors = PRIORS
 
-    def own(self, unit: ForecastInstance) -> tuple[float, float]:
+    def own(self, unit: InstanceFailureTimeline) -> tuple[float, float]:
         """Return an instance's own breaks and how many were expected of one like all others, both
         discounted, each with the prior's share: their quotient is its factor."""
         decay = math.log(2) / self.priors.half_life
@@ -173,7 +173,9 @@ class FailureModel(Struct, frozen=True):
         seen = sum(math.exp(-decay * (self.now - b.begun)) for b in unit.breaks)
         return self.shape + seen, self.shape + expected
 
-    def shares(self, unit: ForecastInstance, signs: Collection[str] = ()) -> dict[str, float]:
+    def shares(
+        self, unit: InstanceFailureTimeline, signs: Collection[str] = ()
+    ) -> dict[str, float]:
         """Return by class what part of its breaks is expected to be of it, times its indicators."""
         mine, weight = Counter(b.kind for b in unit.breaks), self.priors.own_class
         whole = weight + len(unit.breaks)
@@ -184,7 +186,9 @@ class FailureModel(Struct, frozen=True):
                     found[kind] = found.get(kind, 0.0) * self.signs[sign.name]
         return found
 
-    def chance(self, unit: ForecastInstance, days: float, signs: Collection[str] = ()) -> float:
+    def chance(
+        self, unit: InstanceFailureTimeline, days: float, signs: Collection[str] = ()
+    ) -> float:
         """Return how likely an instance in service breaks within so many days (negative
         binomial)."""
         seen, expected = self.own(unit)
@@ -192,7 +196,7 @@ class FailureModel(Struct, frozen=True):
         part = days * math.log(2) / self.priors.half_life
         factor = 1.0 + (seen / expected - 1.0) * -math.expm1(-part) / part
         hazard = factor * sum(self.shares(unit, signs).values())
-        ahead = ForecastInstance(
+        ahead = InstanceFailureTimeline(
             unit.since, tuple(replace(b, back=min(b.back, self.now)) for b in unit.breaks[-1:])
         )
         until = self.now + days
@@ -205,7 +209,7 @@ class FailureModel(Struct, frozen=True):
 
 
 def _list_service_periods(
-    unit: ForecastInstance, now: float
+    unit: InstanceFailureTimeline, now: float
 ) -> Iterator[tuple[int, float, float, bool]]:
     """Yield an instance's time in service: step of recency, begin, end, whether it ended in a
     break."""
@@ -227,12 +231,12 @@ def _list_service_periods(
 
 
 def fit_failure_model(
-    units: Iterable[ForecastInstance],
+    units: Iterable[InstanceFailureTimeline],
     quiet_days: float,
     now: float,
     priors: ForecastPriors = PRIORS,
     prevalence: Mapping[str, float] | None = None,
-) -> FailureModel:
+) -> InstanceFailureRateModel:
     """Return the factors from all that was seen. `quiet_days`: node-days of instances that never
     broke. `prevalence`: the share of nodes that have each indicator now."""
     units = list(units)
@@ -255,7 +259,7 @@ def fit_failure_model(
     total = kinds.total() + sum(priors.classes.values())
     names = {*priors.classes, *kinds}
     there = prevalence or {}
-    model = FailureModel(
+    model = InstanceFailureRateModel(
         now, base, tuple(recency), 1.0 / priors.spread,
         {k: (priors.classes.get(k, 0.0) + kinds[k]) / total for k in sorted(names)},
         {
@@ -268,7 +272,9 @@ def fit_failure_model(
     return replace(model, shape=1.0 / _estimate_factor_variance(model, units))
 
 
-def _estimate_factor_variance(model: FailureModel, units: Sequence[ForecastInstance]) -> float:
+def _estimate_factor_variance(
+    model: InstanceFailureRateModel, units: Sequence[InstanceFailureTimeline]
+) -> float:
     """Return the variance of nodes' own factor, by moments: what counts vary by beyond chance."""
     weight = model.priors.spread_events
     excess, square = weight * model.priors.spread, weight

@@ -22,19 +22,19 @@ from hpctl.insight.forecast.decide import (
     PRIORS,
     SIGNS,
     STEPS,
-    FailureModel,
-    ForecastInstance,
     InstanceFailure,
-    classify_fault_rule,
+    InstanceFailureRateModel,
+    InstanceFailureTimeline,
     fit_failure_model,
+    get_fault_class_of_rule,
 )
 from hpctl.toolkit.bounds import clamp_duration
 from hpctl.vocabulary.identity import InstanceId, NodeName, RecoveryId
 from hpctl.vocabulary.model import ClearCondition, DeviceVerdict, Finding, NodeHealth
-from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery
+from hpctl.vocabulary.node_recovery import NodeRecovery, NodeRecoveryPhase
 
 
-class InstanceForecast(Struct, frozen=True):
+class InstanceFailureForecast(Struct, frozen=True):
     """One instance: how likely it breaks within 1, 7 and 30 days if it is in service now, and why.
 
     `rules` by how often they treated it here; `classes`: what part each class has of the chance.
@@ -61,12 +61,12 @@ class InstanceForecast(Struct, frozen=True):
         return self.breaks > 2 and self.month >= AGAIN_CHANCE
 
 
-class InstanceFailureHistory(Struct, frozen=True):
+class FleetFailureHistory(Struct, frozen=True):
     """The instances that were ever treated, as the journal has them. `since`: when it begins, in
     days. `gone`: those that were replaced."""
 
     since: float
-    units: Mapping[InstanceId, ForecastInstance]
+    units: Mapping[InstanceId, InstanceFailureTimeline]
     treated: Mapping[InstanceId, tuple[NodeRecovery, ...]]
     gone: frozenset[InstanceId]
     of_node: Mapping[NodeName, InstanceId]
@@ -81,20 +81,20 @@ def list_failure_indicators(findings: Iterable[Finding]) -> tuple[str, ...]:
     return tuple(s.name for s in SIGNS if not there.isdisjoint(s.found))
 
 
-def read_failure_history(state: EngineState, now: datetime) -> InstanceFailureHistory:
+def read_fleet_failure_history(state: EngineState, now: datetime) -> FleetFailureHistory:
     """Return what the journal of the last RECENT_S shows. A person's orders, what was withdrawn and
     mass events are no breaks of the node's own."""
-    start = _convert_to_days(now) - RECENT_S / DAY
+    start = _convert_datetime_to_days(now) - RECENT_S / DAY
     since = (
-        max(start, _convert_to_days(state.began))
+        max(start, _convert_datetime_to_days(state.began))
         if state.began is not None
-        else _convert_to_days(now)
+        else _convert_datetime_to_days(now)
     )
     treated_by_now = [
         r for r in state.nodes.values() if r.opened <= now and not r.is_for_capacity_change
     ]
     past = sorted(treated_by_now, key=lambda r: r.opened)
-    shared = _find_mass_failures([r for r in past if not (r.by or r.withdrawn)])
+    shared = _find_mass_failure_recoveries([r for r in past if not (r.by or r.withdrawn)])
     treated: dict[InstanceId, list[NodeRecovery]] = {}
     born: dict[InstanceId, float] = {}
     of_node: dict[NodeName, InstanceId] = {}
@@ -104,40 +104,40 @@ def read_failure_history(state: EngineState, now: datetime) -> InstanceFailureHi
         of_node[rec.node] = new
         if old != new:
             gone.add(old)
-            born[new] = _convert_to_days(rec.since)
+            born[new] = _convert_datetime_to_days(rec.since)
         if not (rec.by or rec.withdrawn or rec.id in shared):
             treated.setdefault(old, []).append(rec)
     units = {}
     for instance, recs in treated.items():
-        recent = [rec for rec in recs if _convert_to_days(rec.opened) >= since]
+        recent = [rec for rec in recs if _convert_datetime_to_days(rec.opened) >= since]
         breaks = tuple(_make_instance_failure(rec, state, instance in gone) for rec in recent)
-        units[instance] = ForecastInstance(max(since, born.get(instance, since)), breaks)
+        units[instance] = InstanceFailureTimeline(max(since, born.get(instance, since)), breaks)
     kept = {instance: tuple(recs) for instance, recs in treated.items()}
-    return InstanceFailureHistory(since, units, kept, frozenset(gone), of_node)
+    return FleetFailureHistory(since, units, kept, frozenset(gone), of_node)
 
 
-def _convert_to_days(at: datetime) -> float:
+def _convert_datetime_to_days(at: datetime) -> float:
     return at.timestamp() / DAY
 
 
 def _make_instance_failure(rec: NodeRecovery, state: EngineState, gone: bool) -> InstanceFailure:
     back = math.inf
     if rec.ended and rec.opened_for.instance == rec.generation.instance:
-        back = _convert_to_days(rec.since)
+        back = _convert_datetime_to_days(rec.since)
         by_hand = state.returned.get(rec.node)
-        if rec.phase is NodePhase.ESCALATED and by_hand is not None:
-            back = max(back, _convert_to_days(by_hand))
+        if rec.phase is NodeRecoveryPhase.ESCALATED and by_hand is not None:
+            back = max(back, _convert_datetime_to_days(by_hand))
     elif rec.ended and not gone:
-        back = _convert_to_days(rec.since)
+        back = _convert_datetime_to_days(rec.since)
     return InstanceFailure(
-        _convert_to_days(rec.opened),
+        _convert_datetime_to_days(rec.opened),
         back,
-        classify_fault_rule(rec.rule),
+        get_fault_class_of_rule(rec.rule),
         list_failure_indicators(rec.findings),
     )
 
 
-def _find_mass_failures(past: Iterable[NodeRecovery]) -> set[RecoveryId]:
+def _find_mass_failure_recoveries(past: Iterable[NodeRecovery]) -> set[RecoveryId]:
     """Return the recoveries that were one event of many nodes."""
     by_rule: dict[str, list[NodeRecovery]] = {}
     for rec in past:
@@ -155,22 +155,22 @@ def _find_mass_failures(past: Iterable[NodeRecovery]) -> set[RecoveryId]:
     return shared
 
 
-def forecast_nodes(
+def forecast_node_failures(
     state: EngineState,
     nodes: Collection[NodeName],
     health: Mapping[NodeName, NodeHealth],
     now: datetime,
     of: Collection[NodeName] | None = None,
-) -> tuple[InstanceForecast, ...]:
+) -> tuple[InstanceFailureForecast, ...]:
     """Return the forecast of every node, or of those `of` them, the worst first. A node that is out
     of service is taken to be back."""
-    past = read_failure_history(state, now)
+    past = read_fleet_failure_history(state, now)
     signs = {
         node: list_failure_indicators(health[node].findings) for node in nodes if node in health
     }
-    model = _fit_history_model(past, nodes, signs, _convert_to_days(now))
+    model = _fit_fleet_failure_model(past, nodes, signs, _convert_datetime_to_days(now))
     moved = Counter(job.cause for job in state.jobs.values())
-    quiet, found = ForecastInstance(past.since), []
+    quiet, found = InstanceFailureTimeline(past.since), []
     alike: dict[tuple[str, ...], tuple[float, float, float]] = {}
     for node in nodes if of is None else of:
         known = health.get(node)
@@ -184,23 +184,23 @@ def forecast_nodes(
                 alike[shown] = _estimate_failure_chances(model, quiet, shown)
             chances = alike[shown]
         recs = past.treated.get(instance, ()) if unit.breaks else ()
-        mine = _NodeFailureHistory(node, instance, unit, recs, shown)
+        mine = _NodeForecastInput(node, instance, unit, recs, shown)
         jobs = sum(moved.get(rec.id, 0) for rec in recs)
-        found.append(_make_forecast(model, mine, chances, jobs))
+        found.append(_make_instance_forecast(model, mine, chances, jobs))
     return tuple(sorted(found, key=lambda f: (-f.week, -f.month, f.node)))
 
 
-def estimate_weekly_failure_risks(
+def estimate_weekly_node_failure_risks(
     view: PlanningView, now: datetime, nodes: set[NodeName]
 ) -> dict[NodeName, float]:
     """Return how likely each of some nodes breaks within a week."""
     known = {*view.scheduler.nodes, *view.health}
-    found = forecast_nodes(view.state, known, view.health, now, of=nodes)
+    found = forecast_node_failures(view.state, known, view.health, now, of=nodes)
     return {forecast.node: forecast.week for forecast in found}
 
 
 def _estimate_failure_chances(
-    model: FailureModel, unit: ForecastInstance, signs: tuple[str, ...]
+    model: InstanceFailureRateModel, unit: InstanceFailureTimeline, signs: tuple[str, ...]
 ) -> tuple[float, float, float]:
     day, week, month = HORIZONS
     return (
@@ -209,12 +209,12 @@ def _estimate_failure_chances(
     )  # fmt: skip
 
 
-def _fit_history_model(
-    past: InstanceFailureHistory,
+def _fit_fleet_failure_model(
+    past: FleetFailureHistory,
     nodes: Collection[NodeName],
     signs: Mapping[NodeName, tuple[str, ...]],
     now: float,
-) -> FailureModel:
+) -> InstanceFailureRateModel:
     there = Counter(chain.from_iterable(signs.values()))
     share = {name: n / max(len(nodes), 1) for name, n in there.items()}
     units = [u.at(now) for u in past.units.values() if u.since < now]
@@ -228,7 +228,7 @@ def _fit_history_model(
     )
 
 
-def _count_failure_free_nodes(past: InstanceFailureHistory, nodes: int, now: float) -> int:
+def _count_failure_free_nodes(past: FleetFailureHistory, nodes: int, now: float) -> int:
     """Return how many of the nodes had not broken by then: an instance that is gone has a
     successor."""
     return max(0, nodes - sum(
@@ -236,19 +236,22 @@ def _count_failure_free_nodes(past: InstanceFailureHistory, nodes: int, now: flo
     ))  # fmt: skip
 
 
-class _NodeFailureHistory(Struct, frozen=True):
+class _NodeForecastInput(Struct, frozen=True):
     """One node with what is known of its instance: its breaks, their recoveries, its signs now."""
 
     node: NodeName
     instance: InstanceId
-    unit: ForecastInstance
+    unit: InstanceFailureTimeline
     recs: Sequence[NodeRecovery]
     signs: tuple[str, ...]
 
 
-def _make_forecast(
-    model: FailureModel, of: _NodeFailureHistory, chances: tuple[float, float, float], jobs: int
-) -> InstanceForecast:
+def _make_instance_forecast(
+    model: InstanceFailureRateModel,
+    of: _NodeForecastInput,
+    chances: tuple[float, float, float],
+    jobs: int,
+) -> InstanceFailureForecast:
     """Return a node's forecast. `chances`: to break within a day, a week, a month. `jobs`: those
     that its breaks moved."""
     unit, recs, signs = of.unit, of.recs, of.signs
@@ -256,17 +259,17 @@ def _make_forecast(
     total = sum(shares.values())
     rules = dict(sorted(Counter(str(r.rule) for r in recs).items(), key=_make_count_sort_key))
     day, week, month = chances
-    return InstanceForecast(
+    return InstanceFailureForecast(
         of.node, of.instance, day, week, month,
         breaks=len(unit.breaks),
         jobs=jobs,
-        escalated=sum(r.phase is NodePhase.ESCALATED for r in recs),
+        escalated=sum(r.phase is NodeRecoveryPhase.ESCALATED for r in recs),
         rules=rules,
         classes={k: v / total for k, v in sorted(shares.items(), key=_make_count_sort_key)},
         signs=signs,
         first=recs[0].opened if recs else None,
         last=recs[-1].opened if recs else None,
-        why=_explain_factors(model, unit, rules, signs),
+        why=_explain_failure_risk_factors(model, unit, rules, signs),
     )  # fmt: skip
 
 
@@ -274,8 +277,11 @@ def _make_count_sort_key(item: tuple[str, float]) -> tuple[float, str]:
     return -item[1], item[0]
 
 
-def _explain_factors(
-    model: FailureModel, unit: ForecastInstance, rules: Mapping[str, int], signs: tuple[str, ...]
+def _explain_failure_risk_factors(
+    model: InstanceFailureRateModel,
+    unit: InstanceFailureTimeline,
+    rules: Mapping[str, int],
+    signs: tuple[str, ...],
 ) -> str:
     """Return the factors in plain words, each with what it multiplies the fleet's rate by."""
     parts = [f"no break in {max(0.0, model.now - unit.since):.0f} d"]
@@ -285,7 +291,7 @@ def _explain_factors(
         broke = f"broke {len(unit.breaks)} times" if len(unit.breaks) > 1 else "broke once"
         days = max(1, round(model.now - unit.breaks[0].begun))
         age = max(0.0, model.now - last.back)
-        back = "out of service" if math.isinf(last.back) else f"back for {_format_age(age)}"
+        back = "out of service" if math.isinf(last.back) else f"back for {_format_age_in_days(age)}"
         seen, expected = model.own(unit)
         parts = [
             f"{broke} within {days} d: {causes}",
@@ -296,11 +302,11 @@ def _explain_factors(
     return "; ".join(parts)
 
 
-def _format_age(days: float) -> str:
+def _format_age_in_days(days: float) -> str:
     return f"{days:.0f} d" if days >= 2 else f"{24 * days:.0f} h"
 
 
-def make_forecast_finding(f: InstanceForecast) -> Finding | None:
+def make_failure_forecast_finding(f: InstanceFailureForecast) -> Finding | None:
     """Return the advice as a finding of the head node: WARN, and never a reason to act."""
     if f.first is None or f.last is None:
         return None
@@ -311,7 +317,7 @@ def make_forecast_finding(f: InstanceForecast) -> Finding | None:
     )  # fmt: skip
 
 
-class CalibrationBin(Struct, frozen=True):
+class ForecastCalibrationBin(Struct, frozen=True):
     """Forecasts of a week that lay between two chances: how many node-weeks, what was predicted on
     average, and in what part of them the node broke."""
 
@@ -328,45 +334,45 @@ BANDS: Final = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4, 1.0)
 WEEK: Final = 7.0
 
 
-def measure_calibration(
+def measure_forecast_calibration(
     state: EngineState, nodes: Collection[NodeName], now: datetime
-) -> tuple[CalibrationBin, ...]:
+) -> tuple[ForecastCalibrationBin, ...]:
     """Return what would have been predicted at the beginning of each past week, from what was known
     then, and what happened in it. Weeks before the journal's first are no evidence."""
-    past, end = read_failure_history(state, now), _convert_to_days(now)
+    past, end = read_fleet_failure_history(state, now), _convert_datetime_to_days(now)
     sums = [[0.0, 0.0, 0.0] for _ in BANDS[1:]]
 
-    def add_outcome(chance: float, happened: float, count: int = 1) -> None:
+    def add_forecast_outcome(chance: float, happened: float, count: int = 1) -> None:
         row = sums[min(bisect_right(BANDS, chance), len(sums)) - 1]
         row[0], row[1], row[2] = row[0] + count, row[1] + chance * count, row[2] + happened
 
     at = end - WEEK
     while at - WEEK >= past.since:
-        model, firsts = _fit_history_model(past, nodes, {}, at), 0
+        model, firsts = _fit_fleet_failure_model(past, nodes, {}, at), 0
         for unit in past.units.values():
             then = unit.at(at)
             broke = any(at <= b.begun < at + WEEK for b in unit.breaks)
             if then.breaks and then.breaks[-1].back <= at:
-                add_outcome(model.chance(then, WEEK), broke)
+                add_forecast_outcome(model.chance(then, WEEK), broke)
             elif not then.breaks and unit.since <= at:
                 firsts += broke
         quiet = _count_failure_free_nodes(past, len(nodes), at)
-        add_outcome(model.chance(ForecastInstance(past.since), WEEK), firsts, quiet)
+        add_forecast_outcome(model.chance(InstanceFailureTimeline(past.since), WEEK), firsts, quiet)
         at -= WEEK
     return tuple(
-        CalibrationBin(low, high, round(n), chance / n, happened / n)
+        ForecastCalibrationBin(low, high, round(n), chance / n, happened / n)
         for low, high, (n, chance, happened) in zip(BANDS, BANDS[1:], sums, strict=False)
         if n
     )
 
 
-def compute_calibration_error(bands: Sequence[CalibrationBin]) -> float:
+def compute_forecast_calibration_error(bands: Sequence[ForecastCalibrationBin]) -> float:
     """Return the calibration error: how far predictions lay from what happened, by node-weeks."""
     total = sum(b.node_weeks for b in bands)
     return sum(abs(b.predicted - b.happened) * b.node_weeks for b in bands) / max(total, 1)
 
 
-def compute_slurm_weights(found: Iterable[InstanceForecast]) -> dict[int, list[NodeName]]:
+def compute_slurm_weights(found: Iterable[InstanceFailureForecast]) -> dict[int, list[NodeName]]:
     """Return the nodes by Slurm's Weight: one more for each 5 % of the chance to break within a
     week, so that slurmctld gives jobs the nodes that will last. Without a history it is 1, the
     default.
@@ -379,7 +385,7 @@ def compute_slurm_weights(found: Iterable[InstanceForecast]) -> dict[int, list[N
     return dict(sorted(by.items()))
 
 
-def count_needed_spares(found: Iterable[InstanceForecast], sure: float = 0.95) -> int:
+def count_needed_spares(found: Iterable[InstanceFailureForecast], sure: float = 0.95) -> int:
     """Return how many spares are enough for the breaks of one day, with that certainty: the
     quantile of the Poisson distribution of their sum."""
     mean = sum(f.day for f in found)

@@ -15,13 +15,13 @@ from msgspec.structs import replace
 from hpctl.engine.journal.state import EngineState
 from hpctl.engine.node_health import NodeHealthStore
 from hpctl.engine.observe import ClusterObserver
-from hpctl.engine.view import is_fresh
+from hpctl.engine.view import is_timestamp_fresh
 from hpctl.insight.forecast.decide import CHECK
-from hpctl.insight.forecast.history import forecast_nodes, make_forecast_finding
+from hpctl.insight.forecast.history import forecast_node_failures, make_failure_forecast_finding
 from hpctl.insight.grey import decide
 from hpctl.insight.grey.decide import GAUGES, WINDOW, group_peers
 from hpctl.vocabulary.identity import InstanceId, NodeGeneration, NodeName
-from hpctl.vocabulary.isolation import isolate_call
+from hpctl.vocabulary.isolation import call_and_capture_failure
 from hpctl.vocabulary.model import Finding, NodeHealth
 from hpctl.vocabulary.ports import Clock
 
@@ -68,24 +68,26 @@ class PeerGaugeWindows:
         renewed = {
             node
             for node, (generation, _, _) in closed.items()
-            if self._has_new_generation(node, generation)
+            if self._has_node_generation_changed(node, generation)
         }
         self._generations.update((node, known[0]) for node, known in closed.items())
         memory = {key: t for key, t in self._memory.items() if key[0] not in renewed}
-        self._memory = decide.update_outlier_tracks(groups, _compute_means(closed), memory, now)
+        self._memory = decide.update_outlier_histories(
+            groups, _compute_gauge_means(closed), memory, now
+        )
         return decide.make_peer_findings(self._memory)
 
     def of(self, generation: NodeGeneration, found: tuple[Finding, ...]) -> tuple[Finding, ...]:
         """Return `found` where that generation was judged; else nothing."""
         return found if self._generations.get(generation.node) == generation else ()
 
-    def _has_new_generation(self, node: NodeName, generation: NodeGeneration) -> bool:
+    def _has_node_generation_changed(self, node: NodeName, generation: NodeGeneration) -> bool:
         """Return whether it is another boot or instance: what the former one did is no evidence
         against it."""
         return self._generations.get(node, generation) != generation
 
 
-def _compute_means(
+def _compute_gauge_means(
     closed: dict[NodeName, tuple[NodeGeneration, list[float], list[int]]],
 ) -> dict[NodeName, dict[str, float]]:
     means = {}
@@ -128,9 +130,9 @@ class GreyFailureFindings:
             instances = self.by_history
             concerned |= {n for n, h in health.items() if h.generation.instance in instances}
         for node in concerned & health.keys():
-            health[node] = self._add_own_findings(health[node])
+            health[node] = self._add_node_grey_failure_findings(health[node])
 
-    def _add_own_findings(self, health: NodeHealth) -> NodeHealth:
+    def _add_node_grey_failure_findings(self, health: NodeHealth) -> NodeHealth:
         generation = health.generation
         own = list(self.peers.of(generation, self.by_peers.get(generation.node, ())))
         again = self.by_history.get(generation.instance)
@@ -161,7 +163,9 @@ class GreyFailureDetector:
         self._history_due = 0.0
         self._history_of = -1
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._compare_each_window, name="peers", daemon=True)
+        self._thread = threading.Thread(
+            target=self._compare_peers_in_each_window, name="peers", daemon=True
+        )
 
     def hear(self, generation: NodeGeneration, gauges: Mapping[str, float]) -> None:
         """Take the gauges of an authenticated report or heartbeat in. From the intake's threads."""
@@ -175,10 +179,10 @@ class GreyFailureDetector:
         """End it."""
         self._stop.set()
 
-    def _compare_each_window(self) -> None:
+    def _compare_peers_in_each_window(self) -> None:
         while not self._stop.wait(WINDOW.total_seconds()):
             # Advice must not end the daemon, nor end for good by one bad window.
-            flaw = isolate_call("peers", "peers", lambda _: self.compare(), None)
+            flaw = call_and_capture_failure("peers", "peers", lambda _: self.compare(), None)
             if flaw is not None:
                 log.error("peers were not compared: %s", flaw)
 
@@ -187,18 +191,18 @@ class GreyFailureDetector:
         now = self._clock.now()
         scheduler, provider = self._observer.slurm, self._observer.provider
         kinds = {i.node: i.group for i in provider.instances.values() if i.node is not None}
-        known = is_fresh(scheduler.valid_at, self._view_age_s, now)
+        known = is_timestamp_fresh(scheduler.valid_at, self._view_age_s, now)
         groups = group_peers(scheduler, kinds, now) if known else ()
         before, found = self._found.by_peers, self._peers.judge(groups, now)
         self._found.set_peer_findings(found)
-        changed = self._list_finding_names(before) ^ self._list_finding_names(found)
+        changed = self._list_node_check_pairs(before) ^ self._list_node_check_pairs(found)
         if changed:
             for node, check in sorted(changed):
                 log.info("node=%s check=%s found=%s", node, check, node in found)
             self._health.touch({node for node, _ in changed}, wake=True)
 
     @staticmethod
-    def _list_finding_names(
+    def _list_node_check_pairs(
         found: Mapping[NodeName, Sequence[Finding]],
     ) -> set[tuple[NodeName, str]]:
         names: set[tuple[NodeName, str]] = set()
@@ -218,9 +222,11 @@ class GreyFailureDetector:
         counts = Counter(rec.node for rec in state.nodes.values() if not rec.is_for_capacity_change)
         often = [node for node, number in counts.items() if number > 2]
         nodes = {*self._observer.slurm.nodes, *known, *state.last_of_node}
-        found = forecast_nodes(state, nodes, known, self._clock.now(), of=often)
+        found = forecast_node_failures(state, nodes, known, self._clock.now(), of=often)
         repeated = {
-            f.instance: again for f in found if f.again and (again := make_forecast_finding(f))
+            f.instance: again
+            for f in found
+            if f.again and (again := make_failure_forecast_finding(f))
         }
         self._found.set_forecast_findings(repeated)
         changed = before.keys() ^ repeated.keys()

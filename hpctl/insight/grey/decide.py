@@ -181,7 +181,7 @@ class PeerGroup(Struct, frozen=True):
     parts: tuple[tuple[NodeName, ...], ...]
 
 
-class OutlierMark(Struct, frozen=True):
+class WindowOutlierMeasurement(Struct, frozen=True):
     """A node stood out in one window: its value, the peers' reference, z, and how many peers."""
 
     value: float
@@ -192,7 +192,7 @@ class OutlierMark(Struct, frozen=True):
     beside: str = ""
 
 
-class OutlierTrack(Struct, frozen=True):
+class NodeOutlierHistory(Struct, frozen=True):
     """What is remembered of one node and signal: kept only while some window stood out.
 
     `marks`: the last windows that were judged, oldest first; the end of one that stood out,
@@ -204,11 +204,11 @@ class OutlierTrack(Struct, frozen=True):
     last: datetime
     judged: datetime
     count: int
-    mark: OutlierMark
+    mark: WindowOutlierMeasurement
     found: bool = False
 
 
-Memory = Mapping[tuple[NodeName, str], OutlierTrack]
+Memory = Mapping[tuple[NodeName, str], NodeOutlierHistory]
 
 
 def group_peers(
@@ -240,7 +240,7 @@ def group_peers(
     return tuple(groups)
 
 
-def update_outlier_tracks(
+def update_outlier_histories(
     groups: Iterable[PeerGroup], seen: Seen, memory: Memory, now: datetime
 ) -> Memory:
     """Return the memory after one more window, which ended at `now`; `memory` is that before it."""
@@ -248,16 +248,18 @@ def update_outlier_tracks(
     tracked = {node for node, _ in after}
     for group in groups:
         mine = tracked.intersection(group.nodes)
-        everyone = _PeerSubset.of(group.nodes, seen)
+        everyone = _ComparedPeerNodes.of(group.nodes, seen)
         parts = (
-            [everyone] if len(group.parts) == 1 else [_PeerSubset.of(p, seen) for p in group.parts]
+            [everyone]
+            if len(group.parts) == 1
+            else [_ComparedPeerNodes.of(p, seen) for p in group.parts]
         )
         for signal in SIGNALS:
             for part in (everyone,) if signal.wide else parts:
                 members = part.working if signal.busy else part.members
-                found = _find_window_outliers(signal, group.job, members, mine)
+                found = _find_peer_outliers_in_window(signal, group.job, members, mine)
                 if found is not None:
-                    _record_outlier_marks(after, signal.name, *found, now)
+                    _update_outlier_history(after, signal.name, *found, now)
     return after
 
 
@@ -273,14 +275,14 @@ def make_peer_findings(memory: Memory) -> dict[NodeName, tuple[Finding, ...]]:
 _Members = Sequence[tuple[NodeName, Mapping[str, float]]]
 
 
-class _PeerSubset(Struct, frozen=True):
+class _ComparedPeerNodes(Struct, frozen=True):
     """Nodes that are compared with each other, as far as they reported."""
 
     members: _Members
     working: _Members
 
     @classmethod
-    def of(cls, nodes: Iterable[NodeName], seen: Seen) -> _PeerSubset:
+    def of(cls, nodes: Iterable[NodeName], seen: Seen) -> _ComparedPeerNodes:
         members = [(node, seen[node]) for node in nodes if node in seen]
         return cls(members, _select_busy_members(members))
 
@@ -299,9 +301,9 @@ def _select_busy_members(members: _Members) -> _Members:
     return members
 
 
-def _find_window_outliers(
+def _find_peer_outliers_in_window(
     signal: PeerGauge, job: JobId, members: _Members, tracked: set[NodeName]
-) -> tuple[dict[NodeName, OutlierMark], list[NodeName]] | None:
+) -> tuple[dict[NodeName, WindowOutlierMeasurement], list[NodeName]] | None:
     """Return who stood out, and which of the tracked nodes certainly did not; None where neither
     can be decided. A node that is far off among widely scattered peers is neither."""
     gauge = signal.gauge
@@ -310,22 +312,23 @@ def _find_window_outliers(
         return None
     if gauge == REMOTE or signal.odd:
         marks = (
-            _find_mismatched_settings(job, readings)
+            _find_nodes_with_mismatched_settings(job, readings)
             if signal.odd
             else _find_remote_error_source(signal, job, readings)
         )
         return marks, [node for _, node in readings if node in tracked and node not in marks]
     ordered = sorted(value for value, _ in readings)
-    centre = _compute_reference_value(signal, ordered)
+    centre = _compute_peer_reference_value(signal, ordered)
     reach = max(signal.floor, signal.share * abs(centre))
     worst = ordered[-1] if signal.worse > 0 else ordered[0]
     marks = {}
     if (worst - centre) * signal.worse >= reach:
-        marks = _find_outliers(signal, job, readings, centre, reach)
+        marks = _find_outlier_nodes(signal, job, readings, centre, reach)
         power = {node: g[POWER] for node, g in members if POWER in g} if marks else {}
         usual = _compute_median(sorted(power.values())) if len(power) >= LEAST_PEERS else None
         marks = {
-            node: _add_power_detail(mark, power.get(node), usual) for node, mark in marks.items()
+            node: _add_power_draw_to_outlier(mark, power.get(node), usual)
+            for node, mark in marks.items()
         }
     clean = [
         node
@@ -335,13 +338,13 @@ def _find_window_outliers(
     return marks, clean
 
 
-def _find_outliers(
+def _find_outlier_nodes(
     signal: PeerGauge,
     job: JobId,
     readings: Sequence[tuple[float, NodeName]],
     centre: float,
     reach: float,
-) -> dict[NodeName, OutlierMark]:
+) -> dict[NodeName, WindowOutlierMeasurement]:
     """Return the members that lie far out on the bad side, unless so many do that it is not
     theirs."""
     offs = [(value - centre) * signal.worse for value, _ in readings]
@@ -356,12 +359,12 @@ def _find_outliers(
             continue
         # Its peers are the others: in a small job one's own value would widen the spread.
         others = _LeaveOneOutValues(ordered, bisect_left(ordered, value))
-        centre = _compute_reference_value(signal, others)
+        centre = _compute_peer_reference_value(signal, others)
         near = (len(others) - 1) // 4 * 2 + 1 if signal.low else len(others)
         spread = max(_compute_median_distance(others, near, centre), _TINY * reach)
         z = _TO_SIGMA * (value - centre) * signal.worse / spread
         if z >= signal.z:
-            out[node] = OutlierMark(value, centre, z, len(others), job)
+            out[node] = WindowOutlierMeasurement(value, centre, z, len(others), job)
     return out
 
 
@@ -402,7 +405,7 @@ def _find_nth_distance(ordered: _LeaveOneOutValues, count: int, centre: float, n
     return max(abs(ordered[first] - centre), abs(ordered[first + nth - 1] - centre))
 
 
-def _compute_reference_value(
+def _compute_peer_reference_value(
     signal: PeerGauge, ordered: Sequence[float] | _LeaveOneOutValues
 ) -> float:
     return ordered[(len(ordered) - 1) // 4] if signal.low else _compute_median(ordered)
@@ -410,7 +413,7 @@ def _compute_reference_value(
 
 def _find_remote_error_source(
     signal: PeerGauge, job: JobId, readings: Sequence[tuple[float, NodeName]]
-) -> dict[NodeName, OutlierMark]:
+) -> dict[NodeName, WindowOutlierMeasurement]:
     """Return the node that such events point at. They name the *other* end: if all but one raise
     them, it is that one; if only one raises them, it is that node itself. Anything between points
     at no node."""
@@ -422,18 +425,18 @@ def _find_remote_error_source(
         centre = _compute_median(sorted(value for value, _ in raising))
     else:
         return {}
-    return {odd[1]: OutlierMark(odd[0], centre, 0.0, len(readings) - 1, job)}
+    return {odd[1]: WindowOutlierMeasurement(odd[0], centre, 0.0, len(readings) - 1, job)}
 
 
-def _find_mismatched_settings(
+def _find_nodes_with_mismatched_settings(
     job: JobId, readings: Sequence[tuple[float, NodeName]]
-) -> dict[NodeName, OutlierMark]:
+) -> dict[NodeName, WindowOutlierMeasurement]:
     """Return who is not set up as most are; no node where most do not agree."""
     ((usual, count),) = Counter(value for value, _ in readings).most_common(1)
     if count < _MOST * len(readings):
         return {}
     return {
-        node: OutlierMark(value, usual, 0.0, len(readings) - 1, job)
+        node: WindowOutlierMeasurement(value, usual, 0.0, len(readings) - 1, job)
         for value, node in readings
         if value != usual
     }
@@ -444,17 +447,19 @@ def _compute_median(ordered: Sequence[float] | _LeaveOneOutValues) -> float:
     return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
 
-def _add_power_detail(mark: OutlierMark, power: float | None, usual: float | None) -> OutlierMark:
+def _add_power_draw_to_outlier(
+    mark: WindowOutlierMeasurement, power: float | None, usual: float | None
+) -> WindowOutlierMeasurement:
     """Add the power to the detail, for the reader: a node that waits draws little."""
     if power is None or usual is None:
         return mark
     return replace(mark, beside=f"; draws {power:.0f} W, peers {usual:.0f} W")
 
 
-def _record_outlier_marks(
-    memory: dict[tuple[NodeName, str], OutlierTrack],
+def _update_outlier_history(
+    memory: dict[tuple[NodeName, str], NodeOutlierHistory],
     name: str,
-    marks: Mapping[NodeName, OutlierMark],
+    marks: Mapping[NodeName, WindowOutlierMeasurement],
     clean: Iterable[NodeName],
     now: datetime,
 ) -> None:
@@ -463,14 +468,14 @@ def _record_outlier_marks(
         old = memory.get((node, name))
         kept = (*old.marks, now)[-of:] if old else (now,)
         found = old is not None and old.found
-        memory[node, name] = OutlierTrack(
+        memory[node, name] = NodeOutlierHistory(
             marks=kept,
-            onset=old.onset if old and found else _find_outlier_start(kept, now) - WINDOW,
+            onset=old.onset if old and found else _find_first_outlier_time(kept, now) - WINDOW,
             last=now,
             judged=now,
             count=old.count + 1 if old else 1,
             mark=mark,
-            found=found or _count_outliers(kept) >= need,
+            found=found or _count_outlier_windows(kept) >= need,
         )
     for node in clean:
         old = memory.get((node, name))
@@ -478,23 +483,25 @@ def _record_outlier_marks(
             continue
         kept = (*old.marks, None)[-of:]
         # One stray window is no trace of a fault, and is not what keeps a finding alive.
-        if _count_outliers(kept) <= (len(kept) == of):
+        if _count_outlier_windows(kept) <= (len(kept) == of):
             del memory[node, name]
         else:
             memory[node, name] = replace(old, marks=kept, judged=now)
 
 
-def _count_outliers(marks: Iterable[datetime | None]) -> int:
+def _count_outlier_windows(marks: Iterable[datetime | None]) -> int:
     return sum(mark is not None for mark in marks)
 
 
-def _find_outlier_start(marks: Iterable[datetime | None], now: datetime) -> datetime:
+def _find_first_outlier_time(marks: Iterable[datetime | None], now: datetime) -> datetime:
     return next((mark for mark in marks if mark is not None), now)
 
 
-def _make_outlier_finding(signal: PeerGauge, track: OutlierTrack) -> Finding:
+def _make_outlier_finding(signal: PeerGauge, track: NodeOutlierHistory) -> Finding:
     mark = track.mark
-    need = f"{_count_outliers(track.marks)} of {len(track.marks)} windows of {WINDOW.seconds} s"
+    need = (
+        f"{_count_outlier_windows(track.marks)} of {len(track.marks)} windows of {WINDOW.seconds} s"
+    )
     if signal.gauge == REMOTE:
         contrast = "its peers raise these, it does not" if mark.centre else "it alone raises these"
         text = (

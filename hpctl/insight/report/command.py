@@ -23,15 +23,15 @@ from hpctl.insight.report.decide import (
     StageRow,
 )
 from hpctl.insight.report.decide import build_cost_report as figures
-from hpctl.insight.report.held import HeldFaultCollector
+from hpctl.insight.report.held import UntreatedFaultCollector
 from hpctl.insight.report.html import render_report_page
 from hpctl.toolkit import output, yaml_files
 from hpctl.toolkit.arguments import DurationType
 from hpctl.toolkit.declared_view import (
     Column,
-    FactRow,
-    FactTable,
-    ItemLines,
+    ItemTextLines,
+    LabeledValueRow,
+    LabeledValueTable,
     Layout,
     RowTable,
     TextLine,
@@ -82,16 +82,16 @@ def format_cost(total: CostTotal, currency: str) -> str:
     return f"{total.gpu_hours:,.1f} GPU-hours{money}"
 
 
-def format_published_rates(rates: tuple[PublishedFailureRate, ...]) -> str:
+def format_published_failure_rates(rates: tuple[PublishedFailureRate, ...]) -> str:
     """Return `3.79 (Llama 3, arXiv 2407.21783); ...`."""
     return "; ".join(f"{one.rate:.2f} ({one.source})" for one in rates)
 
 
-def _format_fault_cost(fault: FaultCostRow) -> str:
+def _format_fault_class_cost(fault: FaultCostRow) -> str:
     return "-" if fault.lost.cost is None else f"{fault.lost.cost:,.2f}"
 
 
-def _describe_held_faults(held: Mapping[str, int]) -> str:
+def _describe_untreated_faults(held: Mapping[str, int]) -> str:
     """Return `3, not treated: drain_budget 2, observing 1`; "" where there are none."""
     if not held:
         return ""
@@ -106,28 +106,30 @@ class StageRowText(Struct, frozen=True):
     stage: StageRow
 
 
-def _format_stages(view: ReportView) -> list[StageRowText]:
+def _list_recovery_stage_rows(view: ReportView) -> list[StageRowText]:
     nodes = [StageRowText("node", stage) for stage in view.report.node_stages]
     return nodes + [StageRowText("job", stage) for stage in view.report.job_stages]
 
 
 # The figures that matter most, in words.
-SUMMARY = FactTable(
+SUMMARY = LabeledValueTable(
     (
-        FactRow(
+        LabeledValueRow(
             "fleet", "{report.nodes} nodes, {report.gpus} GPUs, {report.node_days:,.1f} node-days"
         ),
-        FactRow("failures", "{report.all.failures}, {report.all.per_1000:.2f} per 1,000 node-days"),
-        FactRow("jobs hit", "{report.idle.count}; they waited for {idle}"),
-        FactRow("nodes out", "{report.out.count}; out of service for {out}"),
-        FactRow("saved: jobs", "{report.restarts.count} restarts; {restarts}"),
-        FactRow("saved: nodes", "{report.kept.count} repaired without a person; {kept}"),
-        FactRow(
+        LabeledValueRow(
+            "failures", "{report.all.failures}, {report.all.per_1000:.2f} per 1,000 node-days"
+        ),
+        LabeledValueRow("jobs hit", "{report.idle.count}; they waited for {idle}"),
+        LabeledValueRow("nodes out", "{report.out.count}; out of service for {out}"),
+        LabeledValueRow("saved: jobs", "{report.restarts.count} restarts; {restarts}"),
+        LabeledValueRow("saved: nodes", "{report.kept.count} repaired without a person; {kept}"),
+        LabeledValueRow(
             "false drains",
             "{report.unneeded.count} drain(s) of nodes that needed no remedy, {unneeded_cost}",
         ),
-        FactRow("faults held", lambda view: _describe_held_faults(view.report.held)),
-        FactRow(
+        LabeledValueRow("faults held", lambda view: _describe_untreated_faults(view.report.held)),
+        LabeledValueRow(
             "handed over",
             "{report.escalated} recoveries escalated; {report.orders} ordered by operators",
         ),
@@ -143,9 +145,12 @@ TABLES = (
             make_number_column("FAILURES", "failures"),
             make_number_column("PER 1,000 NODE-DAYS", "{per_1000:.2f}"),
             make_number_column("GPU-HOURS", "{lost.gpu_hours:,.1f}"),
-            make_number_column("{currency}", _format_fault_cost, when="currency"),
+            make_number_column("{currency}", _format_fault_class_cost, when="currency"),
             Column(
-                "PUBLISHED", lambda row: format_published_rates(row.published), fold=True, wide=True
+                "PUBLISHED",
+                lambda row: format_published_failure_rates(row.published),
+                fold=True,
+                wide=True,
             ),
         ),
         title="Failures",
@@ -159,7 +164,7 @@ TABLES = (
         title="Runs that went wrong by themselves",
     ),
     RowTable(
-        _format_stages,
+        _list_recovery_stage_rows,
         (
             Column("OF", "of"),
             make_number_column("STAGE", lambda row: row.stage.name.replace("_", " ")),
@@ -205,7 +210,7 @@ class ReportView(Struct, frozen=True):
         TextLine("{name}: {report.since:%Y-%m-%d %H:%M} to {report.until:%Y-%m-%d %H:%M} UTC"),
         SUMMARY,
         *TABLES,
-        ItemLines("assumptions", title="What this assumes", style=DIM, indent=2),
+        ItemTextLines("assumptions", title="What this assumes", style=DIM, indent=2),
     )
 
     @property
@@ -239,12 +244,12 @@ class ReportView(Struct, frozen=True):
         return format_cost(self.report.unneeded, self.currency)
 
 
-def render_html_page(view: ReportView) -> str:
+def render_html_cost_report(view: ReportView) -> str:
     """Return the report as one page: the facts and the tables of its text."""
-    from hpctl.toolkit.view_drawing import format_fact_table, format_row_table
+    from hpctl.toolkit.view_drawing import format_labeled_value_table, format_row_table
 
     tables = [(str(one.title), *format_row_table(one, view)) for one in TABLES]
-    facts = format_fact_table(SUMMARY, view)
+    facts = format_labeled_value_table(SUMMARY, view)
     return render_report_page(view.cluster, view.report, facts, tables, view.assumptions)
 
 
@@ -258,13 +263,13 @@ def read_cost_report(
     from rich.progress import Progress
 
     from hpctl.engine.adapters import open_journal_reader
-    from hpctl.engine.world_reader import read_slurm
+    from hpctl.engine.world_reader import read_current_scheduler_view
 
-    nodes = read_slurm(config).nodes
+    nodes = read_current_scheduler_view(config).nodes
     journal = JournalReplayer(
-        since, past=views.needs_retired_entries(until, ended=False, since=since)
+        since, past=views.needs_archived_recoveries(until, ended=False, since=since)
     )
-    held = HeldFaultCollector()
+    held = UntreatedFaultCollector()
     quiet, err = not sys.stderr.isatty(), output.make_console(err=True)
     with (
         closing(open_journal_reader(config)) as store,
@@ -279,7 +284,7 @@ def read_cost_report(
     for name, node in nodes.items():
         price = prices.of(node.partitions) if prices else None
         fleet[name] = PricedNode(dict(node.has.gres).get("gpu", 0), price)
-    return figures(journal.state, fleet, since, until, by_hand, held.list_held_faults())
+    return figures(journal.state, fleet, since, until, by_hand, held.list_untreated_faults())
 
 
 _SINCE = "Where the period begins (12h, 30d, ISO); it ends now."
@@ -315,19 +320,22 @@ def report(
 
     Failures by class are compared with published rates. The report says what it assumes.
     """
-    loaded, until = config_loading.load_config(config), output.now()
+    loaded, until = config_loading.load_config(config), output.get_current_utc_time()
     if since >= until:
         raise click.UsageError("the time in --since is not in the past: give an earlier time")
     listed = None
     if prices is not None:
         listed = yaml_files.parse_yaml_struct(
-            GpuPrices, yaml_files.read_limited_text(prices, PriceListError), prices, PriceListError
+            GpuPrices,
+            yaml_files.read_size_limited_text(prices, PriceListError),
+            prices,
+            PriceListError,
         )
     found = read_cost_report(loaded, since, until, timedelta(seconds=by_hand), listed)
     assumed = tuple(text.format(by_hand=format_duration(by_hand)) for text in ASSUMED)
     view = ReportView(loaded.cluster.name, listed.currency if listed else "", found, assumed)
     if html is not None:
-        text = render_html_page(view)
+        text = render_html_cost_report(view)
         Path(html).write_text(text, encoding="utf-8")
         output.echo(f"hpctl: wrote {html}", err=True)
     if html is None or as_json:

@@ -12,16 +12,16 @@ from typing import Final
 
 from msgspec import Struct
 
-from hpctl.engine.job_losses import find_job_interruption
+from hpctl.engine.job_losses import find_job_interruption_times
 from hpctl.engine.journal.state import EngineState
-from hpctl.engine.timeline import find_fault_time
-from hpctl.insight.forecast.decide import classify_fault_rule
-from hpctl.insight.forecast.history import InstanceForecast, forecast_nodes
-from hpctl.insight.report.held import HeldFault
+from hpctl.engine.timeline import find_earliest_fault_time
+from hpctl.insight.forecast.decide import get_fault_class_of_rule
+from hpctl.insight.forecast.history import InstanceFailureForecast, forecast_node_failures
+from hpctl.insight.report.held import UntreatedFault
 from hpctl.vocabulary import change, job_recovery, node_recovery
 from hpctl.vocabulary.identity import NodeName, RuleId
 from hpctl.vocabulary.job_recovery import JobRecovery
-from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery, NodeSignal
+from hpctl.vocabulary.node_recovery import NodeRecovery, NodeRecoveryPhase, NodeRecoverySignal
 
 PLAIN_RESTART_S: Final = 121.0
 """How long plain Slurm keeps a requeued batch job waiting: cred_expire, 120 s, and one."""
@@ -68,7 +68,7 @@ class CostTotal(Struct, frozen=True):
     gpu_hours: float = 0.0
     cost: float | None = 0.0
 
-    def add_hours(self, hours: float, node: PricedNode, nodes: int = 1) -> "CostTotal":
+    def add_node_hours(self, hours: float, node: PricedNode, nodes: int = 1) -> "CostTotal":
         """Add one more: hours of so many nodes of a kind."""
         spent = hours * node.gpus * nodes
         known = self.cost is not None and node.price is not None
@@ -127,7 +127,7 @@ class CostReport(Struct, frozen=True):
     escalated: int
     node_stages: tuple[StageRow, ...]
     job_stages: tuple[StageRow, ...]
-    again: tuple[InstanceForecast, ...]
+    again: tuple[InstanceFailureForecast, ...]
     spares: tuple[SpareRow, ...]
     held: Mapping[str, int]
 
@@ -156,8 +156,10 @@ class _ReportPeriod(Struct, frozen=True):
     def back(self, rec: NodeRecovery, nxt: datetime | None) -> datetime:
         """Return when a node was in service again after a recovery, or treated again: one whose
         recovery was escalated or called off by an operator stays drained."""
-        stays = rec.trail[-1].signal == NodeSignal.OPERATOR_CANCELLED if rec.trail else False
-        if rec.phase in (NodePhase.RETURNED, NodePhase.CANCELLED) and not stays:
+        stays = (
+            rec.trail[-1].signal == NodeRecoverySignal.OPERATOR_CANCELLED if rec.trail else False
+        )
+        if rec.phase in (NodeRecoveryPhase.RETURNED, NodeRecoveryPhase.CANCELLED) and not stays:
             return rec.since
         by_hand = self.state.returned.get(rec.node)
         later = [at for at in (nxt, by_hand) if at is not None and at >= rec.since]
@@ -170,7 +172,7 @@ def build_cost_report(  # noqa: PLR0913 -- pure: all that decides is an argument
     since: datetime,
     until: datetime,
     by_hand: timedelta,
-    held: Sequence[HeldFault] = (),
+    held: Sequence[UntreatedFault] = (),
 ) -> CostReport:
     """Return the figures of a period. `fleet`: the nodes there are now, taken to be there all the
     time. `by_hand`: after what time a person would have repaired a node; `held`: the faults that
@@ -184,16 +186,18 @@ def build_cost_report(  # noqa: PLR0913 -- pure: all that decides is an argument
     faults = [rec for rec in here if not rec.by and not rec.withdrawn]
     hit = (job for job in state.jobs.values() if not job.is_without_fault)
     jobs = [
-        job for job in hit if p.hours(*find_job_interruption(job, p.until)) or p.has(job.opened)
+        job
+        for job in hit
+        if p.hours(*find_job_interruption_times(job, p.until)) or p.has(job.opened)
     ]
     troubles = Counter(j.trouble.kind.value for j in jobs if j.trouble and p.has(j.opened))
     lost: dict[str, CostTotal] = {}
-    out, kept, unneeded = _sum_node_costs(p, nodes, lost)
-    idle, restarts = _sum_job_costs(p, jobs, lost)
+    out, kept, unneeded = _sum_node_outage_costs(p, nodes, lost)
+    idle, restarts = _sum_job_idle_costs(p, jobs, lost)
     untreated = [one for one in held if p.has(one.begun)]
     of_nodes = [one for one in untreated if one.gate != "correlated"]
-    counts = Counter(classify_fault_rule(rec.rule) for rec in faults)
-    counts.update(classify_fault_rule(one.rule) for one in of_nodes)
+    counts = Counter(get_fault_class_of_rule(rec.rule) for rec in faults)
+    counts.update(get_fault_class_of_rule(one.rule) for one in of_nodes)
 
     def make_fault_cost_row(name: str, count: int, cost: CostTotal) -> FaultCostRow:
         rate = 1000 * count / node_days if node_days else 0.0
@@ -211,17 +215,17 @@ def build_cost_report(  # noqa: PLR0913 -- pure: all that decides is an argument
         runs=dict(troubles.most_common()),
         orders=sum(bool(rec.by) and not rec.is_for_maintenance for rec in here),
         idle=idle, out=out, restarts=restarts, kept=kept, unneeded=unneeded,
-        escalated=sum(rec.phase is NodePhase.ESCALATED for rec in here),
-        node_stages=_summarize_stages(
-            _measure_node_stages(r, state) for r in here if r.phase is NodePhase.RETURNED
+        escalated=sum(rec.phase is NodeRecoveryPhase.ESCALATED for rec in here),
+        node_stages=_summarize_recovery_stages(
+            _measure_node_stages(r, state) for r in here if r.phase is NodeRecoveryPhase.RETURNED
         ),
-        job_stages=_summarize_stages(
+        job_stages=_summarize_recovery_stages(
             _measure_job_stages(j) for j in jobs if p.has(j.opened) and _find_run_start(j)
         ),
         again=tuple(
-            f for f in forecast_nodes(state, list(fleet), {}, until) if f.breaks > 1
+            f for f in forecast_node_failures(state, list(fleet), {}, until) if f.breaks > 1
         )[:_MOST],
-        spares=tuple(_list_spare_rows(p)),
+        spares=tuple(_list_spare_reservation_rows(p)),
         held=dict(Counter(one.gate for one in untreated).most_common()),
     )  # fmt: skip
 
@@ -229,11 +233,11 @@ def build_cost_report(  # noqa: PLR0913 -- pure: all that decides is an argument
 def _add_fault_class_cost(
     lost: dict[str, CostTotal], rule: RuleId, hours: float, node: PricedNode, nodes: int = 1
 ) -> None:
-    name = classify_fault_rule(rule)
-    lost[name] = lost.get(name, CostTotal()).add_hours(hours, node, nodes)
+    name = get_fault_class_of_rule(rule)
+    lost[name] = lost.get(name, CostTotal()).add_node_hours(hours, node, nodes)
 
 
-def _sum_node_costs(
+def _sum_node_outage_costs(
     p: _ReportPeriod, nodes: list[NodeRecovery], lost: dict[str, CostTotal]
 ) -> tuple[CostTotal, CostTotal, CostTotal]:
     """Time out of service; time in service before a person would have repaired the node; time out
@@ -243,24 +247,30 @@ def _sum_node_costs(
     for rec in reversed(nodes):
         nxt = following.get(rec.node)
         following[rec.node] = rec.opened
-        drained = next((m.at for m in rec.trail if m.signal == NodeSignal.CORDON_SEEN), None)
+        drained = next(
+            (m.at for m in rec.trail if m.signal == NodeRecoverySignal.CORDON_SEEN), None
+        )
         if drained is None or drained >= p.until:
             continue
         node, back = p.node(rec.node), p.back(rec, nxt)
         hours = p.hours(drained, back)
         if hours:
-            out = out.add_hours(hours, node)
+            out = out.add_node_hours(hours, node)
             _add_fault_class_cost(lost, rec.rule, hours, node)
         if not p.has(rec.since):
             continue
-        if rec.phase is NodePhase.RETURNED and rec.remedied:
-            kept = kept.add_hours(p.hours(back, min(drained + p.by_hand, nxt or p.until)), node)
-        elif (rec.phase is NodePhase.RETURNED or rec.withdrawn) and not (rec.remedied or rec.by):
-            unneeded = unneeded.add_hours(hours, node)
+        if rec.phase is NodeRecoveryPhase.RETURNED and rec.remedied:
+            kept = kept.add_node_hours(
+                p.hours(back, min(drained + p.by_hand, nxt or p.until)), node
+            )
+        elif (rec.phase is NodeRecoveryPhase.RETURNED or rec.withdrawn) and not (
+            rec.remedied or rec.by
+        ):
+            unneeded = unneeded.add_node_hours(hours, node)
     return out, kept, unneeded
 
 
-def _sum_job_costs(
+def _sum_job_idle_costs(
     p: _ReportPeriod, jobs: list[JobRecovery], lost: dict[str, CostTotal]
 ) -> tuple[CostTotal, CostTotal]:
     """Return the time in which jobs made no progress, and what plain Slurm's restart would have
@@ -270,31 +280,33 @@ def _sum_job_costs(
         cause = p.state.nodes.get(job.cause)
         node = p.node(*job.ran_on, *job.bad_nodes)
         width = job.nodes or len(job.ran_on) or len(job.bad_nodes) or 1
-        begin, end = find_job_interruption(job, p.until)
+        begin, end = find_job_interruption_times(job, p.until)
         hours = p.hours(begin, end)
-        idle = idle.add_hours(hours, node, width)
+        idle = idle.add_node_hours(hours, node, width)
         if cause is not None:
             _add_fault_class_cost(lost, cause.rule, hours, node, width)
             if _find_run_start(job) and p.has(end):
                 gained = PLAIN_RESTART_S - (end - begin).total_seconds()
-                saved = saved.add_hours(max(0.0, gained) / 3600, node, width)
+                saved = saved.add_node_hours(max(0.0, gained) / 3600, node, width)
     return idle, saved
 
 
 def _find_run_start(job: JobRecovery) -> datetime | None:
-    seen = job_recovery.JobSignal.RUNNING_SEEN
+    seen = job_recovery.JobRecoverySignal.RUNNING_SEEN
     return next((move.at for move in job.trail if move.signal == seen), None)
 
 
 def _measure_node_stages(rec: NodeRecovery, state: EngineState) -> dict[str, float]:
     """Return seconds by stage: from the first finding to the recovery, then by phase."""
-    first = find_fault_time(rec, state)
+    first = find_earliest_fault_time(rec, state)
     times = {"detect": (rec.opened - first).total_seconds()}
-    return times | _measure_phase_times(rec, NodePhase.OPEN, rec.since)
+    return times | _measure_phase_times(rec, NodeRecoveryPhase.OPEN, rec.since)
 
 
 def _measure_job_stages(job: JobRecovery) -> dict[str, float]:
-    return _measure_phase_times(job, job_recovery.JobPhase.HIT, _find_run_start(job) or job.since)
+    return _measure_phase_times(
+        job, job_recovery.JobRecoveryPhase.HIT, _find_run_start(job) or job.since
+    )
 
 
 def _measure_phase_times(
@@ -308,7 +320,7 @@ def _measure_phase_times(
     return {**times, "total": (end - rec.opened).total_seconds()}
 
 
-def _summarize_stages(times: Iterable[Mapping[str, float]]) -> tuple[StageRow, ...]:
+def _summarize_recovery_stages(times: Iterable[Mapping[str, float]]) -> tuple[StageRow, ...]:
     """Return each stage over all that passed through it, in the order of phases."""
     found: dict[str, list[float]] = {}
     for one in times:
@@ -316,8 +328,8 @@ def _summarize_stages(times: Iterable[Mapping[str, float]]) -> tuple[StageRow, .
             found.setdefault(name, []).append(seconds)
     order = [
         "detect",
-        *map(str, node_recovery.NodePhase),
-        *map(str, job_recovery.JobPhase),
+        *map(str, node_recovery.NodeRecoveryPhase),
+        *map(str, job_recovery.JobRecoveryPhase),
         "total",
     ]
     return tuple(
@@ -327,10 +339,10 @@ def _summarize_stages(times: Iterable[Mapping[str, float]]) -> tuple[StageRow, .
     )
 
 
-def _list_spare_rows(p: _ReportPeriod) -> Iterator[SpareRow]:
+def _list_spare_reservation_rows(p: _ReportPeriod) -> Iterator[SpareRow]:
     """Yield the sizes of each group's reservation: the last before the period, and all in it."""
     sizes: dict[str, list[int]] = {}
-    done = (c for c in p.state.changes.values() if c.phase is change.ChangePhase.DONE)
+    done = (c for c in p.state.changes.values() if c.phase is change.ClusterChangePhase.DONE)
     for one in sorted(done, key=lambda c: c.since):
         if one.opened.kind is change.ChangeKind.SPARES and one.since < p.until:
             known = sizes.setdefault(one.opened.group, [])

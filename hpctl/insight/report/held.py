@@ -15,7 +15,7 @@ _NOW_TREATED: Final = timedelta(minutes=1)
 """A recovery that opens so soon after a hold treats what was held."""
 
 
-class HeldFault(Struct):
+class UntreatedFault(Struct):
     """A fault of a node from its first hold to its last. `gate`: the last that held it."""
 
     node: NodeName
@@ -25,19 +25,21 @@ class HeldFault(Struct):
     ended: datetime | None = None
 
 
-class HeldFaultCollector:
+class UntreatedFaultCollector:
     """Collects them, event by event."""
 
     def __init__(self) -> None:
         """Nothing was held yet."""
-        self._found: list[HeldFault] = []
-        self._last: dict[NodeName, HeldFault] = {}
+        self._found: list[UntreatedFault] = []
+        self._last: dict[NodeName, UntreatedFault] = {}
 
     def take(self, event: Event, state: EngineState) -> None:
         """Take one event, of which `state` knows already."""
         match event:
-            case GateBlocked() if not _is_job_hold(event) and event.gate != INTERNAL_ERROR:
-                self._record_hold(event, state)
+            case GateBlocked() if (
+                not _is_gate_block_for_job(event) and event.gate != INTERNAL_ERROR
+            ):
+                self._record_gate_block(event, state)
             case HoldLifted():
                 last = self._last.get(NodeName(event.target))
                 if last is not None and last.ended is None:
@@ -45,7 +47,7 @@ class HeldFaultCollector:
             case NodeRecoveryOpened():
                 self._forget_treated_fault(event.generation.node, event.at)
 
-    def _record_hold(self, event: GateBlocked, state: EngineState) -> None:
+    def _record_gate_block(self, event: GateBlocked, state: EngineState) -> None:
         node = NodeName(event.target)
         if node in state.open_nodes:
             return
@@ -55,7 +57,7 @@ class HeldFaultCollector:
             return
         if last is not None and last.ended is None:
             last.ended = event.at
-        self._last[node] = held = HeldFault(node, event.rule, event.gate, event.at)
+        self._last[node] = held = UntreatedFault(node, event.rule, event.gate, event.at)
         self._found.append(held)
 
     def _forget_treated_fault(self, node: NodeName, at: datetime) -> None:
@@ -66,10 +68,10 @@ class HeldFaultCollector:
         if last.ended is None or at - last.ended <= _NOW_TREATED:
             self._found.remove(last)
 
-    def list_held_faults(self) -> Sequence[HeldFault]:
+    def list_untreated_faults(self) -> Sequence[UntreatedFault]:
         """Return all faults that were held and not treated, in the order in which they began."""
         return tuple(self._found)
 
 
-def _is_job_hold(hold: GateBlocked) -> bool:
+def _is_gate_block_for_job(hold: GateBlocked) -> bool:
     return hold.target.isdecimal() or bool(hold.known_as)

@@ -54,14 +54,14 @@ def render_bar_chart(rows: Sequence[tuple[str, float, str, bool]]) -> str:
     return f'<svg viewBox="{box}" role="img">{"".join(lines)}</svg>'
 
 
-def _render_row(row: Sequence[str]) -> str:
+def _render_table_row(row: Sequence[str]) -> str:
     cells = "".join(f"<td>{escape_html(cell)}</td>" for cell in row)
     return f"<tr>{cells}</tr>"
 
 
 def _render_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     head = "".join(f"<th>{escape_html(name)}</th>" for name in heads)
-    body = "".join(map(_render_row, rows))
+    body = "".join(map(_render_table_row, rows))
     return f'<div class="wide"><table><tr>{head}</tr>{body}</table></div>'
 
 

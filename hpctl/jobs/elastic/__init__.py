@@ -22,7 +22,7 @@ PYTHON = "HPCTL_PYTHON"
 """The interpreter that has hpctl, for a rank whose own need not."""
 
 
-def build_launcher_command(
+def build_rank_launcher_command(
     program: Sequence[str],
     nproc: int = 0,
     *,
@@ -33,7 +33,7 @@ def build_launcher_command(
 
     `program` is a script with its arguments, `-m module ...`, or any command. `nproc` ranks a node;
     0 asks Slurm (GPUs of the step, else 1). `in_process`: see in_process.py. The environment must
-    hold what `build_launcher_environment` gives.
+    hold what `build_rank_launcher_environment` gives.
     """
     codes = ",".join(str(code) for code in final_exit_codes)
     options = [f"--nproc-per-node={nproc or 'auto'}", f"--final-exit-codes={codes}"]
@@ -41,7 +41,7 @@ def build_launcher_command(
     return [sys.executable, *SAFE_PATH, "hpctl.jobs.elastic", *options, "--", *program]
 
 
-def build_launcher_environment(result: Path | None = None) -> dict[str, str]:
+def build_rank_launcher_environment(result: Path | None = None) -> dict[str, str]:
     """Return what the launchers' environment needs beyond Slurm's own: a fresh secret for each
     step, and where the first node's launcher writes its account (a path on that node)."""
     fresh = {SECRET: secrets.token_hex(16)}

@@ -10,7 +10,11 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
-from hpctl.jobs.elastic.controller import RankGroupController, RankGroupRecorder, print_log_line
+from hpctl.jobs.elastic.controller import (
+    RankGroupController,
+    RankGroupRecorder,
+    print_launcher_log_line,
+)
 from hpctl.jobs.elastic.group import LOST
 from hpctl.jobs.elastic.launcher import NodeRankLauncher
 from hpctl.jobs.elastic.options import (
@@ -30,16 +34,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = parse_launcher_options(
             sys.argv[1:] if arguments is None else arguments, os.environ
         )
-        return asyncio.run(_run_launcher(options, read_launcher_location(os.environ), os.environ))
+        return asyncio.run(
+            _run_node_rank_launcher(options, read_launcher_location(os.environ), os.environ)
+        )
     except HpctlError as error:
-        print_log_line(f"{error}\n  {error.hint}" if error.hint else str(error))
+        print_launcher_log_line(f"{error}\n  {error.hint}" if error.hint else str(error))
         return USAGE
     except TimeoutError as error:
-        print_log_line(str(error))
+        print_launcher_log_line(str(error))
         return LOST
 
 
-async def _run_launcher(
+async def _run_node_rank_launcher(
     options: LauncherOptions, where: LauncherLocation, environment: Mapping[str, str]
 ) -> int:
     launcher = NodeRankLauncher(options, where, environment)
@@ -55,7 +61,7 @@ async def _run_launcher(
     await controller.listen()
     group = asyncio.create_task(controller.run())
     code = await launcher.run()
-    controller.handle_own_launcher_end()
+    controller.handle_local_launcher_exit()
     # The same process sends the others the end: it stays until they have received it.
     await group
     return code

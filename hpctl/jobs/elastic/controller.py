@@ -21,21 +21,21 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from hpctl.checkpoints.resume import find_generation_resume_point
+from hpctl.checkpoints.resume import find_resume_point_of_rank_generation
 from hpctl.jobs.elastic import group as failure
 from hpctl.jobs.elastic import wire
 from hpctl.jobs.elastic.group import (
-    EndGroupOrder,
+    EndRankGroupOrder,
     Order,
-    PrepareGenerationOrder,
+    PrepareRankGenerationOrder,
     RankFailure,
     RankGroup,
     RankGroupPhase,
     RankGroupTimeouts,
     RankRestartLimits,
-    StopGenerationOrder,
-    find_root_cause,
-    format_group_end_line,
+    StopRankGenerationOrder,
+    find_root_cause_failure,
+    format_rank_group_end_line,
 )
 from hpctl.jobs.elastic.options import LauncherLocation
 from hpctl.toolkit.bounds import make_printable
@@ -78,7 +78,7 @@ class RankGroupRecord(msgspec.Struct, frozen=True, kw_only=True):
     def troubles(self) -> tuple[Trouble, ...]:
         """Return one trouble for each generation that did not end well, oldest first."""
         return tuple(
-            t for each in self.generations if (t := find_generation_trouble(each)) is not None
+            t for each in self.generations if (t := find_generation_failure(each)) is not None
         )
 
 
@@ -105,7 +105,7 @@ class RankGroupRecorder(Struct):
                 self._generations[-1], ended_at=time.time(), why=why, failures=tuple(failures)
             )
 
-    def record_group_end(self, end: EndGroupOrder, failures: Sequence[RankFailure]) -> None:
+    def record_group_end(self, end: EndRankGroupOrder, failures: Sequence[RankFailure]) -> None:
         """Note that the group is over."""
         self.record_generation_end(end.why, failures)
         self._write_record_file(end.verdict.value, end.code, end.why)
@@ -152,7 +152,7 @@ def read_rank_group_record(path: Path) -> RankGroupRecord:
         ) from error
 
 
-def find_generation_trouble(generation: RankGenerationRecord) -> Trouble | None:
+def find_generation_failure(generation: RankGenerationRecord) -> Trouble | None:
     """Return what ended a generation, as a fact; None where it runs, or ended well or by request.
 
     Kind and signature are what `crash.classify` makes of exit code and traceback.
@@ -162,7 +162,7 @@ def find_generation_trouble(generation: RankGenerationRecord) -> Trouble | None:
 
     if generation.ended_at is None or not generation.failures:
         return None
-    first = find_root_cause(list(generation.failures))
+    first = find_root_cause_failure(list(generation.failures))
     trace = first.trace or (f"{first.exception}: {first.message}" if first.exception else "")
     classified = classify_crash(
         first.code,
@@ -209,7 +209,7 @@ class RankGroupController:
         place = self._place
         try:
             self._listener = wire.LauncherListener(
-                place.run_id, place.secret, place.nodes, self._serve_client
+                place.run_id, place.secret, place.nodes, self._serve_controller_client
             )
         except OSError as error:
             raise HpctlError(str(error)) from error
@@ -223,7 +223,7 @@ class RankGroupController:
             await self._ended.wait()
         except TimeoutError:
             missing = self._place.nodes - len(self._lines)
-            self._execute_order(
+            self._execute_rank_group_order(
                 self._group.handle_launcher_join_timeout(
                     f"{missing} of {self._place.nodes} launchers did not come within"
                     f" {self._timing.join_s:g} s"
@@ -236,15 +236,15 @@ class RankGroupController:
             await asyncio.sleep(0.01)
         self._listener.close()
 
-    def handle_own_launcher_end(self) -> None:
+    def handle_local_launcher_exit(self) -> None:
         """Handle the end of this node's launcher: there is no launcher to serve any longer."""
-        self._execute_order(
+        self._execute_rank_group_order(
             self._group.handle_step_end(f"the launcher on {self._place.host} has ended")
         )
 
     def handle_request(self, why: str) -> None:
         """Handle a request to restart the group."""
-        self._execute_order(self._group.request_restart(why))
+        self._execute_rank_group_order(self._group.request_rank_restart(why))
 
     async def _send_heartbeats(self) -> None:
         while True:
@@ -252,16 +252,18 @@ class RankGroupController:
             for line in self._lines.values():
                 line.send({"beat": 1})
 
-    async def _serve_client(self, line: wire.LauncherConnection, hello: wire.Message) -> None:
+    async def _serve_controller_client(
+        self, line: wire.LauncherConnection, hello: wire.Message
+    ) -> None:
         try:
             if "tell" in hello:
-                line.send({"answer": self._answer_request(str(hello["tell"]))})
+                line.send({"answer": self._answer_control_request(str(hello["tell"]))})
             else:
                 await self._serve_launcher(line, hello)
         finally:
             await line.close()
 
-    def _answer_request(self, text: str) -> str:
+    def _answer_control_request(self, text: str) -> str:
         word, _, rest = text.partition(":")
         if word == "restart":
             if self._group.phase is not RankGroupPhase.RUNNING:
@@ -281,7 +283,7 @@ class RankGroupController:
             return
         self._lines[node] = line
         self._hosts[node] = str(hello.get("host", ""))[:256]
-        self._execute_order(self._group.add_launcher(node, ranks))
+        self._execute_rank_group_order(self._group.add_launcher(node, ranks))
         why = "connection lost"
         try:
             while True:
@@ -294,79 +296,85 @@ class RankGroupController:
         finally:
             del self._lines[node]
             text = f"the launcher on {self._hosts[node]} is gone ({why})"
-            self._execute_order(self._group.handle_lost_launcher(node, text, time.monotonic()))
+            self._execute_rank_group_order(
+                self._group.handle_lost_launcher(node, text, time.monotonic())
+            )
 
     def _handle_launcher_message(self, node: int, message: wire.Message) -> None:
         """Handle a message. Raise KeyError, TypeError, ValueError for one that is not ours."""
         if "failed" in message:
             generation = int(message["generation"])
-            self._execute_order(
+            self._execute_rank_group_order(
                 self._group.handle_failed_rank(
                     generation, failure.parse_rank_failure(message["failed"])
                 )
             )
         elif "finished" in message:
-            self._execute_order(
+            self._execute_rank_group_order(
                 self._group.handle_finished_rank(
                     int(message["generation"]), int(message["finished"])
                 )
             )
         elif "stopped" in message:
-            self._execute_order(
+            self._execute_rank_group_order(
                 self._group.handle_stopped_ranks(node, int(message["stopped"]), time.monotonic())
             )
         elif "ask" in message:
             self.handle_request(str(message["ask"])[:500])
         elif "leaving" in message:
-            self._execute_order(
+            self._execute_rank_group_order(
                 self._group.handle_step_end(f"{message['leaving']} on {self._hosts[node]}")
             )
 
-    def _execute_order(self, order: Order | None) -> None:
-        if isinstance(order, PrepareGenerationOrder):
+    def _execute_rank_group_order(self, order: Order | None) -> None:
+        if isinstance(order, PrepareRankGenerationOrder):
             self._begun.set()
             task = asyncio.get_running_loop().create_task(
-                self._prepare_generation(order.generation)
+                self._prepare_rank_generation(order.generation)
             )
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-        elif isinstance(order, StopGenerationOrder):
-            print_log_line(f"generation {order.generation} is over: {order.why}")
+        elif isinstance(order, StopRankGenerationOrder):
+            print_launcher_log_line(f"generation {order.generation} is over: {order.why}")
             for line in self._lines.values():
                 line.send({"stop": order.generation})
-        elif isinstance(order, EndGroupOrder):
-            self._end_group(order)
+        elif isinstance(order, EndRankGroupOrder):
+            self._end_rank_group(order)
 
-    async def _prepare_generation(self, generation: int) -> None:
+    async def _prepare_rank_generation(self, generation: int) -> None:
         try:
-            await self._start_generation_from_checkpoint(generation)
+            await self._start_rank_generation_from_checkpoint(generation)
         except Exception as error:  # noqa: BLE001 -- else no rank is started, and nothing is reported
-            self._execute_order(
-                self._group.refuse_start(f"cannot start generation {generation}: {error!r}", 1)
+            self._execute_rank_group_order(
+                self._group.reject_generation_start(
+                    f"cannot start generation {generation}: {error!r}", 1
+                )
             )
 
-    async def _start_generation_from_checkpoint(self, generation: int) -> None:
+    async def _start_rank_generation_from_checkpoint(self, generation: int) -> None:
         self._account.record_generation_end(self._group.why, self._group.previous)
         try:
             point = await asyncio.to_thread(
-                find_generation_resume_point,
+                find_resume_point_of_rank_generation,
                 self._environment,
                 generation,
                 was_empty=self._was_empty,
                 nodes=self._place.nodes,
             )
         except HpctlError as error:
-            self._execute_order(self._group.refuse_start(str(error), STOP_EXIT_CODE))
+            self._execute_rank_group_order(
+                self._group.reject_generation_start(str(error), STOP_EXIT_CODE)
+            )
             return
         if self._group.phase is not RankGroupPhase.PREPARING:
             return
         if generation == 0:
             self._was_empty = point.judged and point.path is None
-        self._start_generation(generation, point.path or "")
+        self._start_rank_generation(generation, point.path or "")
 
-    def _start_generation(self, generation: int, path: str) -> None:
+    def _start_rank_generation(self, generation: int, path: str) -> None:
         group = self._group
-        group.mark_running()
+        group.mark_generation_running()
         order: wire.Message = {
             "start": generation,
             "address": self._place.address,
@@ -381,12 +389,12 @@ class RankGroupController:
         hosts = [self._hosts[node] for node in sorted(group.members)]
         self._account.record_generation_start(generation, path, hosts)
         whence = f"from {path}" if path else "from the beginning"
-        print_log_line(
+        print_launcher_log_line(
             f"generation {generation}: {group.world} ranks on {len(group.members)} nodes, {whence}"
         )
 
-    def _end_group(self, end: EndGroupOrder) -> None:
-        print_log_line(format_group_end_line(end))
+    def _end_rank_group(self, end: EndRankGroupOrder) -> None:
+        print_launcher_log_line(format_rank_group_end_line(end))
         self._account.record_group_end(end, self._group.failures)
         for line in self._lines.values():
             line.send({"end": end.verdict.value, "code": end.code, "why": end.why})
@@ -394,7 +402,7 @@ class RankGroupController:
         self._ended.set()
 
 
-def print_log_line(text: str) -> None:
+def print_launcher_log_line(text: str) -> None:
     """Print one line of the launchers' own in the job's output."""
     print(make_printable(f"hpctl elastic: {text}", lines=True), file=sys.stderr, flush=True)
 

@@ -85,11 +85,11 @@ def read_rank_failure(rank: int, node: str, code: int, at: float, error_file: Pa
         document = json.loads(text)
     except (OSError, ValueError):
         return RankFailure(rank, node, code, at)
-    exception, message, trace = _parse_error_record(document)
+    exception, message, trace = _parse_torch_error_record(document)
     return RankFailure(rank, node, code, min(at, written), exception, message, trace)
 
 
-def _parse_error_record(document: Any) -> tuple[str, str, str]:
+def _parse_torch_error_record(document: Any) -> tuple[str, str, str]:
     """Parse exception, message and traceback of torch's format: `message` is a string or a mapping
     with `message` ("Type: text") and `extraInfo.py_callstack` (error_handler.py, torch 2.13)."""
     inner = document.get("message") if isinstance(document, dict) else None
@@ -100,14 +100,14 @@ def _parse_error_record(document: Any) -> tuple[str, str, str]:
         inner = inner.get("message")
     if not isinstance(inner, str):
         return "", "", ""
-    inner, trace = _replace_surrogates(inner), _replace_surrogates(trace)
+    inner, trace = _replace_surrogate_characters(inner), _replace_surrogate_characters(trace)
     kind, colon, rest = inner.partition(": ")
     if not colon or not kind.replace(".", "_").isidentifier():
         kind, rest = "", inner
     return kind, rest.strip()[:MESSAGE_CHARS], _shorten_traceback(trace)
 
 
-def _replace_surrogates(text: str) -> str:
+def _replace_surrogate_characters(text: str) -> str:
     """Return text that UTF-8 can hold: Python names a file whose name is no UTF-8 with lone
     surrogates."""
     return text.encode("utf-8", "backslashreplace").decode()
@@ -135,16 +135,16 @@ def parse_rank_failure(document: object) -> RankFailure:
     )
 
 
-def find_root_cause(failures: list[RankFailure]) -> RankFailure:
+def find_root_cause_failure(failures: list[RankFailure]) -> RankFailure:
     """Return the first failure that is not a complaint of a dead rank's peers.
 
     The times are not enough: the kernel closes a killed process's connections before it frees its
     memory, so that a peer may write its error file before the death is seen.
     """
-    return min(failures, key=lambda each: (_is_secondary_failure(each), each.at, each.rank))
+    return min(failures, key=lambda each: (_is_peer_loss_failure(each), each.at, each.rank))
 
 
-def _is_secondary_failure(failure: RankFailure) -> bool:
+def _is_peer_loss_failure(failure: RankFailure) -> bool:
     return bool(_COMPLAINT.search(f"{failure.exception} {failure.message}"))
 
 
@@ -197,20 +197,20 @@ class RankGroupTimeouts(Struct, frozen=True):
         return min(2.0, self.silence_s / 5)
 
 
-class PrepareGenerationOrder(Struct, frozen=True):
+class PrepareRankGenerationOrder(Struct, frozen=True):
     """Choose checkpoint and port for this generation, then call `started`."""
 
     generation: int
 
 
-class StopGenerationOrder(Struct, frozen=True):
+class StopRankGenerationOrder(Struct, frozen=True):
     """End every rank of this generation on every node."""
 
     generation: int
     why: str
 
 
-class EndGroupOrder(Struct, frozen=True):
+class EndRankGroupOrder(Struct, frozen=True):
     """The group is over; every launcher exits with `code`."""
 
     verdict: RankGroupResult
@@ -218,7 +218,7 @@ class EndGroupOrder(Struct, frozen=True):
     why: str
 
 
-Order = PrepareGenerationOrder | StopGenerationOrder | EndGroupOrder
+Order = PrepareRankGenerationOrder | StopRankGenerationOrder | EndRankGroupOrder
 
 
 class RankGroup(Struct):
@@ -253,10 +253,10 @@ class RankGroup(Struct):
         self.members[node] = ranks
         if self.phase is RankGroupPhase.GATHERING and len(self.members) == self.nodes:
             self.phase = RankGroupPhase.PREPARING
-            return PrepareGenerationOrder(self.generation)
+            return PrepareRankGenerationOrder(self.generation)
         return None
 
-    def mark_running(self) -> None:
+    def mark_generation_running(self) -> None:
         """Record that the prepared generation was handed to all launchers."""
         if self.phase is RankGroupPhase.PREPARING:
             self.phase = RankGroupPhase.RUNNING
@@ -268,7 +268,7 @@ class RankGroup(Struct):
         self._done.add(rank)
         if len(self._done) < self.world:
             return None
-        return self._end_group(RankGroupResult.DONE, 0, "all ranks are done")
+        return self._end_rank_group(RankGroupResult.DONE, 0, "all ranks are done")
 
     def handle_failed_rank(self, generation: int, failure: RankFailure) -> Order | None:
         """Handle a rank that ended otherwise."""
@@ -278,18 +278,18 @@ class RankGroup(Struct):
         ):
             return None
         self.failures.append(failure)
-        return self._stop_generation(failure.why)
+        return self._stop_rank_generation(failure.why)
 
-    def request_restart(self, why: str) -> Order | None:
+    def request_rank_restart(self, why: str) -> Order | None:
         """Handle a request from outside for a new generation: the ranks hang, say."""
-        return self._stop_generation(f"restart asked for: {why}")
+        return self._stop_rank_generation(f"restart asked for: {why}")
 
     def handle_stopped_ranks(self, node: int, generation: int, now: float) -> Order | None:
         """Handle a launcher that has none of its ranks left."""
         if generation != self.generation or self.phase is not RankGroupPhase.STOPPING:
             return None
         self._stopped.add(node)
-        return self._start_next_generation(now)
+        return self._start_next_rank_generation(now)
 
     def handle_lost_launcher(self, node: int, why: str, now: float) -> Order | None:
         """Handle the loss of a launcher: its node is no longer watched."""
@@ -299,72 +299,72 @@ class RankGroup(Struct):
             return None
         self._lost = self._lost or why
         if self.phase is RankGroupPhase.PREPARING:
-            return self._end_group(RankGroupResult.LOST, LOST, self._lost)
-        return self._stop_generation(why) or self._start_next_generation(now)
+            return self._end_rank_group(RankGroupResult.LOST, LOST, self._lost)
+        return self._stop_rank_generation(why) or self._start_next_rank_generation(now)
 
     def handle_launcher_join_timeout(self, why: str) -> Order | None:
         """Handle that not every launcher came in time."""
         if self.phase is not RankGroupPhase.GATHERING:
             return None
-        return self._end_group(RankGroupResult.LOST, LOST, why)
+        return self._end_rank_group(RankGroupResult.LOST, LOST, why)
 
-    def refuse_start(self, why: str, code: int) -> Order | None:
+    def reject_generation_start(self, why: str, code: int) -> Order | None:
         """Handle that there is no checkpoint that the prepared generation may start from."""
         if self.phase is not RankGroupPhase.PREPARING:
             return None
-        return self._end_group(RankGroupResult.FINAL, code, why)
+        return self._end_rank_group(RankGroupResult.FINAL, code, why)
 
     def handle_step_end(self, why: str) -> Order | None:
         """Handle the end of the step from outside; every launcher ends its own ranks."""
         if self.phase is RankGroupPhase.ENDED:
             return None
-        return self._end_group(RankGroupResult.STOPPED, STOPPED, why)
+        return self._end_rank_group(RankGroupResult.STOPPED, STOPPED, why)
 
-    def _stop_generation(self, why: str) -> Order | None:
+    def _stop_rank_generation(self, why: str) -> Order | None:
         if self.phase is not RankGroupPhase.RUNNING:
             return None
         self.phase, self.why = RankGroupPhase.STOPPING, why
         self._stopped.clear()
-        return StopGenerationOrder(self.generation, why)
+        return StopRankGenerationOrder(self.generation, why)
 
-    def _start_next_generation(self, now: float) -> Order | None:
+    def _start_next_rank_generation(self, now: float) -> Order | None:
         if self.phase is not RankGroupPhase.STOPPING or set(self.members) - self._stopped:
             return None
         if self.failures:
-            self.why = find_root_cause(self.failures).why
+            self.why = find_root_cause_failure(self.failures).why
         never_ran = frozenset(UNSTARTED) if self.generation == 0 else frozenset()
         for failure in self.failures:
             if failure.code in self.limits.final_exit_codes | never_ran:
-                return self._end_group(RankGroupResult.FINAL, failure.code, failure.why)
+                return self._end_rank_group(RankGroupResult.FINAL, failure.code, failure.why)
         if self._lost:
-            return self._end_group(RankGroupResult.LOST, LOST, self._lost)
+            return self._end_rank_group(RankGroupResult.LOST, LOST, self._lost)
         window = self.limits.window_s
         recent = [each for each in self._restarts if not window or now - each < window]
         if len(recent) >= self.limits.max_restarts:
-            return self._end_group(
+            return self._end_rank_group(
                 RankGroupResult.GAVE_UP,
                 self._find_root_cause_exit_code(),
-                self._describe_spent_restarts(len(recent)),
+                self._describe_exhausted_restart_limit(len(recent)),
             )
         self._restarts = [*recent, now]
         self.generation += 1
         self.phase = RankGroupPhase.PREPARING
         self.previous, self.failures = self.failures, []
         self._done.clear()
-        return PrepareGenerationOrder(self.generation)
+        return PrepareRankGenerationOrder(self.generation)
 
     def _find_root_cause_exit_code(self) -> int:
-        return find_root_cause(self.failures).code if self.failures else 1
+        return find_root_cause_failure(self.failures).code if self.failures else 1
 
-    def _describe_spent_restarts(self, count: int) -> str:
+    def _describe_exhausted_restart_limit(self, count: int) -> str:
         within = f" within {self.limits.window_s:g} s" if self.limits.window_s else ""
         return f"{self.why} (restarts used up: {count}{within})"
 
-    def _end_group(self, verdict: RankGroupResult, code: int, why: str) -> EndGroupOrder:
+    def _end_rank_group(self, verdict: RankGroupResult, code: int, why: str) -> EndRankGroupOrder:
         self.phase, self.why = RankGroupPhase.ENDED, why
-        return EndGroupOrder(verdict, code, why)
+        return EndRankGroupOrder(verdict, code, why)
 
 
-def format_group_end_line(end: EndGroupOrder) -> str:
+def format_rank_group_end_line(end: EndRankGroupOrder) -> str:
     """Return the last line of the log."""
     return f"{end.verdict.value}, {format_exit_code(end.code)}: {end.why}"

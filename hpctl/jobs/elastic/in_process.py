@@ -39,7 +39,7 @@ by then: 1.4 s in the processes and 10.6 s with new ones, measured with CUDA on 
 PLACE_S = 3600
 
 
-def print_log_line(text: str) -> None:
+def print_in_process_log_line(text: str) -> None:
     """Print a line into the job's log."""
     print(f"hpctl in-process: {text}", file=sys.stderr, flush=True)
 
@@ -82,14 +82,14 @@ class RestartWatchdogTimer:
 
     @staticmethod
     def _exit_process() -> None:
-        print_log_line(
+        print_in_process_log_line(
             f"a rank does not come to the restart within {GATHER_S:.0f} s: new processes start"
         )
         sys.stdout.flush()
         os._exit(1)
 
 
-def exchange_start_parameters(store: Any, state: Any, began: bool) -> dict[str, Any]:
+def exchange_rank_start_parameters(store: Any, state: Any, began: bool) -> dict[str, Any]:
     """Return what rank 0 says of this beginning: `resume`, `port`, `error`."""
     key = f"hpctl-{state.iteration}"
     if state.rank == 0:
@@ -108,12 +108,12 @@ def exchange_start_parameters(store: Any, state: Any, began: bool) -> dict[str, 
     return answer
 
 
-def prepare_program_start(store: Any, state: Any, began: bool) -> None:
+def prepare_user_program_start(store: Any, state: Any, began: bool) -> None:
     """Prepare, before each start of the program, what it finds in its environment."""
-    answer = exchange_start_parameters(store, state, began)
+    answer = exchange_rank_start_parameters(store, state, began)
     if answer["error"]:
         if state.rank == 0:
-            print_log_line(f"nothing to resume from: {answer['error']}")
+            print_in_process_log_line(f"nothing to resume from: {answer['error']}")
         sys.exit(STOP)
     os.environ["MASTER_PORT"] = str(answer["port"])
     os.environ.pop("HPCTL_RESUME_FROM", None)
@@ -121,7 +121,7 @@ def prepare_program_start(store: Any, state: Any, began: bool) -> None:
         os.environ["HPCTL_RESUME_FROM"] = answer["resume"]
     if state.iteration and state.rank == 0:
         whence = answer["resume"] or "the beginning"
-        print_log_line(f"restart {state.iteration} in the same processes, from {whence}")
+        print_in_process_log_line(f"restart {state.iteration} in the same processes, from {whence}")
 
 
 def run_user_program(arguments: list[str], gathering: RestartWatchdogTimer) -> None:
@@ -151,20 +151,22 @@ def run_user_program(arguments: list[str], gathering: RestartWatchdogTimer) -> N
         raise
 
 
-def make_restart_wrapper(inprocess: Any, gathering: RestartWatchdogTimer, *, cuda: bool) -> Any:
+def make_in_process_restart_wrapper(
+    inprocess: Any, gathering: RestartWatchdogTimer, *, cuda: bool
+) -> Any:
     """Make NVIDIA's wrapper for this rank."""
     began = not os.environ.get("HPCTL_RESUME_FROM")
     stores: list[Any] = []
 
-    class RankStore(inprocess.store.TCPStore):  # type: ignore[misc]
+    class RankTcpStore(inprocess.store.TCPStore):  # type: ignore[misc]
         def __init__(self, **given: Any) -> None:
             super().__init__(**given)
             stores.append(self)
 
-    class RestartInitializer(inprocess.initialize.Initialize):  # type: ignore[misc]
+    class InProcessRestartInitializer(inprocess.initialize.Initialize):  # type: ignore[misc]
         def __call__(self, state: Any) -> Any:
             gathering.end()
-            prepare_program_start(stores[-1], state, began)
+            prepare_user_program_start(stores[-1], state, began)
             return state
 
     # A smaller world is for the launchers: they restart all ranks.
@@ -173,9 +175,9 @@ def make_restart_wrapper(inprocess: Any, gathering: RestartWatchdogTimer, *, cud
         max_iterations=MOST, min_world_size=json.loads(world)
     )
     return inprocess.Wrapper(
-        store_factory=RankStore,
+        store_factory=RankTcpStore,
         store_kwargs={"port": json.loads(os.environ["MASTER_PORT"])},
-        initialize=inprocess.Compose(RestartInitializer(), limit),
+        initialize=inprocess.Compose(InProcessRestartInitializer(), limit),
         health_check=inprocess.health_check.CudaHealthCheck() if cuda else None,
         monitor_thread_interval=SOON,
         last_call_wait=SOON,
@@ -195,12 +197,14 @@ def main(arguments: list[str]) -> int:
         torch = import_module("torch")
         inprocess = import_module("nvidia_resiliency_ext.inprocess")
     except ImportError as error:
-        print_log_line(
+        print_in_process_log_line(
             f"{sys.executable}: {error}. pip install nvidia-resiliency-ext, or omit --in-process"
         )
         return STOP
     gathering = RestartWatchdogTimer()
-    restarting = make_restart_wrapper(inprocess, gathering, cuda=torch.cuda.is_available())
+    restarting = make_in_process_restart_wrapper(
+        inprocess, gathering, cuda=torch.cuda.is_available()
+    )
     # No arguments: the wrapper looks at their annotations, and trips over those of today.
     restarting(lambda: run_user_program(arguments, gathering))()
     return 0

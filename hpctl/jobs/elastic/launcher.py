@@ -18,13 +18,13 @@ from typing import Any
 import msgspec
 
 from hpctl.jobs.elastic import PYTHON, RESULT, SECRET, group, wire
-from hpctl.jobs.elastic.controller import print_log_line
+from hpctl.jobs.elastic.controller import print_launcher_log_line
 from hpctl.jobs.elastic.group import LOST, STOPPED
 from hpctl.jobs.elastic.options import LauncherLocation, LauncherOptions, RankProgram
 from hpctl.jobs.elastic.wire import await_with_timeout
 from hpctl.jobs.job_processes import has_signal_handler
 from hpctl.toolkit.bounds import make_printable
-from hpctl.toolkit.jitter import pick_pause
+from hpctl.toolkit.jitter import pick_random_pause_seconds
 from hpctl.wire import job_ports
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
@@ -77,18 +77,18 @@ def _list_child_pids(pid: int) -> set[int]:
 def _make_child_pid_lookup() -> Callable[[int], set[int]]:
     children: dict[int, set[int]] = defaultdict(set)
     for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and (stat := _read_process_stat(int(entry.name))):
+        if entry.name.isdigit() and (stat := _read_process_stat_fields(int(entry.name))):
             children[int(stat[1])].add(int(entry.name))
     return lambda pid: children[pid]
 
 
 def is_process_alive(pid: int) -> bool:
     """Return whether there is such a process, and it is no zombie."""
-    stat = _read_process_stat(pid)
+    stat = _read_process_stat_fields(pid)
     return bool(stat) and stat[0] not in "ZX"
 
 
-def _read_process_stat(pid: int) -> list[str]:
+def _read_process_stat_fields(pid: int) -> list[str]:
     """Return state, parent, ...; nothing for a process that has ended."""
     try:
         # A name that a process gave itself is cut at 15 bytes, in the middle of a letter perhaps.
@@ -119,7 +119,7 @@ class RankProcesses:
         become_child_subreaper()
         asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, self._reap_children)
 
-    def signal_ranks_with_handler(self, number: int) -> None:
+    def send_signal_to_ranks_handling_it(self, number: int) -> None:
         """Send a signal to the ranks that have a handler for it: others it would end."""
         for pid in self._alive:
             if has_signal_handler(pid, number):
@@ -276,9 +276,9 @@ class NodeRankLauncher:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.add_signal_handler(number, self._handle_termination_signal, number)
         loop.add_signal_handler(
-            signal.SIGUSR1, self._ranks.signal_ranks_with_handler, signal.SIGUSR1
+            signal.SIGUSR1, self._ranks.send_signal_to_ranks_handling_it, signal.SIGUSR1
         )
-        loop.add_signal_handler(signal.SIGUSR2, self._send_message, {"ask": "SIGUSR2"})
+        loop.add_signal_handler(signal.SIGUSR2, self._send_controller_message, {"ask": "SIGUSR2"})
         background: list[asyncio.Task[None]] = []
         try:
             self._line = await self._join_controller_until_stopped()
@@ -286,15 +286,15 @@ class NodeRankLauncher:
                 return STOPPED
             background = [
                 asyncio.create_task(each)
-                for each in (self._receive_orders(self._line), self._send_heartbeats())
+                for each in (self._receive_controller_orders(self._line), self._send_heartbeats())
             ]
-            return await self._execute_orders()
+            return await self._execute_controller_orders()
         finally:
             for task in background:
                 task.cancel()
-            await self._leave_group()
+            await self._disconnect_from_controller()
 
-    async def _execute_orders(self) -> int:
+    async def _execute_controller_orders(self) -> int:
         """Follow one order at a time: the stop of a generation is over before the next one
         starts."""
         while True:
@@ -304,35 +304,37 @@ class NodeRankLauncher:
                     await self._start_ranks(order)
                 elif "stop" in order:
                     await self._stop_ranks(self._options.grace_s)
-                    self._send_message({"stopped": self._generation})
+                    self._send_controller_message({"stopped": self._generation})
                 elif "end" in order:
                     stopped = order["end"] == "stopped"
                     await self._stop_ranks(STOP_GRACE_S if stopped else self._options.grace_s)
                     return int(order["code"])
                 elif "lost" in order:
-                    print_log_line(f"{self._place.host}: {order['lost']}")
+                    print_launcher_log_line(f"{self._place.host}: {order['lost']}")
                     await self._stop_ranks(self._options.grace_s)
                     return LOST
                 elif "signal" in order:
-                    self._send_message({"leaving": order["signal"]})
+                    self._send_controller_message({"leaving": order["signal"]})
                     await self._stop_ranks(STOP_GRACE_S)
                     return STOPPED
             except UnkillableProcessesError as error:
-                print_log_line(f"{self._place.host}: processes that SIGKILL does not end: {error}")
+                print_launcher_log_line(
+                    f"{self._place.host}: processes that SIGKILL does not end: {error}"
+                )
                 return LOST
 
     async def _start_ranks(self, order: wire.Message) -> None:
         self._generation, self._base = int(order["start"]), int(order["base"])
         self._stopping = False
         for local in range(self._options.nproc):
-            self._make_error_file_path(local).unlink(missing_ok=True)
+            self._make_rank_error_file_path(local).unlink(missing_ok=True)
             environment = build_rank_environment(
                 self._environment,
                 order,
                 self._place,
                 local=local,
                 locals_=self._options.nproc,
-                error_file=self._make_error_file_path(local),
+                error_file=self._make_rank_error_file_path(local),
             )
             self._ranks.start(local, environment)
 
@@ -344,17 +346,17 @@ class NodeRankLauncher:
         """Handle a rank that has ended. One that we end ourselves is not a reason for the end."""
         rank, code = self._base + local, group.convert_to_shell_exit_code(status)
         if status == 0:
-            self._send_message({"finished": rank, "generation": self._generation})
+            self._send_controller_message({"finished": rank, "generation": self._generation})
             return
         failed = group.read_rank_failure(
-            rank, self._place.host, code, time.time(), self._make_error_file_path(local)
+            rank, self._place.host, code, time.time(), self._make_rank_error_file_path(local)
         )
         if not self._stopping or failed.exception:
-            self._send_message(
+            self._send_controller_message(
                 {"failed": msgspec.to_builtins(failed), "generation": self._generation}
             )
 
-    def _make_error_file_path(self, local: int) -> Path:
+    def _make_rank_error_file_path(self, local: int) -> Path:
         return self._files / f"error-{self._generation}-{local}.json"
 
     async def _join_controller_until_stopped(self) -> wire.LauncherConnection | None:
@@ -383,10 +385,10 @@ class NodeRankLauncher:
             if time.monotonic() > limit:
                 raise TimeoutError(f"no launcher answers on {address}, ports {first} and up")
             # Many nodes wait for one: ever more seldom, and not all at the same moment.
-            await asyncio.sleep(pick_pause(0.5 * pause, pause))
+            await asyncio.sleep(pick_random_pause_seconds(0.5 * pause, pause))
             pause = min(LAST_PAUSE_S, pause * 1.5)
 
-    async def _receive_orders(self, line: wire.LauncherConnection) -> None:
+    async def _receive_controller_orders(self, line: wire.LauncherConnection) -> None:
         try:
             while True:
                 message = await line.receive_with_timeout(self._options.timing.silence_s)
@@ -401,16 +403,16 @@ class NodeRankLauncher:
     async def _send_heartbeats(self) -> None:
         while True:
             await asyncio.sleep(self._options.timing.beat_s)
-            self._send_message({"beat": 1})
+            self._send_controller_message({"beat": 1})
 
-    def _send_message(self, message: wire.Message) -> None:
+    def _send_controller_message(self, message: wire.Message) -> None:
         if self._line is not None:
             self._line.send(message)
 
     def _handle_termination_signal(self, number: signal.Signals) -> None:
         self._orders.put_nowait({"signal": number.name})
 
-    async def _leave_group(self) -> None:
+    async def _disconnect_from_controller(self) -> None:
         if self._line is not None:
             await self._line.close()
         shutil.rmtree(self._files, ignore_errors=True)

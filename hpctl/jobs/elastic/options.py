@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from hpctl.jobs.elastic import RESULT, SECRET
 from hpctl.jobs.elastic.group import RankGroupTimeouts, RankRestartLimits
-from hpctl.slurm.node_address import find_address
+from hpctl.slurm.node_address import find_node_address
 from hpctl.toolkit.errors import HpctlError
 from hpctl.toolkit.hostlist import HostlistError, expand_hostlist
 
@@ -45,7 +45,7 @@ def parse_rank_command(command: Sequence[str]) -> RankProgram:
             "Write it after `--`: hpctl run ... -- train.py",
         )
     if command[0].endswith(".py") or command[0] == "-m":
-        return _parse_python_command(find_default_python(), tuple(command))
+        return _parse_python_command(find_default_python_interpreter(), tuple(command))
     if _PYTHON.match(command[0]):
         rest = tuple(command[1:])
         if rest[:1] == ("-u",):
@@ -78,7 +78,7 @@ def _parse_python_command(interpreter: str, rest: tuple[str, ...]) -> RankProgra
     return RankProgram((interpreter, "-u", *rest), "" if rest[0] == "-m" else rest[0])
 
 
-def find_default_python() -> str:
+def find_default_python_interpreter() -> str:
     """Return the interpreter that has torch: our own if it does, else the first `python` on PATH.
 
     hpctl may be installed in a separate environment; the user's is the activated one.
@@ -106,7 +106,7 @@ def parse_launcher_options(
     arguments: Sequence[str], environment: Mapping[str, str]
 ) -> LauncherOptions:
     """Read the command line. Raises HpctlError; ends the process for --help and bad options."""
-    parsed = _build_option_parser().parse_args(arguments)
+    parsed = _build_launcher_option_parser().parse_args(arguments)
     command = parsed.command[1:] if parsed.command[:1] == ["--"] else parsed.command
     codes = frozenset(int(code) for code in parsed.final_exit_codes.split(",") if code)
     result = environment.get(RESULT, "")
@@ -137,7 +137,7 @@ def _parse_rank_count(text: str, environment: Mapping[str, str]) -> int:
     return max(1, len(devices))
 
 
-def _build_option_parser() -> argparse.ArgumentParser:
+def _build_launcher_option_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "python -m hpctl.jobs.elastic",
         usage="%(prog)s [options] -- script.py [args] | -m module [args] | command [args]",
@@ -148,21 +148,34 @@ def _build_option_parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--nproc-per-node", "--nproc_per_node", default="auto", metavar="N|auto",
         help="ranks on this node (auto: as many as GPUs)")  # fmt: skip
-    add("--max-restarts", "--max_restarts", type=_make_number_type(int, 0), default=3, metavar="K",
-        help="restarts within an hour before giving up (3)")  # fmt: skip
+    add(
+        "--max-restarts",
+        "--max_restarts",
+        type=_make_number_option_parser(int, 0),
+        default=3,
+        metavar="K",
+        help="restarts within an hour before giving up (3)",
+    )
     add("--final-exit-codes", default="93,16,17", metavar="LIST",
         help="a rank's exit codes that end the group at once (93,16,17)")  # fmt: skip
-    add("--grace", type=_make_number_type(float, 0), default=2.0, metavar="S",
+    add("--grace", type=_make_number_option_parser(float, 0), default=2.0, metavar="S",
         help="from SIGTERM to SIGKILL before a restart (2)")  # fmt: skip
-    add("--silence", type=_make_number_type(float, LEAST_SILENCE_S), default=15.0, metavar="S",
-        help="a launcher that says nothing for so long is gone (15)")  # fmt: skip
+    add(
+        "--silence",
+        type=_make_number_option_parser(float, LEAST_SILENCE_S),
+        default=15.0,
+        metavar="S",
+        help="a launcher that says nothing for so long is gone (15)",
+    )
     add("--in-process", action="store_true",
         help="after an exception keep the processes (nvidia-resiliency-ext)")  # fmt: skip
     add("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return parser
 
 
-def _make_number_type(kind: Callable[[str], float], least: float) -> Callable[[str], float]:
+def _make_number_option_parser(
+    kind: Callable[[str], float], least: float
+) -> Callable[[str], float]:
     def parse_number(text: str) -> float:
         value = kind(text)
         if not least <= value < float("inf"):
@@ -215,15 +228,15 @@ def read_launcher_location(environment: Mapping[str, str]) -> LauncherLocation:
         node=mine,
         nodes=count,
         host=get("SLURMD_NODENAME") or socket.gethostname(),
-        address=_find_first_node_address(names, count),
+        address=_find_first_step_node_address(names, count),
         run_id=f"{job}.{get('SLURM_STEP_ID', '')}" if (job := get("SLURM_JOB_ID")) else "alone",
-        secret=_choose_group_secret(get(SECRET, ""), count),
+        secret=_choose_rank_group_secret(get(SECRET, ""), count),
     )
 
 
-def _find_first_node_address(names: tuple[str, ...], count: int) -> str:
+def _find_first_step_node_address(names: tuple[str, ...], count: int) -> str:
     if names:
-        return find_address(names[0])
+        return find_node_address(names[0])
     if count > 1:
         raise HpctlError(
             "SLURM_STEP_NODELIST does not name the first node of the job step",
@@ -232,7 +245,7 @@ def _find_first_node_address(names: tuple[str, ...], count: int) -> str:
     return "127.0.0.1"
 
 
-def _choose_group_secret(text: str, count: int) -> str:
+def _choose_rank_group_secret(text: str, count: int) -> str:
     if not text and count == 1:
         return secrets.token_hex(16)
     if len(text) < LEAST_SECRET or not text.isascii():

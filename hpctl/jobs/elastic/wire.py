@@ -13,8 +13,8 @@ import ssl
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from hpctl.toolkit.errors import Unavailable
-from hpctl.wire.admission import HandshakeLimiter, create_peer_name
+from hpctl.toolkit.errors import ServiceUnavailable
+from hpctl.wire.admission import HandshakeLimiter, create_signed_peer_name
 from hpctl.wire.job_identity import create_client_tls_context, create_server_tls_context
 from hpctl.wire.job_ports import PORTS, choose_rendezvous_port
 
@@ -129,13 +129,15 @@ async def connect_to_controller(
     why: BaseException | None = None
     try:
         for port in range(first, first + PORTS):
-            greeting = _open_connection(host, port, context, create_peer_name(secret), hello)
+            greeting = _open_launcher_connection(
+                host, port, context, create_signed_peer_name(secret), hello
+            )
             running.add(asyncio.ensure_future(await_with_timeout(greeting, HANDSHAKE_S)))
-            line, running, why = await _await_first_connection(running, STAGGER_S, why)
+            line, running, why = await _await_first_launcher_connection(running, STAGGER_S, why)
             if line is not None:
                 return line
         while running:
-            line, running, why = await _await_first_connection(running, None, why)
+            line, running, why = await _await_first_launcher_connection(running, None, why)
             if line is not None:
                 return line
     finally:
@@ -146,17 +148,17 @@ async def connect_to_controller(
 
 def cancel_connect_attempt(task: asyncio.Task[LauncherConnection]) -> None:
     """End an attempt that is not needed, also where it comes to a connection or fails meanwhile."""
-    task.add_done_callback(_close_late_connection)
+    task.add_done_callback(_abort_late_launcher_connection)
     task.cancel()
 
 
-def _close_late_connection(task: asyncio.Task[LauncherConnection]) -> None:
+def _abort_late_launcher_connection(task: asyncio.Task[LauncherConnection]) -> None:
     # Before Python 3.12, `asyncio.wait_for` drops a cancellation that comes with the result.
     if not task.cancelled() and task.exception() is None:
         task.result().abort()
 
 
-async def _await_first_connection(
+async def _await_first_launcher_connection(
     running: set[asyncio.Task[LauncherConnection]], seconds: float | None, why: BaseException | None
 ) -> tuple[LauncherConnection | None, set[asyncio.Task[LauncherConnection]], BaseException | None]:
     """Return the first connection, None where none is there within `seconds`; what still runs;
@@ -176,7 +178,7 @@ async def _await_first_connection(
     return line, running, why
 
 
-async def _open_connection(
+async def _open_launcher_connection(
     host: str, port: int, context: ssl.SSLContext, name: str, hello: Message
 ) -> LauncherConnection:
     """Open a connection. Raise LauncherProtocolError, OSError."""
@@ -239,15 +241,17 @@ class LauncherListener:
         except OSError:  # gone already
             connection.close()
             return
-        taking = asyncio.ensure_future(self._serve_peer(connection))
+        taking = asyncio.ensure_future(self._serve_launcher_connection(connection))
         self._taking.add(taking)
         taking.add_done_callback(self._taking.discard)
 
-    async def _serve_peer(self, connection: socket.socket) -> None:
+    async def _serve_launcher_connection(self, connection: socket.socket) -> None:
         """Prove a peer and serve it. A stranger costs only its connection."""
         line = None
         try:
-            line, hello = await await_with_timeout(self._authenticate_peer(connection), HANDSHAKE_S)
+            line, hello = await await_with_timeout(
+                self._authenticate_launcher_connection(connection), HANDSHAKE_S
+            )
         except (LauncherProtocolError, OSError, TimeoutError):
             return
         finally:
@@ -256,7 +260,7 @@ class LauncherListener:
                 connection.close()
         await self._serve(line, hello)
 
-    async def _authenticate_peer(
+    async def _authenticate_launcher_connection(
         self, connection: socket.socket
     ) -> tuple[LauncherConnection, Message]:
         await _wait_for_first_message(connection)
@@ -324,16 +328,16 @@ def send_controller_request(host: str, run_id: str, secret: str, line: str) -> s
 
     `run_id` is `JOBID.STEPID`. Takes some seconds where a host does not answer. Raises Unavailable.
     """
-    return asyncio.run(_exchange_request(host, run_id, secret, line))
+    return asyncio.run(_exchange_controller_request(host, run_id, secret, line))
 
 
-async def _exchange_request(host: str, run_id: str, secret: str, line: str) -> str:
+async def _exchange_controller_request(host: str, run_id: str, secret: str, line: str) -> str:
     try:
         proven = await connect_to_controller(host, run_id, secret, {"tell": line})
         answer = await await_with_timeout(proven.receive(), HANDSHAKE_S)
     except (OSError, LauncherProtocolError, TimeoutError) as error:
         first = choose_rendezvous_port(secret, run_id)
-        raise Unavailable(
+        raise ServiceUnavailable(
             f"no launcher of job step {run_id} answers on node {host}",
             f"hpctl tried ports {first} to {first + PORTS - 1}. Check that the step still runs "
             "there: squeue --steps",

@@ -11,10 +11,16 @@ import click
 from msgspec import Struct
 
 from hpctl.engine.completion import complete_job
-from hpctl.jobs.hangs.stack_groups import StackGroup, SuspectRank, aggregate_stacks
+from hpctl.jobs.hangs.stack_groups import StackGroup, SuspectRank, diagnose_hang_from_rank_stacks
 from hpctl.toolkit import output
-from hpctl.toolkit.declared_view import ItemLines, JsonOnly, Layout, RepeatedParts, TextLine
-from hpctl.toolkit.errors import HpctlError, Unavailable
+from hpctl.toolkit.declared_view import (
+    ItemTextLines,
+    JsonOnly,
+    Layout,
+    RepeatedLayoutParts,
+    TextLine,
+)
+from hpctl.toolkit.errors import HpctlError, ServiceUnavailable
 from hpctl.toolkit.hostlist import expand_hostlist
 from hpctl.toolkit.job_ids import parse_job_id
 from hpctl.toolkit.output import ExitCode
@@ -45,10 +51,10 @@ class StacksView(Struct, frozen=True):
 
     layout: ClassVar[Layout] = (
         TextLine("{text}.", style=lambda view: BAD if view.suspects else HEAD),
-        ItemLines("errors", "not read: {}", style=BAD),
-        RepeatedParts(
+        ItemTextLines("errors", "not read: {}", style=BAD),
+        RepeatedLayoutParts(
             "ranks_by_stack",
-            (TextLine("{title}", gap=True, style=HEAD), ItemLines("frames", indent=2)),
+            (TextLine("{title}", gap=True, style=HEAD), ItemTextLines("frames", indent=2)),
         ),
         TextLine("{flight}", title="Flight recorder", indent=2, style=DIM),
         TextLine("{ras}", title="NCCL's RAS service", indent=2, style=DIM),
@@ -62,7 +68,9 @@ class StacksView(Struct, frozen=True):
         """Return each group of ranks as its title and the lines of its stack."""
         suspects = {one.rank for one in self.suspects}
         return [
-            StackGroupView(_format_rank_group(one), _format_stack(one, suspects))
+            StackGroupView(
+                _format_stack_group_title(one), _format_stack_group_frames(one, suspects)
+            )
             for one in self.groups
         ]
 
@@ -74,12 +82,12 @@ class StackGroupView(Struct, frozen=True):
     frames: list[Text]
 
 
-def _format_rank_group(group: StackGroup) -> str:
+def _format_stack_group_title(group: StackGroup) -> str:
     named = ", ".join(map(str, group.ranks[:16])) + (", ..." if len(group.ranks) > 16 else "")
     return f"{len(group.ranks)} of the ranks: {named}"
 
 
-def _format_stack(group: StackGroup, suspects: set[int]) -> list[Text]:
+def _format_stack_group_frames(group: StackGroup, suspects: set[int]) -> list[Text]:
     style = BAD if suspects.intersection(group.ranks) else GOOD if group.waits else DIM
     return [style_text(frame, style if frame == group.place else DIM) for frame in group.frames]
 
@@ -107,19 +115,19 @@ def stacks(job: str, as_json: bool) -> None:
     read where this host sees them. Exit code: 0 no rank stands out, 1 ranks are named, 3 no stack
     could be read.
     """
-    from hpctl.jobs.hangs.fresh_dumps import read_job_flight_dumps
+    from hpctl.jobs.hangs.fresh_dumps import diagnose_hang_from_job_dumps
     from hpctl.jobs.hangs.stacks import collect_job_stacks
 
     found = find_running_job(job)
     output.echo(f"hpctl: asking {len(found.nodes)} nodes of job {found.id}", err=True)
     dumps = collect_job_stacks(found.id, found.nodes, uid=found.uid)
-    verdict = aggregate_stacks(dumps, found.nodes, found.working, spares=found.spares)
+    verdict = diagnose_hang_from_rank_stacks(dumps, found.nodes, found.working, spares=found.spares)
     ras = next((one.ras for one in dumps if one.ras), "")
-    flight = read_job_flight_dumps(dumps, found.uid)
+    flight = diagnose_hang_from_job_dumps(dumps, found.uid)
     view = build_view_from_source(
         StacksView,
         verdict,
-        as_of=output.now(),
+        as_of=output.get_current_utc_time(),
         job=found.id,
         user=found.user,
         nodes=found.nodes,
@@ -137,17 +145,17 @@ def stacks(job: str, as_json: bool) -> None:
 def find_running_job(job: str) -> RunningJob:
     """Return the job of that id (of an array 12_3, a component 12+1). Raises HpctlError,
     Unavailable."""
-    from hpctl.slurm.run import SlurmRunner
+    from hpctl.slurm.run import SlurmCommandRunner
 
     if parse_job_id(job) is None:
         raise HpctlError(
             f"{job!r} is not a Slurm job id", "`squeue -t RUNNING` lists the running jobs."
         )
-    ran = SlurmRunner().run(
+    ran = SlurmCommandRunner().run(
         "squeue", "--noheader", f"--jobs={job}", "--states=all", "--format=%A %T %U %u %N"
     )
     if not ran.ok and "Invalid job id" not in ran.message:
-        raise Unavailable(
+        raise ServiceUnavailable(
             f"Slurm does not answer: {ran.message}",
             "Check `scontrol ping`, and run the command again.",
         )
@@ -162,28 +170,30 @@ def find_running_job(job: str) -> RunningJob:
         uid=int(uid),
         user=user,
         nodes=tuple(expand_hostlist(nodes)),
-        working=_find_step_nodes(number),
-        spares=_has_spare_nodes(number),
+        working=_list_nodes_running_job_steps(number),
+        spares=_has_job_registered_spare_nodes(number),
     )
 
 
-def _has_spare_nodes(job: str) -> bool:
+def _has_job_registered_spare_nodes(job: str) -> bool:
     """Return whether the job is registered with spares. Its comment is the user's text and may have
     several lines, so it is read in a separate query."""
-    from hpctl.slurm.run import SlurmRunner
+    from hpctl.slurm.run import SlurmCommandRunner
     from hpctl.vocabulary.registration import parse_registration_comment
 
-    ran = SlurmRunner().run("squeue", "--noheader", f"--jobs={job}", "--format=%k")
+    ran = SlurmCommandRunner().run("squeue", "--noheader", f"--jobs={job}", "--format=%k")
     registered = parse_registration_comment(ran.text.strip()) if ran.ok else None
     return registered is not None and registered.spares > 0
 
 
-def _find_step_nodes(job: str) -> tuple[str, ...] | None:
+def _list_nodes_running_job_steps(job: str) -> tuple[str, ...] | None:
     """Return the nodes on which a step of the job runs; None where there is no step, as in a script
     that starts its ranks without srun, or where squeue does not say."""
-    from hpctl.slurm.run import SlurmRunner
+    from hpctl.slurm.run import SlurmCommandRunner
 
-    ran = SlurmRunner().run("squeue", "--steps", "--noheader", f"--jobs={job}", "--format=%i %N")
+    ran = SlurmCommandRunner().run(
+        "squeue", "--steps", "--noheader", f"--jobs={job}", "--format=%i %N"
+    )
     rows = [line.split() for line in ran.text.splitlines()] if ran.ok else []
     # Not the steps `batch`, `extern` and `interactive`, which run no ranks of their own.
     found = [row[1] for row in rows if len(row) == 2 and re.search(r"\.[0-9]+$", row[0])]

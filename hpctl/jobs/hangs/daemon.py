@@ -25,23 +25,31 @@ import msgspec
 from msgspec import Struct, field
 
 from hpctl.engine.journal.state import EngineState
-from hpctl.engine.kinds import DueStep
+from hpctl.engine.kinds import DueRecoveryStep
 from hpctl.engine.node_health import NodeHealthStore
 from hpctl.jobs.hangs.decide import (
     JobHangHistory,
     find_stalled_run,
-    judge_job_hang,
-    merge_node_activity,
+    merge_node_activity_samples,
+    update_job_hang_history,
 )
-from hpctl.jobs.hangs.stack_groups import NodeStacks, aggregate_stacks, parse_node_stacks
-from hpctl.jobs.plan import is_run_known_hanging
-from hpctl.vocabulary.hang import Hang, StalledRun
+from hpctl.jobs.hangs.stack_groups import (
+    NodeStacks,
+    diagnose_hang_from_rank_stacks,
+    parse_node_stacks,
+)
+from hpctl.jobs.plan import is_run_known_to_hang
+from hpctl.vocabulary.hang import JobHang, StalledJobRun
 from hpctl.vocabulary.identity import JobId, NodeGeneration, NodeName
-from hpctl.vocabulary.isolation import InconsistentState, isolate_call, isolate_each_call
+from hpctl.vocabulary.isolation import (
+    ItemProcessingFailure,
+    call_and_capture_failure,
+    process_items_capturing_failures,
+)
 from hpctl.vocabulary.outcome import Outcome
-from hpctl.vocabulary.policy import HangPolicy
+from hpctl.vocabulary.policy import JobHangPolicy
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob
-from hpctl.wire.stack_request import CHECK, StackRequest
+from hpctl.wire.stack_request import CHECK, RankStackTraceRequest
 
 log = logging.getLogger(__name__)
 
@@ -55,12 +63,12 @@ class HangDetector:
     """Gauges in, hangs out. `hear` runs on the intake's threads, `look` on the loop's."""
 
     def __init__(self) -> None:
-        self.flaws: tuple[InconsistentState, ...] = ()
+        self.flaws: tuple[ItemProcessingFailure, ...] = ()
         self._lock = threading.Lock()
         self._heard: dict[NodeName, list[Mapping[str, float]]] = {}
         self._tracks: dict[JobId, JobHangHistory] = {}
         self._looked: datetime | None = None
-        self._still: Mapping[JobId, StalledRun] = {}
+        self._still: Mapping[JobId, StalledJobRun] = {}
 
     def hear(self, generation: NodeGeneration, gauges: Mapping[str, float]) -> None:
         """Take in what an agent sent."""
@@ -73,14 +81,14 @@ class HangDetector:
         self,
         slurm: SchedulerView,
         now: datetime,
-        policy: HangPolicy,
+        policy: JobHangPolicy,
         state: EngineState | None = None,
-    ) -> Mapping[JobId, Hang]:
+    ) -> Mapping[JobId, JobHang]:
         """Return the jobs that hang. Judge again where the last time is long enough ago."""
         passed_s = (now - self._looked).total_seconds() if self._looked else None
         if passed_s is None or not 0 <= passed_s < policy.floor_s / LOOK_SHARE:
             self._looked = now
-            self._judge_running_jobs(slurm, now, policy, state or EngineState())
+            self._update_running_job_hang_histories(slurm, now, policy, state or EngineState())
         return {job: track.hang for job, track in self._tracks.items() if track.hang}
 
     @property
@@ -89,18 +97,18 @@ class HangDetector:
         return {job: track.worked for job, track in self._tracks.items() if track.worked}
 
     @property
-    def still(self) -> Mapping[JobId, StalledRun]:
+    def still(self) -> Mapping[JobId, StalledJobRun]:
         """Return the jobs of which nothing works, as of the last look."""
         return self._still
 
-    def _judge_running_jobs(
-        self, slurm: SchedulerView, now: datetime, policy: HangPolicy, state: EngineState
+    def _update_running_job_hang_histories(
+        self, slurm: SchedulerView, now: datetime, policy: JobHangPolicy, state: EngineState
     ) -> None:
         with self._lock:
             heard, self._heard = self._heard, {}
-        answers = {node: merge_node_activity(samples) for node, samples in heard.items()}
+        answers = {node: merge_node_activity_samples(samples) for node, samples in heard.items()}
 
-        def judge_job(job: SlurmJob) -> tuple[JobId, JobHangHistory]:
+        def update_job_history(job: SlurmJob) -> tuple[JobId, JobHangHistory]:
             # A node says what it likes, but only of the jobs that Slurm has put there.
             ids = job.components or (job.id,)
             mine = {}
@@ -110,11 +118,13 @@ class HangDetector:
                 for activity in map(answers[node].get, ids):
                     if activity is not None:
                         mine[node] = activity
-            known, found = self._tracks.get(job.id), is_run_known_hanging(job, state)
-            return job.id, judge_job_hang(job, mine, known, policy, now, found)
+            known, found = self._tracks.get(job.id), is_run_known_to_hang(job, state)
+            return job.id, update_job_hang_history(job, mine, known, policy, now, found)
 
         running = [job for job in slurm.jobs.values() if job.running]
-        tracks, flaws = isolate_each_call("hangs", running, lambda job: job.id, judge_job)
+        tracks, flaws = process_items_capturing_failures(
+            "hangs", running, lambda job: job.id, update_job_history
+        )
         self._tracks, self.flaws = dict(tracks), tuple(flaws)
         shown = (find_stalled_run(track, policy, job) for job, track in tracks)
         self._still = {one.job: one for one in shown if one is not None}
@@ -138,15 +148,15 @@ class SlurmStateSource(Protocol):
 class StackRequestReceiver(Protocol):
     """A receiver of requests for stacks that agents are to read."""
 
-    def request_stacks(self, stacks: Mapping[NodeName, StackRequest]) -> None:
+    def request_stack_traces(self, stacks: Mapping[NodeName, RankStackTraceRequest]) -> None:
         """Have the agents of these nodes asked, and no others. Any thread."""
 
 
-class _StackInquiry(Struct):
+class _PendingStackRequest(Struct):
     """Stacks of one job that are awaited from its nodes until `ends`, by time.monotonic()."""
 
-    due: DueStep
-    ask: StackRequest
+    due: DueRecoveryStep
+    ask: RankStackTraceRequest
     nodes: tuple[NodeName, ...]
     ends: float
     answers: dict[NodeName, NodeStacks] = field(default_factory=dict)
@@ -171,79 +181,87 @@ class StackCollector:
         """`folder`: where the dumps are kept, one file for each recovery. `poke` wakes the loop."""
         self._health, self._slurm, self._folder, self._poke = health, slurm, folder, poke
         self._agents = agents
-        self._done: queue.SimpleQueue[tuple[DueStep, Outcome]] = queue.SimpleQueue()
-        self._begun: queue.SimpleQueue[_StackInquiry] = queue.SimpleQueue()
-        self._asks: dict[NodeName, StackRequest] = {}
-        threading.Thread(target=self._poll_stack_inquiries, name="stacks", daemon=True).start()
+        self._done: queue.SimpleQueue[tuple[DueRecoveryStep, Outcome]] = queue.SimpleQueue()
+        self._begun: queue.SimpleQueue[_PendingStackRequest] = queue.SimpleQueue()
+        self._asks: dict[NodeName, RankStackTraceRequest] = {}
+        threading.Thread(
+            target=self._poll_pending_stack_requests, name="stacks", daemon=True
+        ).start()
 
-    def begin(self, due: DueStep) -> None:
+    def begin(self, due: DueRecoveryStep) -> None:
         """Ask the nodes of the job. Its outcome comes with `done`, within ANSWER_S."""
         job = self._slurm.slurm.jobs.get(due.attempt.job) if due.attempt else None
         if job is None or not job.running or job.uid is None:
             self._done.put((due, Outcome.rejected("not_running", "the job does not run")))
             self._poke()
             return
-        ask = StackRequest(f"{due.recovery}.{due.do.attempt}", job.id, job.uid)
+        ask = RankStackTraceRequest(f"{due.recovery}.{due.do.attempt}", job.id, job.uid)
         # One ask of a node at a time: a job that shares it is asked after, or not at all.
         nodes = tuple(node for node in job.nodes if self._asks.setdefault(node, ask) is ask)
-        self._agents.request_stacks(dict(self._asks))
-        self._begun.put(_StackInquiry(due, ask, nodes, time.monotonic() + ANSWER_S))
+        self._agents.request_stack_traces(dict(self._asks))
+        self._begun.put(_PendingStackRequest(due, ask, nodes, time.monotonic() + ANSWER_S))
 
-    def done(self) -> list[tuple[DueStep, Outcome]]:
+    def done(self) -> list[tuple[DueRecoveryStep, Outcome]]:
         """Return what has come of earlier ones since the last time."""
         return [self._done.get() for _ in range(self._done.qsize())]
 
-    def _poll_stack_inquiries(self) -> None:
-        awaited: list[_StackInquiry] = []
+    def _poll_pending_stack_requests(self) -> None:
+        awaited: list[_PendingStackRequest] = []
         while True:
             if not awaited:
                 awaited.append(self._begun.get())
             while not self._begun.empty():
                 awaited.append(self._begun.get())
             time.sleep(LOOK_S)
-            awaited = [inquiry for inquiry in awaited if not self._finish_answered_inquiry(inquiry)]
+            awaited = [
+                inquiry for inquiry in awaited if not self._finish_answered_stack_request(inquiry)
+            ]
 
-    def _finish_answered_inquiry(self, inquiry: _StackInquiry) -> bool:
+    def _finish_answered_stack_request(self, inquiry: _PendingStackRequest) -> bool:
         """Look for answers; return whether the inquiry has ended."""
-        found = isolate_call("stacks", inquiry.ask.job, self._collect_stacks, inquiry)
+        found = call_and_capture_failure(
+            "stacks", inquiry.ask.job, self._collect_job_stack_answers, inquiry
+        )
         if found is None:
             return False
-        if isinstance(found, InconsistentState):
+        if isinstance(found, ItemProcessingFailure):
             log.error("flaw=%s", found)
             found = Outcome.ambiguous("internal_error", found.error)
         for node in inquiry.nodes:
             self._asks.pop(node, None)
-        self._agents.request_stacks(dict(self._asks))
+        self._agents.request_stack_traces(dict(self._asks))
         self._done.put((inquiry.due, found))
         self._poke()
         return True
 
-    def _collect_stacks(self, inquiry: _StackInquiry) -> Outcome | None:
+    def _collect_job_stack_answers(self, inquiry: _PendingStackRequest) -> Outcome | None:
         """Return what has come of an inquiry; None while answers are awaited."""
         answers = inquiry.answers
         for node in inquiry.nodes:
             if (
                 node not in answers
-                and (one := self._find_node_stacks(node, inquiry.ask)) is not None
+                and (one := self._find_node_stack_answer(node, inquiry.ask)) is not None
             ):
                 answers[node] = one
         if len(answers) < len(inquiry.nodes) and time.monotonic() < inquiry.ends:
             return None
-        verdict = aggregate_stacks(answers.values(), inquiry.nodes)
+        verdict = diagnose_hang_from_rank_stacks(answers.values(), inquiry.nodes)
         dump = {"job": inquiry.ask.job, "verdict": verdict, "nodes": [*answers.values()]}
         self._store_stack_dump(inquiry.due, dump)
         if not verdict.groups:
             return Outcome.rejected("no_stacks", verdict.text[:VERDICT])
         return Outcome.accepted(verdict.text[:VERDICT])
 
-    def _find_node_stacks(self, node: NodeName, ask: StackRequest) -> NodeStacks | None:
+    def _find_node_stack_answer(
+        self, node: NodeName, ask: RankStackTraceRequest
+    ) -> NodeStacks | None:
         """Return what a node's agent has answered: never of another node, whatever it says."""
-        heard = self._health.list_findings(node)
+        heard = self._health.list_agent_findings(node)
         parts = [one for one in heard if (one.check, one.code) == (CHECK, ask.id)]
         found = parse_node_stacks(chain.from_iterable(part.evidence.splitlines() for part in parts))
         return next((one for one in found if one.node == node), None)
 
-    def _store_stack_dump(self, due: DueStep, dump: dict[str, Any]) -> None:
+    def _store_stack_dump(self, due: DueRecoveryStep, dump: dict[str, Any]) -> None:
         try:
             self._folder.mkdir(mode=0o700, exist_ok=True)
             (self._folder / f"{due.recovery}.json").write_bytes(msgspec.json.encode(dump))

@@ -21,10 +21,10 @@ from datetime import datetime
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpctl.toolkit.bounds import add_seconds, parse_count
-from hpctl.vocabulary.hang import Hang, StalledRun
+from hpctl.toolkit.bounds import add_seconds_within_bounds, parse_count
+from hpctl.vocabulary.hang import JobHang, StalledJobRun
 from hpctl.vocabulary.identity import JobAttempt, JobId, NodeName
-from hpctl.vocabulary.policy import HangPolicy
+from hpctl.vocabulary.policy import JobHangPolicy
 from hpctl.vocabulary.slurm_facts import SlurmJob
 
 PREFIX, COUNT = "job.", "jobs"
@@ -80,7 +80,7 @@ class NodeActivityReport(Struct, frozen=True):
         return self.jobs.get(job) or (JobNodeActivity() if self.whole else None)
 
 
-def merge_node_activity(samples: Iterable[Mapping[str, float]]) -> NodeActivityReport:
+def merge_node_activity_samples(samples: Iterable[Mapping[str, float]]) -> NodeActivityReport:
     """Return what an agent said since the last look, oldest first: the newest, but the most of what
     shows work. Names that are not of a job are ignored."""
     whole = False
@@ -119,14 +119,14 @@ class JobHangHistory(Struct, frozen=True):
     still: datetime | None = None
     idle: datetime | None = None
     doing: str = ""
-    hang: Hang | None = None
+    hang: JobHang | None = None
 
 
-def judge_job_hang(  # noqa: PLR0913 -- pure: all that decides is an argument
+def update_job_hang_history(  # noqa: PLR0913 -- pure: all that decides is an argument
     job: SlurmJob,
     nodes: Mapping[NodeName, JobNodeActivity],
     known: JobHangHistory | None,
-    policy: HangPolicy,
+    policy: JobHangPolicy,
     now: datetime,
     found: bool = False,
 ) -> JobHangHistory:
@@ -140,8 +140,8 @@ def judge_job_hang(  # noqa: PLR0913 -- pure: all that decides is an argument
         return replace(known, seen=now, still=None, idle=None, hang=None)
     if len(mine) < len(job.nodes):
         # A node that does not report may be at work: the time counts for nothing.
-        still = known.still and add_seconds(known.still, passed_s)
-        idle = known.idle and add_seconds(known.idle, passed_s)
+        still = known.still and add_seconds_within_bounds(known.still, passed_s)
+        idle = known.idle and add_seconds_within_bounds(known.idle, passed_s)
         return replace(known, seen=now, still=still, idle=idle)
     watts = [a.gpu_w for a in mine.values() if a.gpu_w]
     drawn = sum(watts) / len(watts) if watts else 0.0
@@ -168,7 +168,9 @@ def judge_job_hang(  # noqa: PLR0913 -- pure: all that decides is an argument
     track = replace(track, still=known.still or known.seen)
     # The next look will show whether the traffic lasts.
     spare_s = passed_s if traffic and not known.hang else 0.0
-    return replace(track, hang=_detect_hang(track, mine, policy, add_seconds(now, -spare_s)))
+    return replace(
+        track, hang=_detect_hang(track, mine, policy, add_seconds_within_bounds(now, -spare_s))
+    )
 
 
 def _has_waiting_ranks(
@@ -183,14 +185,16 @@ def _is_job_idle(mine: Mapping[NodeName, JobNodeActivity], busy: float) -> bool:
     return busy == 0 and not any(a.spinning for a in mine.values())
 
 
-def find_stalled_run(track: JobHangHistory, policy: HangPolicy, job: JobId) -> StalledRun | None:
+def find_stalled_run(
+    track: JobHangHistory, policy: JobHangPolicy, job: JobId
+) -> StalledJobRun | None:
     """Return what is shown of a run of which nothing works; None where it works, or did lately."""
     if track.idle is None or (track.seen - track.idle).total_seconds() < policy.shown_s:
         return None
-    return StalledRun(job, track.idle, track.doing)
+    return StalledJobRun(job, track.idle, track.doing)
 
 
-def compute_hang_timeout(track: JobHangHistory, policy: HangPolicy) -> float:
+def compute_hang_timeout(track: JobHangHistory, policy: JobHangPolicy) -> float:
     """Return for how many seconds this run may make no progress."""
     if track.worked_s < policy.floor_s / 2:
         return policy.floor_s if track.found else policy.start_s
@@ -201,15 +205,15 @@ def compute_hang_timeout(track: JobHangHistory, policy: HangPolicy) -> float:
 def _detect_hang(
     track: JobHangHistory,
     mine: Mapping[NodeName, JobNodeActivity],
-    policy: HangPolicy,
+    policy: JobHangPolicy,
     now: datetime,
-) -> Hang | None:
+) -> JobHang | None:
     since = track.still
     if since is None or (now - since).total_seconds() < compute_hang_timeout(track, policy):
         return None
     what = _describe_process_activity(mine)
     node, before = (
-        _find_differing_node(mine),
+        _find_node_with_differing_activity(mine),
         f"its longest pause before was {track.longest_s:.0f} s",
     )
     why = (
@@ -217,7 +221,7 @@ def _detect_hang(
         f"{f'; {node} is the odd one' if node else ''}"
     )
     other = "HyperPod's hung-job agent (HYPERPOD_HANG_RULES)"
-    return Hang(since, why, node, other if any(a.other for a in mine.values()) else "")
+    return JobHang(since, why, node, other if any(a.other for a in mine.values()) else "")
 
 
 def _describe_process_activity(mine: Mapping[NodeName, JobNodeActivity]) -> str:
@@ -235,7 +239,7 @@ def _describe_process_activity(mine: Mapping[NodeName, JobNodeActivity]) -> str:
     return what
 
 
-def _find_differing_node(mine: Mapping[NodeName, JobNodeActivity]) -> NodeName | None:
+def _find_node_with_differing_activity(mine: Mapping[NodeName, JobNodeActivity]) -> NodeName | None:
     """Return the one node whose ranks do something else than wait with the others."""
     if len(mine) < LEAST_RANKS:
         return None

@@ -6,9 +6,9 @@ with bounds on memory, processor time and size: a hostile file costs that file, 
 answer. The unpickler permits no global, so a pickle can name no function; the bounds are needed all
 the same, because a few bytes can ask CPython's unpickler for gigabytes of memo.
 
-`align_flight_dumps_in_subprocess` starts that process: `python -m hpctl.jobs.hangs.flight_files
-PREFIX SINCE ...`. Many files are shared between several processes that it forks: unpickling takes
-one core, and one that a file ends costs its share.
+`diagnose_hang_from_dumps_in_subprocess` starts that process: `python -m
+hpctl.jobs.hangs.flight_files PREFIX SINCE ...`. Many files are shared between several processes
+that it forks: unpickling takes one core, and one that a file ends costs its share.
 """
 
 import contextlib
@@ -35,10 +35,10 @@ from msgspec import Struct
 from hpctl.jobs.hangs.flight_recorder import (
     FlightRecorderDump,
     FlightRecorderEntry,
+    FlightRecorderHangVerdict,
     FlightRecorderProcessGroup,
-    FlightRecorderVerdict,
-    align_rank_collectives,
     count_tensor_elements,
+    diagnose_hang_from_recorder_dumps,
 )
 from hpctl.toolkit.bounds import make_printable
 from hpctl.toolkit.compat import SAFE_PATH
@@ -75,7 +75,7 @@ _RANK_NUMBER: Final = re.compile(r"\d{1,6}")
 _LIBRARY: Final = re.compile(r"/(?:site|dist)-packages/|/lib/python3|^<")
 
 
-class InvalidFlightDumpError(ValueError):
+class InvalidFlightRecorderDumpError(ValueError):
     """A file is no dump of the flight recorder."""
 
 
@@ -87,59 +87,61 @@ class _RestrictedUnpickler(pickle.Unpickler):
         raise pickle.UnpicklingError(f"{module[:40]}.{name[:40]} is not permitted")
 
 
-class FlightDumpEntryLimits(Struct, frozen=True):
+class FlightRecorderEntryLimits(Struct, frozen=True):
     """How many entries of a dump are kept: completed ones of each group, and open ones."""
 
     completed: int = KEPT_COMPLETED
     open: int = KEPT_OPEN
 
 
-_ALL_KEPT: Final = FlightDumpEntryLimits()
+_ALL_KEPT: Final = FlightRecorderEntryLimits()
 
 
-def parse_flight_dump(
-    rank: int, raw: bytes, kept: FlightDumpEntryLimits = _ALL_KEPT
+def parse_flight_recorder_dump(
+    rank: int, raw: bytes, kept: FlightRecorderEntryLimits = _ALL_KEPT
 ) -> FlightRecorderDump:
-    """Read one rank's dump, pickle or JSON. Raises InvalidFlightDumpError.
+    """Read one rank's dump, pickle or JSON. Raises InvalidFlightRecorderDumpError.
 
     Call it with bounded memory: CPython's unpickler can be made to allocate without end.
     """
     try:
-        document = _load_dump_document(raw)
+        document = _decode_flight_recorder_dump(raw)
         version = document["version"]
         if not isinstance(version, str) or not version.startswith("2."):
-            raise InvalidFlightDumpError(
+            raise InvalidFlightRecorderDumpError(
                 f"version {str(version)[:20]!r} of the flight recorder is not known"
             )
-        rows = _select_newest_entries(document.get("entries") or [])
+        rows = _select_newest_recorder_entries(document.get("entries") or [])
         entries = tuple(
-            _parse_flight_entry(row, completed)
-            for row, completed in _select_entries_to_align(rows, kept)
+            _parse_flight_recorder_entry(row, completed)
+            for row, completed in _select_entries_to_compare_across_ranks(rows, kept)
         )
         first = rows[0].get("record_id") if rows else 0
-        groups = _fill_group_names(_parse_process_groups(document.get("pg_config")), rows)
-    except InvalidFlightDumpError:
+        groups = _fill_process_group_names(_parse_process_groups(document.get("pg_config")), rows)
+    except InvalidFlightRecorderDumpError:
         raise
     except Exception as error:  # noqa: BLE001 -- a hostile pickle may raise anything
-        raise InvalidFlightDumpError(f"no dump of the flight recorder: {error!r:.100}") from None
+        raise InvalidFlightRecorderDumpError(
+            f"no dump of the flight recorder: {error!r:.100}"
+        ) from None
     return FlightRecorderDump(rank, groups, entries, first == 0)
 
 
-def _load_dump_document(raw: bytes) -> dict[str, Any]:
+def _decode_flight_recorder_dump(raw: bytes) -> dict[str, Any]:
     if raw[:1] == b"{":
         document = msgspec.json.decode(raw)
     else:
         # The unpickler reads ahead only in what has `peek`: three times as fast.
         document = _RestrictedUnpickler(io.BufferedReader(io.BytesIO(raw), READ_AHEAD)).load()
     if type(document) is not dict:
-        raise InvalidFlightDumpError("it holds no table")
+        raise InvalidFlightRecorderDumpError("it holds no table")
     return document
 
 
-def _select_newest_entries(listed: object) -> Sequence[Mapping[str, Any]]:
+def _select_newest_recorder_entries(listed: object) -> Sequence[Mapping[str, Any]]:
     """Return the newest entries, oldest first."""
     if not isinstance(listed, list) or not all(type(one) is dict for one in listed):
-        raise InvalidFlightDumpError("its entries are no list of tables")
+        raise InvalidFlightRecorderDumpError("its entries are no list of tables")
     return listed[-MOST_ENTRIES:]
 
 
@@ -193,47 +195,52 @@ def _read_process_group_name(row: Mapping[str, Any]) -> str:
     """Return the name of an entry's group as the dump has it: to compare, not to show."""
     name = row["process_group"][0]
     if not isinstance(name, str):
-        raise InvalidFlightDumpError("it has something else where a text should be")
+        raise InvalidFlightRecorderDumpError("it has something else where a text should be")
     return name
 
 
 def _read_sequence_number(row: Mapping[str, Any]) -> int:
     """Return the number of an operation in its group: the two kinds are counted apart."""
     kind = "p2p_seq_id" if row.get("is_p2p") is True else "collective_seq_id"
-    return _read_number_field(row[kind])
+    return _parse_dump_number_field(row[kind])
 
 
-def _parse_flight_entry(row: Mapping[str, Any], completed: bool) -> FlightRecorderEntry:
+def _parse_flight_recorder_entry(row: Mapping[str, Any], completed: bool) -> FlightRecorderEntry:
     group = row["process_group"]
     shapes = row.get("input_sizes") or ()
     return FlightRecorderEntry(
-        group=_read_text_field(group[0]),
+        group=_parse_dump_text_field(group[0]),
         seq=_read_sequence_number(row),
         # Profiling names carry the backend: nccl:all_reduce.
-        op=_read_text_field(row["profiling_name"]).rpartition(":")[2],
+        op=_parse_dump_text_field(row["profiling_name"]).rpartition(":")[2],
         sizes=tuple(map(_count_shape_elements, islice(shapes, 64))),
-        dtypes=tuple(_read_text_field(name) for name in islice(row.get("input_dtypes") or (), 64)),
+        dtypes=tuple(
+            _parse_dump_text_field(name) for name in islice(row.get("input_dtypes") or (), 64)
+        ),
         completed=completed,
         may_fail=completed and row.get("state") != "completed" and _has_gloo_operation_ended(row),
-        created_ns=_read_time_field(row.get("time_created_ns")),
-        timeout_s=_read_time_field(row.get("timeout_ms")) / 1000,
+        created_ns=_parse_dump_time_field(row.get("time_created_ns")),
+        timeout_s=_parse_dump_time_field(row.get("timeout_ms")) / 1000,
         p2p=row.get("is_p2p") is True,
-        place=_find_user_frame(row.get("frames") or ()),
+        place=_find_user_code_frame(row.get("frames") or ()),
     )
 
 
 def _count_shape_elements(shape: Iterable[Any]) -> int:
     """Return how many elements a tensor of a shape has, by its first 16 dimensions."""
-    return count_tensor_elements([_read_number_field(size) for size in islice(shape, 16)])
+    return count_tensor_elements([_parse_dump_number_field(size) for size in islice(shape, 16)])
 
 
-def _find_user_frame(frames: Sequence[Mapping[str, Any]]) -> str:
+def _find_user_code_frame(frames: Sequence[Mapping[str, Any]]) -> str:
     """Return the innermost call in code that is no library's; empty where the dump has no
     stacks."""
     for frame in islice(frames, 64):
-        path = _read_text_field(frame["filename"])
+        path = _parse_dump_text_field(frame["filename"])
         if not _is_library_frame(path):
-            name, line = _read_text_field(frame["name"]), _read_number_field(frame["line"])
+            name, line = (
+                _parse_dump_text_field(frame["name"]),
+                _parse_dump_number_field(frame["line"]),
+            )
             return f"{name} ({path.rpartition('/')[2]}:{line})"
     return ""
 
@@ -249,7 +256,7 @@ def _parse_process_groups(listed: object) -> tuple[FlightRecorderProcessGroup, .
     return tuple(
         FlightRecorderProcessGroup(
             str(name)[:64],
-            _read_text_field(one.get("desc", "")),
+            _parse_dump_text_field(one.get("desc", "")),
             _parse_rank_list(one.get("ranks", "")),
         )
         for name, one in islice(listed.items(), MOST_GROUPS)
@@ -257,7 +264,7 @@ def _parse_process_groups(listed: object) -> tuple[FlightRecorderProcessGroup, .
     )
 
 
-def _fill_group_names(
+def _fill_process_group_names(
     groups: tuple[FlightRecorderProcessGroup, ...], rows: Sequence[Mapping[str, Any]]
 ) -> tuple[FlightRecorderProcessGroup, ...]:
     """Return the groups, those without a name with the names of the entries.
@@ -270,7 +277,9 @@ def _fill_group_names(
         return groups
     ranks = groups[0].ranks if len(places) == 1 else ()
     return tuple(
-        FlightRecorderProcessGroup(_read_text_field(name), _read_text_field(description), ranks)
+        FlightRecorderProcessGroup(
+            _parse_dump_text_field(name), _parse_dump_text_field(description), ranks
+        )
         for name, description in islice(sorted(places), MOST_GROUPS)
     )
 
@@ -286,8 +295,8 @@ def _parse_rank_numbers(text: str) -> tuple[int, ...]:
     return tuple(int(number) for number in numbers[:MOST_RANKS])
 
 
-def _select_entries_to_align(
-    rows: Sequence[Mapping[str, Any]], most: FlightDumpEntryLimits
+def _select_entries_to_compare_across_ranks(
+    rows: Sequence[Mapping[str, Any]], most: FlightRecorderEntryLimits
 ) -> list[tuple[Mapping[str, Any], bool]]:
     """Return the entries that the alignment needs, and whether each is completed: the oldest that
     are not and, of each group, the newest that are."""
@@ -308,9 +317,9 @@ def _select_entries_to_align(
     return [*reversed(finished), *reversed(waiting[-most.open :])]
 
 
-def _read_text_field(value: object) -> str:
+def _parse_dump_text_field(value: object) -> str:
     if not isinstance(value, str):
-        raise InvalidFlightDumpError("it has something else where a text should be")
+        raise InvalidFlightRecorderDumpError("it has something else where a text should be")
     return _make_text_printable(value[-200:])
 
 
@@ -319,18 +328,18 @@ def _make_text_printable(text: str) -> str:
     return make_printable(text)
 
 
-def _read_time_field(value: object) -> int:
+def _parse_dump_time_field(value: object) -> int:
     """Return a time or a duration of a dump; 0 where it has none."""
     return value if type(value) is int and 0 < value < 2**63 else 0
 
 
-def _read_number_field(value: object) -> int:
+def _parse_dump_number_field(value: object) -> int:
     if type(value) is not int or not -(2**63) <= value < 2**63:
-        raise InvalidFlightDumpError("it has something else where a number should be")
+        raise InvalidFlightRecorderDumpError("it has something else where a number should be")
     return value
 
 
-def read_flight_dump_files(
+def read_flight_recorder_dump_files(
     prefix: str, since: float, deadline: float
 ) -> tuple[list[FlightRecorderDump], set[int]]:
     """Read the dumps `PREFIX0`, `PREFIX1`, ... that were written at or after `since` (POSIX time).
@@ -339,24 +348,26 @@ def read_flight_dump_files(
     files were not read: files that are no dumps, that are too large, or another user's, and those
     that the deadline cut off. Raises OSError where the folder cannot be listed.
     """
-    return _read_dumps_with_suffixes(prefix, _list_rank_suffixes(prefix), since, deadline)
+    return _read_dump_files_with_rank_suffixes(
+        prefix, _list_dump_file_rank_suffixes(prefix), since, deadline
+    )
 
 
-def _read_dumps_with_suffixes(
+def _read_dump_files_with_rank_suffixes(
     prefix: str,
     names: Sequence[str],
     since: float,
     deadline: float,
-    kept: FlightDumpEntryLimits = _ALL_KEPT,
+    kept: FlightRecorderEntryLimits = _ALL_KEPT,
 ) -> tuple[list[FlightRecorderDump], set[int]]:
     unread = {int(name) for name in names}
     dumps = []
     for name in sorted(names, key=int)[:MOST_FILES]:
         if time.monotonic() >= deadline:
             break
-        with contextlib.suppress(OSError, InvalidFlightDumpError, MemoryError):
-            raw = _read_current_user_file(prefix + name, since)
-            dumps.append(parse_flight_dump(int(name), raw, kept))
+        with contextlib.suppress(OSError, InvalidFlightRecorderDumpError, MemoryError):
+            raw = _read_recent_dump_file_of_user(prefix + name, since)
+            dumps.append(parse_flight_recorder_dump(int(name), raw, kept))
             unread.discard(int(name))
     return dumps, unread
 
@@ -369,17 +380,17 @@ class _DumpReaderResult(Struct, array_like=True):
     unread: list[int]
 
 
-def read_dumps_in_parallel(
+def read_flight_recorder_dumps_in_parallel(
     prefix: str, since: float, deadline: float, processes: int
 ) -> tuple[list[FlightRecorderDump], set[int]]:
-    """Read as `read_flight_dump_files` does, in several forked processes. The caller must have no
-    threads. Raises OSError."""
-    names = sorted(_list_rank_suffixes(prefix), key=int)[:MOST_FILES]
+    """Read as `read_flight_recorder_dump_files` does, in several forked processes. The caller must
+    have no threads. Raises OSError."""
+    names = sorted(_list_dump_file_rank_suffixes(prefix), key=int)[:MOST_FILES]
     many = len(names) > MANY_FILES
-    kept = FlightDumpEntryLimits(KEPT_COMPLETED // 8, KEPT_OPEN // 8) if many else _ALL_KEPT
+    kept = FlightRecorderEntryLimits(KEPT_COMPLETED // 8, KEPT_OPEN // 8) if many else _ALL_KEPT
     processes = max(1, min(processes, len(names) // PER_PROCESS))
     if processes == 1:
-        return _read_dumps_with_suffixes(prefix, names, since, deadline, kept)
+        return _read_dump_files_with_rank_suffixes(prefix, names, since, deadline, kept)
     with contextlib.ExitStack() as stack:
         begun = list[tuple[int, IO[bytes], list[str]]]()
         out: IO[bytes]
@@ -408,12 +419,12 @@ def _run_dump_reader_process(  # noqa: PLR0913 -- what a forked process is given
     names: Sequence[str],
     since: float,
     deadline: float,
-    kept: FlightDumpEntryLimits,
+    kept: FlightRecorderEntryLimits,
 ) -> NoReturn:
     """Read a share of the files, write it, and end the process."""
     code = 1
     try:
-        dumps, unread = _read_dumps_with_suffixes(prefix, names, since, deadline, kept)
+        dumps, unread = _read_dump_files_with_rank_suffixes(prefix, names, since, deadline, kept)
         places: dict[FlightRecorderProcessGroup, int] = {}
         rows = []
         for dump in dumps:
@@ -445,7 +456,7 @@ def _load_dump_reader_result(
     return dumps, set(share.unread)
 
 
-def _list_rank_suffixes(prefix: str) -> list[str]:
+def _list_dump_file_rank_suffixes(prefix: str) -> list[str]:
     """Return the numbers that follow a prefix in the names of files. Raise OSError."""
     folder, _, start = prefix.rpartition("/")
     return [
@@ -455,12 +466,12 @@ def _list_rank_suffixes(prefix: str) -> list[str]:
     ]
 
 
-def list_flight_dump_files(prefix: str) -> list[Path]:
+def list_flight_recorder_dump_files(prefix: str) -> list[Path]:
     """Return the files that have the names of an attempt's dumps. Raise OSError."""
-    return [Path(prefix + name) for name in _list_rank_suffixes(prefix)] if prefix else []
+    return [Path(prefix + name) for name in _list_dump_file_rank_suffixes(prefix)] if prefix else []
 
 
-def _read_current_user_file(path: str, since: float) -> bytes:
+def _read_recent_dump_file_of_user(path: str, since: float) -> bytes:
     """Return the bytes of a plain file of ours. Raise OSError."""
     # A FIFO in its place must not hold us up, and a link leads elsewhere.
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -491,9 +502,9 @@ def _has_matching_world_size(dump: FlightRecorderDump, world: int) -> bool:
     return fits and dump.rank < world and max(sizes, default=0) <= world
 
 
-def align_flight_dumps_in_subprocess(
+def diagnose_hang_from_dumps_in_subprocess(
     prefix: str, since: float, *, read_s: float = READ_S, become: Sequence[str] = (), world: int = 0
-) -> FlightRecorderVerdict:
+) -> FlightRecorderHangVerdict:
     """Read and align an attempt's dumps in a separate process. Raise nothing.
 
     `since` is the POSIX time in seconds at which the attempt began. A verdict without dumps means
@@ -509,8 +520,8 @@ def align_flight_dumps_in_subprocess(
     ]  # fmt: skip
     try:
         # Root does not look where a user may lead it.
-        if not become and not _list_rank_suffixes(prefix):
-            return FlightRecorderVerdict()
+        if not become and not _list_dump_file_rank_suffixes(prefix):
+            return FlightRecorderHangVerdict()
         with tempfile.TemporaryFile() as out:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 subprocess.run(
@@ -522,10 +533,10 @@ def align_flight_dumps_in_subprocess(
                     check=False,
                 )
             out.seek(0)
-            return msgspec.json.decode(out.read(ANSWER), type=FlightRecorderVerdict)
+            return msgspec.json.decode(out.read(ANSWER), type=FlightRecorderHangVerdict)
     # ValueError: a prefix that holds a null byte. A full disk has no temporary file either.
     except (OSError, ValueError, msgspec.MsgspecError):
-        return FlightRecorderVerdict()
+        return FlightRecorderHangVerdict()
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -539,9 +550,15 @@ def main(arguments: Sequence[str]) -> None:
     gc.disable()
     processes = min(MOST_PROCESSES, len(os.sched_getaffinity(0)))
     deadline = time.monotonic() + read_s
-    dumps, unread = read_dumps_in_parallel(prefix, since - EARLY_S, deadline, processes)
+    dumps, unread = read_flight_recorder_dumps_in_parallel(
+        prefix, since - EARLY_S, deadline, processes
+    )
     dumps, unread = filter_dumps_by_world_size(dumps, unread, world)
-    print(make_printable(msgspec.json.encode(align_rank_collectives(dumps, unread)).decode()))
+    print(
+        make_printable(
+            msgspec.json.encode(diagnose_hang_from_recorder_dumps(dumps, unread)).decode()
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -106,7 +106,7 @@ class FlightRecorderDump(Struct, frozen=True):
     whole: bool = False
 
 
-class FlightRecorderCause(StrEnum):
+class FlightRecorderHangCause(StrEnum):
     """What the dumps show."""
 
     ABSENT = "absent"
@@ -123,7 +123,7 @@ class FlightRecorderCause(StrEnum):
     """No rank waits in a collective, or no rank can be named."""
 
 
-class FlightRecorderVerdict(Struct, frozen=True):
+class FlightRecorderHangVerdict(Struct, frozen=True):
     """Who it is. `ranks` are global ranks; `world` is the size of the largest group; `text` is a
     sentence for a person; `dumps` is how many ranks' dumps were read.
 
@@ -132,7 +132,7 @@ class FlightRecorderVerdict(Struct, frozen=True):
     `only_silent` is the one rank of the largest group that wrote no dump, where all others did.
     """
 
-    cause: FlightRecorderCause = FlightRecorderCause.NOTHING
+    cause: FlightRecorderHangCause = FlightRecorderHangCause.NOTHING
     text: str = ""
     ranks: tuple[int, ...] = ()
     world: int = 0
@@ -163,10 +163,10 @@ class _StalledCollective(Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        return _format_group_name(self.group)
+        return _format_process_group_name(self.group)
 
 
-class _RankEntryIndex(Struct):
+class _FlightRecorderEntryIndex(Struct):
     """The entries of all ranks, by group, rank and number."""
 
     by_group: dict[_GroupKey, dict[int, dict[int, FlightRecorderEntry]]] = field(
@@ -179,7 +179,7 @@ class _RankEntryIndex(Struct):
     _keys: dict[tuple[str, tuple[int, ...]], _GroupKey] = field(default_factory=dict)
     _seen: dict[tuple[str, int], tuple[tuple[int, ...], _GroupKey]] = field(default_factory=dict)
 
-    def find_group_key(self, name: str, ranks: tuple[int, ...]) -> _GroupKey:
+    def find_process_group_key(self, name: str, ranks: tuple[int, ...]) -> _GroupKey:
         """Return the key of a group.
 
         The hash of a large group takes as long as the group, and each of its ranks names it: the
@@ -196,7 +196,7 @@ class _RankEntryIndex(Struct):
         self.whole[dump.rank] = dump.whole
         keys: dict[str, _GroupKey] = {}
         for group in dump.groups:
-            key = self.find_group_key(group.name, group.ranks)
+            key = self.find_process_group_key(group.name, group.ranks)
             keys[group.name] = key
             self.groups.setdefault(key, group)
         for entry in dump.entries:
@@ -205,21 +205,21 @@ class _RankEntryIndex(Struct):
                 continue
             place = keys.get(entry.group)
             ranks = self.by_group.setdefault(
-                self.find_group_key(entry.group, ()) if place is None else place, {}
+                self.find_process_group_key(entry.group, ()) if place is None else place, {}
             )
             # Coalesced collectives share one number: the first of them is the one that is compared.
             ranks.setdefault(dump.rank, {}).setdefault(entry.seq, entry)
 
 
-def align_rank_collectives(
+def diagnose_hang_from_recorder_dumps(
     dumps: Iterable[FlightRecorderDump], unread: Collection[int] = ()
-) -> FlightRecorderVerdict:
+) -> FlightRecorderHangVerdict:
     """Align the ranks' collectives by their numbers, and name the ranks that the others wait for.
 
     `unread` are ranks that wrote a dump which could not be read. Dumps may be missing, and ring
     buffers may have dropped old entries; what is not known names no rank.
     """
-    known = _RankEntryIndex(unread=frozenset(unread))
+    known = _FlightRecorderEntryIndex(unread=frozenset(unread))
     for dump in _add_missing_group_ranks(list(dumps)):
         known.add(dump)
     listed = [len(group.ranks) for group in known.groups.values() if group.listed]
@@ -228,15 +228,15 @@ def align_rank_collectives(
     stops = [stop for stop in found if stop is not None]
     stops.sort(key=lambda stop: (-len(stop.waiting), stop.group.name))
     verdict = (
-        _find_mismatched_ranks(stops, known)
-        or _find_absent_ranks(stops, known)
+        _find_ranks_in_mismatched_collective(stops, known)
+        or _find_ranks_absent_from_collective(stops, known)
         or _find_circular_wait_rank(known)
         or _find_ranks_without_dump(stops)
         or _find_common_stalled_collective(stops)
-        or _find_late_rank(known)
-        or FlightRecorderVerdict(text=_describe_no_cause(stops))
+        or _find_rank_late_to_collective(known)
+        or FlightRecorderHangVerdict(text=_describe_unknown_hang_cause(stops))
     )
-    named = verdict.cause in (FlightRecorderCause.DIFFERENT, FlightRecorderCause.ABSENT)
+    named = verdict.cause in (FlightRecorderHangCause.DIFFERENT, FlightRecorderHangCause.ABSENT)
     sizes = () if named else _compare_last_collective_sizes(known)
     waiting = tuple(sorted(set(chain.from_iterable(stop.waiting for stop in stops))))
     if len(waiting) > MOST_WAITING:
@@ -251,7 +251,7 @@ def align_rank_collectives(
     )
 
 
-def _find_only_rank_without_dump(known: _RankEntryIndex) -> int | None:
+def _find_only_rank_without_dump(known: _FlightRecorderEntryIndex) -> int | None:
     """Return the one rank of the largest group that wrote no dump; None where there are several, or
     where so few wrote one that the dumps may be elsewhere."""
     listed = [group.ranks for group in known.groups.values() if group.listed]
@@ -273,10 +273,10 @@ def _add_missing_group_ranks(dumps: Sequence[FlightRecorderDump]) -> Sequence[Fl
         for name in {entry.group for entry in dump.entries if not entry.p2p} | whole_job:
             members[name].add(dump.rank)
     ranks = {name: tuple(sorted(members[name])) for name in unlisted}
-    return [_add_group_ranks(dump, ranks) for dump in dumps]
+    return [_add_missing_ranks_to_dump(dump, ranks) for dump in dumps]
 
 
-def _add_group_ranks(
+def _add_missing_ranks_to_dump(
     dump: FlightRecorderDump, ranks: Mapping[str, tuple[int, ...]]
 ) -> FlightRecorderDump:
     """Return a dump with the ranks of the groups that are named."""
@@ -287,11 +287,13 @@ def _add_group_ranks(
     return replace(dump, groups=tuple(groups))
 
 
-def _find_stalled_collective(key: _GroupKey, known: _RankEntryIndex) -> _StalledCollective | None:
+def _find_stalled_collective(
+    key: _GroupKey, known: _FlightRecorderEntryIndex
+) -> _StalledCollective | None:
     """Return the collective at which a group is stopped; None where there is none."""
     group = known.groups[key]
     issued = known.by_group.get(key, {})
-    issued = _reopen_failed_entries(issued)
+    issued = _mark_failed_entries_incomplete(issued)
     known.by_group[key] = issued
     every = chain.from_iterable(entries.values() for entries in issued.values())
     seq = min((entry.seq for entry in every if not entry.completed), default=None)
@@ -305,7 +307,7 @@ def _find_stalled_collective(key: _GroupKey, known: _RankEntryIndex) -> _Stalled
     came = {rank: entries[seq] for rank, entries in sorted(issued.items()) if seq in entries}
     members = [rank for rank in group.ranks if rank in known.whole]
     absent = tuple(
-        rank for rank in members if _has_not_issued_collective(issued.get(rank), seq, known, rank)
+        rank for rank in members if _has_rank_skipped_collective(issued.get(rank), seq, known, rank)
     )
     others = [rank for rank in group.ranks if rank not in known.whole]
     unread = tuple(rank for rank in others if rank in known.unread)
@@ -313,7 +315,7 @@ def _find_stalled_collective(key: _GroupKey, known: _RankEntryIndex) -> _Stalled
     return _StalledCollective(key, group, seq, waiting, came, absent, silent, unread)
 
 
-def _reopen_failed_entries(
+def _mark_failed_entries_incomplete(
     issued: dict[int, dict[int, FlightRecorderEntry]],
 ) -> dict[int, dict[int, FlightRecorderEntry]]:
     """Return the entries of a group, with those open that ended although a rank never issued them:
@@ -329,18 +331,25 @@ def _reopen_failed_entries(
         return issued
     opened: dict[int, dict[int, FlightRecorderEntry]] = {}
     for rank, entries in issued.items():
-        later = {seq: _reopen_failed_entry(entry) for seq, entry in entries.items() if seq > lowest}
+        later = {
+            seq: _mark_failed_entry_incomplete(entry)
+            for seq, entry in entries.items()
+            if seq > lowest
+        }
         opened[rank] = {**entries, **later}
     return opened
 
 
-def _reopen_failed_entry(entry: FlightRecorderEntry) -> FlightRecorderEntry:
+def _mark_failed_entry_incomplete(entry: FlightRecorderEntry) -> FlightRecorderEntry:
     failed = entry.may_fail and entry.op in _NEEDS_ALL
     return replace(entry, completed=False) if failed else entry
 
 
-def _has_not_issued_collective(
-    entries: Mapping[int, FlightRecorderEntry] | None, seq: int, known: _RankEntryIndex, rank: int
+def _has_rank_skipped_collective(
+    entries: Mapping[int, FlightRecorderEntry] | None,
+    seq: int,
+    known: _FlightRecorderEntryIndex,
+    rank: int,
 ) -> bool:
     """Return whether a rank is known not to have issued a collective yet."""
     if not entries:
@@ -348,9 +357,9 @@ def _has_not_issued_collective(
     return max(entries) < seq
 
 
-def _find_mismatched_ranks(
-    stops: Sequence[_StalledCollective], known: _RankEntryIndex
-) -> FlightRecorderVerdict | None:
+def _find_ranks_in_mismatched_collective(
+    stops: Sequence[_StalledCollective], known: _FlightRecorderEntryIndex
+) -> FlightRecorderHangVerdict | None:
     """Return ranks that came under the same number to another collective than most others.
 
     A rank may have completed its own: the root of a broadcast does not wait for the others.
@@ -367,20 +376,24 @@ def _find_mismatched_ranks(
         clear = len(most) > len(odd)
         parts = [
             f"{_format_ranks(ranks)} called {stop.came[ranks[0]].what}"
-            f"{_describe_entry_location(stop.came[ranks[0]])}"
+            f"{_describe_collective_call_location(stop.came[ranks[0]])}"
             for ranks in (*others, most)[:3]
         ]
-        swapped = _has_swapped_collectives(stop, known, odd[0], most[0]) if clear else None
+        swapped = (
+            _has_rank_swapped_collective_order(stop, known, odd[0], most[0]) if clear else None
+        )
         order = f"; {_format_ranks(odd)} called them in another order" if swapped else ""
         text = (
             f"the ranks differ in collective {stop.seq} of {stop.name}: {', '.join(parts)}{order}"
         )
-        return FlightRecorderVerdict(FlightRecorderCause.DIFFERENT, text, odd if clear else ())
+        return FlightRecorderHangVerdict(
+            FlightRecorderHangCause.DIFFERENT, text, odd if clear else ()
+        )
     return None
 
 
-def _has_swapped_collectives(
-    stop: _StalledCollective, known: _RankEntryIndex, odd: int, other: int
+def _has_rank_swapped_collective_order(
+    stop: _StalledCollective, known: _FlightRecorderEntryIndex, odd: int, other: int
 ) -> bool:
     """Return whether two ranks called the same two collectives, each the other's first."""
     issued = known.by_group[stop.key]
@@ -389,32 +402,32 @@ def _has_swapped_collectives(
     return stop.came[other].call in by_odd and stop.came[odd].call in by_other
 
 
-def _find_absent_ranks(
-    stops: Sequence[_StalledCollective], known: _RankEntryIndex
-) -> FlightRecorderVerdict | None:
+def _find_ranks_absent_from_collective(
+    stops: Sequence[_StalledCollective], known: _FlightRecorderEntryIndex
+) -> FlightRecorderHangVerdict | None:
     """Return ranks that did not come to a collective and wait in no operation themselves."""
     waiting = set(known.in_p2p).union(*(stop.waiting for stop in stops))
     for stop in stops:
         named = tuple(rank for rank in stop.absent if rank not in waiting)
         if not named or len(named) > len(stop.waiting):
             continue
-        last = _describe_last_collective(known, stop, named[0]) if len(named) == 1 else ""
+        last = _describe_last_collective_of_rank(known, stop, named[0]) if len(named) == 1 else ""
         text = f"{_format_ranks(named)} did not come to {_describe_stalled_collective(stop)}{last}"
-        return FlightRecorderVerdict(FlightRecorderCause.ABSENT, text, named)
+        return FlightRecorderHangVerdict(FlightRecorderHangCause.ABSENT, text, named)
     return None
 
 
 def _list_ranks_missing_collective(
-    known: _RankEntryIndex, key: _GroupKey, seq: int
+    known: _FlightRecorderEntryIndex, key: _GroupKey, seq: int
 ) -> Iterator[int]:
     """Yield the members of a group that are known not to have issued one of its collectives."""
     issued = known.by_group[key]
     for rank in known.groups[key].ranks:
-        if rank in known.whole and _has_not_issued_collective(issued.get(rank), seq, known, rank):
+        if rank in known.whole and _has_rank_skipped_collective(issued.get(rank), seq, known, rank):
             yield rank
 
 
-def _find_circular_wait_rank(known: _RankEntryIndex) -> FlightRecorderVerdict | None:
+def _find_circular_wait_rank(known: _FlightRecorderEntryIndex) -> FlightRecorderHangVerdict | None:
     """Return the rank of a circle of ranks that wait for each other in different groups.
 
     The last collective of each rank counts, also where it has failed since.
@@ -443,21 +456,24 @@ def _find_circular_wait_rank(known: _RankEntryIndex) -> FlightRecorderVerdict | 
     if not circle:
         return None
     places = [
-        f"rank {rank} in {last[rank][1].op} of {_format_group_name(known.groups[last[rank][0]])}"
-        f"{_describe_entry_location(last[rank][1])}"
+        f"rank {rank} in {last[rank][1].op} of"
+        f" {_format_process_group_name(known.groups[last[rank][0]])}"
+        f"{_describe_collective_call_location(last[rank][1])}"
         for rank in circle[:3]
     ]
     text = f"the ranks wait for each other in different groups: {', '.join(places)}"
-    return FlightRecorderVerdict(
-        FlightRecorderCause.DIFFERENT, text, () if only is None else (only,)
+    return FlightRecorderHangVerdict(
+        FlightRecorderHangCause.DIFFERENT, text, () if only is None else (only,)
     )
 
 
-def _format_group_name(group: FlightRecorderProcessGroup) -> str:
+def _format_process_group_name(group: FlightRecorderProcessGroup) -> str:
     return group.description or f"process group {group.name}"
 
 
-def _find_ranks_without_dump(stops: Sequence[_StalledCollective]) -> FlightRecorderVerdict | None:
+def _find_ranks_without_dump(
+    stops: Sequence[_StalledCollective],
+) -> FlightRecorderHangVerdict | None:
     """Return ranks without a dump, where they are clearly fewer than those with one.
 
     Where half of the dumps or more are missing, the dumps are more likely to be elsewhere.
@@ -470,24 +486,26 @@ def _find_ranks_without_dump(stops: Sequence[_StalledCollective]) -> FlightRecor
             f"{_format_ranks(stop.silent)} wrote no flight recorder dump (it had ended, or did not"
             f" run Python code), and the others stand at {_describe_stalled_collective(stop)}"
         )
-        return FlightRecorderVerdict(FlightRecorderCause.SILENT, text, stop.silent)
+        return FlightRecorderHangVerdict(FlightRecorderHangCause.SILENT, text, stop.silent)
     return None
 
 
 def _find_common_stalled_collective(
     stops: Sequence[_StalledCollective],
-) -> FlightRecorderVerdict | None:
+) -> FlightRecorderHangVerdict | None:
     for stop in stops:
         if stop.group.listed and 0 < len(stop.waiting) == len(stop.group.ranks):
             text = (
                 f"all {len(stop.waiting)} ranks came to {_describe_stalled_collective(stop)}, "
                 f"and it did not end"
             )
-            return FlightRecorderVerdict(FlightRecorderCause.TOGETHER, text)
+            return FlightRecorderHangVerdict(FlightRecorderHangCause.TOGETHER, text)
     return None
 
 
-def _find_late_rank(known: _RankEntryIndex) -> FlightRecorderVerdict | None:
+def _find_rank_late_to_collective(
+    known: _FlightRecorderEntryIndex,
+) -> FlightRecorderHangVerdict | None:
     """Return the rank that issued the last collective of a group long after all others, which had
     waited for most of their timeout by then.
 
@@ -496,7 +514,7 @@ def _find_late_rank(known: _RankEntryIndex) -> FlightRecorderVerdict | None:
     """
     for key, group in known.groups.items():
         came = _list_last_collective_entries(known, key)
-        pauses = _measure_issue_delays(known, key, came)
+        pauses = _measure_collective_issue_delays(known, key, came)
         if len(came) < _LEAST_TOGETHER or len(pauses) < len(came):
             continue
         *others, rank = sorted(pauses, key=pauses.__getitem__)
@@ -507,17 +525,17 @@ def _find_late_rank(known: _RankEntryIndex) -> FlightRecorderVerdict | None:
         failed = all(entry.may_fail or not entry.completed for entry in came.values())
         if not failed or not last.timeout_s or lateness_s < max(limit_s, 2 * spread_s):
             continue
-        name = _format_group_name(group)
+        name = _format_process_group_name(group)
         text = (
             f"rank {rank} did not come to collective {last.seq} of {name} ({last.what}) until"
             f" {lateness_s:.0f} s after the others, which had given up"
         )
-        return FlightRecorderVerdict(FlightRecorderCause.LATE, text, (rank,))
+        return FlightRecorderHangVerdict(FlightRecorderHangCause.LATE, text, (rank,))
     return None
 
 
-def _measure_issue_delays(
-    known: _RankEntryIndex, key: _GroupKey, came: Mapping[int, FlightRecorderEntry]
+def _measure_collective_issue_delays(
+    known: _FlightRecorderEntryIndex, key: _GroupKey, came: Mapping[int, FlightRecorderEntry]
 ) -> dict[int, float]:
     """Return for how many seconds each rank had issued the collective before when it issued this
     one; nothing of ranks of which that is not known."""
@@ -530,7 +548,7 @@ def _measure_issue_delays(
 
 
 def _list_last_collective_entries(
-    known: _RankEntryIndex, key: _GroupKey
+    known: _FlightRecorderEntryIndex, key: _GroupKey
 ) -> dict[int, FlightRecorderEntry]:
     """Return the entries of the newest collective of a group by their ranks; none where a rank that
     wrote a dump has not issued it."""
@@ -541,7 +559,7 @@ def _list_last_collective_entries(
     return came if len(came) == len(members) else {}
 
 
-def _compare_last_collective_sizes(known: _RankEntryIndex) -> tuple[tuple[int, int], ...]:
+def _compare_last_collective_sizes(known: _FlightRecorderEntryIndex) -> tuple[tuple[int, int], ...]:
     """Return with how many elements each rank came to the last collective of a group; empty where
     the numbers are the same."""
     for key in known.groups:
@@ -554,7 +572,7 @@ def _compare_last_collective_sizes(known: _RankEntryIndex) -> tuple[tuple[int, i
     return ()
 
 
-def _describe_no_cause(stops: Sequence[_StalledCollective]) -> str:
+def _describe_unknown_hang_cause(stops: Sequence[_StalledCollective]) -> str:
     if not stops:
         return "no rank waits in a collective"
     stop = stops[0]
@@ -578,16 +596,18 @@ def _describe_stalled_collective(stop: _StalledCollective) -> str:
     )
 
 
-def _describe_last_collective(known: _RankEntryIndex, stop: _StalledCollective, rank: int) -> str:
+def _describe_last_collective_of_rank(
+    known: _FlightRecorderEntryIndex, stop: _StalledCollective, rank: int
+) -> str:
     """Return the last collective of a rank that did not come."""
     entries = known.by_group.get(stop.key, {}).get(rank)
     if not entries:
         return f"; rank {rank} issued none there"
     last = entries[max(entries)]
-    return f"; its last is {last.seq} ({last.op}){_describe_entry_location(last)}"
+    return f"; its last is {last.seq} ({last.op}){_describe_collective_call_location(last)}"
 
 
-def _describe_entry_location(entry: FlightRecorderEntry) -> str:
+def _describe_collective_call_location(entry: FlightRecorderEntry) -> str:
     return f" in {entry.place}" if entry.place else ""
 
 

@@ -1,12 +1,13 @@
 """Two answers of the RAS service, some time apart: whom do the ranks wait for?
 
-`find_awaited_ranks` is pure. The culprit of a synchronous program is the one who is not waiting. A
-process that is behind in one communicator and ahead in another waits itself, and is a victim.
-Point-to-point operations are not counted by RAS (as of 2.30): a pipeline stage that waits for its
-predecessor looks behind.
+`diagnose_hang_from_ras_samples` is pure. The culprit of a synchronous program is the one who is not
+waiting. A process that is behind in one communicator and ahead in another waits itself, and is a
+victim. Point-to-point operations are not counted by RAS (as of 2.30): a pipeline stage that waits
+for its predecessor looks behind.
 
-`RasHangInquiry` explains a hang that the ranks' notes show. Its first look is due when half of the
-explained silence is over: at the verdict the two are far enough apart, and nothing waits for them.
+`RasHangInvestigation` explains a hang that the ranks' notes show. Its first look is due when half
+of the explained silence is over: at the verdict the two are far enough apart, and nothing waits for
+them.
 """
 
 import threading
@@ -23,7 +24,7 @@ from hpctl.jobs.hangs.ras_report import (
     NcclRankError,
     RankAbsenceReason,
     RasAddress,
-    RasMember,
+    RasCommunicatorRank,
     RasQueryError,
     RasReport,
     query_ras_service,
@@ -58,14 +59,14 @@ class RasHangCause(StrEnum):
     """The answer has no communicator."""
 
 
-class RasSample(Struct, frozen=True):
+class RasReportSample(Struct, frozen=True):
     """An answer and when it came: seconds of a monotonic clock."""
 
     report: RasReport
     at: float
 
 
-class RasFinding(Struct, frozen=True):
+class RasHangFinding(Struct, frozen=True):
     """Who it is. `members` are ranks of `communicator`, which may be one of many.
 
     `sure`: the answers are far enough apart to say that nothing moves.
@@ -73,7 +74,7 @@ class RasFinding(Struct, frozen=True):
 
     cause: RasHangCause
     why: str
-    members: tuple[RasMember, ...] = ()
+    members: tuple[RasCommunicatorRank, ...] = ()
     communicator: NcclCommunicator | None = None
     sure: bool = True
 
@@ -83,31 +84,37 @@ class _LaggingCommunicator(Struct, frozen=True):
 
     communicator: NcclCommunicator
     operation: str
-    behind: tuple[RasMember, ...]
-    ahead: tuple[RasMember, ...]
+    behind: tuple[RasCommunicatorRank, ...]
+    ahead: tuple[RasCommunicatorRank, ...]
     counts: tuple[int, int]
 
 
-Name = Callable[[RasMember, NcclCommunicator | None], str]
-_Names = Callable[[Iterable[RasMember], NcclCommunicator | None], str]
+Name = Callable[[RasCommunicatorRank, NcclCommunicator | None], str]
+_Names = Callable[[Iterable[RasCommunicatorRank], NcclCommunicator | None], str]
 """How a member of a communicator is called."""
 
 
-def find_awaited_ranks(first: RasSample, second: RasSample, name: Name | None = None) -> RasFinding:
+def diagnose_hang_from_ras_samples(
+    first: RasReportSample, second: RasReportSample, name: Name | None = None
+) -> RasHangFinding:
     """Return whom the ranks wait for, by two answers of the same job, `first` the older one."""
-    names = _make_rank_formatter(name or (lambda member, _: format_nccl_rank(member)))
+    names = _make_rank_names_formatter(name or (lambda member, _: format_nccl_rank(member)))
     sure = second.at - first.at >= APART_S
     if not second.report.communicators:
-        return RasFinding(RasHangCause.NOTHING, "NCCL reports no communicator", sure=sure)
-    twice = _list_absent_ranks(first.report) & _list_absent_ranks(second.report)
+        return RasHangFinding(RasHangCause.NOTHING, "NCCL reports no communicator", sure=sure)
+    twice = _list_ranks_absent_from_report(first.report) & _list_ranks_absent_from_report(
+        second.report
+    )
     return (
-        _find_missing_ranks(second.report, twice, sure, names)
-        or _find_failed_ranks(second.report, names)
+        _find_ranks_missing_from_report(second.report, twice, sure, names)
+        or _find_ranks_with_nccl_errors(second.report, names)
         or _detect_collective_progress(first.report, second.report)
-        or _find_missing_ranks(second.report, _list_absent_ranks(second.report), False, names)
+        or _find_ranks_missing_from_report(
+            second.report, _list_ranks_absent_from_report(second.report), False, names
+        )
         or _find_lagging_ranks(second.report, sure, names)
-        or _find_diverged_ranks(second.report, sure, names)
-        or RasFinding(
+        or _find_ranks_with_diverged_counts(second.report, sure, names)
+        or RasHangFinding(
             RasHangCause.EQUAL,
             "all ranks launched the same collectives: no data, or one that does not end",
             sure=sure,
@@ -115,7 +122,7 @@ def find_awaited_ranks(first: RasSample, second: RasSample, name: Name | None = 
     )
 
 
-def _list_absent_ranks(report: RasReport) -> set[tuple[str, int]]:
+def _list_ranks_absent_from_report(report: RasReport) -> set[tuple[str, int]]:
     """Return the ranks that did not answer, by their communicator's name."""
     absent = set()
     for communicator in report.communicators:
@@ -125,9 +132,9 @@ def _list_absent_ranks(report: RasReport) -> set[tuple[str, int]]:
     return absent
 
 
-def _find_missing_ranks(
+def _find_ranks_missing_from_report(
     report: RasReport, absent: set[tuple[str, int]], sure: bool, names: _Names
-) -> RasFinding | None:
+) -> RasHangFinding | None:
     """Return who of those absent is still not there, and who is given up for dead anyway."""
     for communicator in _sort_communicators_by_size(report):
         gone = tuple(
@@ -138,21 +145,21 @@ def _find_missing_ranks(
         )
         if gone:
             why = f"the process of {names(gone, communicator)} does not answer NCCL's RAS"
-            return RasFinding(RasHangCause.MISSING, why, gone, communicator, sure)
+            return RasHangFinding(RasHangCause.MISSING, why, gone, communicator, sure)
     return None
 
 
-def _find_failed_ranks(report: RasReport, names: _Names) -> RasFinding | None:
+def _find_ranks_with_nccl_errors(report: RasReport, names: _Names) -> RasHangFinding | None:
     for communicator in _sort_communicators_by_size(report):
         own: list[NcclRankError] = [one for one in communicator.failures if not one.remote]
         if own:
             members = tuple(one.member for one in own)
             why = f"{names(members, communicator)} reported: {own[0].error}"
-            return RasFinding(RasHangCause.FAILED, why, members, communicator)
+            return RasHangFinding(RasHangCause.FAILED, why, members, communicator)
     return None
 
 
-def _detect_collective_progress(first: RasReport, second: RasReport) -> RasFinding | None:
+def _detect_collective_progress(first: RasReport, second: RasReport) -> RasHangFinding | None:
     """Return whether any rank that reported its counts twice has launched more since.
 
     Ranks and communicators that are in only one answer prove nothing: a process that was late with
@@ -162,17 +169,19 @@ def _detect_collective_progress(first: RasReport, second: RasReport) -> RasFindi
     grew = any(
         _has_operation_count_increased(one, after.get(one.name)) for one in first.communicators
     )
-    return RasFinding(RasHangCause.MOVING, "NCCL launches collectives") if grew else None
+    return RasHangFinding(RasHangCause.MOVING, "NCCL launches collectives") if grew else None
 
 
 def _has_operation_count_increased(before: NcclCommunicator, now: NcclCommunicator | None) -> bool:
     if now is None:
         return False
-    known = _map_counts_by_member(before)
-    return any(count > known.get(key, count) for key, count in _map_counts_by_member(now).items())
+    known = _map_operation_counts_by_rank(before)
+    return any(
+        count > known.get(key, count) for key, count in _map_operation_counts_by_rank(now).items()
+    )
 
 
-def _map_counts_by_member(communicator: NcclCommunicator) -> dict[tuple[str, int], int]:
+def _map_operation_counts_by_rank(communicator: NcclCommunicator) -> dict[tuple[str, int], int]:
     counts = {}
     for operation, groups in communicator.counts.items():
         for group in groups:
@@ -181,12 +190,12 @@ def _map_counts_by_member(communicator: NcclCommunicator) -> dict[tuple[str, int
     return counts
 
 
-def _find_lagging_ranks(report: RasReport, sure: bool, names: _Names) -> RasFinding | None:
+def _find_lagging_ranks(report: RasReport, sure: bool, names: _Names) -> RasHangFinding | None:
     """Return the ranks behind others, and ahead of none in any other communicator."""
     lags = [
         lag
         for one in _sort_communicators_by_size(report)
-        if (lag := _find_lag_in_communicator(one))
+        if (lag := _find_lagging_ranks_in_communicator(one))
     ]
     if not lags:
         return None
@@ -202,14 +211,16 @@ def _find_lagging_ranks(report: RasReport, sure: bool, names: _Names) -> RasFind
     others = f"{len(lag.ahead)} other{'s' if len(lag.ahead) > 1 else ''}"
     who = names(own, lag.communicator)
     why = f"{who} launched {_format_operation_count(lag.operation, count)}, {others} {front}"
-    return RasFinding(RasHangCause.BEHIND, why, own, lag.communicator, sure)
+    return RasHangFinding(RasHangCause.BEHIND, why, own, lag.communicator, sure)
 
 
-def _find_lag_in_communicator(communicator: NcclCommunicator) -> _LaggingCommunicator | None:
+def _find_lagging_ranks_in_communicator(
+    communicator: NcclCommunicator,
+) -> _LaggingCommunicator | None:
     """Return the ranks behind by the sum of their operations; None where the sums are equal."""
     if communicator.status != RUNNING:
         return None
-    sums: dict[RasMember, int] = {}
+    sums: dict[RasCommunicatorRank, int] = {}
     for groups in communicator.counts.values():
         for group in groups:
             for member in group.members:
@@ -229,7 +240,9 @@ def _find_lag_in_communicator(communicator: NcclCommunicator) -> _LaggingCommuni
     return _LaggingCommunicator(communicator, operation, behind, ahead, counts)
 
 
-def _find_diverged_ranks(report: RasReport, sure: bool, names: _Names) -> RasFinding | None:
+def _find_ranks_with_diverged_counts(
+    report: RasReport, sure: bool, names: _Names
+) -> RasHangFinding | None:
     for communicator in _sort_communicators_by_size(report):
         if communicator.status != RUNNING:
             continue
@@ -244,7 +257,7 @@ def _find_diverged_ranks(report: RasReport, sure: bool, names: _Names) -> RasFin
                     " and as many collectives in all: the ranks run different branches of the"
                     " program"
                 )
-                return RasFinding(RasHangCause.DIVERGED, why, odd.members, communicator, sure)
+                return RasHangFinding(RasHangCause.DIVERGED, why, odd.members, communicator, sure)
     return None
 
 
@@ -256,30 +269,32 @@ def _format_operation_count(operation: str, count: int) -> str:
     return f"{count} {operation}" if operation else f"{count} operations"
 
 
-def _make_rank_formatter(name: Name) -> _Names:
-    def format_names(members: Iterable[RasMember], communicator: NcclCommunicator | None) -> str:
+def _make_rank_names_formatter(name: Name) -> _Names:
+    def format_rank_names(
+        members: Iterable[RasCommunicatorRank], communicator: NcclCommunicator | None
+    ) -> str:
         found = sorted(members)
         text = ", ".join(name(member, communicator) for member in found[:MOST_NAMED])
         more = len(found) - MOST_NAMED
         return f"{text} and {more} more" if more > 0 else text
 
-    return format_names
+    return format_rank_names
 
 
-def format_nccl_rank(member: RasMember) -> str:
+def format_nccl_rank(member: RasCommunicatorRank) -> str:
     """Return `rank 5 (GPU 1 of 10.0.0.2, process 2001)`."""
     place = " of ".join(part for part in (format_gpu_number(member), member.host) if part)
     place += f", process {member.pid}" if member.pid is not None else ""
     return f"rank {member.rank} ({place})" if place else f"rank {member.rank}"
 
 
-def format_gpu_number(member: RasMember) -> str:
+def format_gpu_number(member: RasCommunicatorRank) -> str:
     """Return `GPU 1`, as nvidia-smi counts; empty where it is not given."""
     gpu = member.cuda_dev if member.nvml_dev is None else member.nvml_dev
     return f"GPU {gpu}" if gpu is not None else ""
 
 
-class JobRankNames(Struct, frozen=True):
+class JobRankResolver(Struct, frozen=True):
     """The job's own ranks and nodes of the processes that NCCL names.
 
     `ranks` are those that reported themselves. `hosts` maps addresses, as digits, to nodes. `world`
@@ -292,7 +307,7 @@ class JobRankNames(Struct, frozen=True):
     world: int = 0
 
     def rank(
-        self, member: RasMember, communicator: NcclCommunicator | None
+        self, member: RasCommunicatorRank, communicator: NcclCommunicator | None
     ) -> TrackedRankProgress | None:
         """Return the rank by which the job itself knows this process; None where it is not
         known."""
@@ -307,11 +322,13 @@ class JobRankNames(Struct, frozen=True):
             return self.ranks.get(member.rank) or TrackedRankProgress(member.rank, 0.0, node)
         return None
 
-    def node(self, member: RasMember, rank: TrackedRankProgress | None) -> NodeName | None:
+    def node(
+        self, member: RasCommunicatorRank, rank: TrackedRankProgress | None
+    ) -> NodeName | None:
         """Return the node of a process; None where it is not known."""
         return (rank.node if rank else None) or self.hosts.get(member.host)
 
-    def name(self, member: RasMember, communicator: NcclCommunicator | None) -> str:
+    def name(self, member: RasCommunicatorRank, communicator: NcclCommunicator | None) -> str:
         """Name a process as the job does, where the job knows it."""
         rank = self.rank(member, communicator)
         node = self.node(member, rank)
@@ -322,18 +339,18 @@ class JobRankNames(Struct, frozen=True):
         return f"rank {rank.rank}{f' on {node}' if node else ''}{gpu}"
 
 
-class ExplainedHang(Struct, frozen=True):
+class HangWithRasEvidence(Struct, frozen=True):
     """A hang with NCCL's answer in its evidence. `finding` is whom NCCL names; None: no rank."""
 
     trouble: Trouble
-    finding: RasFinding | None = None
+    finding: RasHangFinding | None = None
 
 
 LAST_LOOK_S = 12.0
 """What the look at the verdict may take: RAS itself ends a query after 10 s."""
 
 
-class RasHangInquiry:
+class RasHangInvestigation:
     """The inquiry of one job's RAS service while its ranks are silent. No method raises."""
 
     def __init__(
@@ -346,8 +363,8 @@ class RasHangInquiry:
         """`where`: on this node. `hosts`: addresses, as digits, to node names."""
         self._where, self._hosts, self._apart = where, dict(hosts or {}), apart_s
         self._moved: float | None = None
-        self._first: RasSample | None = None
-        self._second: RasSample | None = None
+        self._first: RasReportSample | None = None
+        self._second: RasReportSample | None = None
         self._error = ""
         self._thread: threading.Thread | None = None
 
@@ -364,7 +381,7 @@ class RasHangInquiry:
             self._thread = threading.Thread(target=self._sample_ras_status, name="ras", daemon=True)
             self._thread.start()
 
-    def explain(self, progress: RunProgress, trouble: Trouble) -> ExplainedHang | None:
+    def explain(self, progress: RunProgress, trouble: Trouble) -> HangWithRasEvidence | None:
         """Return the hang `trouble` of `progress` with what NCCL says of it, None where NCCL shows
         that there is none.
 
@@ -382,17 +399,17 @@ class RasHangInquiry:
             time.sleep(max(0.0, self._first.at + apart - time.monotonic()))
             self._sample_ras_status()
         if self._first is None or self._second is None:
-            answer = _append_hang_evidence(trouble, f"NCCL RAS: {self._error}")
-            return ExplainedHang(replace(trouble, evidence=answer))
-        finding = find_awaited_ranks(
-            self._first, self._second, self._make_job_rank_names(progress).name
+            answer = _append_evidence_to_hang(trouble, f"NCCL RAS: {self._error}")
+            return HangWithRasEvidence(replace(trouble, evidence=answer))
+        finding = diagnose_hang_from_ras_samples(
+            self._first, self._second, self._make_job_rank_resolver(progress).name
         )
         if finding.cause is RasHangCause.MOVING:
-            return self._explain_progress_without_steps(progress, trouble, finding)
-        return self._add_ras_evidence(progress, trouble, finding, self._second.report)
+            return self._explain_collectives_without_training_steps(progress, trouble, finding)
+        return self._add_ras_evidence_to_hang(progress, trouble, finding, self._second.report)
 
-    def _make_job_rank_names(self, progress: RunProgress) -> JobRankNames:
-        return JobRankNames(progress.ranks, self._hosts, len(progress.ranks))
+    def _make_job_rank_resolver(self, progress: RunProgress) -> JobRankResolver:
+        return JobRankResolver(progress.ranks, self._hosts, len(progress.ranks))
 
     def _discard_outdated_samples(self, progress: RunProgress) -> None:
         """Forget the looks at a silence that is over."""
@@ -406,7 +423,7 @@ class RasHangInquiry:
 
     def _sample_ras_status(self) -> None:
         try:
-            sample = RasSample(query_ras_service(self._where, LAST_LOOK_S), time.monotonic())
+            sample = RasReportSample(query_ras_service(self._where, LAST_LOOK_S), time.monotonic())
         except RasQueryError as error:
             self._error = str(error)
             return
@@ -415,34 +432,36 @@ class RasHangInquiry:
         else:
             self._second = sample
 
-    def _explain_progress_without_steps(
-        self, progress: RunProgress, trouble: Trouble, finding: RasFinding
-    ) -> ExplainedHang | None:
+    def _explain_collectives_without_training_steps(
+        self, progress: RunProgress, trouble: Trouble, finding: RasHangFinding
+    ) -> HangWithRasEvidence | None:
         """Return None, or the hang where the run has not made a step for as long as its start may
         take."""
         now = time.monotonic()
-        if now - progress.stepped_at > progress.policy.hang_start_s:
+        if now - progress.last_step_at > progress.policy.hang_start_s:
             why = f"{trouble.why}; {finding.why}, but without steps"
             signature = "hang: collectives without steps"
-            return ExplainedHang(replace(trouble, why=why, signature=signature))
+            return HangWithRasEvidence(replace(trouble, why=why, signature=signature))
         progress.alive(now)
         return None
 
-    def _add_ras_evidence(
-        self, progress: RunProgress, trouble: Trouble, finding: RasFinding, report: RasReport
-    ) -> ExplainedHang:
-        evidence = _append_hang_evidence(trouble, f"NCCL {report.nccl_version} RAS:\n{report.text}")
+    def _add_ras_evidence_to_hang(
+        self, progress: RunProgress, trouble: Trouble, finding: RasHangFinding, report: RasReport
+    ) -> HangWithRasEvidence:
+        evidence = _append_evidence_to_hang(
+            trouble, f"NCCL {report.nccl_version} RAS:\n{report.text}"
+        )
         trouble = replace(trouble, evidence=evidence)
         if finding.cause in (RasHangCause.NOTHING, RasHangCause.EQUAL):
             # NCCL names no rank; the ranks' own notes may.
-            return ExplainedHang(replace(trouble, why=f"{trouble.why}; {finding.why}"))
+            return HangWithRasEvidence(replace(trouble, why=f"{trouble.why}; {finding.why}"))
         unsure = "" if finding.sure else " (two looks only a short time apart)"
         # NCCL counts collectives, the notes count steps: whom it names, it knows better.
         bare = replace(
             trouble, why=progress.silence(time.monotonic()), rank=None, node=None, device=""
         )
-        return ExplainedHang(bare, replace(finding, why=f"{finding.why}{unsure}"))
+        return HangWithRasEvidence(bare, replace(finding, why=f"{finding.why}{unsure}"))
 
 
-def _append_hang_evidence(trouble: Trouble, more: str) -> str:
+def _append_evidence_to_hang(trouble: Trouble, more: str) -> str:
     return "\n".join(part for part in (trouble.evidence, more) if part)[:EVIDENCE_CHARS]

@@ -23,14 +23,14 @@ from msgspec import Struct, field
 
 from hpctl.toolkit.compat import StrEnum
 from hpctl.toolkit.errors import HpctlError
-from hpctl.toolkit.socket_owner import find_peer_uid
+from hpctl.toolkit.socket_owner import find_local_peer_uid
 
 RUNNING, FINALIZE, ABORT, INIT = "RUNNING", "FINALIZE", "ABORT", "INIT"
 IN_PROGRESS, REMOTE_ERROR = 7, 6
 """ncclResult_t: ncclInProgress is no error, ncclRemoteError is another rank's."""
 
 
-class RasMember(Struct, frozen=True, order=True):
+class RasCommunicatorRank(Struct, frozen=True, order=True):
     """A rank of one communicator: the number is the communicator's own, not the job's.
 
     `host` is the address that NCCL's bootstrap uses, as digits; empty where it is not given, as
@@ -54,7 +54,7 @@ class OperationCountGroup(Struct, frozen=True):
     """Ranks of a communicator that have launched the same number of one operation."""
 
     count: int
-    members: tuple[RasMember, ...] = ()
+    members: tuple[RasCommunicatorRank, ...] = ()
 
 
 class RankAbsenceReason(StrEnum):
@@ -71,14 +71,14 @@ class RankAbsenceReason(StrEnum):
 class AbsentRank(Struct, frozen=True):
     """A rank that its communicator expects and no process reported."""
 
-    member: RasMember
+    member: RasCommunicatorRank
     absence: RankAbsenceReason
 
 
 class NcclRankError(Struct, frozen=True):
     """A rank with an error: NCCL's word for it."""
 
-    member: RasMember
+    member: RasCommunicatorRank
     error: str
     remote: bool
     """The error is that another rank failed."""
@@ -130,7 +130,7 @@ class RasJsonUnsupportedError(RasQueryError):
         super().__init__("RAS answers no JSON before NCCL 2.28", "use NCCL 2.28.7 or later")
 
 
-class _RawRankStatus(msgspec.Struct, frozen=True):
+class _RawRasRankStatus(msgspec.Struct, frozen=True):
     init_state: int = 0
     async_error: int = 0
     finalize_called: bool = False
@@ -138,7 +138,7 @@ class _RawRankStatus(msgspec.Struct, frozen=True):
     abort_flag: bool = False
 
 
-class _RawProcess(msgspec.Struct, frozen=True):
+class _RawRasProcess(msgspec.Struct, frozen=True):
     rank: int
     host: str = ""
     pid: int = -1
@@ -146,31 +146,31 @@ class _RawProcess(msgspec.Struct, frozen=True):
     nvml_dev: int = -1
 
 
-class _RawRank(_RawProcess, frozen=True):
-    status: _RawRankStatus = _RawRankStatus()
+class _RawRasRank(_RawRasProcess, frozen=True):
+    status: _RawRasRankStatus = _RawRasRankStatus()
     collective_counts: dict[str, int] = {}
 
 
-class _RawMissingRankStatus(msgspec.Struct, frozen=True):
+class _RawRasMissingRankStatus(msgspec.Struct, frozen=True):
     unresponsive: bool = True
     considered_dead: bool = False
 
 
-class _RawMissingRank(_RawProcess, frozen=True):
-    status: _RawMissingRankStatus = _RawMissingRankStatus()
+class _RawRasMissingRank(_RawRasProcess, frozen=True):
+    status: _RawRasMissingRankStatus = _RawRasMissingRankStatus()
 
 
-class _RawCommunicator(msgspec.Struct, frozen=True):
+class _RawRasCommunicator(msgspec.Struct, frozen=True):
     hash: str
     secondary_hash: str = ""
     size: int = 0
-    ranks: list[_RawRank] = []
-    missing_ranks: list[_RawMissingRank] = []
+    ranks: list[_RawRasRank] = []
+    missing_ranks: list[_RawRasMissingRank] = []
 
 
 class _RawRasReport(msgspec.Struct, frozen=True):
     nccl_version: str
-    communicators: list[_RawCommunicator]
+    communicators: list[_RawRasCommunicator]
 
 
 _NO_COMMA = re.compile(rb'("nvml_dev": -?\d+)(\s+"status":)')
@@ -192,29 +192,31 @@ def parse_ras_report(raw: bytes) -> RasReport:
         ) from error
     return RasReport(
         nccl_version=document.nccl_version,
-        communicators=tuple(_parse_communicator(one) for one in document.communicators),
+        communicators=tuple(_parse_nccl_communicator(one) for one in document.communicators),
         text=raw[:SHOWN].decode(errors="replace"),
     )
 
 
-def _parse_communicator(raw: _RawCommunicator) -> NcclCommunicator:
+def _parse_nccl_communicator(raw: _RawRasCommunicator) -> NcclCommunicator:
     return NcclCommunicator(
         name=f"{raw.hash}:{raw.secondary_hash}" if raw.secondary_hash else raw.hash,
         size=raw.size,
-        counts=_group_operation_counts(raw.ranks),
+        counts=_group_ranks_by_operation_count(raw.ranks),
         missing=tuple(_parse_missing_rank(one) for one in raw.missing_ranks),
         failures=tuple(failure for one in raw.ranks if (failure := _parse_rank_error(one))),
-        status=_find_most_advanced_status(raw.ranks),
+        status=_find_most_advanced_rank_status(raw.ranks),
     )
 
 
-def _group_operation_counts(ranks: list[_RawRank]) -> Mapping[str, tuple[OperationCountGroup, ...]]:
+def _group_ranks_by_operation_count(
+    ranks: list[_RawRasRank],
+) -> Mapping[str, tuple[OperationCountGroup, ...]]:
     names = dict.fromkeys(chain.from_iterable(rank.collective_counts for rank in ranks))
     found = {}
     for name in names:
-        by_count: dict[int, list[RasMember]] = defaultdict(list)
+        by_count: dict[int, list[RasCommunicatorRank]] = defaultdict(list)
         for rank in ranks:
-            by_count[rank.collective_counts.get(name, 0)].append(_parse_member(rank))
+            by_count[rank.collective_counts.get(name, 0)].append(_parse_communicator_rank(rank))
         found[name] = tuple(
             OperationCountGroup(count, tuple(members))
             for count, members in sorted(by_count.items())
@@ -222,24 +224,24 @@ def _group_operation_counts(ranks: list[_RawRank]) -> Mapping[str, tuple[Operati
     return found
 
 
-def _parse_missing_rank(raw: _RawMissingRank) -> AbsentRank:
+def _parse_missing_rank(raw: _RawRasMissingRank) -> AbsentRank:
     absence = RankAbsenceReason.ELSEWHERE
     if raw.status.considered_dead:
         absence = RankAbsenceReason.DEAD
     elif raw.status.unresponsive:
         absence = RankAbsenceReason.UNRESPONSIVE
-    return AbsentRank(_parse_member(raw), absence)
+    return AbsentRank(_parse_communicator_rank(raw), absence)
 
 
-def _parse_rank_error(raw: _RawRank) -> NcclRankError | None:
+def _parse_rank_error(raw: _RawRasRank) -> NcclRankError | None:
     for code in (raw.status.async_error, raw.status.init_state):
         if code not in (0, IN_PROGRESS):
             word = _ERRORS.get(code, f"error {code}")
-            return NcclRankError(_parse_member(raw), word, code == REMOTE_ERROR)
+            return NcclRankError(_parse_communicator_rank(raw), word, code == REMOTE_ERROR)
     return None
 
 
-def _find_most_advanced_status(ranks: list[_RawRank]) -> str:
+def _find_most_advanced_rank_status(ranks: list[_RawRasRank]) -> str:
     """Return the furthest that any rank is, in NCCL's own order."""
     statuses = [rank.status for rank in ranks]
     if any(status.abort_flag for status in statuses):
@@ -251,8 +253,8 @@ def _find_most_advanced_status(ranks: list[_RawRank]) -> str:
     return INIT
 
 
-def _parse_member(raw: _RawProcess) -> RasMember:
-    return RasMember(
+def _parse_communicator_rank(raw: _RawRasProcess) -> RasCommunicatorRank:
+    return RasCommunicatorRank(
         raw.rank,
         "" if raw.host == "unknown" else raw.host,
         raw.pid if raw.pid >= 0 else None,
@@ -321,13 +323,13 @@ def query_ras_service(
         line.connect()
         line.send(f"CLIENT PROTOCOL {PROTOCOL}")
         reply = line.reply()
-        line.check_owner()
+        line.check_service_owner()
         if not reply.upper().startswith("SERVER PROTOCOL "):
             raise RasQueryError(
                 f"the service at {where} is not NCCL's RAS service: it answers {reply[:80]!r}",
                 _HINT,
             )
-        line.expect_ok(f"TIMEOUT {LEG_TIMEOUT_S}")
+        line.send_command_expecting_ok(f"TIMEOUT {LEG_TIMEOUT_S}")
         line.send("SET FORMAT json")
         # Releases before 2.28.7 answer "ERROR: Unknown command ...".
         if line.reply().upper() != "OK":
@@ -366,16 +368,16 @@ class _RasConnection:
         )
         # An agent that is root takes the address from a user's environment: nothing is sent to
         # another host.
-        if find_peer_uid(self._socket) is None:
+        if find_local_peer_uid(self._socket) is None:
             raise RasQueryError(
                 f"the address {self._where} of NCCL's RAS service is not an address of this node",
                 _HINT,
             )
 
-    def check_owner(self) -> None:
+    def check_service_owner(self) -> None:
         """Raise RasQueryError where who has answered is not the ranks' user."""
         assert self._socket is not None
-        uid = find_peer_uid(self._socket)
+        uid = find_local_peer_uid(self._socket)
         if uid != self._owner:
             raise RasQueryError(
                 f"the service at {self._where} runs as uid {uid}, not as the job's owner (uid "
@@ -402,7 +404,7 @@ class _RasConnection:
         text, _, self._left = self._left.partition(b"\n")
         return text.decode(errors="replace").strip()
 
-    def expect_ok(self, command: str) -> None:
+    def send_command_expecting_ok(self, command: str) -> None:
         self.send(command)
         reply = self.reply()
         if reply.upper() != "OK":

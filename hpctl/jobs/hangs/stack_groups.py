@@ -129,7 +129,7 @@ class StackFrame(Struct, frozen=True, array_like=True):
     own: bool = False
 
     def __post_init__(self) -> None:
-        bounds.clean_text_fields(self, "function", "file")
+        bounds.make_text_fields_printable(self, "function", "file")
 
     def __str__(self) -> str:
         place = self.file.rpartition("/")[2]
@@ -155,7 +155,7 @@ class RankStack(Struct, frozen=True, omit_defaults=True):
     flight: str = ""
 
     def __post_init__(self) -> None:
-        bounds.clean_text_fields(self, "error", "wchan", "state", "step", "flight")
+        bounds.make_text_fields_printable(self, "error", "wchan", "state", "step", "flight")
 
 
 class NodeStacks(Struct, frozen=True, omit_defaults=True):
@@ -172,7 +172,7 @@ class NodeStacks(Struct, frozen=True, omit_defaults=True):
     began: float = 0.0
 
     def __post_init__(self) -> None:
-        bounds.clean_text_fields(self, "node", "error", "ras")
+        bounds.make_text_fields_printable(self, "node", "error", "ras")
 
 
 class StackGroup(Struct, frozen=True):
@@ -198,7 +198,7 @@ class SuspectRank(Struct, frozen=True):
     hang_place: HangPlace = HangPlace.UNKNOWN
 
 
-class StackVerdict(Struct, frozen=True):
+class StackHangVerdict(Struct, frozen=True):
     """The ranks that are elsewhere than the others. `silent`: nodes that did not answer; `missing`:
     ranks without a process on those that did. `idle`: nodes without a rank where none is expected.
     `errors`: why stacks were not read, each once."""
@@ -265,7 +265,7 @@ def _find_collective_frame(frames: Sequence[StackFrame]) -> int | None:
     return found
 
 
-def _find_rank_wait_frame(rank: RankStack) -> int | None:
+def _find_collective_wait_frame_of_rank(rank: RankStack) -> int | None:
     """Return where a rank enters the collective that it waits in; None where it waits in none.
 
     Python's frames do not show that the engine's hook waits: that its caller sleeps shows it.
@@ -276,39 +276,39 @@ def _find_rank_wait_frame(rank: RankStack) -> int | None:
 
 
 @lru_cache(4096)
-def _normalize_frame_name(file: str, function: str) -> tuple[str, str]:
+def _normalize_stack_frame_name(file: str, function: str) -> tuple[str, str]:
     return _NUMBERS.sub("#", file.rpartition("/")[2]), _NUMBERS.sub("#", function)
 
 
 _Key = tuple[bool, tuple[tuple[str, str], ...]]
 
 
-def _make_stack_key(rank: RankStack) -> _Key:
+def _make_stack_grouping_key(rank: RankStack) -> _Key:
     """Return what is the same for stacks that are alike: names of files and functions, without
     numbers that a compiler or a path puts in; recursion counts once."""
-    at = _find_rank_wait_frame(rank)
+    at = _find_collective_wait_frame_of_rank(rank)
     kept: list[tuple[str, str]] = []
     for frame in rank.frames[at or 0 :]:
-        name = _normalize_frame_name(frame.file, frame.function)
+        name = _normalize_stack_frame_name(frame.file, frame.function)
         if frame.line and (not kept or kept[-1] != name):
             kept.append(name)
     return at is not None, tuple(kept)
 
 
-def aggregate_stacks(
+def diagnose_hang_from_rank_stacks(
     dumps: Iterable[NodeStacks],
     asked: Iterable[str] = (),
     expected: Collection[str] | None = None,
     *,
     spares: bool = False,
-) -> StackVerdict:
+) -> StackHangVerdict:
     """Return which of a job's ranks are elsewhere than the others, by what its nodes report.
 
     `asked`: the nodes that were to answer. `expected`: those on which a step of the job runs, None
     if unknown. `spares`: the job keeps nodes idle on purpose.
     """
     answers = list(dumps)
-    step = _find_largest_step(answers)
+    step = _find_step_with_most_ranks(answers)
     node_of: dict[int, str] = {}
     by_rank: dict[int, RankStack] = {}
     for answer in answers:
@@ -334,13 +334,13 @@ def aggregate_stacks(
     by_key: dict[_Key, list[RankStack]] = defaultdict(list)
     for _, one in sorted(by_rank.items()):
         if one.frames:
-            by_key[_make_stack_key(one)].append(one)
+            by_key[_make_stack_grouping_key(one)].append(one)
     ordered = sorted(by_key.items(), key=lambda item: (-len(item[1]), item[1][0].rank))
     groups = tuple(_make_stack_group(key, members) for key, members in ordered)
     suspects = _find_suspect_ranks(by_rank, [members for _, members in ordered], groups, node_of)
     gone = () if many else tuple(map(_make_missing_rank_suspect, missing[:MOST_RANKS]))
     suspects = (*gone, *suspects)
-    text = _describe_verdict(suspects, groups, len(by_rank), silent, sorted(errors))
+    text = _describe_stack_hang_verdict(suspects, groups, len(by_rank), silent, sorted(errors))
     if idle:
         idle_nodes = fold_hostlist(idle)[:200]
         text += (
@@ -348,10 +348,10 @@ def aggregate_stacks(
             if spares
             else f"; no process of the job runs on {idle_nodes}"
         )
-    return StackVerdict(text, suspects, groups, missing, silent, tuple(sorted(errors)), idle)
+    return StackHangVerdict(text, suspects, groups, missing, silent, tuple(sorted(errors)), idle)
 
 
-def _find_largest_step(answers: Sequence[NodeStacks]) -> str:
+def _find_step_with_most_ranks(answers: Sequence[NodeStacks]) -> str:
     """Return the step with the most ranks: a job may run a monitor in another step than its
     training."""
     ranks = chain.from_iterable(answer.ranks[:MOST_RANKS] for answer in answers)
@@ -361,10 +361,10 @@ def _find_largest_step(answers: Sequence[NodeStacks]) -> str:
 
 def _make_stack_group(key: _Key, members: Sequence[RankStack]) -> StackGroup:
     frames = members[0].frames
-    place = frames[_find_rank_wait_frame(members[0]) or 0]
+    place = frames[_find_collective_wait_frame_of_rank(members[0]) or 0]
     ranks = tuple(one.rank for one in members)
     texts = tuple(map(str, frames[:MOST_FRAMES]))
-    return StackGroup(ranks, key[0], str(place), texts, _classify_hang_place(members[0]))
+    return StackGroup(ranks, key[0], str(place), texts, _classify_rank_hang_place(members[0]))
 
 
 def _find_suspect_ranks(
@@ -391,16 +391,18 @@ def _find_suspect_ranks(
         if not one.frames and 2 * read_ > len(by_rank):
             found.setdefault(rank, f"could not be read: {one.error}")
     odd = [
-        g for n, g in enumerate(groups) if not g.waits and not (n == 0 and _is_majority(g, read_))
+        g
+        for n, g in enumerate(groups)
+        if not g.waits and not (n == 0 and _is_majority_stack_group(g, read_))
     ]
     if (
         not odd
         and not found
-        and not any(_is_waiting_in_point_to_point(members[0]) for members in ordered)
+        and not any(_is_rank_in_send_or_receive(members[0]) for members in ordered)
     ):
-        odd = list(groups[1:]) if groups and _is_majority(groups[0], read_) else []
+        odd = list(groups[1:]) if groups and _is_majority_stack_group(groups[0], read_) else []
     for rank in chain.from_iterable(group.ranks for group in odd):
-        found.setdefault(rank, _describe_kernel_wait(by_rank[rank]))
+        found.setdefault(rank, _describe_rank_kernel_wait(by_rank[rank]))
     if 2 * len(found) > len(by_rank):
         found = dead
     if 2 * len(found) > len(by_rank):
@@ -410,14 +412,14 @@ def _find_suspect_ranks(
     )
 
 
-def _is_waiting_in_point_to_point(rank: RankStack) -> bool:
+def _is_rank_in_send_or_receive(rank: RankStack) -> bool:
     """Return whether a rank waits to send to another one, or to receive from it."""
-    at = _find_rank_wait_frame(rank)
+    at = _find_collective_wait_frame_of_rank(rank)
     frame = rank.frames[at or 0]
     return at is not None and bool(_POINT_TO_POINT.match(f"{frame.file}:{frame.function}"))
 
 
-def _describe_kernel_wait(rank: RankStack) -> str:
+def _describe_rank_kernel_wait(rank: RankStack) -> str:
     """Return in what of the kernel's a rank sleeps; empty where that says nothing."""
     if rank.state == "D":
         return f"is {_STATES['D']} ({rank.wchan})"
@@ -426,7 +428,7 @@ def _describe_kernel_wait(rank: RankStack) -> str:
     return ""
 
 
-def _is_majority(group: StackGroup, of: int) -> bool:
+def _is_majority_stack_group(group: StackGroup, of: int) -> bool:
     return 2 * len(group.ranks) > of
 
 
@@ -435,12 +437,12 @@ def _make_missing_rank_suspect(rank: int) -> SuspectRank:
 
 
 def _make_suspect_rank(rank: RankStack, node: str, why: str) -> SuspectRank:
-    hang_place = _classify_hang_place(rank)
+    hang_place = _classify_rank_hang_place(rank)
     if not rank.frames:
         return SuspectRank(rank.rank, node, why, hang_place=hang_place)
     own = _find_job_code_frame(rank.frames)
     where = f"is in {own}" + (f", in {rank.frames[0]}" if rank.frames[0] != own else "")
-    caller = _find_library_caller(rank.frames)
+    caller = _find_calling_library_file(rank.frames)
     where += f", called by {caller}" if caller else ""
     dead = f", its processes {', '.join(rank.children[:3])}" if rank.children else ""
     file = own.file.rpartition("/")[2]
@@ -454,13 +456,13 @@ def _find_job_code_frame(frames: Sequence[StackFrame]) -> StackFrame:
     return next((frame for frame in frames if frame.own), inner)
 
 
-def _find_library_caller(frames: Sequence[StackFrame]) -> str:
+def _find_calling_library_file(frames: Sequence[StackFrame]) -> str:
     """Return the library's code that says what a rank was about to do; empty where none is."""
     found = next(filter(None, (_CALLERS.match(frame.file) for frame in frames)), None)
     return found[0] if found is not None else ""
 
 
-def _classify_hang_place(rank: RankStack) -> HangPlace:
+def _classify_rank_hang_place(rank: RankStack) -> HangPlace:
     """Return where a rank is, by its state in the kernel and its stack."""
     if rank.state in ("T", "Z"):
         return HangPlace.STOPPED if rank.state == "T" else HangPlace.GONE
@@ -468,30 +470,30 @@ def _classify_hang_place(rank: RankStack) -> HangPlace:
         return HangPlace.FILES
     if not rank.frames:
         return HangPlace.UNKNOWN
-    caller = _find_library_caller(rank.frames)
+    caller = _find_calling_library_file(rank.frames)
     shown = (rank.frames[0], _find_job_code_frame(rank.frames))
     locks = any(_LOCKS.match(frame.file) for frame in rank.frames)
     sleeps = rank.state == "S" and bool(_FILE_MODULES.match(rank.frames[0].file))
-    if locks or sleeps or _SAVES.match(caller) or any(map(_is_file_system_call, shown)):
+    if locks or sleeps or _SAVES.match(caller) or any(map(_is_file_system_call_frame, shown)):
         return HangPlace.FILES
-    if rank.children and is_waiting_for_handover(rank.frames[0]):
+    if rank.children and is_waiting_for_other_thread(rank.frames[0]):
         return HangPlace.LOADER
     if caller or any(_LOADS.search(frame.function) for frame in shown):
         return HangPlace.LOADER
     return HangPlace.CODE
 
 
-def is_waiting_for_handover(frame: StackFrame) -> bool:
+def is_waiting_for_other_thread(frame: StackFrame) -> bool:
     """Return whether a call waits for what another thread or process hands over."""
     return _HANDOVERS.match(frame.file) is not None
 
 
-def _is_file_system_call(frame: StackFrame) -> bool:
+def _is_file_system_call_frame(frame: StackFrame) -> bool:
     """Return whether a call reads or writes a file system by its name."""
     return frame.function == "save_checkpoint" or frame.file.rpartition("/")[2] == "pathlib.py"
 
 
-def _describe_verdict(
+def _describe_stack_hang_verdict(
     suspects: Sequence[SuspectRank],
     groups: Sequence[StackGroup],
     ranks: int,

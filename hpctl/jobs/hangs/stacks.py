@@ -40,10 +40,10 @@ from hpctl.jobs.hangs.stack_groups import (
     NodeStacks,
     RankStack,
     StackFrame,
-    StackVerdict,
-    aggregate_stacks,
+    StackHangVerdict,
+    diagnose_hang_from_rank_stacks,
     format_node_stacks,
-    is_waiting_for_handover,
+    is_waiting_for_other_thread,
     parse_node_stacks,
 )
 from hpctl.jobs.job_processes import (
@@ -53,12 +53,12 @@ from hpctl.jobs.job_processes import (
     list_process_ids,
     read_job_process,
 )
-from hpctl.slurm.run import CommandEnd, SlurmRunner
-from hpctl.slurm.step_beside import make_step_options
+from hpctl.slurm.run import CommandEndKind, SlurmCommandRunner
+from hpctl.slurm.step_beside import make_overlapping_step_options
 from hpctl.toolkit.bounds import make_printable, parse_count
 from hpctl.toolkit.compat import SAFE_PATH
 from hpctl.toolkit.errors import HpctlError
-from hpctl.toolkit.run_within import run_with_timeout
+from hpctl.toolkit.run_within import run_program_with_timeout
 from hpctl.toolkit.user_files import find_user_file_mtime, open_user_file
 
 DUMP_S, NATIVE_S, RAS_S = 5.0, 10.0, 12.0
@@ -94,7 +94,7 @@ def find_rank_processes(
     processes = [
         one for pid in list_process_ids() if (one := read_job_process(pid, uid, job)) and one.python
     ]
-    mine = [one for one in processes if _may_be_rank_process(one, node, own_step)]
+    mine = [one for one in processes if _can_be_rank_process(one, node, own_step)]
     # A launcher inside a step numbers its ranks by RANK, and is itself none.
     name = "RANK" if any("RANK" in one.env for one in mine) else "SLURM_PROCID"
     if name != "RANK" and any("SLURM_STEP_ID" in one.env for one in mine):
@@ -131,7 +131,7 @@ def _read_process_stack(pid: int, limit_s: float, *how: str) -> _ProcessStack:
     command = ["prlimit", f"--fsize={LARGEST_DUMP}", spy, "dump", "--json", *how, f"--pid={pid}"]
     try:
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as said:
-            exit_code = run_with_timeout(command, limit_s, out=out, error=said)
+            exit_code = run_program_with_timeout(command, limit_s, out=out, error=said)
             out.seek(0)
             said.seek(0)
             dump, text = out.read(), said.read(LARGEST_DUMP)
@@ -163,25 +163,25 @@ def _select_main_thread_frames(threads: list[dict[str, Any]]) -> _ProcessStack:
         stack = max(map(_parse_thread_stack, others), key=len, default=[]) + stack
     elif any(_FUTURE.match(f"{frame.file}:{frame.function}") for frame in stack):
         works = {int(t["os_thread_id"]): _parse_thread_stack(t) for t in threads if t is not main}
-        busy = [one for one, frames in works.items() if _is_running_pool_task(frames)]
+        busy = [one for one, frames in works.items() if _is_pool_thread_running_task(frames)]
         if len(busy) == 1:
             thread = busy[0]
             stack = works[thread] + stack
     return _ProcessStack(tuple(stack[:MOST_FRAMES]), thread)
 
 
-def _is_running_pool_task(frames: Sequence[StackFrame]) -> bool:
+def _is_pool_thread_running_task(frames: Sequence[StackFrame]) -> bool:
     """Return whether a thread of a pool runs a task, and does not wait for one."""
     pooled = any(_POOL.match(f"{frame.file}:{frame.function}") for frame in frames)
-    return pooled and not is_waiting_for_handover(
+    return pooled and not is_waiting_for_other_thread(
         next((frame for frame in frames if frame.line), frames[0])
     )
 
 
-def _may_be_rank_process(one: JobProcess, node: str, own_step: str) -> bool:
+def _can_be_rank_process(one: JobProcess, node: str, own_step: str) -> bool:
     """Return whether a process may be a rank: of this cluster and node, of another step than the
     reader's own, and neither a helper nor a supervisor."""
-    if HELPER in one.env or one.is_hpctl or not is_same_cluster_process(one.env):
+    if HELPER in one.env or one.is_hpctl_command or not is_same_cluster_process(one.env):
         return False
     if own_step and one.env.get("SLURM_STEP_ID", "") == own_step:
         return False
@@ -229,8 +229,8 @@ def _read_rank_stack(native: bool, item: tuple[tuple[str, int], JobProcess]) -> 
         wchan,
         frames,
         first.error[:300],
-        _list_stopped_children(process.pid),
-        request_flight_dump(process, rank),
+        _list_stopped_child_processes(process.pid),
+        request_flight_recorder_dump(process, rank),
     )
 
 
@@ -250,7 +250,7 @@ def _read_kernel_wait_channel(thread: str) -> str:
         return ""
 
 
-def _list_stopped_children(pid: int) -> tuple[str, ...]:
+def _list_stopped_child_processes(pid: int) -> tuple[str, ...]:
     """Return a rank's own processes that do nothing, as its data loader's: `12345 (stopped)`."""
     found = []
     try:
@@ -267,7 +267,7 @@ def _list_stopped_children(pid: int) -> tuple[str, ...]:
     return tuple(found[:8])
 
 
-def request_flight_dump(process: JobProcess, rank: int) -> str:
+def request_flight_recorder_dump(process: JobProcess, rank: int) -> str:
     """Return the dump of torch's flight recorder, asked for where the job set a pipe for that;
     empty where there is none of this process.
 
@@ -295,7 +295,7 @@ def request_flight_dump(process: JobProcess, rank: int) -> str:
     return dump[:200]
 
 
-def _query_ras_text(found: Mapping[tuple[str, int], JobProcess]) -> str:
+def _query_nccl_ras_report_text(found: Mapping[tuple[str, int], JobProcess]) -> str:
     """What NCCL's RAS service says, on the node of the lowest rank alone: one answer is all's."""
     first = next((one for (_, rank), one in found.items() if rank == 0), None)
     if first is None:
@@ -318,17 +318,19 @@ def read_node_stacks(
     world = "WORLD_SIZE" if any("RANK" in one.env for one in found.values()) else "SLURM_NTASKS"
     sizes = [parse_count(one.env.get(world, "")) for one in found.values()]
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        ras = pool.submit(_query_ras_text, found) if native else None
+        ras = pool.submit(_query_nccl_ras_report_text, found) if native else None
         stacks = tuple(pool.map(partial(_read_rank_stack, native), found.items()))
         text = ras.result() if ras else ""
     began = min((one.started for one in found.values()), default=0.0)
     return NodeStacks(node, max(sizes, default=0), stacks, ras=text, began=began)
 
 
-def read_step_stacks(job: int, nodes: Sequence[str], bin_dir: Path | None) -> StackVerdict:
+def diagnose_hang_from_step_stacks(
+    job: int, nodes: Sequence[str], bin_dir: Path | None
+) -> StackHangVerdict:
     """Read the stacks of a step's ranks on these nodes and judge them. Takes EXPLAIN_S at most.
     Raises HpctlError."""
-    return aggregate_stacks(
+    return diagnose_hang_from_rank_stacks(
         collect_job_stacks(job, nodes, bin_dir=bin_dir, within_s=EXPLAIN_S), nodes, nodes
     )
 
@@ -353,23 +355,23 @@ def collect_job_stacks(
 
     Slurm lets only the job's owner add a step to it: root becomes `uid`. Raises HpctlError.
     """
-    runner = SlurmRunner(bin_dir=bin_dir)
+    runner = SlurmCommandRunner(bin_dir=bin_dir)
     srun = str(bin_dir / "srun") if bin_dir else "srun"
-    options = make_step_options(job, nodes, "hpctl-stacks")
+    options = make_overlapping_step_options(job, nodes, "hpctl-stacks")
     command = [srun, *options, sys.executable, *SAFE_PATH, "hpctl.jobs.hangs.stacks"]
     command = [*build_setpriv_command(uid), *command]
-    done = SlurmRunner(environ=runner.env()).run(*command, timeout=within_s)
+    done = SlurmCommandRunner(environ=runner.env()).run(*command, timeout=within_s)
     answers = parse_node_stacks(done.text.splitlines())
-    if not answers and done.end is not CommandEnd.TIMED_OUT:
+    if not answers and done.end is not CommandEndKind.TIMED_OUT:
         raise HpctlError(
             "cannot collect stack traces: srun could not start on the job's nodes: "
             f"{done.message[-300:]}",
-            _choose_stack_error_hint(done.err),
+            _choose_stack_collection_error_hint(done.err),
         )
     return answers
 
 
-def _choose_stack_error_hint(text: str) -> str:
+def _choose_stack_collection_error_hint(text: str) -> str:
     if "ccess" in text and "denied" in text:
         return "Ask as the job's owner or as root."
     if "No module named" in text or "No such file" in text:

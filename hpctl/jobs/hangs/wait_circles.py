@@ -19,18 +19,20 @@ def find_circular_wait(waits: Mapping[int, frozenset[int]]) -> tuple[tuple[int, 
     `waits` maps a rank to those that it waits for. Ranks that wait for the same others cost little
     more than one of them.
     """
-    circle = _remove_ranks_outside_circles(waits, set(waits))
+    circle = _remove_ranks_outside_wait_cycles(waits, set(waits))
     if not circle:
         return (), None
     # Of two ranks that wait for the same others, neither is part of every circle: a circle through
     # one can go through the other instead.
     alike = Counter(waits[rank] for rank in circle)
     tried = [rank for rank in sorted(circle) if alike[waits[rank]] == 1][:MOST_TRIED]
-    common = [rank for rank in tried if not _remove_ranks_outside_circles(waits, circle - {rank})]
+    common = [
+        rank for rank in tried if not _remove_ranks_outside_wait_cycles(waits, circle - {rank})
+    ]
     return tuple(sorted(circle)), common[0] if len(common) == 1 else None
 
 
-def _remove_ranks_outside_circles(
+def _remove_ranks_outside_wait_cycles(
     waits: Mapping[int, frozenset[int]], ranks: Collection[int]
 ) -> set[int]:
     """Return those of some ranks that are in a circle of them, or between two circles: without

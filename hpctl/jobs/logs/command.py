@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, ClassVar
 import click
 from msgspec import Struct
 
-from hpctl.jobs.arguments import complete_rule_presets
+from hpctl.jobs.arguments import complete_log_rule_preset_names
 from hpctl.toolkit import output
-from hpctl.toolkit.arguments import convert_to_usage_errors
+from hpctl.toolkit.arguments import convert_errors_to_usage_errors
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.declared_view import (
     BlankLine,
     Column,
     Columns,
-    ItemLines,
+    ItemTextLines,
     JsonOnly,
     Layout,
     RowTable,
     TextLine,
 )
-from hpctl.toolkit.errors import Unavailable
+from hpctl.toolkit.errors import ServiceUnavailable
 from hpctl.toolkit.output import ExitCode
 from hpctl.toolkit.tables import format_datetime
 from hpctl.toolkit.view_copy import build_view_from_source
@@ -92,7 +92,7 @@ class LogsTestView(Struct, frozen=True):
         RowTable("verdicts", otherwise="nothing would have fired"),
         BlankLine(),
         RowTable("rules"),
-        ItemLines("notes", "note: {}"),
+        ItemTextLines("notes", "note: {}"),
         TextLine("{lines} lines, {bytes} bytes{span}"),
     )
     json_only: ClassVar[JsonOnly] = ("file",)
@@ -115,7 +115,7 @@ class LogsTestView(Struct, frozen=True):
     multiple=True,
     metavar="NAME",
     help="Use a preset's rules.",
-    shell_complete=complete_rule_presets,
+    shell_complete=complete_log_rule_preset_names,
 )
 @output.json_option
 def test_logs(paths: tuple[str, ...], presets: tuple[str, ...], as_json: bool) -> None:
@@ -129,18 +129,18 @@ def test_logs(paths: tuple[str, ...], presets: tuple[str, ...], as_json: bool) -
 
     if len(paths) > 2 or (len(paths) == 1 and not presets):
         raise click.UsageError("name a rules file and one job log, or --preset and one job log")
-    rules = _load_named_rules(paths[:-1], presets)
+    rules = _load_log_rules_by_name(paths[:-1], presets)
     try:
         replayed = replay_log_file(rules, Path(paths[-1]))
     except NotALogFileError as error:
-        raise Unavailable(str(error), error.hint) from error
+        raise ServiceUnavailable(str(error), error.hint) from error
     view = _build_logs_test_view(replayed, paths[-1])
     output.show_view("logs-test", view, as_json)
     output.exit_with_code(ExitCode.PROBLEM if view.verdicts else ExitCode.FINE)
 
 
 @click.command("log-rules", short_help="Print a preset's log rules, to copy and change.")
-@click.argument("name", required=False, shell_complete=complete_rule_presets)
+@click.argument("name", required=False, shell_complete=complete_log_rule_preset_names)
 def log_rules(name: str | None) -> None:
     """Print a preset's log rules, to be copied and changed; without NAME, the names."""
     from hpctl.jobs.logs import rules as logs_rules
@@ -149,22 +149,22 @@ def log_rules(name: str | None) -> None:
     if name is None:
         output.echo("\n".join(log_presets.PRESETS))
         return
-    _load_named_rules((), (name,))
-    output.echo(logs_rules.read_rule_preset_text(name), nl=False)
+    _load_log_rules_by_name((), (name,))
+    output.echo(logs_rules.read_log_rule_preset_text(name), nl=False)
 
 
-def _load_named_rules(files: tuple[str, ...], names: tuple[str, ...]) -> LogRuleSet:
+def _load_log_rules_by_name(files: tuple[str, ...], names: tuple[str, ...]) -> LogRuleSet:
     """Return all rules that were named. What is wrong with them is a usage error, exit code 2."""
-    from hpctl.jobs.logs.rules import LogRuleSet, load_log_rules, load_rule_preset
+    from hpctl.jobs.logs.rules import LogRuleSet, load_log_rule_preset, load_log_rules
 
-    with convert_to_usage_errors():
-        sets = [load_rule_preset(name) for name in names] + [
+    with convert_errors_to_usage_errors():
+        sets = [load_log_rule_preset(name) for name in names] + [
             load_log_rules(Path(path)) for path in files
         ]
     return LogRuleSet(tuple(chain.from_iterable(one.rules for one in sets)))
 
 
-def _is_hang_rule(rule: LogRule) -> bool:
+def _is_hang_detection_rule(rule: LogRule) -> bool:
     """Return whether a rule says by when, or how often, a line has to come."""
     limits = (rule.expectedStartCutOffInSeconds, rule.expectedRecurringFrequencyInSeconds)
     return any(limit is not None for limit in limits)
@@ -172,12 +172,14 @@ def _is_hang_rule(rule: LogRule) -> bool:
 
 def _build_logs_test_view(replayed: LogReplayResult, file: str) -> LogsTestView:
     timed = replayed.first is not None
-    rules = tuple(_build_rule_row(watch, timed) for watch in replayed.engine.watches)
+    rules = tuple(_build_log_rule_row(watch, timed) for watch in replayed.engine.watches)
     verdicts = tuple(
-        build_view_from_source(VerdictRow, v, at=_convert_to_datetime(v.at) if timed else None)
+        build_view_from_source(
+            VerdictRow, v, at=_convert_timestamp_to_datetime(v.at) if timed else None
+        )
         for v in replayed.verdicts
     )
-    hangs = sum(_is_hang_rule(watch.rule) for watch in replayed.engine.watches)
+    hangs = sum(_is_hang_detection_rule(watch.rule) for watch in replayed.engine.watches)
     notes = [f"rule {row.name!r} matched no line" for row in rules if not row.matched]
     notes += [
         f"rule {row.name!r} captured {row.unread} times what is no number"
@@ -187,25 +189,30 @@ def _build_logs_test_view(replayed: LogReplayResult, file: str) -> LogsTestView:
     if hangs and not timed:
         notes.append(f"no line near the beginning tells a time: {hangs} rules judged no hang")
     return LogsTestView(
-        as_of=output.now(),
+        as_of=output.get_current_utc_time(),
         file=file,
         lines=replayed.engine.lines,
         bytes=replayed.size,
-        first=_convert_to_datetime(replayed.first),
-        last=_convert_to_datetime(replayed.last),
+        first=_convert_timestamp_to_datetime(replayed.first),
+        last=_convert_timestamp_to_datetime(replayed.last),
         rules=rules,
         verdicts=verdicts,
         notes=tuple(notes),
     )
 
 
-def _build_rule_row(watch: LogRuleState, timed: bool) -> RuleRow:
+def _build_log_rule_row(watch: LogRuleState, timed: bool) -> RuleRow:
     due = watch.due if timed else None
     kind = watch.rule.judges or "hang"
     return RuleRow(
-        watch.rule.name, kind, watch.matched, watch.unread, watch.fired, _convert_to_datetime(due)
+        watch.rule.name,
+        kind,
+        watch.matched,
+        watch.unread,
+        watch.fired,
+        _convert_timestamp_to_datetime(due),
     )
 
 
-def _convert_to_datetime(at: float | None) -> datetime | None:
+def _convert_timestamp_to_datetime(at: float | None) -> datetime | None:
     return None if at is None else datetime.fromtimestamp(at, UTC)

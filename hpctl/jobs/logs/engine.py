@@ -27,10 +27,10 @@ from statistics import median
 
 from msgspec import Struct
 
-from hpctl.jobs.logs.patterns import LinePattern, PatternMatch
+from hpctl.jobs.logs.patterns import LogLinePattern, LogPatternMatch
 from hpctl.jobs.logs.rules import LogRule, LogRuleSet
 from hpctl.toolkit.compat import UTC, parse_iso_time
-from hpctl.toolkit.errors import HpctlError, Unavailable
+from hpctl.toolkit.errors import HpctlError, ServiceUnavailable
 
 LONGEST_LINE = 1 << 20
 """Bytes of a line that are kept; the rest of a longer one is ignored."""
@@ -120,11 +120,11 @@ class LogFollower:
         that is not there gives nothing: it may yet come, and what was open is read to its end.
         """
         try:
-            return self._read_new_lines()
+            return self._read_new_log_lines()
         except OSError as error:
             self.close()
             message = f"cannot read the job log {self.path}: {error.strerror or error}"
-            raise Unavailable(
+            raise ServiceUnavailable(
                 message,
                 "check that its file system is mounted and that this user may read the file",
             ) from (error)
@@ -139,13 +139,13 @@ class LogFollower:
             os.close(self._fd)
             self._fd = -1
 
-    def _read_new_lines(self) -> tuple[bytes, bool]:
-        if self._fd < 0 and not self._open_file():
+    def _read_new_log_lines(self) -> tuple[bytes, bool]:
+        if self._fd < 0 and not self._open_log_file():
             return b"", True
-        if self._is_truncated():
-            self._reset_to_start()
+        if self._is_log_file_truncated():
+            self._reset_to_log_file_start()
         # Asked before the bytes are taken: a file system that fails here must not lose them.
-        replaced = self._has_been_replaced()
+        replaced = self._has_log_file_been_replaced()
         data = os.pread(self._fd, BLOCK, self._position)
         self._position += len(data)
         self._tail = (self._tail + data[-REMEMBERED:])[-REMEMBERED:]
@@ -158,11 +158,11 @@ class LogFollower:
             # The last line may lack its newline, and will never get it.
             lines = self._lines.finish()
             self.close()
-            self._reset_to_start()
+            self._reset_to_log_file_start()
             return lines, False
         return self._lines.cut(data), True
 
-    def _open_file(self) -> bool:
+    def _open_log_file(self) -> bool:
         try:
             # A FIFO without a writer would block the open.
             fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -183,13 +183,13 @@ class LogFollower:
             self._tail = os.pread(fd, self._position - begin, begin)
         return True
 
-    def _is_truncated(self) -> bool:
+    def _is_log_file_truncated(self) -> bool:
         size = len(self._tail)
         if not size:
             return False
         return os.pread(self._fd, size, self._position - size) != self._tail
 
-    def _has_been_replaced(self) -> bool:
+    def _has_log_file_been_replaced(self) -> bool:
         """Return whether another file is at the path. None: it is in the middle of a rotation."""
         try:
             there = os.stat(self.path)
@@ -198,7 +198,7 @@ class LogFollower:
         mine = os.fstat(self._fd)
         return (there.st_dev, there.st_ino) != (mine.st_dev, mine.st_ino)
 
-    def _reset_to_start(self) -> None:
+    def _reset_to_log_file_start(self) -> None:
         self._position, self._tail = 0, b""
         self._lines.forget()
 
@@ -232,7 +232,7 @@ def parse_captured_number(text: bytes | None) -> float | None:
         return None
 
 
-class MedianBaseline:
+class MedianOutlierBaseline:
     """Median and noise of a rule's own recent good points; answers whether a point is bad.
 
     Bad: beyond the median by more than `sigmas` robust standard deviations and by more than
@@ -246,9 +246,9 @@ class MedianBaseline:
     def __init__(self, rule: LogRule) -> None:
         self._rule = rule
         self._sign = 1.0 if rule.is_higher_worse else -1.0
-        self._clear_values()
+        self._clear_baseline_values()
 
-    def _clear_values(self) -> None:
+    def _clear_baseline_values(self) -> None:
         self._order: deque[float] = deque()
         self._sorted: list[float] = []
         self._steps: deque[float] = deque(maxlen=self._rule.window)
@@ -260,17 +260,17 @@ class MedianBaseline:
         if value is None or not math.isfinite(value):
             return None
         if self._new or self._limit is None:
-            self._update_limit()
+            self._update_outlier_limit()
         if self._limit is not None and self._sign * value > self._limit:
             self._outside += 1
             if self._outside >= self._rule.window:
-                self._clear_values()
+                self._clear_baseline_values()
             return True
         self._outside = 0
-        self._admit_value(value)
+        self._add_baseline_value(value)
         return False
 
-    def _admit_value(self, value: float) -> None:
+    def _add_baseline_value(self, value: float) -> None:
         if self._order:
             self._steps.append(abs(value - self._order[-1]))
         self._order.append(value)
@@ -279,7 +279,7 @@ class MedianBaseline:
             del self._sorted[bisect_left(self._sorted, self._order.popleft())]
         self._new += 1
 
-    def _update_limit(self) -> None:
+    def _update_outlier_limit(self) -> None:
         """Work the limit out again: at first each time, later once an eighth of it is new."""
         size = len(self._order)
         if size < self._rule.minimum:
@@ -293,26 +293,30 @@ class MedianBaseline:
         self._new = 0
 
 
-def make_rule_judge(rule: LogRule) -> Judge:
+def make_log_rule_evaluator(rule: LogRule) -> Judge:
     """Return the judge that a rule asks for, with its own memory."""
     kind = rule.judges
     if kind in ("spike", "slow"):
-        return MedianBaseline(rule)
+        return MedianOutlierBaseline(rule)
     if kind == "nan":
-        return _is_not_finite if LinePattern(rule.logPattern).captures else _is_always_bad
+        return (
+            _is_value_not_finite
+            if LogLinePattern(rule.logPattern).captures
+            else _is_every_match_bad
+        )
     if kind == "threshold":
         assert rule.operator is not None
         assert rule.metricThreshold is not None
         compare, threshold = COMPARE[rule.operator], rule.metricThreshold
         return lambda value: None if value is None else compare(value, threshold)
-    return _is_always_bad
+    return _is_every_match_bad
 
 
-def _is_not_finite(value: float | None) -> bool | None:
+def _is_value_not_finite(value: float | None) -> bool | None:
     return None if value is None else not math.isfinite(value)
 
 
-def _is_always_bad(value: float | None) -> bool:
+def _is_every_match_bad(value: float | None) -> bool:
     return True
 
 
@@ -371,10 +375,10 @@ class LogRuleState:
     def __init__(self, rule: LogRule, started: float) -> None:
         self.rule = rule
         self.matched = self.fired = self.unread = 0
-        self.pattern = LinePattern(rule.logPattern)
-        self._stop = LinePattern(rule.stopPattern) if rule.stopPattern else None
-        self._success = LinePattern(rule.successPattern) if rule.successPattern else None
-        self._judge = make_rule_judge(rule) if rule.judges else None
+        self.pattern = LogLinePattern(rule.logPattern)
+        self._stop = LogLinePattern(rule.stopPattern) if rule.stopPattern else None
+        self._success = LogLinePattern(rule.successPattern) if rule.successPattern else None
+        self._judge = make_log_rule_evaluator(rule) if rule.judges else None
         self._wants_number = rule.judges in ("threshold", "nan", "spike", "slow")
         self._started = started
         self._last_at: float | None = None
@@ -416,18 +420,18 @@ class LogRuleState:
         )
 
     def feed(
-        self, block: bytes, at: float, before: int, matches: Iterable[PatternMatch] | None = None
+        self, block: bytes, at: float, before: int, matches: Iterable[LogPatternMatch] | None = None
     ) -> list[LogRuleVerdict]:
         """Judge this rule's matches in `block`; `before` lines came before it."""
         if self._stopped:
             return []
         end = len(block)
         if self._stop and (stop := next(self._stop.matches(block), None)) is not None:
-            end, self._stopped = _find_line_start(block, stop), True
+            end, self._stopped = _find_start_of_matched_line(block, stop), True
         good = self._success.matches(block) if self._success else iter(())
         success = next(good, None)
         verdicts = []
-        last: PatternMatch | None = None
+        last: LogPatternMatch | None = None
         for match in self.pattern.matches(block) if matches is None else matches:
             if match.at >= end:
                 break
@@ -442,10 +446,10 @@ class LogRuleState:
         if last is not None:
             self._last_at, self._hanging = at, False
             if self.rule.expectedRecurringFrequencyInSeconds:
-                self._last_line = _find_match_line(block, last, before)
+                self._last_line = _find_number_and_text_of_line(block, last, before)
         return verdicts
 
-    def _should_rule_fire(self, match: PatternMatch) -> bool:
+    def _should_rule_fire(self, match: LogPatternMatch) -> bool:
         """Return whether this data point makes the rule fire."""
         assert self._judge is not None
         value = None
@@ -459,23 +463,25 @@ class LogRuleState:
         return self._bad == self.rule.points
 
     def _make_rule_verdict(
-        self, block: bytes, match: PatternMatch, at: float, before: int
+        self, block: bytes, match: LogPatternMatch, at: float, before: int
     ) -> LogRuleVerdict:
         self.fired += 1
         value = _decode_printable_text(match.captured or b"", SHOWN_VALUE)
         why = _describe_rule_match(self.rule, value)
         assert self.rule.judges is not None
-        line_number, line = _find_match_line(block, match, before)
+        line_number, line = _find_number_and_text_of_line(block, match, before)
         return LogRuleVerdict(self.rule.name, self.rule.judges, why, at, line_number, line, value)
 
 
-def _find_match_line(block: bytes, match: PatternMatch, before: int) -> tuple[int, str]:
-    begin = _find_line_start(block, match)
+def _find_number_and_text_of_line(
+    block: bytes, match: LogPatternMatch, before: int
+) -> tuple[int, str]:
+    begin = _find_start_of_matched_line(block, match)
     text = _decode_printable_text(block[begin : min(match.end, begin + SHOWN)], SHOWN)
     return before + block.count(b"\n", 0, begin) + 1, text
 
 
-def _find_line_start(block: bytes, match: PatternMatch) -> int:
+def _find_start_of_matched_line(block: bytes, match: LogPatternMatch) -> int:
     return block.rfind(b"\n", 0, match.at) + 1
 
 
@@ -501,7 +507,7 @@ def _describe_rule_match(rule: LogRule, value: str) -> str:
             return f"the line was seen{times}"
 
 
-STAMP = LinePattern(
+STAMP = LogLinePattern(
     r"^.{0,120}?\b(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,6})?(?:Z|[+-]\d\d:?\d\d)?)"
 )
 """Times as ISO 8601 and Python's logging write them, near a line's beginning."""
@@ -524,9 +530,9 @@ def replay_log_file(rules: LogRuleSet, path: Path) -> LogReplayResult:
     time in the first megabyte hangs are not judged, and every verdict's time is 0.
     Raises Unavailable or NotALogFileError where the file cannot be read.
     """
-    blocks = _read_file_blocks(path)
+    blocks = _read_log_file_blocks(path)
     block = next(blocks, b"")
-    first = next((at for _, at in find_line_times(block)), None)
+    first = next((at for _, at in find_log_line_times(block)), None)
     engine = LogRuleEngine(rules, first or 0.0)
     verdicts: list[LogRuleVerdict] = []
     now, size = first, 0
@@ -535,12 +541,12 @@ def replay_log_file(rules: LogRuleSet, path: Path) -> LogReplayResult:
         if now is None:
             verdicts += engine.feed(block, 0.0)
         else:
-            now = _process_timed_lines(engine, block, now, verdicts)
+            now = _evaluate_timestamped_log_lines(engine, block, now, verdicts)
         block = next(blocks, b"")
     return LogReplayResult(engine, tuple(verdicts), first, now, size)
 
 
-def find_line_times(block: bytes) -> Iterator[tuple[int, float]]:
+def find_log_line_times(block: bytes) -> Iterator[tuple[int, float]]:
     """Yield the offset and time of every line that carries a time (UTC where it names no zone)."""
     for match in STAMP.matches(block):
         try:
@@ -550,11 +556,11 @@ def find_line_times(block: bytes) -> Iterator[tuple[int, float]]:
         yield match.at, (at.replace(tzinfo=UTC) if at.tzinfo is None else at).timestamp()
 
 
-def _process_timed_lines(
+def _evaluate_timestamped_log_lines(
     engine: LogRuleEngine, block: bytes, now: float, verdicts: list[LogRuleVerdict]
 ) -> float:
     begin = 0
-    for offset, at in find_line_times(block):
+    for offset, at in find_log_line_times(block):
         if at <= now:
             continue
         if offset > begin:
@@ -566,11 +572,11 @@ def _process_timed_lines(
     return now
 
 
-def _read_file_blocks(path: Path) -> Iterator[bytes]:
+def _read_log_file_blocks(path: Path) -> Iterator[bytes]:
     follower = LogFollower(path)
     try:
         if not path.exists():
-            raise Unavailable(
+            raise ServiceUnavailable(
                 f"cannot read the log {path}: there is no such file", "name the log file of a job"
             )
         done = False

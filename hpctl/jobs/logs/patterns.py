@@ -39,7 +39,7 @@ _TO_ONE_LINE = {
 }
 
 
-class PatternMatch(NamedTuple):
+class LogPatternMatch(NamedTuple):
     """Where a pattern matched in a block."""
 
     at: int
@@ -49,7 +49,7 @@ class PatternMatch(NamedTuple):
     captured: bytes | None
 
 
-class LinePattern:
+class LogLinePattern:
     """One compiled pattern with at most one capturing group."""
 
     __slots__ = ("_match", "captures", "text")
@@ -57,7 +57,7 @@ class LinePattern:
     def __init__(self, text: str) -> None:
         """Compile. Raises ValueError saying what is wrong and what to write."""
         self.text = text
-        _refuse_unsafe_regex(text)
+        _reject_unsafe_regex(text)
         options = re2.Options()
         options.never_nl = True
         options.log_errors = False
@@ -82,7 +82,7 @@ class LinePattern:
         # The binding itself: the wrapper's generator and match object take longer than RE2 does.
         self._match: Any = compiled._regexp.Match
 
-    def matches(self, block: bytes) -> Iterator[PatternMatch]:
+    def matches(self, block: bytes) -> Iterator[LogPatternMatch]:
         """Yield the first match of every line that has one. `block` is whole lines, each ended."""
         match, captures, position, size = self._match, self.captures, 0, len(block)
         while position < size:
@@ -95,11 +95,11 @@ class LinePattern:
             captured = None
             if captures and spans[1][0] >= 0:
                 captured = block[spans[1][0] : spans[1][1]]
-            yield PatternMatch(at, end, captured)
+            yield LogPatternMatch(at, end, captured)
             position = end + 1
 
 
-def _refuse_unsafe_regex(text: str) -> None:
+def _reject_unsafe_regex(text: str) -> None:
     if not text:
         raise ValueError("is empty, and would match every line")
     if len(text) > LONGEST:

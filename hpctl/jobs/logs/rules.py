@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta, Struct
 
-from hpctl.jobs.logs.patterns import LinePattern
+from hpctl.jobs.logs.patterns import LogLinePattern
 from hpctl.toolkit import yaml_files
 from hpctl.toolkit.errors import HpctlError, InvalidFileError
 from hpctl.toolkit.yaml_files import Place, Reads
@@ -34,7 +34,7 @@ DEFAULT_POINTS: dict[str, int] = {"spike": 3, "slow": 10}
 
 def _validate_regex(text: Any) -> Any:
     if isinstance(text, str):
-        LinePattern(text)
+        LogLinePattern(text)
     return text
 
 
@@ -82,14 +82,14 @@ class LogRule(Struct, frozen=True):
         return self.worse == "higher" if self.worse else self.judges == "spike"
 
     def __post_init__(self) -> None:
-        problems = [text for bad, text in self._find_contradicting_keys() if bad]
+        problems = [text for bad, text in self._list_contradicting_rule_keys() if bad]
         if problems:
             raise ValueError("; ".join(problems))
 
-    def _find_contradicting_keys(self) -> list[tuple[bool, str]]:
+    def _list_contradicting_rule_keys(self) -> list[tuple[bool, str]]:
         threshold, kind = self.metricThreshold is not None, self.judges
         timed = self.expectedStartCutOffInSeconds or self.expectedRecurringFrequencyInSeconds
-        captures = LinePattern(self.logPattern).captures
+        captures = LogLinePattern(self.logPattern).captures
         baseline = kind in ("spike", "slow")
         defaults = {"window": 100, "minimum": 20, "sigmas": 6.0, "fraction": 0.2, "worse": None}
         tuned = [name for name, default in defaults.items() if getattr(self, name) != default]
@@ -129,24 +129,24 @@ class LogRuleSet(Struct, frozen=True):
     rules: tuple[LogRule, ...]
 
 
-class LogRulesError(InvalidFileError):
+class InvalidLogRulesError(InvalidFileError):
     """A file of rules with everything that is wrong with it."""
 
     hint_text = "see docs/logs.md"
 
 
 def load_log_rules(path: Path) -> LogRuleSet:
-    """Read a file of rules. Raises LogRulesError, also where it cannot be read."""
-    return parse_log_rules(yaml_files.read_limited_text(path, LogRulesError), str(path))
+    """Read a file of rules. Raises InvalidLogRulesError, also where it cannot be read."""
+    return parse_log_rules(yaml_files.read_size_limited_text(path, InvalidLogRulesError), str(path))
 
 
 def parse_log_rules(text: str, path: str = "<text>") -> LogRuleSet:
-    """Validate YAML text. Raises LogRulesError with every problem it has."""
-    data = yaml_files.load_yaml(text, path, LogRulesError)
+    """Validate YAML text. Raises InvalidLogRulesError with every problem it has."""
+    data = yaml_files.load_yaml(text, path, InvalidLogRulesError)
     try:
-        place, entries = _find_rule_entries(data)
+        place, entries = _find_log_rule_entries(data)
     except ValueError as error:
-        raise LogRulesError(path, [str(error)]) from error
+        raise InvalidLogRulesError(path, [str(error)]) from error
     problems: list[tuple[Place, str]] = []
     rules: list[LogRule] = []
     seen: set[str] = set()
@@ -157,15 +157,15 @@ def parse_log_rules(text: str, path: str = "<text>") -> LogRuleSet:
             if name in seen:
                 problems.append(((*here, "name"), f"another rule has the name {name!r} already"))
             seen.add(name)
-        rule, wrong = yaml_files.build_struct(LogRule, entry)
+        rule, wrong = yaml_files.build_struct_from_mapping(LogRule, entry)
         rules += [rule] if rule is not None else []
         problems += [((*here, *key), why) for key, why in wrong]
     if problems:
-        raise LogRulesError(path, yaml_files.format_problems(problems, text))
+        raise InvalidLogRulesError(path, yaml_files.format_yaml_problems(problems, text))
     return LogRuleSet(tuple(rules))
 
 
-def _find_rule_entries(data: Any) -> tuple[Place, list[Any]]:
+def _find_log_rule_entries(data: Any) -> tuple[Place, list[Any]]:
     """Return the list of rules and its place: bare, under `rules`, or under the operator's key,
     however deep. Raises ValueError where there is none."""
     place: Place = ()
@@ -188,21 +188,21 @@ def _find_rule_entries(data: Any) -> tuple[Place, list[Any]]:
     return place, data
 
 
-class NoSuchRulePresetError(HpctlError):
+class NoSuchLogRulePresetError(HpctlError):
     """The name is no preset's."""
 
 
-def load_rule_preset(name: str) -> LogRuleSet:
-    """Return the rules of one preset. Raises NoSuchRulePresetError with the nearest names."""
+def load_log_rule_preset(name: str) -> LogRuleSet:
+    """Return the rules of one preset. Raises NoSuchLogRulePresetError with the nearest names."""
     if name not in PRESETS:
         near = get_close_matches(name, PRESETS, n=2)
         known = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(PRESETS)}"
-        raise NoSuchRulePresetError(
+        raise NoSuchLogRulePresetError(
             f"hpctl has no preset of log rules with the name {name!r}", known
         )
-    return parse_log_rules(read_rule_preset_text(name), f"preset {name}")
+    return parse_log_rules(read_log_rule_preset_text(name), f"preset {name}")
 
 
-def read_rule_preset_text(name: str) -> str:
+def read_log_rule_preset_text(name: str) -> str:
     """Return a preset's YAML as it is in its file."""
     return files(__package__).joinpath(f"presets/{name}.yaml").read_text(encoding="utf-8")

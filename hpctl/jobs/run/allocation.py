@@ -13,13 +13,13 @@ from datetime import datetime
 from msgspec import Struct
 
 from hpctl.slurm.read import SlurmCommandReader
-from hpctl.slurm.records import JobRecord
-from hpctl.slurm.run import SlurmRunner
+from hpctl.slurm.records import SlurmJobRecord
+from hpctl.slurm.run import SlurmCommandRunner
 from hpctl.toolkit.compat import UTC
-from hpctl.toolkit.errors import Unavailable
+from hpctl.toolkit.errors import ServiceUnavailable
 from hpctl.toolkit.hostlist import sort_nodes_by_leaf_proximity
 from hpctl.vocabulary.identity import JobAttempt, JobId, NodeName
-from hpctl.vocabulary.reason import parse_reason_owner
+from hpctl.vocabulary.reason import parse_recovery_id_from_reason
 from hpctl.vocabulary.slurm_facts import SlurmNode
 
 NOT_NOW = frozenset({"FAIL", "POWERED_DOWN", "POWERING_DOWN", "REBOOT_ISSUED", "INVALID_REG"})
@@ -81,25 +81,25 @@ def _explain_unfit_node(node: SlurmNode | None) -> str:
         return f"DOWN: {node.reason}" if node.reason else "DOWN"
     if not node.responding:
         return "not responding"
-    if node.drained and parse_reason_owner(node.reason) is not None:
+    if node.drained and parse_recovery_id_from_reason(node.reason) is not None:
         return f"drained: {node.reason}"
     flags = sorted(node.flags & NOT_NOW)
     return flags[0] if flags else ""
 
 
-class NoSuchJobError(Unavailable):
+class NoSuchJobError(ServiceUnavailable):
     """slurmctld answered, and does not know our job."""
 
 
 class AllocationQueries:
     """Asks. Every method raises Unavailable, and nothing else."""
 
-    def __init__(self, job: JobId, runner: SlurmRunner) -> None:
+    def __init__(self, job: JobId, runner: SlurmCommandRunner) -> None:
         self._id = job
         self._runner = runner
         self._reader = SlurmCommandReader(runner, lambda: datetime.now(UTC))
 
-    def allocation(self) -> JobRecord:
+    def allocation(self) -> SlurmJobRecord:
         """Return our job. One RPC. Raise NoSuchJobError where slurmctld says that there is none."""
         record = self._reader.job(self._id)
         if record is None:
@@ -123,7 +123,7 @@ class AllocationQueries:
         table."""
         ran = self._runner.run("sinfo", "--noheader", "-t", "idle", "-o", "%D", "-p", partition)
         if not ran.ok:
-            raise Unavailable(
+            raise ServiceUnavailable(
                 f"cannot list the idle nodes with sinfo: {ran.message}", "Check `scontrol ping`."
             )
         return sum(int(word) for word in ran.text.split() if word.isdecimal())
@@ -148,7 +148,7 @@ class AllocationState:
         self._stopped = stopped
         self._questions, self._say, self._restart = questions, say, restart
         self._ours: JobAttempt | None = None
-        self.allocation: JobRecord | None = None
+        self.allocation: SlurmJobRecord | None = None
         self.addresses: Mapping[NodeName, str] = {}
         self.gpus = 0
         """The most GPUs that Slurm counts on a node of the job; 0 where it counts none."""
@@ -171,19 +171,19 @@ class AllocationState:
         reported = False
         while True:
             try:
-                self.allocation = self._query_job()
+                self.allocation = self._query_job_record()
                 nodes = self.allocation.job.nodes
                 states = self._questions.states(nodes)
-            except Unavailable as error:
+            except ServiceUnavailable as error:
                 if isinstance(error, NoSuchJobError) and self.allocation is None:
                     raise
                 if not reported:
                     self._say(f"waiting for slurmctld: {error}")
                 reported = True
-                if self._wait_for_end_signal():
+                if self._wait_for_retry_or_end_signal():
                     return self._fit or sort_nodes_by_fitness((), {}, {})
             else:
-                self._clear_recovered_suspects(states)
+                self._clear_recovered_suspect_nodes(states)
                 self.addresses = {name: state.address for name, state in states.items()}
                 has = [dict(state.has.gres).get("gpu", 0) for state in states.values()]
                 self.gpus = max(has, default=0)
@@ -193,10 +193,10 @@ class AllocationState:
                 )
                 return self._fit
 
-    def _clear_recovered_suspects(self, states: Mapping[NodeName, SlurmNode]) -> None:
+    def _clear_recovered_suspect_nodes(self, states: Mapping[NodeName, SlurmNode]) -> None:
         """Forget what was held against nodes that hpctl has had in treatment, and no longer has."""
         for name, state in states.items():
-            if state.drained and parse_reason_owner(state.reason) is not None:
+            if state.drained and parse_recovery_id_from_reason(state.reason) is not None:
                 self._closed.add(name)
                 self.healed.discard(name)
             elif name in self._closed and state.responding and state.in_service:
@@ -204,7 +204,7 @@ class AllocationState:
                 self.healed.add(name)
                 self.suspects.pop(name, None)
 
-    def _wait_for_end_signal(self) -> bool:
+    def _wait_for_retry_or_end_signal(self) -> bool:
         """Wait before the next question; whether a signal asked to end by then."""
         limit = time.monotonic() + AWAY_S
         # In short sleeps: one that a signal's handler has interrupted is slept to its end.
@@ -212,15 +212,15 @@ class AllocationState:
             time.sleep(0.1)
         return bool(self._stopped())
 
-    def poll_job(self) -> bool:
+    def poll_job_state(self) -> bool:
         """Ask one cheap question about the job only; return whether it was answered."""
         try:
-            self.allocation = self._query_job()
-        except Unavailable:
+            self.allocation = self._query_job_record()
+        except ServiceUnavailable:
             return False
         return True
 
-    def _query_job(self) -> JobRecord:
+    def _query_job_record(self) -> SlurmJobRecord:
         """Return our job now. The first answer that is this run's own says which run that is."""
         found = self._questions.allocation()
         if self._ours is None and found.job.restarts == self._restart:
@@ -250,7 +250,7 @@ class AllocationState:
 
     def leaves(self) -> Mapping[NodeName, str]:
         """Return the leaf switch or block of each node; empty if unknown."""
-        with suppress(Unavailable):
+        with suppress(ServiceUnavailable):
             return self._questions.leaves()
         return {}
 
@@ -260,7 +260,7 @@ class AllocationState:
             return 0
         try:
             return self._questions.idle(self.allocation.job.partition)
-        except Unavailable:
+        except ServiceUnavailable:
             return 0
 
     @property
@@ -293,14 +293,16 @@ class AllocationState:
             return None
         return (job.end - job.start).total_seconds()
 
-    def list_removed_nodes(self, nodes: Sequence[NodeName]) -> list[NodeName]:
+    def list_nodes_removed_from_job(self, nodes: Sequence[NodeName]) -> list[NodeName]:
         """Return the nodes that the job no longer has."""
         have = self.allocation.job.nodes if self.allocation else nodes
         return [node for node in nodes if node not in have]
 
     def lost(self, nodes: Sequence[NodeName], fit: NodeFitness) -> dict[NodeName, str]:
         """Return those that Slurm took out of the job, or that are unfit by now, with why."""
-        gone = dict.fromkeys(self.list_removed_nodes(nodes), "Slurm took it out of the job")
+        gone = dict.fromkeys(
+            self.list_nodes_removed_from_job(nodes), "Slurm took it out of the job"
+        )
         return gone | {node: fit.unfit[node] for node in nodes if node in fit.unfit}
 
     def suspect(self, nodes: Mapping[NodeName, str]) -> None:

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpctl.jobs.arguments import complete_rule_files
-from hpctl.toolkit.arguments import convert_to_usage_errors
+from hpctl.jobs.arguments import complete_log_rule_file_paths
+from hpctl.toolkit.arguments import convert_errors_to_usage_errors
 from hpctl.toolkit.bounds import make_printable
 from hpctl.toolkit.errors import HpctlError
 
 if TYPE_CHECKING:
     from hpctl.jobs.logs.rules import LogRuleSet
-    from hpctl.vocabulary.policy_file import PolicyFile
+    from hpctl.vocabulary.policy_file import RunPolicyFile
 
 _FILE = click.Path(path_type=Path, readable=False)  # who reads it says what is wrong with it
 
@@ -36,7 +36,7 @@ _FILE = click.Path(path_type=Path, readable=False)  # who reads it says what is 
     multiple=True,
     metavar="NAME|FILE",
     help="Log rules to watch with.",
-    shell_complete=complete_rule_files,
+    shell_complete=complete_log_rule_file_paths,
 )
 @click.option("--log", multiple=True, type=_FILE, metavar="FILE", help="Another file to watch.")
 @click.option("--torch", is_flag=True, help="Restart dead ranks inside the step (PyTorch).")
@@ -68,13 +68,13 @@ def run(
     from hpctl.jobs.run.settings import RankLauncherSettings, read_run_settings
     from hpctl.jobs.run.srun import StepLauncher, parse_srun_command
     from hpctl.jobs.run.supervise import StepSupervisor
-    from hpctl.vocabulary.policy_file import merge_policy_files
+    from hpctl.vocabulary.policy_file import merge_run_policy_files
 
     if in_process and not torch:
         raise click.UsageError("--in-process works only with --torch: add --torch")
-    with convert_to_usage_errors():
+    with convert_errors_to_usage_errors():
         asked, own = parse_srun_command(arguments), _load_job_policy(policy)
-        watched = _load_log_rules((*merge_policy_files(own).log_rules, *log_rules))
+        watched = _load_log_rules_by_name((*merge_run_policy_files(own).log_rules, *log_rules))
     given = read_run_settings(
         asked,
         os.environ,
@@ -87,7 +87,9 @@ def run(
     )
     where = os.environ.get("HPCTL_SLURM_BIN")
     launcher = StepLauncher(given.job, slurm_bin or (Path(where) if where else None))
-    raise SystemExit(StepSupervisor(given, launcher, classify_crash, _print_log_line).run())
+    raise SystemExit(
+        StepSupervisor(given, launcher, classify_crash, _print_supervisor_log_line).run()
+    )
 
 
 def _read_ranks_per_node() -> int:
@@ -96,15 +98,15 @@ def _read_ranks_per_node() -> int:
     return int(tasks) if tasks.isdecimal() and int(tasks) > 1 else 0
 
 
-def _load_job_policy(path: Path | None) -> list[PolicyFile]:
+def _load_job_policy(path: Path | None) -> list[RunPolicyFile]:
     """Return the job's policy: what it was submitted with, and the file over it."""
-    from hpctl.vocabulary.policy_file import parse_policy_json, read_policy_file
+    from hpctl.vocabulary.policy_file import parse_run_policy_json, read_run_policy_file
 
     files = []
     exported = os.environ.get("HPCTL_POLICY")
     if exported:
         try:
-            files.append(parse_policy_json(json.loads(exported)))
+            files.append(parse_run_policy_json(json.loads(exported)))
         except ValueError as error:
             raise HpctlError(
                 "cannot parse the recovery policy in the environment variable HPCTL_POLICY: "
@@ -112,22 +114,22 @@ def _load_job_policy(path: Path | None) -> list[PolicyFile]:
                 "Unset HPCTL_POLICY; only hpctl sbatch sets it.",
             ) from error
     if path is not None:
-        files.append(read_policy_file(path))
+        files.append(read_run_policy_file(path))
     return files
 
 
-def _load_log_rules(names: tuple[str, ...]) -> LogRuleSet | None:
+def _load_log_rules_by_name(names: tuple[str, ...]) -> LogRuleSet | None:
     """Return the log rules of presets and files, None without any. Raises HpctlError."""
-    from hpctl.jobs.logs.rules import LogRuleSet, load_log_rules, load_rule_preset
+    from hpctl.jobs.logs.rules import LogRuleSet, load_log_rule_preset, load_log_rules
     from hpctl.vocabulary.log_presets import PRESETS
 
     # A preset's name first: those of a policy were settled when the job was submitted, elsewhere.
     files = {n for n in names if n not in PRESETS and ("/" in n or Path(n).is_file())}
-    found = [load_log_rules(Path(n)) if n in files else load_rule_preset(n) for n in names]
+    found = [load_log_rules(Path(n)) if n in files else load_log_rule_preset(n) for n in names]
     if not found:
         return None
     return LogRuleSet(tuple(chain.from_iterable(one.rules for one in found)))
 
 
-def _print_log_line(line: str) -> None:
+def _print_supervisor_log_line(line: str) -> None:
     print(make_printable(line, lines=True), file=sys.stderr, flush=True)

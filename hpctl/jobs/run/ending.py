@@ -20,8 +20,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpctl.checkpoints.resume import ResumePoint
-from hpctl.jobs.crash import JobGpuAllocation, explain_missing_gpu
-from hpctl.jobs.run.srun import SrunLaunchFailure, SrunTaskEnd, find_root_cause_end
+from hpctl.jobs.crash import JobGpuAllocation, explain_missing_gpu_failure
+from hpctl.jobs.run.srun import SrunLaunchFailure, SrunTaskEnd, find_root_cause_task_end
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.run_policy import RunPolicy
 from hpctl.vocabulary.trouble import EVIDENCE_CHARS, Trouble, TroubleKind
@@ -68,29 +68,31 @@ Classify = Callable[..., Trouble]
 def choose_run_exit_code(evidence: StepEndEvidence, policy: RunPolicy) -> int:
     """Return the exit code that says why: of the rank at the root, where srun named it, else
     srun's."""
-    end = find_root_cause_end(evidence.ends, policy.final_exit_codes, policy.corruption_exit_codes)
+    end = find_root_cause_task_end(
+        evidence.ends, policy.final_exit_codes, policy.corruption_exit_codes
+    )
     if end is not None and end.code != 0 and evidence.code != 0:
         return end.code
     return evidence.code
 
 
-def judge_step_end(
+def diagnose_step_end(
     evidence: StepEndEvidence, policy: RunPolicy, now: datetime, classify: Classify
 ) -> Trouble | None:
     """Return the trouble that ended the step; None where the run is done."""
-    trouble = _classify_step_end(evidence, policy, now, classify)
+    trouble = _classify_step_end_failure(evidence, policy, now, classify)
     if trouble is None:
         return None
-    trouble = explain_missing_gpu(trouble, _describe_job_gpus(evidence, trouble))
+    trouble = explain_missing_gpu_failure(trouble, _find_job_gpu_allocation(evidence, trouble))
     return replace(
         trouble,
         step=evidence.step if trouble.step is None else trouble.step,
         progress=evidence.after.step if trouble.progress is None else trouble.progress,
-        evidence=trouble.evidence or cut_log_excerpt(evidence.tail),
+        evidence=trouble.evidence or extract_log_tail_excerpt(evidence.tail),
     )
 
 
-def add_node_to_trouble_text(trouble: Trouble) -> Trouble:
+def add_node_name_to_failure_text(trouble: Trouble) -> Trouble:
     """Return a trouble whose words name the node of the rank that they begin with."""
     rank = f"rank {trouble.rank}"
     if trouble.rank is None or trouble.node is None or not _BEGINS.match(trouble.why, len(rank)):
@@ -100,13 +102,15 @@ def add_node_to_trouble_text(trouble: Trouble) -> Trouble:
     return replace(trouble, why=f"{rank} on {trouble.node}{trouble.why.removeprefix(rank)}")
 
 
-def _classify_step_end(
+def _classify_step_end_failure(
     evidence: StepEndEvidence, policy: RunPolicy, now: datetime, classify: Classify
 ) -> Trouble | None:
     code = choose_run_exit_code(evidence, policy)
     if code == 0:
-        return None if is_run_finished(evidence) else _make_no_progress_trouble(evidence, now)
-    end = find_root_cause_end(evidence.ends, policy.final_exit_codes, policy.corruption_exit_codes)
+        return None if is_run_finished(evidence) else _make_no_progress_failure(evidence, now)
+    end = find_root_cause_task_end(
+        evidence.ends, policy.final_exit_codes, policy.corruption_exit_codes
+    )
     if evidence.marked and code not in policy.corruption_exit_codes:
         # Programs that are done often fail in tearing down. Another run could only do that again.
         return None
@@ -130,7 +134,7 @@ def _classify_step_end(
         node=end.node if end else None,
         rank=end.rank if end else None,
         policy=policy,
-        again=evidence.again or _has_started_on_any_rank(evidence),
+        again=evidence.again or _has_program_started_on_any_rank(evidence),
     )
     # A rank that aborted itself may have lost others, which its log shows and no launcher.
     if account is not None and trouble.kind not in (TroubleKind.NETWORK, TroubleKind.HANG):
@@ -138,7 +142,7 @@ def _classify_step_end(
     return trouble
 
 
-def _describe_job_gpus(evidence: StepEndEvidence, trouble: Trouble) -> JobGpuAllocation:
+def _find_job_gpu_allocation(evidence: StepEndEvidence, trouble: Trouble) -> JobGpuAllocation:
     """Return what is known of the job's GPUs, with the nodes on which tasks ended as this one
     did."""
     nodes = {end.node for end in evidence.ends if end.code == trouble.exit_code}
@@ -161,7 +165,7 @@ def is_run_finished(evidence: StepEndEvidence) -> bool:
     return (after.path, after.step) != (before.path, before.step)
 
 
-def _make_no_progress_trouble(evidence: StepEndEvidence, now: datetime) -> Trouble:
+def _make_no_progress_failure(evidence: StepEndEvidence, now: datetime) -> Trouble:
     why = (
         f"it ended with 0, took no step and saved nothing newer than {evidence.after.path}"
         " (a run that is complete says so: touch $HPCTL_DONE)"
@@ -169,12 +173,12 @@ def _make_no_progress_trouble(evidence: StepEndEvidence, now: datetime) -> Troub
     return Trouble(TroubleKind.NO_PROGRESS, now, why, "exit 0 without progress", exit_code=0)
 
 
-def _has_started_on_any_rank(evidence: StepEndEvidence) -> bool:
+def _has_program_started_on_any_rank(evidence: StepEndEvidence) -> bool:
     """Return whether the command could be started on some rank at least."""
     moved = evidence.after.step != evidence.before.step
     return evidence.stepped or moved or len({end.code for end in evidence.ends}) > 1
 
 
-def cut_log_excerpt(tail: Sequence[str]) -> str:
+def extract_log_tail_excerpt(tail: Sequence[str]) -> str:
     """Return the end of the log, as much as a trouble carries."""
     return "\n".join(tail[-TAIL_LINES:])[-EVIDENCE_CHARS:]

@@ -26,12 +26,12 @@ def build_flight_recorder_environment(environ: Mapping[str, str], prefix: str) -
         wanted |= dict.fromkeys(_SIZES, BUFFER)
     if _ON_TIMEOUT not in environ:
         wanted[_ON_TIMEOUT] = "1"
-    if prefix and not _list_user_dump_variables(environ):
+    if prefix and not _list_user_flight_dump_variables(environ):
         wanted |= dict.fromkeys(_FILES, prefix)
     return wanted
 
 
-def _list_user_dump_variables(environ: Mapping[str, str]) -> list[str]:
+def _list_user_flight_dump_variables(environ: Mapping[str, str]) -> list[str]:
     """Return the variables by which the user chose where the dumps go."""
     ours = environ.get(_OF_SCRIPT)
     return [name for name in _FILES if name in environ and (not ours or environ[name] != ours)]
@@ -51,7 +51,7 @@ def make_flight_dump_prefix(environ: Mapping[str, str], history: Path | None, at
     where the job has a checkpoint directory.
     """
     named = next(
-        (environ[name] for name in _list_user_dump_variables(environ) if environ[name]), ""
+        (environ[name] for name in _list_user_flight_dump_variables(environ) if environ[name]), ""
     )
     if named:
         return os.path.abspath(named)

@@ -25,9 +25,9 @@ from hpctl.checkpoints.run_records import (
     CheckpointSaved,
     FailureHandled,
     Record,
-    read_run_records,
+    decode_run_history_records,
 )
-from hpctl.jobs.decide import PastTrouble
+from hpctl.jobs.decide import PastJobFailure
 from hpctl.toolkit.hostlist import fold_hostlist
 from hpctl.toolkit.user_files import open_own_file, read_own_file_tail
 from hpctl.vocabulary.identity import NodeName
@@ -65,7 +65,7 @@ class JobHistory(Struct):
             raw = b""
         except OSError as error:
             return cls(path, [], f"cannot read {path}: {error.strerror}", parents)
-        return cls(path, list(read_run_records(raw)), "", parents)
+        return cls(path, list(decode_run_history_records(raw)), "", parents)
 
     def add(self, record: Record) -> None:
         """Remember a record, on stable storage where that works. Never raises."""
@@ -75,23 +75,27 @@ class JobHistory(Struct):
         try:
             # Where the umask lets a group write, it could put its own files beside this one.
             self.path.parent.mkdir(0o755, parents=self.parents, exist_ok=True)
-            _append_record_line(self.path, msgspec.json.encode(record))
+            _append_line_to_history_file(self.path, msgspec.json.encode(record))
         except OSError as error:
             self.broken = f"cannot write {self.path}: {error.strerror}"
         except UnicodeEncodeError as error:  # a path, say, that is no UTF-8
             self.broken = f"cannot write {self.path}: {error}"
 
-    def record_checkpoint_saves(self, attempt: int, at: datetime, took_s: Iterable[float]) -> None:
+    def record_checkpoint_save_durations(
+        self, attempt: int, at: datetime, took_s: Iterable[float]
+    ) -> None:
         """Keep what saves took, as far as there is room for this attempt's."""
         kept = sum(isinstance(r, CheckpointSaved) and r.attempt == attempt for r in self.records)
         for seconds in islice(took_s, max(0, MOST_SAVES - kept)):
             self.add(CheckpointSaved(attempt, at, seconds))
 
     @property
-    def past(self) -> list[PastTrouble]:
+    def past(self) -> list[PastJobFailure]:
         """Return the troubles and their treatment, oldest first: what `decide` asks for."""
         return [
-            PastTrouble(r.trouble, r.action) for r in self.records if isinstance(r, FailureHandled)
+            PastJobFailure(r.trouble, r.action)
+            for r in self.records
+            if isinstance(r, FailureHandled)
         ]
 
     @property
@@ -100,7 +104,7 @@ class JobHistory(Struct):
         return max((r.attempt for r in self.records if isinstance(r, AttemptStarted)), default=0)
 
     @property
-    def last_start(self) -> AttemptStarted | None:
+    def last_attempt_start(self) -> AttemptStarted | None:
         """Return the attempt that was started last."""
         return next((r for r in reversed(self.records) if isinstance(r, AttemptStarted)), None)
 
@@ -116,7 +120,7 @@ class JobHistory(Struct):
             self.add(replace(ends[-1], why=f"{ASKED_TO_END}: {why}"))
 
 
-def _append_record_line(path: Path, line: bytes) -> None:
+def _append_line_to_history_file(path: Path, line: bytes) -> None:
     """Write one line and sync it. Raises OSError."""
     fd = open_own_file(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
     try:
@@ -135,7 +139,7 @@ LOG_PREFIX = "hpctl: "
 REASON_CHARS = 100
 
 
-def format_log_time(at: datetime) -> str:
+def format_supervisor_log_time(at: datetime) -> str:
     """Return a time as the log rules read it."""
     return f"{at:%Y-%m-%dT%H:%M:%S}Z"
 
@@ -148,14 +152,15 @@ def format_attempt_start_line(
     many = "node" if len(nodes) == 1 else "nodes"
     place = f"resuming from {resume}" if resume else "from the beginning"
     return (
-        f"{LOG_PREFIX}{format_log_time(at)} attempt {attempt} on {len(nodes)} {many}{spares},"
+        f"{LOG_PREFIX}{format_supervisor_log_time(at)} attempt {attempt} on {len(nodes)}"
+        f" {many}{spares},"
         f" {fold_hostlist(nodes)}, {place}"
     )
 
 
-def format_log_line(at: datetime, text: str) -> str:
+def format_supervisor_log_line(at: datetime, text: str) -> str:
     """Return any other line."""
-    return f"{LOG_PREFIX}{format_log_time(at)} {' '.join(text.split())}"
+    return f"{LOG_PREFIX}{format_supervisor_log_time(at)} {' '.join(text.split())}"
 
 
 def format_duration(seconds: float) -> str:
@@ -181,11 +186,11 @@ def format_attempts_table(records: Sequence[Record]) -> list[str]:
         rows.append(
             (
                 str(start.attempt),
-                format_log_time(start.at),
+                format_supervisor_log_time(start.at),
                 ran,
                 start.nodes,
                 place,
-                _shorten_reason(why),
+                _shorten_attempt_end_reason(why),
             )
         )
     *padded, _ = zip(*rows, strict=True)
@@ -197,5 +202,5 @@ def format_attempts_table(records: Sequence[Record]) -> list[str]:
     return lines
 
 
-def _shorten_reason(why: str) -> str:
+def _shorten_attempt_end_reason(why: str) -> str:
     return why if len(why) <= REASON_CHARS else why[: REASON_CHARS - 3] + "..."

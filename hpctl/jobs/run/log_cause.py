@@ -18,24 +18,24 @@ from typing import Final
 from msgspec.structs import replace
 
 from hpctl.jobs.crash import classify_crash
-from hpctl.jobs.launchers import is_launcher_log
-from hpctl.jobs.log_end import LogTailBuffer, strip_task_label
+from hpctl.jobs.launchers import is_log_of_launcher_started_run
+from hpctl.jobs.log_end import LogTailBuffer, strip_srun_task_label
 from hpctl.jobs.run.flight import find_script_flight_dump_prefix
-from hpctl.jobs.run.history import format_log_line
-from hpctl.jobs.run.output import StepOutput, remove_hpctl_lines
-from hpctl.jobs.run.post_mortem import RunEndEvidence, explain_run_end
+from hpctl.jobs.run.history import format_supervisor_log_line
+from hpctl.jobs.run.output import StepOutput, remove_hpctl_output_lines
+from hpctl.jobs.run.post_mortem import RunEndEvidence, find_job_run_failure
 from hpctl.jobs.run.settings import read_job_gpu_allocation
-from hpctl.jobs.run_failure import RunFacts, find_task_node
-from hpctl.jobs.verdict import judge_run_failure
+from hpctl.jobs.run_failure import FailedRunContext, find_node_of_failed_task
+from hpctl.jobs.verdict import build_run_failure_verdict
 from hpctl.toolkit.bounds import make_printable, parse_count
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.hostlist import HostlistError, expand_hostlist
 from hpctl.vocabulary.identity import JobId, NodeName
 from hpctl.vocabulary.job_recovery import JobReport
-from hpctl.vocabulary.policy_file import merge_policy_files, parse_policy_json
+from hpctl.vocabulary.policy_file import merge_run_policy_files, parse_run_policy_json
 from hpctl.vocabulary.run_policy import RunPolicy
 from hpctl.vocabulary.trouble import Trouble, TroubleKind
-from hpctl.wire.job_report_client import send_report
+from hpctl.wire.job_report_client import send_job_report
 
 _OTHER_JOBS: Final = re.compile(rb"^slurmstepd\S*: error: \*\*\* JOB .*\n", re.MULTILINE)
 """That Slurm ended a job: not this one, whose script ended without Slurm."""
@@ -51,12 +51,12 @@ def report_script_end_cause(code: int, block: bytes, environ: Mapping[str, str])
     trouble = find_script_end_cause(code, block, environ, now)
     if trouble is None:
         return
-    verdict = judge_run_failure(trouble, (), {}, _read_job_policy(environ), now)
+    verdict = build_run_failure_verdict(trouble, (), {}, _read_job_run_policy(environ), now)
     text = f"the script ended with exit code {code}, {trouble.kind}: {trouble.why} ({verdict.text})"
-    print(make_printable(format_log_line(now, text)), file=sys.stderr, flush=True)
+    print(make_printable(format_supervisor_log_line(now, text)), file=sys.stderr, flush=True)
     job, restarts = environ.get("SLURM_JOB_ID", ""), environ.get("SLURM_RESTART_COUNT") or "0"
     if job.isdecimal() and restarts.isdecimal():
-        send_report(JobReport(JobId(int(job)), int(restarts), trouble))
+        send_job_report(JobReport(JobId(int(job)), int(restarts), trouble))
 
 
 def find_script_end_cause(
@@ -64,7 +64,7 @@ def find_script_end_cause(
 ) -> Trouble | None:
     """Return why a script ended with `code`; None where its log adds nothing to the code."""
     heard = StepOutput(tail=LogTailBuffer())
-    heard.hear(_OTHER_JOBS.sub(b"", remove_hpctl_lines(block)))
+    heard.hear(_OTHER_JOBS.sub(b"", remove_hpctl_output_lines(block)))
     restarted = environ.get("SLURM_RESTART_COUNT", "") not in ("", "0")
     remains = RunEndEvidence(
         exit_code=code,
@@ -76,9 +76,9 @@ def find_script_end_cause(
         flight_prefix=find_script_flight_dump_prefix(environ),
         flight_since=float(parse_count(environ.get("HPCTL_RUN_START", ""))),
     )
-    policy = _read_job_policy(environ)
-    locate = partial(_add_rank_node, nodes=_read_job_nodes(environ))
-    trouble = explain_run_end(remains, policy, now, locate)
+    policy = _read_job_run_policy(environ)
+    locate = partial(_add_failed_rank_node_to_failure, nodes=_read_job_nodes(environ))
+    trouble = find_job_run_failure(remains, policy, now, locate)
     if trouble is None:
         return None
     if not heard.ends and not heard.failed and trouble.rank is None:
@@ -88,28 +88,30 @@ def find_script_end_cause(
     return trouble
 
 
-def _read_job_policy(environ: Mapping[str, str]) -> RunPolicy:
+def _read_job_run_policy(environ: Mapping[str, str]) -> RunPolicy:
     """Return the job's own policy, which says what its exit codes mean."""
     text = environ.get("HPCTL_POLICY", "")
     try:
-        return merge_policy_files([parse_policy_json(json.loads(text))] if text else [])
+        return merge_run_policy_files([parse_run_policy_json(json.loads(text))] if text else [])
     except ValueError:
-        return merge_policy_files([])
+        return merge_run_policy_files([])
 
 
-def _add_rank_node(trouble: Trouble, facts: RunFacts, *, nodes: Sequence[NodeName]) -> Trouble:
+def _add_failed_rank_node_to_failure(
+    trouble: Trouble, facts: FailedRunContext, *, nodes: Sequence[NodeName]
+) -> Trouble:
     """Return the trouble with a node of this job, where the log names one.
 
     A program knows its host by another name than Slurm does, or by none.
     """
     tail, rank = facts.tail, trouble.rank
     places = [trouble.node]
-    if is_launcher_log(tail):
-        reported = _map_hosts_by_rank(tail)
+    if is_log_of_launcher_started_run(tail):
+        reported = _map_ranks_to_hosts_from_log(tail)
         places.insert(0, reported.get(rank) if rank is not None else None)
         places.append(_find_torchrun_agent_node(trouble, reported, facts, nodes))
     else:
-        places.append(find_task_node(trouble, facts))
+        places.append(find_node_of_failed_task(trouble, facts))
     if len(nodes) == 1:
         places.append(nodes[0])
     node = next((node for node in places if node in nodes), None)
@@ -117,7 +119,10 @@ def _add_rank_node(trouble: Trouble, facts: RunFacts, *, nodes: Sequence[NodeNam
 
 
 def _find_torchrun_agent_node(
-    trouble: Trouble, reported: Mapping[int, NodeName], facts: RunFacts, nodes: Sequence[NodeName]
+    trouble: Trouble,
+    reported: Mapping[int, NodeName],
+    facts: FailedRunContext,
+    nodes: Sequence[NodeName],
 ) -> NodeName | None:
     """Return the node of a rank by srun's tasks, which are torchrun's agents; None where that is
     open.
@@ -146,11 +151,11 @@ def _read_job_nodes(environ: Mapping[str, str]) -> tuple[NodeName, ...]:
         return ()
 
 
-def _map_hosts_by_rank(lines: Sequence[str]) -> dict[int, NodeName]:
+def _map_ranks_to_hosts_from_log(lines: Sequence[str]) -> dict[int, NodeName]:
     """Return the hosts that torchrun's reports name for ranks, by their short names."""
     found: dict[int, NodeName] = {}
     host = ""
-    for line in map(strip_task_label, lines):
+    for line in map(strip_srun_task_label, lines):
         match = _HOST.match(line)
         if match:
             host = match[1]

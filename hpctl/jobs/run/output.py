@@ -24,7 +24,7 @@ from typing import Protocol
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from hpctl.jobs.hangs.ras_judge import ExplainedHang, RasHangInquiry
+from hpctl.jobs.hangs.ras_judge import HangWithRasEvidence, RasHangInvestigation
 from hpctl.jobs.hangs.ras_report import RasAddress
 from hpctl.jobs.log_end import LogTailBuffer
 from hpctl.jobs.logs.engine import LineSplitter, LogFollower, LogRuleEngine, LogRuleVerdict
@@ -75,19 +75,19 @@ class StepOutput(Struct):
     def hear(self, block: bytes) -> list[srun.SrunLine]:
         """Take in whole lines of output, and return srun's among them."""
         found = list(srun.parse_srun_lines(block))
-        self.tail.add_block(block, LONGEST)
-        self.ranks_tail.add_block(block, LONGEST)
+        self.tail.add_log_block(block, LONGEST)
+        self.ranks_tail.add_log_block(block, LONGEST)
         self.ends += [line for line in found if isinstance(line, srun.SrunTaskEnd)]
         self.failed += [line for line in found if isinstance(line, srun.SrunLaunchFailure)]
         return found
 
 
-def remove_hpctl_lines(block: bytes) -> bytes:
+def remove_hpctl_output_lines(block: bytes) -> bytes:
     """Return whole lines of output without those that hpctl wrote."""
     return _OWN.sub(b"", block) if LOG_PREFIX.encode() in block else block
 
 
-class OutputListener(Protocol):
+class SrunOutputListener(Protocol):
     """A receiver of what a job's output contains. Called from a thread; must not wait."""
 
     def handle_srun_line(self, line: srun.SrunLine) -> None:
@@ -103,13 +103,13 @@ class OutputListener(Protocol):
         """Handle a rank's report that a collective timed out."""
 
 
-class OutputReader:
+class SrunOutputReader:
     """A reader that follows the output, and passes on what it finds."""
 
     def __init__(
         self,
         rules: LogRuleSet | None,
-        listener: OutputListener,
+        listener: SrunOutputListener,
         *,
         fds: tuple[int, int] = (1, 2),
         also: tuple[Path, ...] = (),
@@ -130,17 +130,20 @@ class OutputReader:
 
     def begin(self) -> tuple[int, int]:
         """Begin a new attempt and return the descriptors for its srun. The old ones' copies are
-        closed with `close_sinks`."""
+        closed with `close_output_descriptors`."""
         with self._lock:
-            engine = LogRuleEngine(self._rules, self._read_rule_clock()) if self._rules else None
+            engine = (
+                LogRuleEngine(self._rules, self._read_log_rule_clock()) if self._rules else None
+            )
             self.heard = StepOutput(engine=engine)
         self._pumps = []
         sinks = [
-            fd if fd not in self._pumped else self._start_forwarding_thread(fd) for fd in self._fds
+            fd if fd not in self._pumped else self._start_output_forwarding_thread(fd)
+            for fd in self._fds
         ]
         return sinks[0], sinks[1]
 
-    def close_sinks(self) -> None:
+    def close_output_descriptors(self) -> None:
         """Note that srun has its own copies of what `begin` gave."""
         for fd in self._ends:
             os.close(fd)
@@ -150,11 +153,11 @@ class OutputReader:
         """Begin again for new ranks in the same step: the log rules restart, as with a new step."""
         with self._lock:
             self.heard.engine = (
-                LogRuleEngine(self._rules, self._read_rule_clock()) if self._rules else None
+                LogRuleEngine(self._rules, self._read_log_rule_clock()) if self._rules else None
             )
             self.heard.ranks_tail.clear()
 
-    def copy_rank_tail(self) -> list[str]:
+    def copy_rank_output_tail(self) -> list[str]:
         """Return the lines of the ranks that run now that explain an end, as far as they have been
         read."""
         with self._lock:
@@ -170,19 +173,19 @@ class OutputReader:
         with self._lock:
             return self.heard
 
-    def _start_forwarding_thread(self, fd: int) -> int:
+    def _start_output_forwarding_thread(self, fd: int) -> int:
         read, write = os.pipe2(os.O_CLOEXEC)
         self._ends.append(write)
-        thread = threading.Thread(target=self._forward_output, args=(read, fd), daemon=True)
+        thread = threading.Thread(target=self._forward_srun_output, args=(read, fd), daemon=True)
         thread.start()
         self._pumps.append(thread)
         return write
 
-    def _forward_output(self, read: int, to: int) -> None:
+    def _forward_srun_output(self, read: int, to: int) -> None:
         lines = LineSplitter()
         with open(read, "rb", buffering=0) as source:
             while block := source.read(1 << 16):
-                _write_output_block(to, block)
+                _write_block_to_descriptor(to, block)
                 self._process_output_block(lines.cut(block))
         self._process_output_block(lines.finish())
 
@@ -191,11 +194,11 @@ class OutputReader:
             time.sleep(EVERY_S)
             whole = self._poll_output_files()
             with self._lock:
-                engine, now = self.heard.engine, self._read_rule_clock()
+                engine, now = self.heard.engine, self._read_log_rule_clock()
                 hangs = engine.look(now) if engine is not None and whole else []
-            self._report_verdicts(hangs)
+            self._send_rule_verdicts_to_listener(hangs)
 
-    def _read_rule_clock(self) -> float:
+    def _read_log_rule_clock(self) -> float:
         """Return the rules' clock, to be read with the lock held: a wall clock that is set, or a
         job that is suspended and we with it, is no silence of the ranks."""
         now = time.monotonic()
@@ -203,7 +206,7 @@ class OutputReader:
         self._looked = now
         return self._awake
 
-    def _report_verdicts(self, verdicts: list[LogRuleVerdict]) -> None:
+    def _send_rule_verdicts_to_listener(self, verdicts: list[LogRuleVerdict]) -> None:
         for verdict in verdicts:
             self._listener.handle_rule_verdict(replace(verdict, at=time.time()))
 
@@ -225,21 +228,21 @@ class OutputReader:
         return whole
 
     def _process_output_block(self, block: bytes) -> None:
-        block = remove_hpctl_lines(block)
+        block = remove_hpctl_output_lines(block)
         if not block:
             return
         with self._lock:
             heard = self.heard
             found = heard.hear(block)
-            verdicts = heard.engine.feed(block, self._read_rule_clock()) if heard.engine else []
+            verdicts = heard.engine.feed(block, self._read_log_rule_clock()) if heard.engine else []
         # Notes first: an end that comes with them is judged by what was reported before it.
-        for note in progress_notes.find_notes_in_log(block):
+        for note in progress_notes.find_progress_notes_in_log(block):
             self._listener.handle_progress_note(note)
         if COLLECTIVE_TIMED_OUT in block:
             self._listener.handle_collective_timeout()
         for line in found:
             self._listener.handle_srun_line(line)
-        self._report_verdicts(verdicts)
+        self._send_rule_verdicts_to_listener(verdicts)
 
 
 def _find_descriptor_path(fd: int) -> Path | None:
@@ -254,7 +257,7 @@ def _find_descriptor_path(fd: int) -> Path | None:
     return path if path.is_file() else None
 
 
-def _write_output_block(fd: int, block: bytes) -> None:
+def _write_block_to_descriptor(fd: int, block: bytes) -> None:
     view = memoryview(block)
     while view:
         try:
@@ -282,14 +285,14 @@ class RankProgressListener:
         policy: RunPolicy,
         ras: RasAddress,
         put: Callable[[Trouble], object],
-        explain: Callable[[ExplainedHang], Trouble] = lambda hang: hang.trouble,
+        explain: Callable[[HangWithRasEvidence], Trouble] = lambda hang: hang.trouble,
     ) -> None:
         """`explain` names whom the ranks of a hang wait for; it may take a minute."""
         self._policy, self._ras, self._put, self._explain = policy, ras, put, explain
         self._source: ProgressNoteListener | ProgressNoteFileReader | None = None
         self._logged: deque[ReceivedProgressNote] = deque(maxlen=KEPT)
         self._pace: StepTimeHistory | None = None
-        self._inquiry: RasHangInquiry | None = None
+        self._inquiry: RasHangInvestigation | None = None
         self._asking: threading.Thread | None = None
         self._looked = 0.0
         self.progress: RunProgress | None = None
@@ -318,7 +321,7 @@ class RankProgressListener:
         self.end()
         now = self._looked = time.monotonic()
         self.progress = RunProgress(self._policy, now, datetime.now(UTC), pace=self._pace)
-        self._inquiry = RasHangInquiry(self._ras, hosts)
+        self._inquiry = RasHangInvestigation(self._ras, hosts)
         if file is not None:
             self._source = ProgressNoteFileReader(file, at_end=True)
             self._source.take()  # what is in it now is an older step's
@@ -330,7 +333,7 @@ class RankProgressListener:
             return ""
         return self._source.address
 
-    def add_log_note(self, note: ProgressNote) -> None:
+    def add_progress_note_from_log(self, note: ProgressNote) -> None:
         """Handle a note from the job's log. May be called from any thread."""
         self._logged.append(ReceivedProgressNote(note, time.monotonic()))
 
@@ -346,7 +349,7 @@ class RankProgressListener:
         stopped, self._looked = now - self._looked > RANKS_STOPPED_S, now
         if self._asking is not None and self._asking.is_alive():
             return None  # it reads the progress; what the ranks report meanwhile is kept
-        for heard in self._collect_new_notes():
+        for heard in self._collect_new_progress_notes():
             self.progress.add(heard.note, heard.at)
             self.heard = True
         if not self.heard:
@@ -359,7 +362,7 @@ class RankProgressListener:
         if trouble is None or trouble.kind is not TroubleKind.HANG:
             return trouble
         self._asking = threading.Thread(
-            target=self._explain_hang,
+            target=self._explain_hang_of_current_step,
             args=(self._inquiry, self.progress, trouble),
             name="hang",
             daemon=True,
@@ -367,14 +370,14 @@ class RankProgressListener:
         self._asking.start()
         return None
 
-    def _collect_new_notes(self) -> list[ReceivedProgressNote]:
+    def _collect_new_progress_notes(self) -> list[ReceivedProgressNote]:
         """Return what came since the last look, from wherever."""
         received = self._source.take() if self._source is not None else []
         # Only as many as there are now: the log's thread may add to them meanwhile.
         return received + [self._logged.popleft() for _ in range(len(self._logged))]
 
-    def _explain_hang(
-        self, inquiry: RasHangInquiry, progress: RunProgress, trouble: Trouble
+    def _explain_hang_of_current_step(
+        self, inquiry: RasHangInvestigation, progress: RunProgress, trouble: Trouble
     ) -> None:
         """Explain a hang, unless the step has ended meanwhile."""
         hang = inquiry.explain(progress, trouble)
@@ -384,7 +387,7 @@ class RankProgressListener:
         if self.progress is not progress:
             return
         # The witnesses take a minute, in which a run that waited for its storage may move again.
-        for heard in self._collect_new_notes():
+        for heard in self._collect_new_progress_notes():
             progress.add(heard.note, heard.at)
         if progress.hang(time.monotonic()) is not None:
             self._put(explained)
@@ -421,9 +424,11 @@ class RankProgressListener:
         self._logged.clear()
         if source is not None:
             # It may take a second to let go, which the next step need not wait for.
-            threading.Thread(target=_close_note_source, args=(source,), daemon=True).start()
+            threading.Thread(
+                target=_close_progress_note_source, args=(source,), daemon=True
+            ).start()
 
 
-def _close_note_source(source: ProgressNoteListener | ProgressNoteFileReader) -> None:
+def _close_progress_note_source(source: ProgressNoteListener | ProgressNoteFileReader) -> None:
     with contextlib.suppress(OSError):
         source.close()

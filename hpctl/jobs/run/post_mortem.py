@@ -1,9 +1,10 @@
 """Judge a run by what it left behind: dumps, output, exit codes, and the findings of its nodes.
 
 This is for runs that have ended, whose log and dumps may be of any user. `RunEndEvidence` is what
-such a run left. `judge_run_end` reads it and takes the steps that a verdict takes everywhere:
-`judge_step_end` for the log and the exit codes, `explain_failure` (`hpctl.jobs.run_failure`) for
-the other evidence, and `judge_run_failure` (`hpctl.jobs.verdict`) for the component.
+such a run left. `diagnose_job_run_end` reads it and takes the steps that a verdict takes
+everywhere: `diagnose_step_end` for the log and the exit codes, `diagnose_run_failure`
+(`hpctl.jobs.run_failure`) for the other evidence, and `build_run_failure_verdict`
+(`hpctl.jobs.verdict`) for the component.
 
 The end of a script of `hpctl sbatch` (`log_cause`) and the corpus of recorded failures read what a
 run left. `hpctl run` takes the same steps with what it learns while a step runs, and the daemon
@@ -21,20 +22,25 @@ from msgspec.structs import replace
 from hpctl.faults.assess import SETTLED, assess_health
 from hpctl.faults.catalogue import build_fault_rules
 from hpctl.jobs.crash import JobGpuAllocation, classify_crash
-from hpctl.jobs.decide import PastTrouble
-from hpctl.jobs.hangs.flight_files import align_flight_dumps_in_subprocess
-from hpctl.jobs.hangs.flight_recorder import FlightRecorderVerdict
-from hpctl.jobs.hangs.ras_judge import JobRankNames
+from hpctl.jobs.decide import PastJobFailure
+from hpctl.jobs.hangs.flight_files import diagnose_hang_from_dumps_in_subprocess
+from hpctl.jobs.hangs.flight_recorder import FlightRecorderHangVerdict
+from hpctl.jobs.hangs.ras_judge import JobRankResolver
 from hpctl.jobs.hangs.ras_report import RasReport, parse_ras_report
-from hpctl.jobs.hangs.stack_groups import StackVerdict
+from hpctl.jobs.hangs.stack_groups import StackHangVerdict
 from hpctl.jobs.run import ending
 from hpctl.jobs.run.srun import SrunLaunchFailure, SrunTaskEnd
-from hpctl.jobs.run.timeouts import TimeoutEvidence, judge_ras_report
-from hpctl.jobs.run_failure import LocateRank, RunFacts, explain_failure, explain_hang
-from hpctl.jobs.verdict import judge_run_failure
+from hpctl.jobs.run.timeouts import CollectiveTimeoutEvidence, diagnose_hang_from_ras_report
+from hpctl.jobs.run_failure import (
+    FailedRunContext,
+    LocateRank,
+    diagnose_run_failure,
+    diagnose_run_hang,
+)
+from hpctl.jobs.verdict import build_run_failure_verdict
 from hpctl.toolkit.bounds import LATEST
 from hpctl.toolkit.errors import HpctlError
-from hpctl.vocabulary.assessment import Assessment
+from hpctl.vocabulary.assessment import NodeAssessment
 from hpctl.vocabulary.failure import FailureVerdict
 from hpctl.vocabulary.identity import BootId, InstanceId, NodeGeneration, NodeName
 from hpctl.vocabulary.model import Finding, NodeHealth
@@ -66,7 +72,7 @@ class RunEndEvidence(Struct, frozen=True, kw_only=True):
     world: int = 0
     rank_nodes: Mapping[int, NodeName] = field(default_factory=dict)
     ras: bytes = b""
-    stacks: StackVerdict | None = None
+    stacks: StackHangVerdict | None = None
     findings: Mapping[NodeName, Sequence[Finding]] = field(default_factory=dict)
     past: Sequence[Trouble] = ()
     step: int | None = None
@@ -83,27 +89,29 @@ class RunEndVerdict(Struct, frozen=True):
     verdict: FailureVerdict | None
 
 
-def judge_run_end(remains: RunEndEvidence, policy: RunPolicy, now: datetime) -> RunEndVerdict:
+def diagnose_job_run_end(
+    remains: RunEndEvidence, policy: RunPolicy, now: datetime
+) -> RunEndVerdict:
     """Judge a run that has ended. Reads dumps in a bounded process; raises nothing."""
-    trouble = explain_run_end(remains, policy, now)
+    trouble = find_job_run_failure(remains, policy, now)
     if trouble is None:
         return RunEndVerdict(None, None)
     nodes = {name: assess_node_findings(name, found) for name, found in remains.findings.items()}
-    past = [PastTrouble(one, RunAction.STEP) for one in remains.past]
-    return RunEndVerdict(trouble, judge_run_failure(trouble, past, nodes, policy, now))
+    past = [PastJobFailure(one, RunAction.STEP) for one in remains.past]
+    return RunEndVerdict(trouble, build_run_failure_verdict(trouble, past, nodes, policy, now))
 
 
-def explain_run_end(
+def find_job_run_failure(
     remains: RunEndEvidence, policy: RunPolicy, now: datetime, locate: LocateRank | None = None
 ) -> Trouble | None:
     """Return what ended a run, with its rank and node; None where the run is done. `locate` is as
-    in `explain_failure`."""
+    in `diagnose_run_failure`."""
     tail = list(remains.tail)
     if not tail:
         lines = sorted(remains.rank_stderr.items())
         for rank, said in lines:
-            tail += [_add_rank_label(rank, line) for line in said]
-    facts = RunFacts(
+            tail += [_add_srun_rank_label_to_line(rank, line) for line in said]
+    facts = FailedRunContext(
         tail=tail,
         ends=remains.ends,
         world=remains.world,
@@ -111,14 +119,14 @@ def explain_run_end(
         findings=remains.findings,
     )
 
-    def collect_evidence() -> tuple[TimeoutEvidence, JobRankNames]:
+    def collect_evidence() -> tuple[CollectiveTimeoutEvidence, JobRankResolver]:
         return _collect_timeout_evidence(remains)
 
     if remains.hung:
         hang = Trouble(TroubleKind.HANG, now, "it made no progress", NO_STEP_MADE)
-        excerpt = ending.cut_log_excerpt(tail)
+        excerpt = ending.extract_log_tail_excerpt(tail)
         hang = replace(hang, step=remains.step, evidence=excerpt, exit_code=remains.exit_code)
-        return explain_hang(hang, facts, collect_evidence, policy)
+        return diagnose_run_hang(hang, facts, collect_evidence, policy)
     evidence = ending.StepEndEvidence(
         remains.exit_code,
         ends=remains.ends,
@@ -128,27 +136,31 @@ def explain_run_end(
         again=remains.again or bool(remains.past),
         gpus=remains.gpus,
     )
-    trouble = ending.judge_step_end(evidence, policy, now, classify_crash)
-    return None if trouble is None else explain_failure(trouble, facts, collect_evidence, locate)
+    trouble = ending.diagnose_step_end(evidence, policy, now, classify_crash)
+    return (
+        None if trouble is None else diagnose_run_failure(trouble, facts, collect_evidence, locate)
+    )
 
 
-def _add_rank_label(rank: int, line: str) -> str:
+def _add_srun_rank_label_to_line(rank: int, line: str) -> str:
     """Return a rank's line as `srun --label` prints it."""
     return f"{rank}: {line}"
 
 
-def _collect_timeout_evidence(remains: RunEndEvidence) -> tuple[TimeoutEvidence, JobRankNames]:
+def _collect_timeout_evidence(
+    remains: RunEndEvidence,
+) -> tuple[CollectiveTimeoutEvidence, JobRankResolver]:
     """Return what the dumps, NCCL's RAS service and the stacks of a run say."""
     prefix = remains.flight_prefix
     flight = (
-        align_flight_dumps_in_subprocess(prefix, remains.flight_since)
+        diagnose_hang_from_dumps_in_subprocess(prefix, remains.flight_since)
         if prefix
-        else FlightRecorderVerdict()
+        else FlightRecorderHangVerdict()
     )
-    names = JobRankNames({}, {}, remains.world or flight.world)
+    names = JobRankResolver({}, {}, remains.world or flight.world)
     report = _read_ras_report(remains.ras)
-    ras = judge_ras_report(report, names) if report is not None else None
-    return TimeoutEvidence(flight, ras, remains.stacks), names
+    ras = diagnose_hang_from_ras_report(report, names) if report is not None else None
+    return CollectiveTimeoutEvidence(flight, ras, remains.stacks), names
 
 
 def _read_ras_report(raw: bytes) -> RasReport | None:
@@ -159,7 +171,7 @@ def _read_ras_report(raw: bytes) -> RasReport | None:
         return None
 
 
-def assess_node_findings(node: NodeName, findings: Sequence[Finding]) -> Assessment:
+def assess_node_findings(node: NodeName, findings: Sequence[Finding]) -> NodeAssessment:
     """Return what a node's findings amount to once no rule waits for companions any longer."""
     last = max((one.last for one in findings), default=LATEST)
     here = NodeGeneration(node, InstanceId(""), BootId(""))

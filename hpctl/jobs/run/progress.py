@@ -16,7 +16,7 @@ from statistics import median
 
 from msgspec import Struct, field
 
-from hpctl.jobs.logs.engine import MedianBaseline
+from hpctl.jobs.logs.engine import MedianOutlierBaseline
 from hpctl.jobs.logs.rules import LogRule
 from hpctl.jobs.run.progress_notes import ProgressNote
 from hpctl.vocabulary.identity import NodeName
@@ -63,7 +63,7 @@ class StepTimeHistory(Struct):
         """Return the run's own median silence between steps, None while too little is known."""
         return median(self.silences) if len(self.silences) >= FEWEST else None
 
-    def record_step(self, silence: float, *, excused: bool) -> None:
+    def record_step_duration(self, silence: float, *, excused: bool) -> None:
         """Record that a new step came after so many seconds; `excused` where a save or another
         phase lay between."""
         if len(self.silences) < FEWEST:
@@ -119,7 +119,7 @@ class ConsecutiveOutlierDetector:
     """True once as many values running as the rule wants are far off the run's own past."""
 
     def __init__(self, rule: LogRule) -> None:
-        self._rule, self._baseline, self._bad = rule, MedianBaseline(rule), 0
+        self._rule, self._baseline, self._bad = rule, MedianOutlierBaseline(rule), 0
 
     def __call__(self, value: float) -> bool:
         """Take the next value."""
@@ -191,7 +191,8 @@ def find_lagging_ranks(ranks: Mapping[int, TrackedRankProgress], since: float) -
             if 2 * len(late) <= len(stepped):
                 there = f"at step {lowest.step}, the furthest at {front}"
                 return LaggingRanks(
-                    tuple(late), f"{format_rank_list(late)} {_choose_verb_number(late)} {there}"
+                    tuple(late),
+                    f"{format_rank_list(late)} {_choose_singular_or_plural_verb(late)} {there}",
                 )
     return _find_ranks_in_other_phase(fresh) or LaggingRanks()
 
@@ -208,7 +209,8 @@ def _find_ranks_in_other_phase(fresh: list[TrackedRankProgress]) -> LaggingRanks
     where = ", ".join(sorted({rank.phase for rank in others})[:MOST_NAMED])
     return LaggingRanks(
         tuple(others),
-        f"{format_rank_list(others)} {_choose_verb_number(others)} in {where}, the other {times} "
+        f"{format_rank_list(others)} {_choose_singular_or_plural_verb(others)} in {where}, the"
+        f" other {times} "
         f"in {most}",
     )
 
@@ -221,7 +223,7 @@ def format_rank_list(ranks: Iterable[TrackedRankProgress]) -> str:
     return f"{text} and {more} more" if more > 0 else text
 
 
-def _choose_verb_number(ranks: list[TrackedRankProgress]) -> str:
+def _choose_singular_or_plural_verb(ranks: list[TrackedRankProgress]) -> str:
     return "is" if len(ranks) == 1 else "are"
 
 
@@ -291,7 +293,7 @@ class RunProgress:
         """Take another policy from now on."""
         self.policy = policy
 
-    def convert_to_datetime(self, at: float) -> datetime:
+    def convert_monotonic_to_datetime(self, at: float) -> datetime:
         """Return the monotonic seconds as a date."""
         return self._began + timedelta(seconds=at - self.started)
 
@@ -314,9 +316,9 @@ class RunProgress:
         before = rank.at
         rank.hear(note, at)
         if note.phase:
-            self._record_phase(rank, note.phase, at)
+            self._record_rank_phase(rank, note.phase, at)
         if note.saving is not None:
-            self._record_save_state(rank, note.saving, at)
+            self._record_checkpoint_save_state(rank, note.saving, at)
         if note.checkpoint:
             self._record_checkpoint(note, at)
         elif note.step is not None:
@@ -351,10 +353,10 @@ class RunProgress:
         silence = self.silence(now)
         return Trouble(
             TroubleKind.HANG,
-            self.convert_to_datetime(now),
+            self.convert_monotonic_to_datetime(now),
             f"{late.why}; {silence}" if late.why else silence,
             signature=f"hang: no {self._describe_awaited_event()}",
-            node=self._find_common_node(late),
+            node=self._find_common_node_of_lagging_ranks(late),
             rank=only.rank if only else None,
             device=f"GPU {only.gpu}" if only and only.gpu else "",
             evidence=self.summary(now),
@@ -387,7 +389,7 @@ class RunProgress:
         return self._moved
 
     @property
-    def stepped_at(self) -> float:
+    def last_step_at(self) -> float:
         """Return when a step was last reported; the start where none was yet."""
         return self._stepped_at
 
@@ -443,12 +445,12 @@ class RunProgress:
         if self.step is None or step > self.step:
             self._advance_to_step(step, note.tokens, at)
         if note.loss is not None:
-            self._record_loss(rank, note.loss, at)
+            self._record_training_loss(rank, note.loss, at)
 
     def _advance_to_step(self, step: int, tokens: float | None, at: float) -> None:
         if self.step is not None and self._stepped is not None:
             silence = at - self._stepped
-            self.pace.record_step(silence, excused=self._excused)
+            self.pace.record_step_duration(silence, excused=self._excused)
             if silence > 0:
                 self._record_step_rate(silence, step - self.step, tokens, at)
         elif self._start is not None:
@@ -473,29 +475,31 @@ class RunProgress:
             unit = "steps/s" if tokens is None else "tokens/s"
             why = f"{rate:.4g} {unit} is far under the run's own median"
             signature = "throughput far under the run's own past"
-            self._queue_trouble(
+            self._queue_detected_failure(
                 TroubleKind.SLOW, f"{why}, {_SLOW.points} times running", at, signature
             )
 
-    def _record_loss(self, rank: TrackedRankProgress, loss: float, at: float) -> None:
+    def _record_training_loss(self, rank: TrackedRankProgress, loss: float, at: float) -> None:
         """Note a loss that is no number: of the first rank, until all are numbers again."""
         if not math.isfinite(loss):
             if not self._lost:
                 why = f"{rank}: the loss is {loss}"
-                self._queue_trouble(TroubleKind.NAN, why, at, "loss is no finite number", rank)
+                self._queue_detected_failure(
+                    TroubleKind.NAN, why, at, "loss is no finite number", rank
+                )
             self._lost.add(rank.rank)
             return
         self._lost.discard(rank.rank)
         if not self._lost:
-            self.finite_at = self.convert_to_datetime(at)
+            self.finite_at = self.convert_monotonic_to_datetime(at)
         if rank.rank == self._lowest and self._jumps(loss):
             why = f"the loss is {loss:.6g}, far over the run's own median"
             signature = "loss far over the run's own past"
-            self._queue_trouble(
+            self._queue_detected_failure(
                 TroubleKind.SPIKE, f"{why}, {_SPIKE.points} times running", at, signature
             )
 
-    def _record_phase(self, rank: TrackedRankProgress, phase: str, at: float) -> None:
+    def _record_rank_phase(self, rank: TrackedRankProgress, phase: str, at: float) -> None:
         if phase == rank.phase:
             return
         if rank.phase and not rank.stepping:
@@ -503,7 +507,7 @@ class RunProgress:
         rank.phase, rank.phase_at, rank.stepping = ("" if phase == "-" else phase), at, False
         self._moved, self._excused = at, True
 
-    def _record_save_state(self, rank: TrackedRankProgress, on: bool, at: float) -> None:
+    def _record_checkpoint_save_state(self, rank: TrackedRankProgress, on: bool, at: float) -> None:
         if on:
             rank.saving_at = at if rank.saving_at is None else rank.saving_at
         elif rank.saving_at is not None:
@@ -518,7 +522,7 @@ class RunProgress:
             self.saves.append(note.seconds)
         self._moved, self._excused = at, True
 
-    def _queue_trouble(
+    def _queue_detected_failure(
         self,
         kind: TroubleKind,
         why: str,
@@ -530,7 +534,7 @@ class RunProgress:
         self._pending.append(
             Trouble(
                 kind,
-                self.convert_to_datetime(at),
+                self.convert_monotonic_to_datetime(at),
                 f"{why} (step {step})",
                 signature=signature,
                 node=rank.node if rank else None,
@@ -549,6 +553,6 @@ class RunProgress:
         return "first step" if self.step is None else "step"
 
     @staticmethod
-    def _find_common_node(late: LaggingRanks) -> NodeName | None:
+    def _find_common_node_of_lagging_ranks(late: LaggingRanks) -> NodeName | None:
         nodes = {rank.node for rank in late.ranks}
         return nodes.pop() if len(nodes) == 1 else None

@@ -21,10 +21,10 @@ def progress() -> None:
         import hpctl_progress as progress
         progress.step(n, loss=loss)
     """
-    output.print_exact(build_single_file(), nl=False)
+    output.print_exact_text(build_single_file_progress_module(), nl=False)
 
 
-def build_single_file() -> str:
+def build_single_file_progress_module() -> str:
     """Return the source of `hpctl.progress`, with the rate limit that it imports in its place."""
     text, bucket = inspect.getsource(reporter), inspect.getsource(token_bucket.TokenBucket)
     before, found, after = text.partition(_IMPORT)

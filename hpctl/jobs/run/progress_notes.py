@@ -77,16 +77,16 @@ def parse_progress_note(raw: bytes) -> ProgressNote | None:
         text = raw.decode().strip()
     except UnicodeDecodeError:
         return None
-    return _build_progress_note(_split_note_fields(text))
+    return _build_progress_note(_split_progress_note_fields(text))
 
 
-def read_datagram_secret(raw: bytes) -> bytes:
+def read_secret_from_datagram(raw: bytes) -> bytes:
     """Return the secret that a datagram begins with, empty where there is none."""
     first, _, _ = raw.partition(b" ")
     return first.removeprefix(b"token=") if first.startswith(b"token=") else b""
 
 
-def find_notes_in_log(block: bytes) -> list[ProgressNote]:
+def find_progress_notes_in_log(block: bytes) -> list[ProgressNote]:
     """Return the notes among whole lines of a log. `srun --label` names the rank where they do
     not."""
     found = []
@@ -98,17 +98,17 @@ def find_notes_in_log(block: bytes) -> list[ProgressNote]:
         if note is not None:
             label = _LABEL.match(block[begin:at])
             if note.rank is None and label:
-                note = _add_rank_label(note, int(label[1]))
+                note = _add_rank_to_progress_note(note, int(label[1]))
             found.append(note)
         at = block.find(PREFIX, end)
     return found
 
 
-def _add_rank_label(note: ProgressNote, rank: int) -> ProgressNote:
+def _add_rank_to_progress_note(note: ProgressNote, rank: int) -> ProgressNote:
     return msgspec.structs.replace(note, rank=rank) if rank < HIGHEST_RANK else note
 
 
-def _split_note_fields(text: str) -> dict[str, str]:
+def _split_progress_note_fields(text: str) -> dict[str, str]:
     """Split a note into keys and values, still as text."""
     pairs = [word.partition("=") for word in text.split()]
     if "%" in text:
@@ -117,10 +117,10 @@ def _split_note_fields(text: str) -> dict[str, str]:
 
 
 def _build_progress_note(fields: dict[str, str]) -> ProgressNote | None:
-    step = _parse_integer(fields, "step", HIGHEST_STEP)
+    step = _parse_integer_note_field(fields, "step", HIGHEST_STEP)
     keys = fields.keys()
-    phase = _parse_text(fields, "phase", 64) if "phase" in keys else ""
-    checkpoint = _parse_text(fields, "checkpoint", 1024) if "checkpoint" in keys else ""
+    phase = _parse_text_note_field(fields, "phase", 64) if "phase" in keys else ""
+    checkpoint = _parse_text_note_field(fields, "checkpoint", 1024) if "checkpoint" in keys else ""
     saving = _parse_boolean(fields["saving"]) if "saving" in keys else None
     done = "done" in keys and _parse_boolean(fields["done"]) is True
     restart = "restart" in keys and _parse_boolean(fields["restart"]) is True
@@ -132,16 +132,16 @@ def _build_progress_note(fields: dict[str, str]) -> ProgressNote | None:
         loss=_parse_number(fields.get("loss")),
         tokens=_parse_number(fields.get("tokens")),
         seconds=_parse_number(fields.get("seconds")),
-        rank=_parse_integer(fields, "rank", HIGHEST_RANK),
+        rank=_parse_integer_note_field(fields, "rank", HIGHEST_RANK),
         node=NodeName(node) if _NODE.match(node) else None,
-        pid=_parse_integer(fields, "pid", 1 << 22),
-        gpu=_parse_text(fields, "gpu", 64) if "gpu" in keys else "",
+        pid=_parse_integer_note_field(fields, "pid", 1 << 22),
+        gpu=_parse_text_note_field(fields, "gpu", 64) if "gpu" in keys else "",
         phase=phase,
         checkpoint=checkpoint,
         saving=saving,
         done=done,
         restart=restart,
-        lost=_parse_integer(fields, "lost", HIGHEST_STEP) or 0,
+        lost=_parse_integer_note_field(fields, "lost", HIGHEST_STEP) or 0,
     )
 
 
@@ -150,7 +150,7 @@ def _parse_boolean(text: str) -> bool | None:
     return True if lower in _TRUE else False if lower in _FALSE else None
 
 
-def _parse_integer(fields: dict[str, str], name: str, bound: int) -> int | None:
+def _parse_integer_note_field(fields: dict[str, str], name: str, bound: int) -> int | None:
     text = fields.get(name)
     if text is None:
         return None
@@ -170,7 +170,7 @@ def _parse_number(text: str | None) -> float | None:
         return None
 
 
-def _parse_text(fields: dict[str, str], name: str, longest: int) -> str:
+def _parse_text_note_field(fields: dict[str, str], name: str, longest: int) -> str:
     text = fields.get(name, "")
     return text if len(text) <= longest and text.isprintable() else ""
 
@@ -208,7 +208,7 @@ class ProgressNoteListener:
         self._closing = threading.Event()
         sock.settimeout(_LOOK)
         self._thread = threading.Thread(
-            target=self._receive_datagrams, name="progress", daemon=True
+            target=self._receive_progress_note_datagrams, name="progress", daemon=True
         )
         self._thread.start()
 
@@ -232,7 +232,7 @@ class ProgressNoteListener:
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
 
-    def _receive_datagrams(self) -> None:
+    def _receive_progress_note_datagrams(self) -> None:
         while not self._closing.is_set():
             try:
                 # One byte more than a note may have, to recognize a longer one.
@@ -243,10 +243,12 @@ class ProgressNoteListener:
                 # An ICMP error, or no memory for a moment: neither ends the listening.
                 self._closing.wait(0.01)
                 continue
-            self._add_note(raw)
+            self._add_received_progress_note(raw)
 
-    def _add_note(self, raw: bytes) -> None:
-        allowed = not self._token or hmac.compare_digest(read_datagram_secret(raw), self._token)
+    def _add_received_progress_note(self, raw: bytes) -> None:
+        allowed = not self._token or hmac.compare_digest(
+            read_secret_from_datagram(raw), self._token
+        )
         note = parse_progress_note(raw) if allowed else None
         if note is None:
             self.dropped += 1
@@ -267,7 +269,7 @@ def open_progress_note_listener(
     Raises HpctlError where no socket can be had.
     """
     try:
-        return _open_udp_socket(peers) if peers else _open_unix_socket(directory)
+        return _open_udp_socket_listener(peers) if peers else _open_unix_socket_listener(directory)
     except OSError as error:
         raise HpctlError(
             "hpctl run cannot open a socket to receive the ranks' progress: "
@@ -277,7 +279,7 @@ def open_progress_note_listener(
         ) from error
 
 
-def _open_unix_socket(directory: Path | None) -> ProgressNoteListener:
+def _open_unix_socket_listener(directory: Path | None) -> ProgressNoteListener:
     base = Path(directory or tempfile.gettempdir())
     if len(os.fsencode(base)) > LONGEST_PATH - 40:
         base = Path("/tmp")  # noqa: S108 -- mkdtemp makes a directory of 0700 in it
@@ -293,13 +295,13 @@ def _open_unix_socket(directory: Path | None) -> ProgressNoteListener:
     return ProgressNoteListener(sock, f"unix:{own / 's'}", directory=own)
 
 
-def _open_udp_socket(peers: Sequence[str]) -> ProgressNoteListener:
+def _open_udp_socket_listener(peers: Sequence[str]) -> ProgressNoteListener:
     family, host = _find_local_address(peers)
     token = secrets.token_hex(16)
     sock = socket.socket(family, socket.SOCK_DGRAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER)
-        _attach_prefix_filter(sock, f"token={token[: len(token) // 2]}".encode())
+        _attach_datagram_prefix_filter(sock, f"token={token[: len(token) // 2]}".encode())
         sock.bind((host, 0))
     except OSError:
         sock.close()
@@ -317,7 +319,7 @@ _EQUAL, _RETURN = 0x15, 0x06
 _UDP_HEAD = 8
 
 
-def _attach_prefix_filter(sock: socket.socket, prefix: bytes) -> None:
+def _attach_datagram_prefix_filter(sock: socket.socket, prefix: bytes) -> None:
     """Have the kernel drop what does not begin with `prefix`, before it takes room in the socket.
 
     Without this a user of the node who sends a million datagrams a second fills the socket, and

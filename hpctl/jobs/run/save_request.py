@@ -55,7 +55,7 @@ def _is_step_process(process: JobProcess, step: str, environ: Mapping[str, str])
     )
 
 
-def parse_asked_process_count(text: str) -> int | None:
+def parse_count_of_signaled_processes(text: str) -> int | None:
     """Return how many processes were asked, by what all nodes printed; None where none did."""
     found = [int(match[1]) for match in _ANSWER.finditer(text)]
     return sum(found) if found else None

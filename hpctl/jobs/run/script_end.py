@@ -32,7 +32,7 @@ def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     """Read, print and report why the script ended. Always 0."""
     try:
         code = int(arguments[0])
-        block = read_script_output(environ.get(LOG_START, ""), (1, 2))
+        block = read_batch_script_output(environ.get(LOG_START, ""), (1, 2))
         if code and not is_run_ended_by_slurm(block, environ.get("SLURM_JOB_ID", "")):
             # Imported late: a job that is being cancelled is not kept waiting.
             from hpctl.jobs.run.log_cause import report_script_end_cause
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     return 0
 
 
-def read_script_output(began: str, fds: Sequence[int]) -> bytes:
+def read_batch_script_output(began: str, fds: Sequence[int]) -> bytes:
     """Return the end of what this run has written to the files behind `fds`, whole lines.
 
     `began` is LOG_START's value. What is no regular file, or cannot be read, is left out.
@@ -61,13 +61,13 @@ def read_script_output(began: str, fds: Sequence[int]) -> bytes:
             status = os.fstat(fd)
             key = (status.st_dev, status.st_ino)
             if stat.S_ISREG(status.st_mode) and key not in read:
-                read[key] = _read_file_end(fd, starts.get(key, 0))
+                read[key] = _read_file_tail_after_offset(fd, starts.get(key, 0))
         except OSError:
             continue
     return b"".join(read.values())
 
 
-def _read_file_end(fd: int, start: int) -> bytes:
+def _read_file_tail_after_offset(fd: int, start: int) -> bytes:
     """Return the last bytes of a file that come after `start`. Raises OSError."""
     with open(f"/proc/self/fd/{fd}", "rb") as file:
         size = os.fstat(file.fileno()).st_size

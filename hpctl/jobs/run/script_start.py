@@ -8,12 +8,12 @@ is not waited for.
 import os
 import sys
 
-from hpctl.wire.job_report_client import send_start_report
+from hpctl.wire.job_report_client import send_run_start_report
 
 
 def main() -> int:
     """Report the start. Always 0."""
-    send_start_report(os.environ, step=None, place="")
+    send_run_start_report(os.environ, step=None, place="")
     return 0
 
 

@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpctl.checkpoints.resume import (
-    ResumePlaces,
+    CheckpointSearchPlaces,
     ResumePoint,
     find_newest_resume_point,
     read_resume_places,
@@ -27,7 +27,7 @@ from hpctl.toolkit.bounds import parse_count
 from hpctl.toolkit.errors import HpctlError
 from hpctl.toolkit.hostlist import expand_hostlist
 from hpctl.vocabulary.identity import JobId, NodeName
-from hpctl.vocabulary.policy_file import PolicyFile, merge_policy_files
+from hpctl.vocabulary.policy_file import RunPolicyFile, merge_run_policy_files
 from hpctl.vocabulary.run_policy import RunPolicy
 
 MOST_TASKS = 65_536
@@ -65,13 +65,13 @@ class RunSettings:
     save_signal: int = signal.SIGUSR1
     torch: RankLauncherSettings | None = None
     """None: no launcher."""
-    places: ResumePlaces | None = field(default=None, repr=False)
+    places: CheckpointSearchPlaces | None = field(default=None, repr=False)
     """Where to look for checkpoints, `directory` among them."""
-    own: tuple[PolicyFile, ...] = ()
+    own: tuple[RunPolicyFile, ...] = ()
 
-    def configure(self, below: Sequence[PolicyFile]) -> None:
+    def configure(self, below: Sequence[RunPolicyFile]) -> None:
         """Put the job's own policy over others. A step's size was settled at the start."""
-        self.policy = replace(merge_policy_files([*below, *self.own]), nodes=self.policy.nodes)
+        self.policy = replace(merge_run_policy_files([*below, *self.own]), nodes=self.policy.nodes)
 
     @property
     def has_save_signal(self) -> bool:
@@ -118,7 +118,7 @@ class RunSettings:
         return find_newest_resume_point(self.directory, self.files)
 
     @property
-    def resume_places(self) -> ResumePlaces | None:
+    def resume_checkpoint_locations(self) -> CheckpointSearchPlaces | None:
         """Return where to look for a checkpoint; None for a start from scratch."""
         return None if self.scratch else self.places
 
@@ -163,7 +163,7 @@ class RunSettings:
     def gpus(self, in_slurm: int) -> JobGpuAllocation:
         """Return what the job's environment says of its GPUs. `in_slurm` is the number that a node
         has by Slurm, 0 where Slurm counts none."""
-        visible = _find_visible_devices(self.srun, self.environ)
+        visible = _find_visible_gpu_devices(self.srun, self.environ)
         return read_job_gpu_allocation(self.environ, visible, in_slurm)
 
     def account(self, attempt: int) -> Path | None:
@@ -179,7 +179,7 @@ class RunSettings:
 def read_run_settings(  # noqa: PLR0913 -- the options of `hpctl run`, by keyword
     srun: SrunCommand,
     environ: Mapping[str, str],
-    own: Sequence[PolicyFile] = (),
+    own: Sequence[RunPolicyFile] = (),
     *,
     nodes: str = "",
     spares: int | None = None,
@@ -203,8 +203,8 @@ def read_run_settings(  # noqa: PLR0913 -- the options of `hpctl run`, by keywor
         )
     allocated = tuple(NodeName(name) for name in expand_hostlist(listed))
     requested = nodes or srun.given.get("nodes", "")
-    policy = merge_policy_files(own)
-    policy, wanted = _choose_step_size(
+    policy = merge_run_policy_files(own)
+    policy, wanted = _choose_step_node_count(
         policy, requested, len(allocated), _count_spare_nodes(spares, environ, policy)
     )
     places = read_resume_places(environ)
@@ -229,7 +229,7 @@ def read_run_settings(  # noqa: PLR0913 -- the options of `hpctl run`, by keywor
         rules=rules,
         logs=logs,
         scratch=environ.get("HPCTL_RESUME") == "scratch",
-        save_signal=_read_save_signal(environ),
+        save_signal=_read_checkpoint_save_signal(environ),
         torch=torch,
         places=places,
         own=tuple(own),
@@ -254,7 +254,7 @@ def read_job_gpu_allocation(
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
-def _find_visible_devices(srun: SrunCommand, environ: Mapping[str, str]) -> str | None:
+def _find_visible_gpu_devices(srun: SrunCommand, environ: Mapping[str, str]) -> str | None:
     """Return CUDA_VISIBLE_DEVICES as the ranks are started with it; None where nothing sets it."""
     exported = srun.given.get("export", "").split(",")
     for word in (*srun.command, *exported):
@@ -264,7 +264,7 @@ def _find_visible_devices(srun: SrunCommand, environ: Mapping[str, str]) -> str 
     return environ.get(_VISIBLE)
 
 
-def _read_save_signal(environ: Mapping[str, str]) -> int:
+def _read_checkpoint_save_signal(environ: Mapping[str, str]) -> int:
     """Return the signal at which the program saves; SIGUSR1 where none is given."""
     name = environ.get("HPCTL_SAVE_SIGNAL", "").partition("@")[0].upper().removeprefix("SIG")
     return signal.Signals.__members__.get(f"SIG{name}", signal.SIGUSR1)
@@ -277,7 +277,7 @@ def _count_spare_nodes(given: int | None, environ: Mapping[str, str], policy: Ru
     return int(exported) if exported.isdecimal() else policy.spares
 
 
-def _choose_step_size(
+def _choose_step_node_count(
     policy: RunPolicy, requested: str, allocated: int, spares: int
 ) -> tuple[RunPolicy, int]:
     """Return the policy with its elastic range, and how many nodes a step gets when all is well."""

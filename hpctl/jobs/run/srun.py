@@ -27,16 +27,16 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from hpctl.jobs.run.save_request import MODULE, parse_asked_process_count
-from hpctl.jobs.sbatch.options import SHARED_SHORT, SHARED_VALUED, split_option_names
-from hpctl.slurm.run import CommandEnd, CommandResult, SlurmRunner
-from hpctl.slurm.step_beside import make_step_options
+from hpctl.jobs.run.save_request import MODULE, parse_count_of_signaled_processes
+from hpctl.jobs.sbatch.options import SHARED_SHORT, SHARED_VALUED, split_sbatch_option_names
+from hpctl.slurm.run import CommandEndKind, CommandResult, SlurmCommandRunner
+from hpctl.slurm.step_beside import make_overlapping_step_options
 from hpctl.toolkit.compat import SAFE_PATH
 from hpctl.toolkit.errors import HpctlError
 from hpctl.toolkit.hostlist import fold_hostlist
 from hpctl.vocabulary.identity import JobId, NodeName
 
-_VALUED = SHARED_VALUED + split_option_names("""
+_VALUED = SHARED_VALUED + split_sbatch_option_names("""
     accel-bind bcast-exclude cpu-bind epilog het-group jobid max-exit-timeout max-threads mpi
     msg-timeout prolog relative slurmd-debug task-epilog task-prolog threads treewidth wait
 """)
@@ -66,7 +66,7 @@ class SrunCommand(Struct, frozen=True):
         return self.given.get("kill-on-bad-exit") == "0"
 
     @property
-    def multi_prog(self) -> bool:
+    def is_multi_prog_command(self) -> bool:
         """Return whether the command is a file that names several programs: nothing may precede
         it."""
         return "multi-prog" in self.given
@@ -161,13 +161,13 @@ def build_step_arguments(
     return [*srun.options, *place, *srun.command]
 
 
-def restrict_to_step_nodes(srun: SrunCommand, nodes: Sequence[NodeName]) -> SrunCommand:
+def restrict_srun_to_step_nodes(srun: SrunCommand, nodes: Sequence[NodeName]) -> SrunCommand:
     """Return the same with a command that sees the step's nodes and no others.
 
     srun gives the ranks the allocation's list, spares and lost nodes included, in one variable
     or the other depending on the release, and frameworks take its first entry for rank 0's host.
     """
-    if srun.multi_prog:
+    if srun.is_multi_prog_command:
         return srun
     names = fold_hostlist(nodes)
     variables = [f"{name}={names}" for name in ("SLURM_NODELIST", "SLURM_JOB_NODELIST")]
@@ -224,7 +224,7 @@ def parse_srun_lines(block: bytes) -> Iterator[SrunLine]:
         end = SrunTaskEnd(
             _decode_node_name(match[1]),
             rank,
-            _parse_exit_code(text),
+            _parse_srun_exit_code(text),
             text,
             _parse_rank_ranges(match[2]),
         )
@@ -252,7 +252,7 @@ def _parse_rank_ranges(listed: bytes) -> tuple[tuple[int, int], ...]:
     return tuple((int(first), int(last or first)) for first, last in rows)
 
 
-def find_root_cause_end(
+def find_root_cause_task_end(
     ends: Sequence[SrunTaskEnd], final: Sequence[int], corruption: Sequence[int]
 ) -> SrunTaskEnd | None:
     """Return the end that explains the others: one with a code that says something, else the first.
@@ -267,7 +267,7 @@ def find_root_cause_end(
     return ends[0] if ends else None
 
 
-def _parse_exit_code(text: str) -> int:
+def _parse_srun_exit_code(text: str) -> int:
     match = _CODE.search(text)
     if match:
         return int(match[1])
@@ -315,7 +315,7 @@ class StepLauncher:
 
     def __init__(self, job: JobId, bin_dir: Path | None = None) -> None:
         self.job = job
-        self.runner = SlurmRunner(bin_dir=bin_dir)
+        self.runner = SlurmCommandRunner(bin_dir=bin_dir)
         self._srun = str(bin_dir / "srun") if bin_dir else "srun"
         if shutil.which(self._srun) is None:
             raise HpctlError(
@@ -378,14 +378,14 @@ class StepLauncher:
         """
 
         def run_save_request() -> None:
-            step_id = find_step_id(self._list_steps(), step.process.pid)
+            step_id = find_step_id(self._list_job_steps(), step.process.pid)
             if step_id is None:
                 answered(None, "Slurm has no such step")
                 return
             own = step_id.partition(".")[2].partition("+")[0]
             ran = self.runner.run(
                 self._srun,
-                *make_step_options(int(self.job), step.nodes, "hpctl-save"),
+                *make_overlapping_step_options(int(self.job), step.nodes, "hpctl-save"),
                 sys.executable,
                 *SAFE_PATH,
                 MODULE,
@@ -393,7 +393,7 @@ class StepLauncher:
                 own,
                 timeout=SAVE_S,
             )
-            answered(parse_asked_process_count(ran.text), ran.message[-200:])
+            answered(parse_count_of_signaled_processes(ran.text), ran.message[-200:])
 
         threading.Thread(target=run_save_request, name="save request", daemon=True).start()
 
@@ -413,9 +413,9 @@ class StepLauncher:
             "/bin/sh", "-c", "echo $SLURMD_NODENAME", timeout=seconds,
         )  # fmt: skip
         heard = {NodeName(word) for word in ran.text.split()} & set(nodes)
-        return heard if heard or ran.end is CommandEnd.TIMED_OUT else None
+        return heard if heard or ran.end is CommandEndKind.TIMED_OUT else None
 
-    def abandon_step(self, step: RunningStep) -> None:
+    def kill_srun_of_step(self, step: RunningStep) -> None:
         """End srun itself: it would wait forever for the tasks of a node that is gone."""
         with contextlib.suppress(ProcessLookupError):
             step.process.kill()
@@ -423,9 +423,9 @@ class StepLauncher:
     def is_step_blocked(self, step: RunningStep, before: Collection[int]) -> bool:
         """Return whether slurmctld holds a step back for one of those `before` (process ids of
         sruns), which have ended: it was away at that moment."""
-        return is_step_blocked_by_earlier(self._list_steps(), step.process.pid, before)
+        return is_step_blocked_by_earlier_step(self._list_job_steps(), step.process.pid, before)
 
-    def withdraw_step(self, step: RunningStep) -> None:
+    def cancel_uncreated_step(self, step: RunningStep) -> None:
         """Have srun give up a step that was not created yet."""
         with contextlib.suppress(ProcessLookupError):
             step.process.terminate()
@@ -449,16 +449,16 @@ class StepLauncher:
 
     def _run_scancel(self, step: RunningStep, name: str) -> None:
         def cancel_step() -> None:
-            step_id = find_step_id(self._list_steps(), step.process.pid)
+            step_id = find_step_id(self._list_job_steps(), step.process.pid)
             if step_id is None:
                 # Not created yet, so srun is all there is of it; or gone, and so will srun be.
-                self.abandon_step(step)
+                self.kill_srun_of_step(step)
                 return
             self.runner.run("scancel", f"--signal={name}", step_id, timeout=SCANCEL_S)
 
         threading.Thread(target=cancel_step, name=f"scancel {name}", daemon=True).start()
 
-    def _list_steps(self) -> str:
+    def _list_job_steps(self) -> str:
         return self.scontrol("-o", "show", "step", str(self.job)).text
 
 
@@ -467,7 +467,7 @@ def find_step_id(text: str, pid: int) -> str | None:
     return next((match[1] for match in _STEP.finditer(text) if int(match[3]) == pid), None)
 
 
-def is_step_blocked_by_earlier(text: str, pid: int, before: Collection[int]) -> bool:
+def is_step_blocked_by_earlier_step(text: str, pid: int, before: Collection[int]) -> bool:
     """Return whether the step of srun `pid` is pending while one of those `before` is still
     listed."""
     states = {int(match[3]): match[2] for match in _STEP.finditer(text)}

@@ -16,17 +16,17 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpctl.checkpoints import files
-from hpctl.checkpoints.resume import ResumePoint, find_reference_resume_point
+from hpctl.checkpoints.resume import ResumePoint, find_baseline_resume_point_of_step
 from hpctl.jobs import elastic
 from hpctl.jobs.elastic import SECRET, controller
 from hpctl.jobs.elastic.wire import send_controller_request
-from hpctl.jobs.hangs.ras_judge import ExplainedHang, JobRankNames
-from hpctl.jobs.hangs.stacks import read_step_stacks
+from hpctl.jobs.hangs.ras_judge import HangWithRasEvidence, JobRankResolver
+from hpctl.jobs.hangs.stacks import diagnose_hang_from_step_stacks
 from hpctl.jobs.logs.engine import LogRuleVerdict
 from hpctl.jobs.restart import RestartMethod
 from hpctl.jobs.run.ending import StepEndEvidence
 from hpctl.jobs.run.flight import build_flight_recorder_environment, delete_old_flight_dumps
-from hpctl.jobs.run.output import OutputReader, RankProgressListener
+from hpctl.jobs.run.output import RankProgressListener, SrunOutputReader
 from hpctl.jobs.run.progress import TrackedRankProgress
 from hpctl.jobs.run.progress_notes import ProgressNote
 from hpctl.jobs.run.settings import RunSettings
@@ -37,17 +37,17 @@ from hpctl.jobs.run.srun import (
     SrunLine,
     StepLauncher,
     build_step_arguments,
-    restrict_to_step_nodes,
+    restrict_srun_to_step_nodes,
 )
-from hpctl.jobs.run.timeouts import TimeoutEvidence, TimeoutInquiry
-from hpctl.jobs.run_failure import RunFacts, explain_hang
+from hpctl.jobs.run.timeouts import CollectiveTimeoutEvidence, CollectiveTimeoutInvestigation
+from hpctl.jobs.run_failure import FailedRunContext, diagnose_run_hang
 from hpctl.slurm.step_environment import make_step_environment
 from hpctl.toolkit.compat import UTC
-from hpctl.toolkit.errors import HpctlError, Unavailable
+from hpctl.toolkit.errors import HpctlError, ServiceUnavailable
 from hpctl.toolkit.user_files import is_own_file
 from hpctl.vocabulary.identity import NodeName
-from hpctl.vocabulary.policy_file import PolicyFile
-from hpctl.vocabulary.run_policy import RunDecision, RunPolicy
+from hpctl.vocabulary.policy_file import RunPolicyFile
+from hpctl.vocabulary.run_policy import RunActionDecision, RunPolicy
 from hpctl.vocabulary.trouble import Trouble, TroubleKind
 
 LOOK_S = 2.0
@@ -56,7 +56,7 @@ ASK_S = 5.0
 """How long the launcher has to answer that it restarts the ranks."""
 
 
-def wrap_command_with_launcher(
+def wrap_srun_command_with_launcher(
     srun: SrunCommand, way: RestartMethod, count: int, policy: RunPolicy, path: Path | None
 ) -> tuple[SrunCommand, Mapping[str, str]]:
     """Return the srun command with a launcher before the command, and what its environment needs.
@@ -64,13 +64,13 @@ def wrap_command_with_launcher(
     `count`: ranks of a node, 0 for as many as GPUs.
     """
     codes = (*policy.final_exit_codes, *policy.corruption_exit_codes)
-    command = elastic.build_launcher_command(
+    command = elastic.build_rank_launcher_command(
         srun.command, count, in_process=way is RestartMethod.IN_PROCESS, final_exit_codes=codes
     )
     # One task a node would else be bound to one task's share of its cores.
     bind = () if "cpu-bind" in srun.given else ("--cpu-bind=none",)
     srun = replace(srun, options=(*srun.options, *bind), command=tuple(command))
-    return srun, elastic.build_launcher_environment(path)
+    return srun, elastic.build_rank_launcher_environment(path)
 
 
 @dataclass
@@ -94,7 +94,7 @@ class RankGroupRecordReader:
         answers: queue.SimpleQueue[str] = queue.SimpleQueue()
         request = (host, record.run_id, self.secret, f"restart: {why}")
         threading.Thread(
-            target=lambda: answers.put(_send_restart_request(*request)), daemon=True
+            target=lambda: answers.put(_send_rank_restart_request(*request)), daemon=True
         ).start()
         try:
             answer = answers.get(timeout=ASK_S)
@@ -106,7 +106,7 @@ class RankGroupRecordReader:
         self._reported.add(record.generations[-1].number)
         return ""
 
-    def poll_new_ranks(self) -> bool:
+    def poll_rank_restart_flag(self) -> bool:
         """Return whether new ranks have been started in the step since this was asked last."""
         turned, self._turned = self._turned, False
         return turned
@@ -126,15 +126,15 @@ class RankGroupRecordReader:
         for each in record.generations:
             if each.number < running and each.number not in self._reported:
                 self._reported.add(each.number)
-                trouble = controller.find_generation_trouble(each)
+                trouble = controller.find_generation_failure(each)
                 found += [trouble] if trouble is not None else []
         return found
 
-    def find_last_trouble(self) -> Trouble | None:
+    def find_last_generation_failure(self) -> Trouble | None:
         """Return what ended the last generation, where it ended badly."""
         record = self._read_record_file()
         return (
-            controller.find_generation_trouble(record.generations[-1])
+            controller.find_generation_failure(record.generations[-1])
             if record and record.generations
             else None
         )
@@ -148,10 +148,10 @@ class RankGroupRecordReader:
             return None
 
 
-def _send_restart_request(host: str, run_id: str, secret: str, line: str) -> str:
+def _send_rank_restart_request(host: str, run_id: str, secret: str, line: str) -> str:
     try:
         return send_controller_request(host, run_id, secret, line)
-    except Unavailable as error:
+    except ServiceUnavailable as error:
         return str(error)
 
 
@@ -167,7 +167,7 @@ RULE_KINDS = {
 """`seen` is none of these: the line is there, which the user wants in the log."""
 
 
-def make_rule_trouble(verdict: LogRuleVerdict) -> Trouble | None:
+def make_log_rule_failure(verdict: LogRuleVerdict) -> Trouble | None:
     """Return the trouble that a rule saw; None where the rule only reports a line."""
     kind = RULE_KINDS.get(verdict.what)
     if kind is None:
@@ -194,13 +194,13 @@ class SignalReceivedEvent(Struct, frozen=True):
     number: int
 
 
-class ClusterPolicyEvent(Struct, frozen=True):
+class ClusterPolicyReceivedEvent(Struct, frozen=True):
     """The head node named the recovery policies that the job's own goes over."""
 
-    layers: tuple[PolicyFile, ...]
+    layers: tuple[RunPolicyFile, ...]
 
 
-class PreviousRunEvent(Struct, frozen=True):
+class PreviousRunEndReceivedEvent(Struct, frozen=True):
     """The head node named why the job's run before this one ended."""
 
     why: str
@@ -211,12 +211,12 @@ Event = (
     | SignalReceivedEvent
     | SrunLine
     | Trouble
-    | ClusterPolicyEvent
-    | PreviousRunEvent
+    | ClusterPolicyReceivedEvent
+    | PreviousRunEndReceivedEvent
 )
 
 
-class EventQueue:
+class SupervisorEventQueue:
     """The queue. `put` may be called from a signal handler."""
 
     def __init__(self) -> None:
@@ -234,7 +234,11 @@ class EventQueue:
         """Drop what still came from the step before. What is for the run stays."""
         kept = []
         while (event := self.next(0)) is not None:
-            kept += [event] if isinstance(event, SignalReceivedEvent | ClusterPolicyEvent) else []
+            kept += (
+                [event]
+                if isinstance(event, SignalReceivedEvent | ClusterPolicyReceivedEvent)
+                else []
+            )
         for event in kept:
             self.put(event)
 
@@ -259,16 +263,19 @@ class StepRunner:
         self,
         given: RunSettings,
         launcher: StepLauncher,
-        events: EventQueue,
+        events: SupervisorEventQueue,
         say: Callable[[str], None],
     ) -> None:
         self._given, self._launcher, self._events, self._say = given, launcher, events, say
-        self.ranks = RankProgressListener(given.policy, given.ras, events.put, self._explain_hang)
-        self._timeouts = TimeoutInquiry(
-            given.ras, lambda nodes: read_step_stacks(given.job, nodes, launcher.runner.bin_dir)
+        self.ranks = RankProgressListener(
+            given.policy, given.ras, events.put, self._add_awaited_ranks_to_hang
+        )
+        self._timeouts = CollectiveTimeoutInvestigation(
+            given.ras,
+            lambda nodes: diagnose_hang_from_step_stacks(given.job, nodes, launcher.runner.bin_dir),
         )
         listener = _StepOutputListener(events, say, self.ranks, self._timeouts)
-        self._output = OutputReader(given.rules, listener, also=given.logs)
+        self._output = SrunOutputReader(given.rules, listener, also=given.logs)
         self.asked_to_end = False
         self._nodes: tuple[NodeName, ...] = ()
         self._attempt = 0
@@ -294,11 +301,11 @@ class StepRunner:
         # The last lines of the step before are not this one's.
         self._output.settle()
         self._events.forget()
-        self._resume = find_reference_resume_point(resume, given.directory, given.files)
+        self._resume = find_baseline_resume_point_of_step(resume, given.directory, given.files)
         srun, exported = given.srun, self._build_step_environment(attempt, resume, hosts)
         if given.restart_method.has_launcher:
             path = given.account(attempt)
-            srun, more = wrap_command_with_launcher(
+            srun, more = wrap_srun_command_with_launcher(
                 srun, given.restart_method, given.tasks or 0, given.policy, path
             )
             self._account = RankGroupRecordReader(path, more[SECRET])
@@ -308,7 +315,10 @@ class StepRunner:
         env.pop("HPCTL_RESUME_FROM", None)
         env.pop("HPCTL_SKIP", None)
         line = build_step_arguments(
-            restrict_to_step_nodes(srun, nodes), given.tasks_per_node, nodes, overlap=self._overlap
+            restrict_srun_to_step_nodes(srun, nodes),
+            given.tasks_per_node,
+            nodes,
+            overlap=self._overlap,
         )
         sinks = self._output.begin()
         world = (given.tasks or 0) * len(nodes)
@@ -319,15 +329,15 @@ class StepRunner:
                 attempt, nodes, line, env | exported, sinks, self._handle_step_end
             )
         finally:
-            self._output.close_sinks()
+            self._output.close_output_descriptors()
 
-    def take_restart_troubles(self) -> list[Trouble]:
+    def take_rank_restart_failures(self) -> list[Trouble]:
         """Return the troubles that a launcher inside the step has answered with new ranks since the
         last look."""
         if self._account is None:
             return []
         troubles = self._account.restarts()
-        if self._account.poll_new_ranks():
+        if self._account.poll_rank_restart_flag():
             self._discard_rank_reports()
         return troubles
 
@@ -349,7 +359,7 @@ class StepRunner:
         self._timeouts.renew()
         delete_old_flight_dumps(self._given.history, self._attempt)
 
-    def withdraw_blocked_step(self, step: RunningStep) -> bool:
+    def cancel_blocked_step(self, step: RunningStep) -> bool:
         """Return whether Slurm holds this step back for the last one; if so, it is withdrawn, and
         the next one will overlap it."""
         if self._overlap or not self._earlier:
@@ -357,9 +367,9 @@ class StepRunner:
         if not self._launcher.is_step_blocked(step, self._earlier):
             return False
         self._overlap = True
-        self._launcher.withdraw_step(step)
+        self._launcher.cancel_uncreated_step(step)
         if self.await_step_end(step, WITHDRAW_S) is None:
-            self._launcher.abandon_step(step)
+            self._launcher.kill_srun_of_step(step)
             self.await_step_end(step, WITHDRAW_S)
         return True
 
@@ -380,7 +390,7 @@ class StepRunner:
                 again = time.monotonic() + AGAIN_S
         why = f"its ranks did not end within {DYING_S:g} s of SIGKILL"
         lost = dict.fromkeys(self._list_nodes_without_task_end(step), why) | gone
-        self._launcher.abandon_step(step)
+        self._launcher.kill_srun_of_step(step)
         code = self.await_step_end(step, KILL_S)
         # Slurm keeps the old step, and all its nodes, until each of them has answered.
         self._overlap = True
@@ -407,43 +417,45 @@ class StepRunner:
             return {}
         return dict.fromkeys(missing, "its ranks did not end at SIGKILL, and it does not answer")
 
-    def collect_timeout_evidence(self) -> tuple[TimeoutEvidence, JobRankNames]:
+    def collect_timeout_evidence(self) -> tuple[CollectiveTimeoutEvidence, JobRankResolver]:
         """Return what the witnesses say of the ranks of a step that has ended."""
-        return self._timeouts.gather(self._list_tracked_ranks())
+        return self._timeouts.gather(self._map_tracked_rank_progress())
 
-    def _explain_hang(self, hang: ExplainedHang) -> Trouble:
+    def _add_awaited_ranks_to_hang(self, hang: HangWithRasEvidence) -> Trouble:
         """Return the hang of the running step with whom its ranks wait for."""
-        tracked = self._list_tracked_ranks()
+        tracked = self._map_tracked_rank_progress()
         tasks = (
             {}
             if self._given.restart_method.has_launcher
             else self._given.map_tasks_to_nodes(self._nodes)
         )
-        tail = self._output.copy_rank_tail()
-        facts = RunFacts(tail=tail, rank_nodes=_map_ranks_to_nodes(tracked), task_nodes=tasks)
-        return explain_hang(
+        tail = self._output.copy_rank_output_tail()
+        facts = FailedRunContext(
+            tail=tail, rank_nodes=_map_ranks_to_nodes(tracked), task_nodes=tasks
+        )
+        return diagnose_run_hang(
             hang.trouble,
             facts,
             lambda: self._timeouts.look(hang.finding, tracked),
             self._given.policy,
         )
 
-    def _list_tracked_ranks(self) -> Mapping[int, TrackedRankProgress]:
+    def _map_tracked_rank_progress(self) -> Mapping[int, TrackedRankProgress]:
         """Return the ranks that have reported themselves in this step."""
         return dict(self.ranks.progress.ranks) if self.ranks.progress else {}
 
-    def facts(self, evidence: StepEndEvidence, nodes: Sequence[NodeName]) -> RunFacts:
+    def facts(self, evidence: StepEndEvidence, nodes: Sequence[NodeName]) -> FailedRunContext:
         """Return what is known of a step on these nodes that has ended, besides its trouble.
 
         Where srun starts launchers, the tasks whose ends it reports are not the ranks.
         """
         launched = self._given.restart_method.has_launcher
         tasks = {} if launched else self._given.map_tasks_to_nodes(nodes)
-        return RunFacts(
+        return FailedRunContext(
             tail=evidence.tail,
             ends=() if launched else evidence.ends,
             world=len(tasks),
-            rank_nodes=_map_ranks_to_nodes(self._list_tracked_ranks()),
+            rank_nodes=_map_ranks_to_nodes(self._map_tracked_rank_progress()),
             task_nodes=tasks,
             nodes=nodes,
         )
@@ -466,20 +478,20 @@ class StepRunner:
             before=self._resume,
             after=self._after,
             step=self.ranks.step,
-            account=self._account.find_last_trouble() if self._account else None,
+            account=self._account.find_last_generation_failure() if self._account else None,
             again=self._again,
             gpus=self._given.gpus(gpus),
         )
 
-    def find_end_checkpoint(self, answer: RunDecision | None) -> ResumePoint | None:
+    def find_checkpoint_at_step_end(self, answer: RunActionDecision | None) -> ResumePoint | None:
         """Return where the next step resumes, if the last one's end has just shown it: a large
         checkpoint takes a second to prove. None: search again."""
         found, self._after = self._after, None
-        places = self._given.resume_places
+        places = self._given.resume_checkpoint_locations
         now = answer is not None and answer.after_s == 0
         if not now or found is None or not found.path:
             return None
-        if places is None or not places.has_only_directory:
+        if places is None or not places.is_directory_only:
             return None
         files.record_job_start(places.directory)
         return found
@@ -501,7 +513,7 @@ class StepRunner:
         number = self._given.save_signal
         name = signal.Signals(number).name
 
-        def report_answer(asked: int | None, why: str) -> None:
+        def report_save_request_answer(asked: int | None, why: str) -> None:
             if asked:
                 self._say(f"{asked} processes have a handler for {name} and are asked to save")
             elif asked == 0:
@@ -512,7 +524,7 @@ class StepRunner:
             else:
                 self._say(f"none is asked to save: who handles {name} is not known ({why})")
 
-        self._launcher.request_checkpoint_save(step, number, report_answer)
+        self._launcher.request_checkpoint_save(step, number, report_save_request_answer)
 
     def forward_signal(self, step: RunningStep, number: int) -> None:
         """Pass a signal to the supervisor on to the ranks. A signal to end it ends the run, too."""
@@ -580,10 +592,10 @@ class _StepOutputListener:
 
     def __init__(
         self,
-        events: EventQueue,
+        events: SupervisorEventQueue,
         say: Callable[[str], None],
         ranks: RankProgressListener,
-        timeouts: TimeoutInquiry,
+        timeouts: CollectiveTimeoutInvestigation,
     ) -> None:
         self._events, self._say = events, say
         self._ranks, self._timeouts = ranks, timeouts
@@ -592,14 +604,14 @@ class _StepOutputListener:
         self._events.put(line)
 
     def handle_rule_verdict(self, verdict: LogRuleVerdict) -> None:
-        trouble = make_rule_trouble(verdict)
+        trouble = make_log_rule_failure(verdict)
         if trouble is not None:
             self._events.put(trouble)
         else:
             self._say(f"log rule {verdict.rule!r}: {verdict.why}: {verdict.line}")
 
     def handle_progress_note(self, note: ProgressNote) -> None:
-        self._ranks.add_log_note(note)
+        self._ranks.add_progress_note_from_log(note)
 
     def handle_collective_timeout(self) -> None:
         self._timeouts.handle_rank_timeout()

@@ -29,17 +29,17 @@ from msgspec.structs import replace
 from hpctl.jobs.crash import CALLS_DIFFER, NOT_COME
 from hpctl.jobs.hangs.flight_files import (
     EARLY_S,
-    align_flight_dumps_in_subprocess,
-    list_flight_dump_files,
+    diagnose_hang_from_dumps_in_subprocess,
+    list_flight_recorder_dump_files,
 )
-from hpctl.jobs.hangs.flight_recorder import FlightRecorderCause, FlightRecorderVerdict
+from hpctl.jobs.hangs.flight_recorder import FlightRecorderHangCause, FlightRecorderHangVerdict
 from hpctl.jobs.hangs.ras_judge import (
     LAST_LOOK_S,
-    JobRankNames,
-    RasFinding,
+    JobRankResolver,
     RasHangCause,
-    RasSample,
-    find_awaited_ranks,
+    RasHangFinding,
+    RasReportSample,
+    diagnose_hang_from_ras_samples,
     format_gpu_number,
 )
 from hpctl.jobs.hangs.ras_report import (
@@ -48,7 +48,7 @@ from hpctl.jobs.hangs.ras_report import (
     RasReport,
     query_ras_service,
 )
-from hpctl.jobs.hangs.stack_groups import StackVerdict, SuspectRank
+from hpctl.jobs.hangs.stack_groups import StackHangVerdict, SuspectRank
 from hpctl.jobs.run.progress import TrackedRankProgress
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.identity import NodeName
@@ -67,32 +67,36 @@ DUMPS_BEGIN_S, DUMPS_QUIET_S = 2.0, 5.0
 PIECE_CHARS: Final = 600
 
 
-class TimeoutEvidence(Struct, frozen=True):
+class CollectiveTimeoutEvidence(Struct, frozen=True):
     """What each witness says of one timeout; empty or None where it says nothing."""
 
-    flight: FlightRecorderVerdict = FlightRecorderVerdict()
-    ras: RasFinding | None = None
-    stacks: StackVerdict | None = None
+    flight: FlightRecorderHangVerdict = FlightRecorderHangVerdict()
+    ras: RasHangFinding | None = None
+    stacks: StackHangVerdict | None = None
     no_ras: str = ""
     """Why the RAS service that answered cannot be read."""
 
 
-def add_absent_rank_to_trouble(
-    trouble: Trouble, said: TimeoutEvidence, names: JobRankNames
+def add_absent_rank_to_failure(
+    trouble: Trouble, said: CollectiveTimeoutEvidence, names: JobRankResolver
 ) -> Trouble:
     """Return the trouble with whom the ranks waited for, where a witness names a rank.
 
     A rank that did not come is a HANG of that rank, whatever it did instead. Ranks that call
     different collectives are a CRASH: the program does that again. Else the trouble keeps its kind.
     """
-    stopped = _find_stopped_rank(said.stacks)
+    stopped = _find_rank_stopped_by_signal(said.stacks)
     if stopped is not None:
         # The kernel says so, and the dumps only show who waited.
         why = f"rank {stopped.rank} {stopped.why}"
-        hang = _make_hang_trouble(trouble, why, stopped.rank)
-        return _add_timeout_evidence(_add_rank_location(hang, said, names), said)
-    if said.flight.cause is FlightRecorderCause.TOGETHER:
-        return _add_timeout_evidence(_explain_all_ranks_present(trouble, said, names), said)
+        hang = _make_rank_hang_failure(trouble, why, stopped.rank)
+        return _add_timeout_evidence_to_failure(
+            _add_rank_location_to_failure(hang, said, names), said
+        )
+    if said.flight.cause is FlightRecorderHangCause.TOGETHER:
+        return _add_timeout_evidence_to_failure(
+            _explain_timeout_with_all_ranks_present(trouble, said, names), said
+        )
     named = _apply_flight_dump_evidence(trouble, said, names)
     is_known = trouble.rank is not None or trouble.node is not None
     if named is None and trouble.kind is TroubleKind.HANG and is_known:
@@ -105,18 +109,18 @@ def add_absent_rank_to_trouble(
         )
     if named is None:
         named = trouble
-    return _add_timeout_evidence(_add_rank_location(named, said, names), said)
+    return _add_timeout_evidence_to_failure(_add_rank_location_to_failure(named, said, names), said)
 
 
-def _find_stopped_rank(verdict: StackVerdict | None) -> SuspectRank | None:
+def _find_rank_stopped_by_signal(verdict: StackHangVerdict | None) -> SuspectRank | None:
     """Return the one rank that a signal has stopped; None where there is none, or several."""
     suspects = verdict.suspects if verdict is not None else ()
     stopped = [one for one in suspects if one.hang_place is HangPlace.STOPPED]
     return stopped[0] if len(stopped) == 1 else None
 
 
-def _explain_all_ranks_present(
-    trouble: Trouble, said: TimeoutEvidence, names: JobRankNames
+def _explain_timeout_with_all_ranks_present(
+    trouble: Trouble, said: CollectiveTimeoutEvidence, names: JobRankResolver
 ) -> Trouble:
     """Return the trouble where the dumps show that all ranks came and the collective does not end.
 
@@ -134,11 +138,11 @@ def _explain_all_ranks_present(
 
 
 def _apply_flight_dump_evidence(
-    trouble: Trouble, said: TimeoutEvidence, names: JobRankNames
+    trouble: Trouble, said: CollectiveTimeoutEvidence, names: JobRankResolver
 ) -> Trouble | None:
     flight = said.flight
     only = flight.ranks[0] if len(flight.ranks) == 1 else None
-    if flight.cause is FlightRecorderCause.DIFFERENT:
+    if flight.cause is FlightRecorderHangCause.DIFFERENT:
         return replace(
             trouble,
             kind=TroubleKind.CRASH,
@@ -148,21 +152,23 @@ def _apply_flight_dump_evidence(
             node=None,
         )
     if flight.cause in (
-        FlightRecorderCause.ABSENT,
-        FlightRecorderCause.SILENT,
-        FlightRecorderCause.LATE,
+        FlightRecorderHangCause.ABSENT,
+        FlightRecorderHangCause.SILENT,
+        FlightRecorderHangCause.LATE,
     ):
-        node = _find_common_node(trouble, flight.ranks, said, names) if only is None else None
-        silent = flight.cause is FlightRecorderCause.SILENT
+        node = (
+            _find_common_node_of_ranks(trouble, flight.ranks, said, names) if only is None else None
+        )
+        silent = flight.cause is FlightRecorderHangCause.SILENT
         hang_place = HangPlace.SILENT if silent else HangPlace.UNKNOWN
         return replace(
-            _make_hang_trouble(trouble, flight.text, only), node=node, hang_place=hang_place
+            _make_rank_hang_failure(trouble, flight.text, only), node=node, hang_place=hang_place
         )
     return None
 
 
-def _find_common_node(
-    trouble: Trouble, ranks: Sequence[int], said: TimeoutEvidence, names: JobRankNames
+def _find_common_node_of_ranks(
+    trouble: Trouble, ranks: Sequence[int], said: CollectiveTimeoutEvidence, names: JobRankResolver
 ) -> NodeName | None:
     """Return the node that several named ranks share; None where they are of several, or where it
     is not known.
@@ -182,7 +188,7 @@ def _find_common_node(
 
 
 def _apply_ras_evidence(
-    trouble: Trouble, finding: RasFinding, names: JobRankNames
+    trouble: Trouble, finding: RasHangFinding, names: JobRankResolver
 ) -> Trouble | None:
     ranks = [names.rank(member, finding.communicator) for member in finding.members]
     only = ranks[0].rank if len(ranks) == 1 and ranks[0] is not None else None
@@ -194,7 +200,7 @@ def _apply_ras_evidence(
     } - {None}
     node = nodes.pop() if len(nodes) == 1 else None
     if finding.cause in (RasHangCause.BEHIND, RasHangCause.MISSING):
-        return replace(_make_hang_trouble(trouble, why, only), node=node)
+        return replace(_make_rank_hang_failure(trouble, why, only), node=node)
     if finding.cause is RasHangCause.DIVERGED:
         if trouble.kind is TroubleKind.HANG and not finding.sure:
             return None  # a program that may still move is not called wrong
@@ -206,23 +212,25 @@ def _apply_ras_evidence(
 
 
 def _apply_stack_evidence(
-    trouble: Trouble, said: TimeoutEvidence, names: JobRankNames
+    trouble: Trouble, said: CollectiveTimeoutEvidence, names: JobRankResolver
 ) -> Trouble | None:
     verdict = said.stacks
     if verdict is None or not verdict.suspects:
         return None
     if len(verdict.suspects) == 1:
-        return _make_hang_trouble(trouble, verdict.text, verdict.suspects[0].rank)
+        return _make_rank_hang_failure(trouble, verdict.text, verdict.suspects[0].rank)
     ranks = [suspect.rank for suspect in verdict.suspects]
-    node = _find_common_node(trouble, ranks, said, names)
+    node = _find_common_node_of_ranks(trouble, ranks, said, names)
     places = {suspect.hang_place for suspect in verdict.suspects}
     hang_place = places.pop() if len(places) == 1 else HangPlace.UNKNOWN
     return replace(
-        _make_hang_trouble(trouble, verdict.text, None), node=node, hang_place=hang_place
+        _make_rank_hang_failure(trouble, verdict.text, None), node=node, hang_place=hang_place
     )
 
 
-def _apply_dump_and_stack_evidence(trouble: Trouble, said: TimeoutEvidence) -> Trouble | None:
+def _apply_dump_and_stack_evidence(
+    trouble: Trouble, said: CollectiveTimeoutEvidence
+) -> Trouble | None:
     """Return the trouble of the one rank that does something else, where the dumps show that the
     others wait, or stand where one of those stands that do.
 
@@ -235,16 +243,18 @@ def _apply_dump_and_stack_evidence(trouble: Trouble, said: TimeoutEvidence) -> T
         return None
     (rank,), place = others[0].ranks, others[0].place
     why = f"rank {rank} is in {place}, and others wait in a collective"
-    return replace(_make_hang_trouble(trouble, why, rank), hang_place=others[0].hang_place)
+    return replace(_make_rank_hang_failure(trouble, why, rank), hang_place=others[0].hang_place)
 
 
-def _make_hang_trouble(trouble: Trouble, why: str, rank: int | None) -> Trouble:
+def _make_rank_hang_failure(trouble: Trouble, why: str, rank: int | None) -> Trouble:
     return replace(
         trouble, kind=TroubleKind.HANG, why=why, signature=NOT_COME, rank=rank, node=None
     )
 
 
-def _add_rank_location(trouble: Trouble, said: TimeoutEvidence, names: JobRankNames) -> Trouble:
+def _add_rank_location_to_failure(
+    trouble: Trouble, said: CollectiveTimeoutEvidence, names: JobRankResolver
+) -> Trouble:
     """Return the trouble with the node of its rank, and with what the stacks show of that rank."""
     if trouble.rank is None:
         return trouble
@@ -254,7 +264,7 @@ def _add_rank_location(trouble: Trouble, said: TimeoutEvidence, names: JobRankNa
     if node is None and suspect is not None and suspect.node:
         node = NodeName(suspect.node)
     if node is None and said.ras is not None:
-        node = _find_node_by_ras(said.ras, trouble.rank, names)
+        node = _find_rank_node_in_ras_finding(said.ras, trouble.rank, names)
     why = trouble.why
     if suspect is not None and suspect.why and suspect.why not in why:
         why = f"{why}; it {suspect.why}"
@@ -263,12 +273,14 @@ def _add_rank_location(trouble: Trouble, said: TimeoutEvidence, names: JobRankNa
     return replace(trouble, why=why, node=node, hang_place=hang_place)
 
 
-def _find_suspect_rank(verdict: StackVerdict | None, rank: int) -> SuspectRank | None:
+def _find_suspect_rank(verdict: StackHangVerdict | None, rank: int) -> SuspectRank | None:
     found = verdict.suspects if verdict else ()
     return next((one for one in found if one.rank == rank), None)
 
 
-def _find_node_by_ras(finding: RasFinding, number: int, names: JobRankNames) -> NodeName | None:
+def _find_rank_node_in_ras_finding(
+    finding: RasHangFinding, number: int, names: JobRankResolver
+) -> NodeName | None:
     for member in finding.members:
         rank = names.rank(member, finding.communicator)
         if rank is not None and rank.rank == number:
@@ -276,7 +288,7 @@ def _find_node_by_ras(finding: RasFinding, number: int, names: JobRankNames) -> 
     return None
 
 
-def _add_timeout_evidence(trouble: Trouble, said: TimeoutEvidence) -> Trouble:
+def _add_timeout_evidence_to_failure(trouble: Trouble, said: CollectiveTimeoutEvidence) -> Trouble:
     pieces = [
         f"flight recorder ({said.flight.dumps} dumps): {said.flight.text}"
         if said.flight.dumps
@@ -288,16 +300,18 @@ def _add_timeout_evidence(trouble: Trouble, said: TimeoutEvidence) -> Trouble:
     return replace(trouble, evidence="\n".join([*kept, trouble.evidence])[:EVIDENCE_CHARS])
 
 
-class TimeoutInquiry:
+class CollectiveTimeoutInvestigation:
     """The inquiry of the witnesses of one step's timeout. No method raises; `handle_rank_timeout`
     does not wait."""
 
     def __init__(
         self,
         ras: RasAddress,
-        stacks: Callable[[Sequence[NodeName]], StackVerdict],
+        stacks: Callable[[Sequence[NodeName]], StackHangVerdict],
         *,
-        flight: Callable[[str, float], FlightRecorderVerdict] = align_flight_dumps_in_subprocess,
+        flight: Callable[
+            [str, float], FlightRecorderHangVerdict
+        ] = diagnose_hang_from_dumps_in_subprocess,
         ask: Callable[[RasAddress, float], RasReport] = query_ras_service,
     ) -> None:
         """`stacks` reads the ranks' stacks on some nodes; it may raise HpctlError."""
@@ -330,7 +344,7 @@ class TimeoutInquiry:
         heard = self._heard
         self._threads = [
             threading.Thread(target=work, args=(heard,), name="timeout", daemon=True)
-            for work in (self._query_ras, self._read_stacks)
+            for work in (self._query_nccl_ras_service, self._read_rank_stacks)
         ]
         for thread in self._threads:
             # RuntimeError at the user's limit of processes: the log is read on without witnesses.
@@ -339,30 +353,30 @@ class TimeoutInquiry:
 
     def gather(
         self, ranks: Mapping[int, TrackedRankProgress]
-    ) -> tuple[TimeoutEvidence, JobRankNames]:
+    ) -> tuple[CollectiveTimeoutEvidence, JobRankResolver]:
         """Return what the witnesses of a step that has ended say, and the names of its ranks.
 
         `ranks` are those that reported themselves. Takes a few seconds where dumps are to be read.
         """
-        flight = self._read_flight_verdict(self._began)
+        flight = self._read_flight_recorder_verdict(self._began)
         limit = time.monotonic() + WAIT_S
         for thread in self._threads:
             if thread.is_alive():
                 thread.join(max(0.0, limit - time.monotonic()))
         stacks = self._heard.get("stacks")
         report = self._heard.get("ras")
-        names = JobRankNames(ranks, self._hosts, self._world or flight.world)
-        said = TimeoutEvidence(
+        names = JobRankResolver(ranks, self._hosts, self._world or flight.world)
+        said = CollectiveTimeoutEvidence(
             flight,
-            judge_ras_report(report, names) if isinstance(report, RasReport) else None,
-            stacks if isinstance(stacks, StackVerdict) else None,
+            diagnose_hang_from_ras_report(report, names) if isinstance(report, RasReport) else None,
+            stacks if isinstance(stacks, StackHangVerdict) else None,
             str(report) if isinstance(report, RasJsonUnsupportedError) else "",
         )
         return said, names
 
     def look(
-        self, ras: RasFinding | None, ranks: Mapping[int, TrackedRankProgress]
-    ) -> tuple[TimeoutEvidence, JobRankNames]:
+        self, ras: RasHangFinding | None, ranks: Mapping[int, TrackedRankProgress]
+    ) -> tuple[CollectiveTimeoutEvidence, JobRankResolver]:
         """Return what the witnesses of a step say that makes no progress. `ras`: what NCCL's RAS
         service has shown.
 
@@ -373,17 +387,17 @@ class TimeoutInquiry:
         try:
             stacks = self._stacks(self._nodes)
         except HpctlError as error:
-            stacks = StackVerdict(str(error))
+            stacks = StackHangVerdict(str(error))
         read = sum(len(group.ranks) for group in stacks.groups)
-        since = self._await_flight_dumps(max(self._world, read), asked)
-        flight = self._read_flight_verdict(since)
-        names = JobRankNames(ranks, self._hosts, self._world or flight.world)
-        return TimeoutEvidence(flight, ras, stacks), names
+        since = self._await_flight_recorder_dumps(max(self._world, read), asked)
+        flight = self._read_flight_recorder_verdict(since)
+        names = JobRankResolver(ranks, self._hosts, self._world or flight.world)
+        return CollectiveTimeoutEvidence(flight, ras, stacks), names
 
-    def _read_flight_verdict(self, since: float) -> FlightRecorderVerdict:
-        return self._flight(self._prefix, since) if self._prefix else FlightRecorderVerdict()
+    def _read_flight_recorder_verdict(self, since: float) -> FlightRecorderHangVerdict:
+        return self._flight(self._prefix, since) if self._prefix else FlightRecorderHangVerdict()
 
-    def _await_flight_dumps(self, world: int, asked: float) -> float:
+    def _await_flight_recorder_dumps(self, world: int, asked: float) -> float:
         """Wait until all of so many ranks have dumped, where some have: one that is slow to dump is
         not a rank that cannot. Return since when dumps count (POSIX s).
 
@@ -394,25 +408,27 @@ class TimeoutInquiry:
         begun = grew = time.monotonic()
         most = 0
         while most < world and time.monotonic() - begun < DUMPS_S:
-            count = self._count_dumped_ranks(asked)
+            count = self._count_ranks_with_flight_dump(asked)
             if count > most:
                 most, grew = count, time.monotonic()
                 continue
             quiet_s = DUMPS_QUIET_S if most else DUMPS_BEGIN_S
-            if time.monotonic() - grew >= quiet_s or not self._count_dumped_ranks(self._began):
+            if time.monotonic() - grew >= quiet_s or not self._count_ranks_with_flight_dump(
+                self._began
+            ):
                 break
             time.sleep(DUMPS_LOOK_S)
         return asked if most else self._began
 
-    def _count_dumped_ranks(self, since: float) -> int:
+    def _count_ranks_with_flight_dump(self, since: float) -> int:
         """Return how many ranks have dumped since then (POSIX s); 0 where that cannot be seen."""
         try:
-            times = [path.stat().st_mtime for path in list_flight_dump_files(self._prefix)]
+            times = [path.stat().st_mtime for path in list_flight_recorder_dump_files(self._prefix)]
         except OSError:
             return 0
         return sum(at >= since - EARLY_S for at in times)
 
-    def _query_ras(self, heard: dict[str, object]) -> None:
+    def _query_nccl_ras_service(self, heard: dict[str, object]) -> None:
         try:
             heard["ras"] = self._ask(self._address, LAST_LOOK_S)
         except RasJsonUnsupportedError as error:
@@ -420,16 +436,18 @@ class TimeoutInquiry:
         except HpctlError:
             return  # no NCCL, or one without the service
 
-    def _read_stacks(self, heard: dict[str, object]) -> None:
+    def _read_rank_stacks(self, heard: dict[str, object]) -> None:
         try:
             heard["stacks"] = self._stacks(self._nodes)
         except HpctlError:
             return  # the step ended meanwhile, or its nodes cannot be asked
 
 
-def judge_ras_report(report: RasReport, names: JobRankNames) -> RasFinding | None:
+def diagnose_hang_from_ras_report(
+    report: RasReport, names: JobRankResolver
+) -> RasHangFinding | None:
     """Return what one answer shows. That nothing moves, the timeout itself has shown."""
-    sample = RasSample(report, 0.0)
-    finding = find_awaited_ranks(sample, sample, names.name)
+    sample = RasReportSample(report, 0.0)
+    finding = diagnose_hang_from_ras_samples(sample, sample, names.name)
     naming = finding.cause not in (RasHangCause.NOTHING, RasHangCause.EQUAL, RasHangCause.MOVING)
     return finding if naming and finding.members else None

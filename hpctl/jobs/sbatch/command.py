@@ -15,24 +15,24 @@ import click
 from click.shell_completion import CompletionItem
 
 import hpctl
-from hpctl.checkpoints.patterns import parse_patterns
+from hpctl.checkpoints.patterns import parse_checkpoint_file_patterns
 from hpctl.jobs.sbatch import context, options
-from hpctl.jobs.sbatch.context import PythonRuntime, SubmitContext
+from hpctl.jobs.sbatch.context import PythonRuntime, SbatchSubmissionContext
 from hpctl.jobs.sbatch.options import (
     HPCTL_OPTIONS,
-    HpctlOptions,
+    ParsedHpctlOptions,
     SbatchCommandLine,
-    collect_hpctl_options,
+    merge_hpctl_options,
     parse_sbatch_command_line,
 )
 from hpctl.jobs.sbatch.submit import (
     EffectiveSbatchOptions,
     SbatchSubmission,
-    list_log_directories,
-    plan_submission,
+    build_resumable_submission,
+    list_job_log_directories,
 )
 from hpctl.toolkit import output
-from hpctl.toolkit.arguments import complete_file
+from hpctl.toolkit.arguments import complete_file_path
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.registration import COMMENT_PREFIX
 
@@ -58,7 +58,7 @@ class SbatchCommand(click.Command):
         if incomplete.startswith("-"):
             own = [f"--{name}" for name in (*HPCTL_OPTIONS, "help")]
             return [CompletionItem(name) for name in own if name.startswith(incomplete)]
-        return complete_file(ctx, None, incomplete)
+        return complete_file_path(ctx, None, incomplete)
 
 
 @click.command(
@@ -119,9 +119,9 @@ def sbatch(arguments: tuple[str, ...]) -> None:
     _reject_dry_run_after_script(line)
     if _SAYS_AND_ENDS & line.given.keys():
         raise SystemExit(_run_sbatch([program, *line.passed], line))
-    script, submission = plan_sbatch_submission(line)
+    script, submission = plan_submission_from_command_line(line)
     if "dry-run" in line.own:
-        _print_submission(program, line, script, submission)
+        _print_dry_run_submission(program, line, script, submission)
         return
     print_submission_warnings(submission, quiet="quiet" in line.given)
     raise SystemExit(_submit_job(program, line, script, submission))
@@ -138,24 +138,24 @@ def _reject_dry_run_after_script(line: SbatchCommandLine) -> None:
         )
 
 
-def plan_sbatch_submission(
+def plan_submission_from_command_line(
     line: SbatchCommandLine,
 ) -> tuple[options.BatchScript | None, SbatchSubmission]:
     """Return the script, None for --wrap, and what is to be submitted. Raises HpctlError."""
     script = _read_batch_script(line)
     cwd = context.read_working_directory()
-    asked = collect_hpctl_options(line.own, script.own if script else {}, cwd)
-    return script, plan_submission(
-        line, script, asked, _build_submit_context(line, asked, script, cwd)
+    asked = merge_hpctl_options(line.own, script.own if script else {}, cwd)
+    return script, build_resumable_submission(
+        line, script, asked, _build_sbatch_submission_context(line, asked, script, cwd)
     )
 
 
-def _build_submit_context(
-    line: SbatchCommandLine, asked: HpctlOptions, script: options.BatchScript | None, cwd: str
-) -> SubmitContext:
+def _build_sbatch_submission_context(
+    line: SbatchCommandLine, asked: ParsedHpctlOptions, script: options.BatchScript | None, cwd: str
+) -> SbatchSubmissionContext:
     """Return what the submission depends on: policy files, the controller, the mount table."""
     effective = EffectiveSbatchOptions(line, script, os.environ)
-    logs = list_log_directories(effective, cwd)
+    logs = list_job_log_directories(effective, cwd)
     missing = tuple(each for each in logs if not os.path.isdir(each[1]))
     if missing:
         with contextlib.suppress(HpctlError):  # no sbatch on PATH: its release is unknown
@@ -165,12 +165,12 @@ def _build_submit_context(
                 else missing
             )
     where = asked.checkpoint_dir
-    return SubmitContext(
-        runtime=_find_python_runtime(),
+    return SbatchSubmissionContext(
+        runtime=_get_current_python_runtime(),
         environment=os.environ,
-        policy=context.load_job_policy(asked, os.environ, cwd),
+        policy=context.load_job_recovery_policy(asked, os.environ, cwd),
         filesystem=context.find_file_system_type(where) if where is not None else "",
-        unknown=find_unrecognized_checkpoints(where, asked.checkpoint_files)
+        unknown=describe_unrecognized_checkpoint_files(where, asked.checkpoint_files)
         if where is not None and asked.resume
         else "",
         missing=missing,
@@ -187,7 +187,7 @@ def _list_restartable_dependencies(line: SbatchCommandLine, dependency: str) -> 
     return ()
 
 
-def find_unrecognized_checkpoints(directory: str, files: tuple[str, ...] = ()) -> str:
+def describe_unrecognized_checkpoint_files(directory: str, files: tuple[str, ...] = ()) -> str:
     """Return what is there that this job will not resume from, for hpctl knows no format of it."""
     with contextlib.suppress(OSError):
         # Of what users own nothing is opened as root.
@@ -195,9 +195,13 @@ def find_unrecognized_checkpoints(directory: str, files: tuple[str, ...] = ()) -
             from hpctl.checkpoints.search import CheckpointSearchResult, list_checkpoint_candidates
 
             candidates, passed = list_checkpoint_candidates(
-                Path(directory), declared=parse_patterns(files)
+                Path(directory), declared=parse_checkpoint_file_patterns(files)
             )
-            return "" if candidates else CheckpointSearchResult(None, tuple(passed)).unknown_note
+            return (
+                ""
+                if candidates
+                else CheckpointSearchResult(None, tuple(passed)).unrecognized_files_note
+            )
     return ""
 
 
@@ -258,7 +262,7 @@ def _find_script_path(line: SbatchCommandLine) -> Path:
     return there if os.access(there, os.R_OK) else Path(line.script)
 
 
-def _find_python_runtime() -> PythonRuntime:
+def _get_current_python_runtime() -> PythonRuntime:
     """Return this interpreter; and PYTHONPATH if hpctl was imported from elsewhere than
     site-packages."""
     root = str(Path(hpctl.__file__).resolve().parent.parent)
@@ -333,7 +337,7 @@ def _run_sbatch(command: list[str], line: SbatchCommandLine, stdin: str | None =
         ) from None
 
 
-def _print_submission(
+def _print_dry_run_submission(
     program: str,
     line: SbatchCommandLine,
     script: options.BatchScript | None,
@@ -359,7 +363,7 @@ def _print_submission(
         return
     print_submission_warnings(submission)
     if text:
-        output.print_exact(text, nl=not text.endswith("\n"))
+        output.print_exact_text(text, nl=not text.endswith("\n"))
     if registered:
         pretty = json.dumps(registered, indent=1).replace("\n", "\n# ")
         output.echo(f"# registered in the job's Comment:\n# {COMMENT_PREFIX}{pretty}")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
-from hpctl.jobs.sbatch.options import HpctlOptions, OptionValue
+from hpctl.jobs.sbatch.options import HpctlOptionValue, ParsedHpctlOptions
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.registration import parse_registration_comment
 
@@ -21,8 +21,9 @@ class PythonRuntime(Struct, frozen=True):
     python_path: str = ""
 
 
-class SubmitContext(Struct, frozen=True):
-    """The facts that `submit.plan_submission` needs in addition to the options and the script.
+class SbatchSubmissionContext(Struct, frozen=True):
+    """The facts that `submit.build_resumable_submission` needs in addition to the options and the
+    script.
 
     `policy` is the job's own, compact.
     `filesystem` is the type of the one that the checkpoint directory is on, "" where unknown;
@@ -118,7 +119,7 @@ _LOCAL = re.compile(
 )
 
 
-def explain_unshared_directory(directory: str, filesystem: str) -> str:
+def explain_why_directory_is_unshared(directory: str, filesystem: str) -> str:
     """Return why a directory is probably not shared between nodes; "" where nothing says so.
 
     `filesystem` is its type on the submitting machine, "" where unknown.
@@ -158,33 +159,33 @@ NAMED = "/etc/hpctl/policies"
 """Where a cluster keeps the policies that users may name; $HPCTL_POLICIES says otherwise."""
 
 
-def load_job_policy(
-    options: HpctlOptions, environment: Mapping[str, str], cwd: str
+def load_job_recovery_policy(
+    options: ParsedHpctlOptions, environment: Mapping[str, str], cwd: str
 ) -> dict[str, object]:
     """Return the policy that the job brings along (`--policy`, `--log-rules`), read and checked at
     submit: what goes into its Comment. Raises HpctlError, with the option's place."""
     policy: dict[str, object] = {}
     if options.policy is not None:
-        policy |= _read_policy_file(options.policy, environment, cwd)
+        policy |= _read_job_policy_file(options.policy, environment, cwd)
     if options.log_rules:
         policy["log_rules"] = [_resolve_log_rules(each, cwd) for each in options.log_rules]
     return policy
 
 
-def _read_policy_file(
-    policy: OptionValue, environment: Mapping[str, str], cwd: str
+def _read_job_policy_file(
+    policy: HpctlOptionValue, environment: Mapping[str, str], cwd: str
 ) -> dict[str, object]:
     from hpctl.vocabulary import policy_file  # PyYAML: only for a policy
 
     try:
-        return policy_file.read_policy_file(
-            find_policy_file(policy.value, environment, cwd)
+        return policy_file.read_run_policy_file(
+            find_job_policy_file(policy.value, environment, cwd)
         ).compact()
     except HpctlError as error:
         raise HpctlError(f"{policy.place}: {error}", error.hint) from None
 
 
-def find_policy_file(policy: str, environment: Mapping[str, str], cwd: str) -> Path:
+def find_job_policy_file(policy: str, environment: Mapping[str, str], cwd: str) -> Path:
     """Return the file that is meant: a path, or the bare name of a policy of the cluster's.
 
     Raises HpctlError for a name that nothing has; a path is not looked at further.
@@ -205,15 +206,15 @@ def find_policy_file(policy: str, environment: Mapping[str, str], cwd: str) -> P
     )
 
 
-def _resolve_log_rules(rules: OptionValue, cwd: str) -> str:
+def _resolve_log_rules(rules: HpctlOptionValue, cwd: str) -> str:
     """Return a preset's name, or the absolute path of a file of rules; both are read to see that
     they can be."""
-    from hpctl.jobs.logs.rules import load_log_rules, load_rule_preset
+    from hpctl.jobs.logs.rules import load_log_rule_preset, load_log_rules
 
     path = Path(cwd, os.path.expanduser(rules.value))
     try:
         if not path.is_file() and "/" not in rules.value:
-            load_rule_preset(rules.value)
+            load_log_rule_preset(rules.value)
             return rules.value
         load_log_rules(path)
     except HpctlError as error:

@@ -20,14 +20,14 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct, field
 
-from hpctl.checkpoints.patterns import parse_patterns
+from hpctl.checkpoints.patterns import parse_checkpoint_file_patterns
 from hpctl.slurm.signals import SIGNALS
 from hpctl.toolkit.bounds import parse_duration
 from hpctl.toolkit.errors import HpctlError
-from hpctl.vocabulary.fast_saves import FastSaveOptions
+from hpctl.vocabulary.fast_saves import FastCheckpointSaveOptions
 
 
-class HpctlOption(Struct, frozen=True):
+class HpctlOptionDefinition(Struct, frozen=True):
     """One option. `value` is its value's name, "" for a flag, and `example` one to write.
 
     `directive`: `#HPCTL` knows it.
@@ -38,25 +38,25 @@ class HpctlOption(Struct, frozen=True):
     directive: bool = True
 
 
-HPCTL_OPTIONS: Mapping[str, HpctlOption] = {
-    "checkpoint-dir": HpctlOption("DIR", "/shared/my-run"),
-    "checkpoint-files": HpctlOption("PATTERN", "ckpt_{step}.pt"),
-    "tier": HpctlOption("DIR|local:DIR|s3://BUCKET/PREFIX", "local:/nvme/my-run"),
-    "fast-dir": HpctlOption("local:DIR|mem:DIR", "local:/nvme/my-run"),
-    "fast-flush": HpctlOption("TIME", "15m"),
-    "fast-replicas": HpctlOption("N", "1"),
-    "fast-size": HpctlOption("SIZE", "64G"),
-    "fast-rate": HpctlOption("SIZE", "1G"),
-    "fast-keep": HpctlOption(),
-    "policy": HpctlOption("FILE|NAME", "policy.yaml"),
-    "log-rules": HpctlOption("PRESET|FILE", "megatron"),
-    "spares": HpctlOption("K", "1"),
-    "save-signal": HpctlOption("SIGNAL[@SECONDS]", "USR1@120"),
-    "preflight": HpctlOption("LEVEL", "quick"),
-    "no-resume": HpctlOption(),
-    "slurm-bin": HpctlOption("DIR", "/opt/slurm/bin", directive=False),
-    "dry-run": HpctlOption(directive=False),
-    "json": HpctlOption(directive=False),
+HPCTL_OPTIONS: Mapping[str, HpctlOptionDefinition] = {
+    "checkpoint-dir": HpctlOptionDefinition("DIR", "/shared/my-run"),
+    "checkpoint-files": HpctlOptionDefinition("PATTERN", "ckpt_{step}.pt"),
+    "tier": HpctlOptionDefinition("DIR|local:DIR|s3://BUCKET/PREFIX", "local:/nvme/my-run"),
+    "fast-dir": HpctlOptionDefinition("local:DIR|mem:DIR", "local:/nvme/my-run"),
+    "fast-flush": HpctlOptionDefinition("TIME", "15m"),
+    "fast-replicas": HpctlOptionDefinition("N", "1"),
+    "fast-size": HpctlOptionDefinition("SIZE", "64G"),
+    "fast-rate": HpctlOptionDefinition("SIZE", "1G"),
+    "fast-keep": HpctlOptionDefinition(),
+    "policy": HpctlOptionDefinition("FILE|NAME", "policy.yaml"),
+    "log-rules": HpctlOptionDefinition("PRESET|FILE", "megatron"),
+    "spares": HpctlOptionDefinition("K", "1"),
+    "save-signal": HpctlOptionDefinition("SIGNAL[@SECONDS]", "USR1@120"),
+    "preflight": HpctlOptionDefinition("LEVEL", "quick"),
+    "no-resume": HpctlOptionDefinition(),
+    "slurm-bin": HpctlOptionDefinition("DIR", "/opt/slurm/bin", directive=False),
+    "dry-run": HpctlOptionDefinition(directive=False),
+    "json": HpctlOptionDefinition(directive=False),
 }
 
 
@@ -75,24 +75,24 @@ limits once in 30 to 60 s, so the request may come up to a minute earlier (sbatc
 _LAST_SECOND = 65535  # sbatch holds it in 16 bits
 
 
-class OptionValue(Struct, frozen=True):
+class HpctlOptionValue(Struct, frozen=True):
     """An option's value as it was written, and where."""
 
     value: str
     place: str
 
 
-OptionValues = Mapping[str, tuple[OptionValue, ...]]
+OptionValues = Mapping[str, tuple[HpctlOptionValue, ...]]
 
 
-class SaveSignal(Struct, frozen=True):
+class CheckpointSaveSignal(Struct, frozen=True):
     """Which signal asks the program to save, and how many seconds before the time limit."""
 
     name: str
     seconds: int
 
 
-class HpctlOptions(Struct, frozen=True):
+class ParsedHpctlOptions(Struct, frozen=True):
     """What the user asked of hpctl. Directories are absolute, placeholders still in them.
 
     A tier is a directory, `local:` and a directory on each node's own disk, or an s3:// prefix.
@@ -101,13 +101,13 @@ class HpctlOptions(Struct, frozen=True):
     checkpoint_dir: str | None = None
     checkpoint_files: tuple[str, ...] = ()
     tiers: tuple[str, ...] = ()
-    policy: OptionValue | None = None
-    log_rules: tuple[OptionValue, ...] = ()
+    policy: HpctlOptionValue | None = None
+    log_rules: tuple[HpctlOptionValue, ...] = ()
     spares: int | None = None
-    save_signal: SaveSignal | None = None
+    save_signal: CheckpointSaveSignal | None = None
     resume: bool = True
     preflight: str = ""
-    fast: FastSaveOptions | None = None
+    fast: FastCheckpointSaveOptions | None = None
 
 
 def find_closest_option(typed: str, names: Sequence[str], cutoff: float) -> str:
@@ -116,14 +116,14 @@ def find_closest_option(typed: str, names: Sequence[str], cutoff: float) -> str:
     return f"--{found[0]}" if found else ""
 
 
-def make_missing_value_error(name: str, place: str) -> HpctlError:
+def make_missing_option_value_error(name: str, place: str) -> HpctlError:
     """Return the error for an option without its value."""
     return HpctlError(f"{place} needs a value", f"Write --{name} {HPCTL_OPTIONS[name].example}.")
 
 
-def parse_hpctl_directive(rest: str, place: str) -> dict[str, tuple[OptionValue, ...]]:
+def parse_hpctl_directive(rest: str, place: str) -> dict[str, tuple[HpctlOptionValue, ...]]:
     """Return the options of one `#HPCTL` line. Raises HpctlError for anything else in it."""
-    found: dict[str, tuple[OptionValue, ...]] = {}
+    found: dict[str, tuple[HpctlOptionValue, ...]] = {}
     try:
         left = shlex.split(rest, comments=True)
     except ValueError as error:
@@ -133,7 +133,7 @@ def parse_hpctl_directive(rest: str, place: str) -> dict[str, tuple[OptionValue,
     if not left:
         raise HpctlError(
             f"{place}: the #HPCTL line is empty",
-            f"Write one of the directives {_list_directive_names()}, or remove the line.",
+            f"Write one of the directives {_format_hpctl_directive_names()}, or remove the line.",
         )
     while left:
         word = left.pop(0)
@@ -141,10 +141,10 @@ def parse_hpctl_directive(rest: str, place: str) -> dict[str, tuple[OptionValue,
         name = typed.removeprefix("--")
         own = HPCTL_OPTIONS.get(name)
         if own is None or not typed.startswith("--") or not own.directive:
-            _raise_unknown_directive_error(place, typed, name)
+            _raise_unknown_hpctl_directive_error(place, typed, name)
         assert own is not None
         at = f"{place}: --{name}"
-        taken = _parse_option_value(name, equals, value, left, at, f"#HPCTL --{name}")
+        taken = _parse_hpctl_option_value(name, equals, value, left, at, f"#HPCTL --{name}")
         if "$" in taken.value:
             raise HpctlError(
                 f"{place}: variables are not expanded in directives: {taken.value}",
@@ -155,22 +155,22 @@ def parse_hpctl_directive(rest: str, place: str) -> dict[str, tuple[OptionValue,
     return found
 
 
-def _parse_option_value(  # noqa: PLR0913 -- the parts of one word that was typed
+def _parse_hpctl_option_value(  # noqa: PLR0913 -- the parts of one word that was typed
     name: str, equals: str, value: str, left: list[str], place: str, example: str
-) -> OptionValue:
+) -> HpctlOptionValue:
     """Return an option of hpctl with its value: after `=`, else the next word. Raises
     HpctlError."""
     option = HPCTL_OPTIONS[name]
     if option.value and not equals:
         value = left.pop(0) if left else ""
     if option.value and not value:
-        raise make_missing_value_error(name, place)
+        raise make_missing_option_value_error(name, place)
     if equals and not option.value:
         raise HpctlError(f"{place} takes no value", f"Write {example}.")
-    return OptionValue(value, place)
+    return HpctlOptionValue(value, place)
 
 
-def _raise_unknown_directive_error(place: str, typed: str, name: str) -> None:
+def _raise_unknown_hpctl_directive_error(place: str, typed: str, name: str) -> None:
     if name in HPCTL_OPTIONS and not HPCTL_OPTIONS[name].directive:
         raise HpctlError(
             f"{place}: --{name} cannot stand in an #HPCTL line",
@@ -180,42 +180,50 @@ def _raise_unknown_directive_error(place: str, typed: str, name: str) -> None:
     meant = find_closest_option(name, names, 0.5)
     raise HpctlError(
         f"{place}: unknown #HPCTL directive {typed!r}",
-        f"Did you mean {meant}?" if meant else f"hpctl knows {_list_directive_names()}.",
+        f"Did you mean {meant}?" if meant else f"hpctl knows {_format_hpctl_directive_names()}.",
     )
 
 
-def _list_directive_names() -> str:
+def _format_hpctl_directive_names() -> str:
     return ", ".join(f"--{name}" for name, own in HPCTL_OPTIONS.items() if own.directive)
 
 
-def collect_hpctl_options(typed: OptionValues, directives: OptionValues, cwd: str) -> HpctlOptions:
+def merge_hpctl_options(
+    typed: OptionValues, directives: OptionValues, cwd: str
+) -> ParsedHpctlOptions:
     """Return what is asked for in sum; the command line wins. Raises HpctlError for a bad value."""
     given = {**directives, **typed}
 
-    def get_last_value(name: str) -> OptionValue | None:
+    def get_last_option_value(name: str) -> HpctlOptionValue | None:
         return given[name][-1] if given.get(name) else None
 
     spares, save, where = (
-        get_last_value("spares"),
-        get_last_value("save-signal"),
-        get_last_value("checkpoint-dir"),
+        get_last_option_value("spares"),
+        get_last_option_value("save-signal"),
+        get_last_option_value("checkpoint-dir"),
     )
-    return HpctlOptions(
-        checkpoint_dir=_parse_directory(where, cwd) if where else None,
+    return ParsedHpctlOptions(
+        checkpoint_dir=_parse_checkpoint_directory_option(where, cwd) if where else None,
         checkpoint_files=_parse_checkpoint_files(given.get("checkpoint-files", ()), where),
-        tiers=tuple(dict.fromkeys(_parse_tier(each, cwd) for each in given.get("tier", ()))),
-        policy=get_last_value("policy"),
+        tiers=tuple(
+            dict.fromkeys(
+                _parse_checkpoint_tier_option(each, cwd) for each in given.get("tier", ())
+            )
+        ),
+        policy=get_last_option_value("policy"),
         log_rules=given.get("log-rules", ()),
         spares=_parse_spare_node_count(spares) if spares else None,
-        save_signal=_parse_save_signal(save) if save else None,
+        save_signal=_parse_save_signal_option(save) if save else None,
         resume="no-resume" not in given,
-        preflight=_parse_node_test_level(level) if (level := get_last_value("preflight")) else "",
+        preflight=_parse_node_test_level(level)
+        if (level := get_last_option_value("preflight"))
+        else "",
         fast=_parse_fast_save_options(given, where),
     )
 
 
 def _parse_checkpoint_files(
-    patterns: Sequence[OptionValue], directory: OptionValue | None
+    patterns: Sequence[HpctlOptionValue], directory: HpctlOptionValue | None
 ) -> tuple[str, ...]:
     for option in patterns:
         if directory is None:
@@ -225,13 +233,13 @@ def _parse_checkpoint_files(
                 "Add --checkpoint-dir DIR, on storage that the nodes share.",
             )
         try:
-            parse_patterns([option.value])
+            parse_checkpoint_file_patterns([option.value])
         except HpctlError as error:
             raise HpctlError(f"{option.place}: {error}", error.hint) from None
     return tuple(dict.fromkeys(option.value for option in patterns))
 
 
-def _parse_directory(option: OptionValue, cwd: str) -> str:
+def _parse_checkpoint_directory_option(option: HpctlOptionValue, cwd: str) -> str:
     directory = os.path.abspath(os.path.join(cwd, os.path.expanduser(option.value)))
     if not directory.isprintable():
         raise HpctlError(
@@ -242,8 +250,8 @@ def _parse_directory(option: OptionValue, cwd: str) -> str:
 
 
 def _parse_fast_save_options(
-    given: OptionValues, shared: OptionValue | None
-) -> FastSaveOptions | None:
+    given: OptionValues, shared: HpctlOptionValue | None
+) -> FastCheckpointSaveOptions | None:
     options = {name: each[-1] for name, each in given.items() if name.startswith("fast-") and each}
     where = options.pop("fast-dir", None)
     if where is None:
@@ -277,13 +285,15 @@ def _parse_fast_save_options(
             f"{where.place} is in memory, so its saves use the job's memory: give their size",
             "Add --fast-size SIZE, such as --fast-size 64G.",
         )
-    values = {name[5:]: _parse_fast_save_value(name, one) for name, one in options.items()}
+    values = {name[5:]: _parse_fast_save_number(name, one) for name, one in options.items()}
     flush_s = values.pop("flush", 900)
     keep = bool(values.pop("keep", 0))
-    return FastSaveOptions(directory, memory=kind == "mem", flush_s=flush_s, keep=keep, **values)
+    return FastCheckpointSaveOptions(
+        directory, memory=kind == "mem", flush_s=flush_s, keep=keep, **values
+    )
 
 
-def _parse_fast_save_value(name: str, given: OptionValue) -> int:
+def _parse_fast_save_number(name: str, given: HpctlOptionValue) -> int:
     """Return a number of copies, seconds or bytes."""
     if name == "fast-keep":
         return 1
@@ -318,13 +328,13 @@ def parse_size_bytes(text: str) -> int | None:
     return int(found[1]) << {"M": 20, "G": 30, "T": 40}[found[2]] if found else None
 
 
-def _parse_tier(option: OptionValue, cwd: str) -> str:
+def _parse_checkpoint_tier_option(option: HpctlOptionValue, cwd: str) -> str:
     if "://" not in option.value and not option.value.startswith("s3:"):
         local = "local:" if option.value.startswith("local:") else ""
-        where = OptionValue(option.value.removeprefix("local:"), option.place)
+        where = HpctlOptionValue(option.value.removeprefix("local:"), option.place)
         if not where.value:
-            raise make_missing_value_error("tier", option.place)
-        return local + _parse_directory(where, cwd)
+            raise make_missing_option_value_error("tier", option.place)
+        return local + _parse_checkpoint_directory_option(where, cwd)
     if not re.fullmatch(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[^\s\x00-\x1f]*)?", option.value):
         raise HpctlError(
             f"{option.place} needs an S3 URL, not {option.value!r}",
@@ -333,7 +343,7 @@ def _parse_tier(option: OptionValue, cwd: str) -> str:
     return option.value.rstrip("/")
 
 
-def _parse_spare_node_count(option: OptionValue) -> int:
+def _parse_spare_node_count(option: HpctlOptionValue) -> int:
     if not re.fullmatch(r"\d{1,4}", option.value) or int(option.value) > MOST_SPARES:
         raise HpctlError(
             f"{option.place} must be a number of spare nodes, not {option.value!r}",
@@ -342,7 +352,7 @@ def _parse_spare_node_count(option: OptionValue) -> int:
     return int(option.value)
 
 
-def _parse_node_test_level(option: OptionValue) -> str:
+def _parse_node_test_level(option: HpctlOptionValue) -> str:
     if option.value not in LEVELS:
         raise HpctlError(
             f"{option.place} must be the level of a node test, not {option.value!r}",
@@ -351,7 +361,7 @@ def _parse_node_test_level(option: OptionValue) -> str:
     return option.value
 
 
-def _parse_save_signal(option: OptionValue) -> SaveSignal:
+def _parse_save_signal_option(option: HpctlOptionValue) -> CheckpointSaveSignal:
     name, at, seconds = option.value.upper().partition("@")
     name = name.removeprefix("SIG")
     if name.isdigit() and int(name) in set(signal.Signals):
@@ -367,15 +377,15 @@ def _parse_save_signal(option: OptionValue) -> SaveSignal:
             f"{option.place} must have a number of seconds after @, not {option.value!r}",
             f"Write {name}@{SAVE_BEFORE_S}; the number may be at most {_LAST_SECOND}.",
         )
-    return SaveSignal(name, int(seconds) if at else SAVE_BEFORE_S)
+    return CheckpointSaveSignal(name, int(seconds) if at else SAVE_BEFORE_S)
 
 
-def split_option_names(table: str) -> tuple[str, ...]:
+def split_sbatch_option_names(table: str) -> tuple[str, ...]:
     """Return the names of a table."""
     return tuple(table.split())
 
 
-SHARED_VALUED = split_option_names("""
+SHARED_VALUED = split_sbatch_option_names("""
     account acctg-freq bb bbf begin chdir cluster-constraint clusters comment constraint
     container container-id core-spec cores-per-socket cpu-freq cpus-per-gpu cpus-per-task
     deadline delay-boot dependency distribution error exclude export export-file extra
@@ -390,14 +400,14 @@ SHARED_VALUED = split_option_names("""
 """What takes a value in sbatch and in srun alike."""
 
 
-_TAKE_A_VALUE = SHARED_VALUED + split_option_names("""
+_TAKE_A_VALUE = SHARED_VALUED + split_sbatch_option_names("""
     array autocomplete batch cluster container-type context kill-on-invalid-dep mem-update
     resources runtime wait-all-nodes wrap
 """)
 
 
 # Optional values come only after `=`, so they never take the next word.
-_FLAGS = split_option_names("""
+_FLAGS = split_sbatch_option_names("""
     consolidate-segments contiguous exclusive external get-user-env help hold ignore-pbs nice
     no-kill no-requeue oom-kill-step overcommit oversubscribe parsable propagate quiet reboot
     requeue resv-ports spread-job spread-segments stepmgr test-only usage use-min-nodes verbose
@@ -434,7 +444,7 @@ class SbatchCommandLine(Struct):
     script: str | None = None
     arguments: list[str] = field(default_factory=list)
     given: dict[str, str] = field(default_factory=dict)
-    own: dict[str, tuple[OptionValue, ...]] = field(default_factory=dict)
+    own: dict[str, tuple[HpctlOptionValue, ...]] = field(default_factory=dict)
     unknown: list[str] = field(default_factory=list)
     het: bool = False
     dashes: bool = False
@@ -452,7 +462,7 @@ class SbatchCommandLine(Struct):
 def parse_sbatch_command_line(arguments: Sequence[str]) -> SbatchCommandLine:
     """Read a command line. Raises HpctlError for a misspelt or unfinished option of hpctl's."""
     reader = _SbatchArgumentParser(list(arguments))
-    while reader.left and reader.take_option():
+    while reader.left and reader.parse_next_option():
         pass
     line = reader.line
     line.script, line.arguments = reader.left[0] if reader.left else None, reader.left[1:]
@@ -465,7 +475,7 @@ class _SbatchArgumentParser:
     def __init__(self, arguments: list[str]) -> None:
         self.left, self.line = arguments, SbatchCommandLine()
 
-    def take_option(self) -> bool:
+    def parse_next_option(self) -> bool:
         """Take one option (and its value); False at the script."""
         word = self.left[0]
         if word == ":":
@@ -487,7 +497,7 @@ class _SbatchArgumentParser:
         typed, equals, value = word[2:].partition("=")
         if typed in HPCTL_OPTIONS:
             place = f"--{typed}"
-            taken = _parse_option_value(typed, equals, value, self.left, place, place)
+            taken = _parse_hpctl_option_value(typed, equals, value, self.left, place, place)
             self.line.own[typed] = (*self.line.own.get(typed, ()), taken)
             return
         name = _expand_abbreviated_option(typed)
@@ -501,7 +511,7 @@ class _SbatchArgumentParser:
             return
         self.line.passed.append(word)
         if name in _VALUED and not equals:
-            value = self._take_option_value()
+            value = self._take_next_argument_as_value()
         self.line.given[name or typed] = value
 
     def _parse_short_options(self, word: str) -> None:
@@ -510,7 +520,7 @@ class _SbatchArgumentParser:
         while letters:
             name, letters = _SHORT.get(letters[0]), letters[1:]
             if name in _VALUED:
-                self.line.given[str(name)] = letters or self._take_option_value()
+                self.line.given[str(name)] = letters or self._take_next_argument_as_value()
                 return
             if name == "no-kill":  # its optional value is whatever is attached
                 self.line.given[name] = letters
@@ -520,7 +530,7 @@ class _SbatchArgumentParser:
                 return
             self.line.given[name] = ""
 
-    def _take_option_value(self) -> str:
+    def _take_next_argument_as_value(self) -> str:
         """Return the next word as the value of the option before; sbatch says it where it is
         missing."""
         if not self.left:
@@ -562,7 +572,7 @@ class BatchScript(Struct, frozen=True):
     lines: tuple[str, ...]
     block: int
     given: dict[str, str]
-    own: dict[str, tuple[OptionValue, ...]]
+    own: dict[str, tuple[HpctlOptionValue, ...]]
     het: bool
     late: tuple[int, ...]
 
@@ -599,7 +609,7 @@ def parse_batch_script(name: str, text: str) -> BatchScript:
     lines[-1] = lines[-1].removesuffix("\n")
     block = _find_directive_block_end(lines)
     options: list[str] = []
-    own: dict[str, tuple[OptionValue, ...]] = {}
+    own: dict[str, tuple[HpctlOptionValue, ...]] = {}
     het = False
     for number, line in enumerate(lines[:block], start=1):
         if line.startswith("#SBATCH"):

@@ -34,7 +34,7 @@ import msgspec
 
 from hpctl.jobs.sbatch.context import PythonRuntime
 from hpctl.toolkit.compat import SAFE_PATH
-from hpctl.vocabulary.registration import Registration
+from hpctl.vocabulary.registration import JobRegistration
 from hpctl.vocabulary.trouble import NOT_FOUND_EXIT_CODE, STOP_EXIT_CODE
 
 _PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
@@ -59,10 +59,12 @@ _NOT_TRAPPED = ("TERM", "INT", "HUP", "QUIT", "CONT")
 """With these a job is ended, or does not end: the shell keeps its own way with them."""
 
 
-def render_preamble(runtime: PythonRuntime, job: Registration, *, resume: bool = True) -> str:
+def render_batch_script_preamble(
+    runtime: PythonRuntime, job: JobRegistration, *, resume: bool = True
+) -> str:
     """Return the lines, with a last newline. `resume` is False for a program that finds its
     checkpoint itself."""
-    root = find_placeholder_free_base(job.ckpt) if job.ckpt else ""
+    root = find_directory_prefix_without_placeholders(job.ckpt) if job.ckpt else ""
     sections = _load_template_sections()
     text = sections["begin"]
     if job.preflight:
@@ -83,8 +85,8 @@ def render_preamble(runtime: PythonRuntime, job: Registration, *, resume: bool =
     values = {
         "PYTHON": shlex.quote(runtime.python),
         "SAFE_PATH": shlex.join(SAFE_PATH),
-        "SEARCH": "".join(f" {quote_placeholder_path(tier)}" for tier in job.tiers),
-        "LIMIT": str(FETCH_S if job.fast or _has_s3_tier(job) else LOOK_S),
+        "SEARCH": "".join(f" {quote_placeholder_path_for_shell(tier)}" for tier in job.tiers),
+        "LIMIT": str(FETCH_S if job.fast or _has_s3_checkpoint_tier(job) else LOOK_S),
         "BASE": shlex.quote(root),
         "BASE_TEXT": re.sub(r'(["\\$`])', r"\\\1", root),
         "ENVIRONMENT": path,
@@ -100,7 +102,7 @@ def render_preamble(runtime: PythonRuntime, job: Registration, *, resume: bool =
     if not job.supervised:
         text += sections["ended"]
     text = re.sub(r"@([A-Z_]+)@", lambda match: values[match[1]], text + sections["last"])
-    return text.replace(_EXPORTED, _render_environment_exports(job))
+    return text.replace(_EXPORTED, _render_job_environment_exports(job))
 
 
 def _render_exit_trap(path: str) -> str:
@@ -125,17 +127,17 @@ def _load_template_sections() -> dict[str, str]:
     return dict(zip(named[1::2], named[2::2], strict=True))
 
 
-def _render_environment_exports(job: Registration) -> str:
+def _render_job_environment_exports(job: JobRegistration) -> str:
     """Return what the job's processes find in their environment, only where it was asked for."""
     values = {
-        "HPCTL_CHECKPOINT_DIR": quote_placeholder_path(job.ckpt) if job.ckpt else "",
+        "HPCTL_CHECKPOINT_DIR": quote_placeholder_path_for_shell(job.ckpt) if job.ckpt else "",
         "HPCTL_CHECKPOINT_FILES": shlex.quote(encode_compact_json(list(job.files)))
         if job.files
         else "",
-        "HPCTL_TIERS": quote_placeholder_path(encode_compact_json(list(job.tiers)))
+        "HPCTL_TIERS": quote_placeholder_path_for_shell(encode_compact_json(list(job.tiers)))
         if job.tiers
         else "",
-        "HPCTL_FAST_DIR": quote_placeholder_path(job.fast.dir) if job.fast else "",
+        "HPCTL_FAST_DIR": quote_placeholder_path_for_shell(job.fast.dir) if job.fast else "",
         "HPCTL_FAST_OPTIONS": shlex.quote(encode_compact_json(msgspec.to_builtins(job.fast)))
         if job.fast
         else "",
@@ -146,15 +148,16 @@ def _render_environment_exports(job: Registration) -> str:
     exports = "".join(f"    export {name}={word}\n" for name, word in values.items() if word)
     # Only below what is there: a directory that is made where a mount is missing would hide that.
     made = "".join(
-        f"    if [ -d {shlex.quote(find_placeholder_free_base(tier))} ]; then mkdir -p "
-        f"{quote_placeholder_path(tier)} || :; fi\n"
+        f"    if [ -d {shlex.quote(find_directory_prefix_without_placeholders(tier))} ]; then"
+        " mkdir -p "
+        f"{quote_placeholder_path_for_shell(tier)} || :; fi\n"
         for tier in job.tiers
         if tier.startswith("/")
     )
     return exports + made
 
 
-def _has_s3_tier(job: Registration) -> bool:
+def _has_s3_checkpoint_tier(job: JobRegistration) -> bool:
     return any(tier.startswith("s3://") for tier in job.tiers)
 
 
@@ -163,7 +166,7 @@ def encode_compact_json(value: object) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
-def find_placeholder_free_base(directory: str) -> str:
+def find_directory_prefix_without_placeholders(directory: str) -> str:
     """Return the part before the first component with a placeholder: what must exist on every
     node."""
     parts = directory.split("/")
@@ -171,7 +174,7 @@ def find_placeholder_free_base(directory: str) -> str:
     return "/".join(parts[:kept]) or "/"
 
 
-def quote_placeholder_path(directory: str) -> str:
+def quote_placeholder_path_for_shell(directory: str) -> str:
     """Return a directory with placeholders as one word of shell."""
     word, at = "", 0
     for match in _PLACEHOLDER.finditer(directory):

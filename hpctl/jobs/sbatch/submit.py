@@ -19,17 +19,17 @@ from msgspec.structs import replace
 
 from hpctl.jobs.restart import JobRestartSetup, choose_first_restart_method
 from hpctl.jobs.sbatch import preamble
-from hpctl.jobs.sbatch.context import SubmitContext, explain_unshared_directory
+from hpctl.jobs.sbatch.context import SbatchSubmissionContext, explain_why_directory_is_unshared
 from hpctl.jobs.sbatch.options import (
     SAVE_BEFORE_S,
     SHELLS,
     BatchScript,
-    HpctlOptions,
+    ParsedHpctlOptions,
     SbatchCommandLine,
     build_wrap_script,
 )
 from hpctl.toolkit.errors import HpctlError
-from hpctl.vocabulary.registration import Registration, format_registration_comment
+from hpctl.vocabulary.registration import JobRegistration, format_registration_comment
 
 
 class SbatchSubmission(Struct, frozen=True):
@@ -41,7 +41,7 @@ class SbatchSubmission(Struct, frozen=True):
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
     bases: tuple[str, ...]
-    registered: Registration | None
+    registered: JobRegistration | None
 
     @property
     def text(self) -> str | None:
@@ -49,8 +49,11 @@ class SbatchSubmission(Struct, frozen=True):
         return None if self.copy is None else self.copy.text
 
 
-def plan_submission(
-    line: SbatchCommandLine, script: BatchScript | None, hpctl: HpctlOptions, context: SubmitContext
+def build_resumable_submission(
+    line: SbatchCommandLine,
+    script: BatchScript | None,
+    hpctl: ParsedHpctlOptions,
+    context: SbatchSubmissionContext,
 ) -> SbatchSubmission:
     """Decide. `script` is None for `--wrap`. Raises HpctlError for what cannot be made resumable.
 
@@ -60,13 +63,13 @@ def plan_submission(
     options = EffectiveSbatchOptions(line, script, context.environment)
     refuse_heterogeneous_job(line, script)
     body = script if script is not None else build_wrap_script(line.given["wrap"])
-    draft = _SubmissionDraft(options, hpctl, context, body)
+    draft = _SbatchSubmissionBuilder(options, hpctl, context, body)
     draft.requeue()
     if script is None and line.script is not None:
         return draft.submission(line, None)  # --wrap and a script: sbatch refuses it
     draft.add_spare_nodes()
     draft.signal()
-    draft.add_warnings()
+    draft.add_submission_warnings()
     if body.shell not in SHELLS and not draft.needs_preamble:
         return draft.submission(line, None, registers=True)
     refuse_non_shell_script(body)
@@ -74,18 +77,18 @@ def plan_submission(
     if hpctl.checkpoint_dir is not None:
         places.insert(0, ("checkpoint-dir", hpctl.checkpoint_dir))
     for option, place in places:
-        check_placeholders(option, place, array=options.has("array"))
-    return draft.submission(line, draft.build_script())
+        validate_directory_placeholders(option, place, array=options.has("array"))
+    return draft.submission(line, draft.build_script_with_preamble())
 
 
-class _SubmissionDraft:
+class _SbatchSubmissionBuilder:
     """A submission in the making."""
 
     def __init__(
         self,
         options: EffectiveSbatchOptions,
-        hpctl: HpctlOptions,
-        context: SubmitContext,
+        hpctl: ParsedHpctlOptions,
+        context: SbatchSubmissionContext,
         body: BatchScript,
     ) -> None:
         self.body = body
@@ -98,7 +101,7 @@ class _SubmissionDraft:
         self.warnings: list[str] = []
         self.policy = dict(context.policy)
         spares = self.policy.get("spares")
-        self.restart = choose_first_restart_method(JobRestartSetup(uses_hpctl_run(body)))
+        self.restart = choose_first_restart_method(JobRestartSetup(has_hpctl_run_command(body)))
         self.spares = hpctl.spares if hpctl.spares is not None else _get_integer_or_zero(spares)
 
     def requeue(self) -> None:
@@ -173,7 +176,7 @@ class _SubmissionDraft:
                 f" say --save-signal USR1@{SAVE_BEFORE_S}"
             )
 
-    def add_warnings(self) -> None:
+    def add_submission_warnings(self) -> None:
         """Add warnings about the options, the script and the checkpoint directory."""
         directory = self.hpctl.checkpoint_dir
         self.warnings += list_option_warnings(
@@ -195,20 +198,20 @@ class _SubmissionDraft:
             f" job {job} a policy of `restarts: 0`, or submit this job at the end of its script"
             for job in self.context.restarted
         ]
-        self.warnings += list_script_warnings(self.body)
+        self.warnings += list_batch_script_warnings(self.body)
         self.warnings += [
             f"{self.body.name}:{number}: #HPCTL after the first command is not read: move it up"
             for number in self.body.late
         ]
         export = self.options.value("export")
-        self.warnings += list_hang_rule_warnings(export, self.context.environment)
+        self.warnings += list_hung_job_rule_warnings(export, self.context.environment)
         if directory is not None:
             self.warnings += list_resume_from_scratch_warnings(export, self.context.environment)
-            self.warnings += list_storage_warnings(
+            self.warnings += list_checkpoint_storage_warnings(
                 directory, self.context.filesystem, self.hpctl.tiers
             )
             self.warnings += [self.context.unknown] if self.context.unknown else []
-            self.warnings += list_declared_file_warnings(self.hpctl)
+            self.warnings += list_checkpoint_file_pattern_warnings(self.hpctl)
         elif self.hpctl.tiers:
             raise HpctlError(
                 "--tier names places for copies of the checkpoint directory, but the job has no "
@@ -229,10 +232,10 @@ class _SubmissionDraft:
         return bool(asked or registration.save_signal or registration.spares)
 
     @property
-    def registration(self) -> Registration:
+    def registration(self) -> JobRegistration:
         """Return what is registered. Every job of `hpctl sbatch` is, also without any field."""
         save = self.hpctl.save_signal
-        return Registration(
+        return JobRegistration(
             ckpt=self.hpctl.checkpoint_dir or "",
             files=self.hpctl.checkpoint_files,
             tiers=self.hpctl.tiers,
@@ -244,32 +247,32 @@ class _SubmissionDraft:
             fast=self.hpctl.fast,
         )
 
-    def build_script(self) -> BatchScript:
+    def build_script_with_preamble(self) -> BatchScript:
         """Return the script with the preamble in it."""
-        text = preamble.render_preamble(
+        text = preamble.render_batch_script_preamble(
             self.context.runtime, self.registration, resume=self.hpctl.resume
         )
         body = self.body
         if not self.restart.has_supervisor:
-            body = self._remove_last_exec()
+            body = self._remove_exec_from_last_command()
         lines = tuple(body.insert_before_first_command(text).splitlines(keepends=True))
         return replace(self.body, lines=lines)
 
-    def _remove_last_exec(self) -> BatchScript:
+    def _remove_exec_from_last_command(self) -> BatchScript:
         """Return the script without the last command's `exec`: after it no shell is left to read
         why the program ended. A program that gets a signal as the batch shell keeps it."""
         signal = self.options.value("signal") or ""
         flags, colon, _ = signal.partition(":")
         to_shell = "B" in flags and bool(colon)
         to_shell = to_shell or any(option.startswith("--signal=B:") for option in self.before)
-        number = find_last_exec_line(self.body)
+        number = find_final_exec_line_number(self.body)
         if to_shell or not number:
             return self.body
         lines = list(self.body.lines)
         lines[number - 1] = _EXEC.sub("", lines[number - 1], count=1)
         return replace(self.body, lines=tuple(lines))
 
-    def _add_restart_notes(self, *, readable: bool) -> None:
+    def _add_missing_restart_feature_notes(self, *, readable: bool) -> None:
         """Say what this job does not get."""
         if self.hpctl.checkpoint_dir is None and self.hpctl.resume:
             self.notes.append(
@@ -283,7 +286,7 @@ class _SubmissionDraft:
                 f"{self.body.name} is no sh script: why it ends is not read from its log"
             )
             return
-        self.notes += list_unread_log_reasons(self._remove_last_exec())
+        self.notes += list_unreadable_job_log_reasons(self._remove_exec_from_last_command())
 
     def submission(
         self, line: SbatchCommandLine, copy: BatchScript | None, *, registers: bool = False
@@ -293,7 +296,7 @@ class _SubmissionDraft:
         added = [*self.before, *self.after]
         registered = self.registration if registers or copy is not None else None
         if registered is not None:
-            self._add_restart_notes(readable=copy is not None)
+            self._add_missing_restart_feature_notes(readable=copy is not None)
             fields = ", ".join(registered.fields()) or "its cluster's policy"
             self.notes.append(f"registered in the job's Comment: {fields}")
             comment = self.options.value("comment") or ""
@@ -307,18 +310,20 @@ class _SubmissionDraft:
         if directory and self.hpctl.resume:
             also = f" or {', '.join(tiers)}" if tiers else ""
             notes.append(f"resumes from the last complete checkpoint in {directory}{also}")
-            notes.append(describe_recognized_files(self.hpctl.checkpoint_files))
+            notes.append(describe_recognized_checkpoint_files(self.hpctl.checkpoint_files))
         return SbatchSubmission(
             options=(*self.before, *line.passed, *self.after, *wrap),
             copy=copy,
             notes=tuple(notes),
             warnings=tuple(self.warnings),
-            bases=tuple(preamble.find_placeholder_free_base(place) for place in shared),
+            bases=tuple(
+                preamble.find_directory_prefix_without_placeholders(place) for place in shared
+            ),
             registered=registered,
         )
 
 
-def list_declared_file_warnings(asked: HpctlOptions) -> Iterator[str]:
+def list_checkpoint_file_pattern_warnings(asked: ParsedHpctlOptions) -> Iterator[str]:
     """Yield where the files that --checkpoint-files declares are not looked for."""
     if not asked.checkpoint_files:
         return
@@ -335,7 +340,7 @@ def list_declared_file_warnings(asked: HpctlOptions) -> Iterator[str]:
         )
 
 
-def describe_recognized_files(declared: tuple[str, ...]) -> str:
+def describe_recognized_checkpoint_files(declared: tuple[str, ...]) -> str:
     """Return what counts as a checkpoint, for the user."""
     known = (
         "PyTorch files that record their step or epoch, and saves of Lightning, HF Trainer,"
@@ -437,7 +442,7 @@ def refuse_non_shell_script(script: BatchScript) -> None:
     )
 
 
-def check_placeholders(option: str, directory: str, *, array: bool) -> None:
+def validate_directory_placeholders(option: str, directory: str, *, array: bool) -> None:
     """Refuse placeholders that nothing fills in, and array tasks that would share a place."""
     used = preamble.list_placeholders(directory)
     for name in used:
@@ -510,21 +515,21 @@ _STRICT = re.compile(r"^\s*set\s+(-[a-z]*e|-o\s+errexit|.*\s-o\s+errexit)", re.M
 _PIPEFAIL = re.compile(r"^\s*set\s+.*\bpipefail\b", re.MULTILINE)
 
 
-def uses_hpctl_run(script: BatchScript | None) -> bool:
+def has_hpctl_run_command(script: BatchScript | None) -> bool:
     """Return whether the script starts its program with `hpctl run`."""
     return script is not None and any(
-        _SUPERVISED.search(text) for _, text in list_command_lines(script)
+        _SUPERVISED.search(text) for _, text in list_script_command_lines(script)
     )
 
 
 def has_job_steps(script: BatchScript | None) -> bool:
     """Return whether the script starts job steps (or something else that does)."""
     return script is not None and any(
-        _LAUNCH.search(text) for _, text in list_command_lines(script)
+        _LAUNCH.search(text) for _, text in list_script_command_lines(script)
     )
 
 
-def list_command_lines(script: BatchScript) -> Iterator[tuple[int, str]]:
+def list_script_command_lines(script: BatchScript) -> Iterator[tuple[int, str]]:
     """Yield the lines with commands in them, after the leading comments: number and text,
     continuations joined, comments left out."""
     held, start = "", 0
@@ -542,18 +547,18 @@ def list_command_lines(script: BatchScript) -> Iterator[tuple[int, str]]:
         yield start, held.strip()
 
 
-def list_script_warnings(script: BatchScript) -> list[str]:
+def list_batch_script_warnings(script: BatchScript) -> list[str]:
     """Return what the script's own lines would break."""
-    lines = list(list_command_lines(script))
+    lines = list(list_script_command_lines(script))
     found: list[tuple[int, str]] = []
     for number, text in lines:
-        found += [(number, why) for why in _list_line_warnings(text, script)]
-    found += _list_exit_code_warnings(lines, script)
+        found += [(number, why) for why in _list_script_line_warnings(text, script)]
+    found += _list_masked_exit_code_warnings(lines, script)
     return [f"{script.name}:{number}: {why}" for number, why in found]
 
 
-def _list_line_warnings(text: str, script: BatchScript) -> Iterator[str]:
-    yield from _list_host_name_warnings(text)
+def _list_script_line_warnings(text: str, script: BatchScript) -> Iterator[str]:
+    yield from _list_fixed_host_name_warnings(text)
     if not _SAYS.match(text):
         yield from _list_conflicting_tool_warnings(text, script)
     text = _remove_quoted_text(text)
@@ -568,7 +573,7 @@ def _list_line_warnings(text: str, script: BatchScript) -> Iterator[str]:
         )
 
 
-def _has_export_all(names: str, script: str) -> bool:
+def _has_srun_export_all(names: str, script: str) -> bool:
     """Return whether the value of srun --export has ALL in it, or is a variable that the script
     does not set without."""
     variable = re.fullmatch(r"\$\{?(\w+)\}?", names)
@@ -578,16 +583,16 @@ def _has_export_all(names: str, script: str) -> bool:
     return not values or any("ALL" in value.split(",") for value in values)
 
 
-def _list_host_name_warnings(text: str) -> Iterator[str]:
+def _list_fixed_host_name_warnings(text: str) -> Iterator[str]:
     """Yield a warning of a line that names one machine."""
     pinned = _RDZV.search(text)
-    if pinned and (host := _read_literal_host(pinned["value"])):
+    if pinned and (host := _parse_literal_host_name(pinned["value"])):
         yield (
             f"the rendezvous is pinned to {host}, which may be the node that is lost; take the"
             " first of the nodes that the job has: $(scontrol show hostnames | head -n 1)"
         )
     pinned = _SRUN_NODES.search(text)
-    if pinned and (host := _read_literal_host(pinned["value"])):
+    if pinned and (host := _parse_literal_host_name(pinned["value"])):
         yield f"this step is pinned to {host}, which may be the node that is lost; leave -w out"
 
 
@@ -602,7 +607,7 @@ def _list_conflicting_tool_warnings(text: str, script: BatchScript) -> Iterator[
     if _HANG_RULES.search(text):
         yield _HANG_AGENT
     exported = _STEP_EXPORT.search(text)
-    if exported and not _has_export_all(exported["names"], script.text):
+    if exported and not _has_srun_export_all(exported["names"], script.text):
         yield (
             "srun --export without ALL keeps HPCTL_RESUME_FROM and the job's other variables from"
             " the program; add ALL"
@@ -621,7 +626,7 @@ def _remove_quoted_text(text: str) -> str:
     return _QUOTED.sub("_", _APART.sub("_", text))
 
 
-def _read_literal_host(value: str) -> str:
+def _parse_literal_host_name(value: str) -> str:
     """Return the host that a value names, "" where it is computed or this very machine."""
     host = value.strip("\"'").partition(":")[0]
     if re.search(r"[$`(]", value) or host in ("", "localhost", "127.0.0.1", "0.0.0.0"):  # noqa: S104
@@ -629,7 +634,7 @@ def _read_literal_host(value: str) -> str:
     return host
 
 
-def _list_exit_code_warnings(
+def _list_masked_exit_code_warnings(
     lines: list[tuple[int, str]], script: BatchScript
 ) -> Iterator[tuple[int, str]]:
     """Yield a warning of an ending that turns every failure before it into exit code 0."""
@@ -648,7 +653,7 @@ def _list_exit_code_warnings(
     strict = _STRICT.search(script.text) or re.search(r"^#!.*\s-[a-z]*e", script.lines[0])
     if strict or _LAUNCH.search(last):
         return
-    if _ENDS_WELL.match(last) or _has_hidden_exit_code(lines, script):
+    if _ENDS_WELL.match(last) or _is_program_exit_code_masked(lines, script):
         yield (
             number,
             f"the script ends with `{last[:40]}`, which hides the exit code of what it"
@@ -656,7 +661,7 @@ def _list_exit_code_warnings(
         )
 
 
-def _has_hidden_exit_code(lines: list[tuple[int, str]], script: BatchScript) -> bool:
+def _is_program_exit_code_masked(lines: list[tuple[int, str]], script: BatchScript) -> bool:
     """Return whether the last command is a separate one, after the program, that looks at no exit
     code.
 
@@ -682,12 +687,12 @@ _EXEC = re.compile(
 _EXIT_TRAP = re.compile(r"^trap\s+(?!-\s).*\s(?:EXIT|0)\b")
 
 
-def find_last_exec_line(script: BatchScript) -> int:
+def find_final_exec_line_number(script: BatchScript) -> int:
     """Return the line of an `exec` of a program that ends the script, 0 where there is none.
 
     Only at a line's beginning and with all its quotes closed: what is quoted runs elsewhere.
     """
-    lines = list(list_command_lines(script))
+    lines = list(list_script_command_lines(script))
     if not lines:
         return 0
     number, text = lines[-1]
@@ -705,10 +710,10 @@ def _split_command_words(text: str) -> list[str]:
         return []
 
 
-def list_unread_log_reasons(script: BatchScript) -> list[str]:
+def list_unreadable_job_log_reasons(script: BatchScript) -> list[str]:
     """Return what keeps hpctl from reading in the job's log why a run ended."""
     found: list[str] = []
-    for number, text in list_command_lines(script):
+    for number, text in list_script_command_lines(script):
         where = f"{script.name}:{number}"
         if _STEP_OUTPUT.search(_remove_quoted_text(text)):
             found.append(
@@ -731,7 +736,7 @@ def list_unread_log_reasons(script: BatchScript) -> list[str]:
 _JOB_ID = re.compile(r"%\d*[AjJ]")
 
 
-def list_log_directories(options: EffectiveSbatchOptions, cwd: str) -> list[tuple[str, str]]:
+def list_job_log_directories(options: EffectiveSbatchOptions, cwd: str) -> list[tuple[str, str]]:
     """Return the directories of --output and --error: option and path, as far as it can exist.
 
     A directory with the job's id in its name does not exist before the job does; other patterns are
@@ -798,7 +803,7 @@ def list_resume_from_scratch_warnings(
     export: str | None, environment: Mapping[str, str]
 ) -> list[str]:
     """HPCTL_RESUME=scratch, which stays in the job's environment. `export` is sbatch's."""
-    if _find_exported_value("HPCTL_RESUME", export, environment) != "scratch":
+    if _find_exported_variable_value("HPCTL_RESUME", export, environment) != "scratch":
         return []
     return [
         "HPCTL_RESUME=scratch holds for every start of this job: after a fault it starts over too,"
@@ -806,13 +811,15 @@ def list_resume_from_scratch_warnings(
     ]
 
 
-def list_hang_rule_warnings(export: str | None, environment: Mapping[str, str]) -> list[str]:
+def list_hung_job_rule_warnings(export: str | None, environment: Mapping[str, str]) -> list[str]:
     """Return warnings of rules for HyperPod's hung-job agent in the job's environment. `export` is
     sbatch's."""
-    return [_HANG_AGENT] if _find_exported_value(HANG_RULES, export, environment) else []
+    return [_HANG_AGENT] if _find_exported_variable_value(HANG_RULES, export, environment) else []
 
 
-def _find_exported_value(name: str, export: str | None, environment: Mapping[str, str]) -> str:
+def _find_exported_variable_value(
+    name: str, export: str | None, environment: Mapping[str, str]
+) -> str:
     """Return what a variable is in the job's environment; "" where it has none."""
     entries = (export or "ALL").split(",")
     values = [entry.partition("=")[2] for entry in entries if entry.startswith(f"{name}=")]
@@ -821,14 +828,16 @@ def _find_exported_value(name: str, export: str | None, environment: Mapping[str
     return values[0] if values else ""
 
 
-def list_storage_warnings(directory: str, filesystem: str, tiers: tuple[str, ...]) -> list[str]:
+def list_checkpoint_storage_warnings(
+    directory: str, filesystem: str, tiers: tuple[str, ...]
+) -> list[str]:
     """Return warnings of places for checkpoints that other nodes cannot read.
 
     `filesystem` is the type of the one that the checkpoint directory is on, "" where unknown.
     """
     found: list[str] = []
     if f"local:{directory}" not in tiers and (
-        why := explain_unshared_directory(directory, filesystem)
+        why := explain_why_directory_is_unshared(directory, filesystem)
     ):
         found.append(
             f"{directory} {why}: other nodes would find no checkpoint there;"
@@ -837,6 +846,6 @@ def list_storage_warnings(directory: str, filesystem: str, tiers: tuple[str, ...
     found += [
         f"--tier {tier} {why}: say --tier local:{tier}"
         for tier in tiers
-        if tier.startswith("/") and (why := explain_unshared_directory(tier, ""))
+        if tier.startswith("/") and (why := explain_why_directory_is_unshared(tier, ""))
     ]
     return found

@@ -103,7 +103,7 @@ def baseline(config: str, as_json: bool) -> None:
     from hpctl.engine.world_reader import read_world_once
 
     loaded = config_loading.load_config(config)
-    world = read_world_once(loaded, output.now(), cloud=True)
+    world = read_world_once(loaded, output.get_current_utc_time(), cloud=True)
     view = make_baseline_view(world.view(), loaded.acceptance.floors)
     output.show_view("accept-baseline", view, as_json)
 

@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-from hpctl.detection.check import UnknownResultError
+from hpctl.detection.check import CheckResultUnknownError
 from hpctl.detection.machine import PRODUCT_NAME
 from hpctl.detection.outside.plugin_child import PluginProcess
 from hpctl.nodes.acceptance.cards import GpuCard
@@ -31,7 +31,7 @@ _LIMIT = re.compile(r"<(?:current|enforced)_power_limit>([0-9]{1,5}(?:\.[0-9]{1,
 _DEFAULT = re.compile(r"<default_power_limit>([0-9]{1,5}(?:\.[0-9]{1,3})?) W<")
 
 
-def read_gpu_card(driver: Path = DRIVER, root: Path = Path("/")) -> GpuCard:
+def read_node_gpu_card(driver: Path = DRIVER, root: Path = Path("/")) -> GpuCard:
     """Return the GPUs of this node; without a name where nvidia-smi does not answer in time.
 
     Never raises: without a card the tests still count, and their figures are judged by the instance
@@ -42,12 +42,12 @@ def read_gpu_card(driver: Path = DRIVER, root: Path = Path("/")) -> GpuCard:
     machine = _read_product_name(root)
     try:
         ended = PluginProcess(COMMAND, TIMEOUT_S, {**os.environ, "LC_ALL": "C"}, MAX_OUTPUT).run()
-    except UnknownResultError:
+    except CheckResultUnknownError:
         return GpuCard(machine=machine)
-    return parse_gpu_card(ended.output.decode(errors="replace"), machine)
+    return parse_nvidia_smi_gpu_card(ended.output.decode(errors="replace"), machine)
 
 
-def parse_gpu_card(text: str, machine: str = "") -> GpuCard:
+def parse_nvidia_smi_gpu_card(text: str, machine: str = "") -> GpuCard:
     """Return what the XML of nvidia-smi says of all GPUs; without a name where it names none.
 
     GPUs of several kinds, and those with MIG slices, get a name that no figure is known for: a

@@ -46,7 +46,7 @@ class GpuCard(Struct, frozen=True):
         return 0 < self.power_limit_w < self.default_power_limit_w
 
 
-class CardFigure(Struct, frozen=True, forbid_unknown_fields=True):
+class GpuReferenceFigure(Struct, frozen=True, forbid_unknown_fields=True):
     """One line of the table. `on`: the EC2 families in which it holds; empty: all others."""
 
     card: str
@@ -69,7 +69,7 @@ class CardFigure(Struct, frozen=True, forbid_unknown_fields=True):
         return self.expected * FLOOR_SHARE
 
 
-class FigureComparison(
+class ReferenceProgramComparison(
     Struct, frozen=True, forbid_unknown_fields=True, rename={"theirs": "on an H200"}
 ):
     """What another program measures on an H200, and which share of it hpctl's is expected to."""
@@ -81,7 +81,7 @@ class FigureComparison(
     reference: Annotated[str, Meta(min_length=1)]
 
 
-def _read_table_rows() -> Iterator[dict[str, str]]:
+def _read_reference_table_rows() -> Iterator[dict[str, str]]:
     """Yield each row of the file's tables, its cells by column."""
     columns: list[str] = []
     for line in (pkgutil.get_data(__package__, "card_figures.md") or b"").decode().splitlines():
@@ -95,21 +95,23 @@ def _read_table_rows() -> Iterator[dict[str, str]]:
             yield dict(zip(columns, cells, strict=True))
 
 
-def _read_card_figures() -> tuple[CardFigure, ...]:
-    rows = [row for row in _read_table_rows() if "healthy" in row]
+def _read_gpu_reference_figures() -> tuple[GpuReferenceFigure, ...]:
+    rows = [row for row in _read_reference_table_rows() if "healthy" in row]
     return tuple(
-        convert({**row, "on": row["on"].split()}, CardFigure, strict=False) for row in rows
+        convert({**row, "on": row["on"].split()}, GpuReferenceFigure, strict=False) for row in rows
     )
 
 
-FIGURES: Final[tuple[CardFigure, ...]] = _read_card_figures()
+FIGURES: Final[tuple[GpuReferenceFigure, ...]] = _read_gpu_reference_figures()
 """Every line of the table, in its order."""
-COMPARISONS: Final[tuple[FigureComparison, ...]] = tuple(
-    convert(row, FigureComparison, strict=False) for row in _read_table_rows() if "program" in row
+COMPARISONS: Final[tuple[ReferenceProgramComparison, ...]] = tuple(
+    convert(row, ReferenceProgramComparison, strict=False)
+    for row in _read_reference_table_rows()
+    if "program" in row
 )
 """By which the shares of published figures are found."""
 CARDS: Final[Mapping[str, str]] = MappingProxyType(
-    {row["family"]: row["card"] for row in _read_table_rows() if "family" in row}
+    {row["family"]: row["card"] for row in _read_reference_table_rows() if "family" in row}
 )
 """The card of each EC2 family (`p5en`)."""
 
@@ -119,14 +121,14 @@ def find_ec2_family(instance_type: str) -> str:
     return instance_type.removeprefix("ml.").partition(".")[0]
 
 
-def find_instance_type_card(instance_type: str) -> str:
+def find_instance_type_gpu_card(instance_type: str) -> str:
     """Return the card that an instance type has; empty where it is not known."""
     return CARDS.get(find_ec2_family(instance_type), "")
 
 
-def _index_card_figures() -> dict[tuple[str, str, str], CardFigure]:
+def _index_gpu_reference_figures() -> dict[tuple[str, str, str], GpuReferenceFigure]:
     """Return the rows by card, figure and family; raise ValueError where two say the same."""
-    index: dict[tuple[str, str, str], CardFigure] = {}
+    index: dict[tuple[str, str, str], GpuReferenceFigure] = {}
     for row in FIGURES:
         for family in row.on or ("",):
             key = (row.card, row.figure, family)
@@ -136,10 +138,12 @@ def _index_card_figures() -> dict[tuple[str, str, str], CardFigure]:
     return index
 
 
-_INDEX: Final = _index_card_figures()
+_INDEX: Final = _index_gpu_reference_figures()
 
 
-def find_card_figure(card: str, figure: str, instance_type: str) -> CardFigure | None:
+def find_gpu_reference_figure(
+    card: str, figure: str, instance_type: str
+) -> GpuReferenceFigure | None:
     """Return what is known of a card's figure on such a machine; None where nothing is."""
     exact = _INDEX.get((card, figure, find_ec2_family(instance_type)))
     return exact if exact is not None else _INDEX.get((card, figure, ""))

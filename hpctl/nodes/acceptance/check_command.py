@@ -12,7 +12,7 @@ from hpctl.engine import config_loading
 from hpctl.engine.completion import complete_node
 from hpctl.toolkit import output
 from hpctl.toolkit.bounds import make_printable
-from hpctl.toolkit.checks_view import CheckView, DoctorView, choose_exit_code
+from hpctl.toolkit.checks_view import CheckView, DoctorView, choose_doctor_exit_code
 from hpctl.toolkit.errors import HpctlError
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from hpctl.engine.config import Config
-    from hpctl.slurm.run import SlurmRunner
+    from hpctl.slurm.run import SlurmCommandRunner
     from hpctl.vocabulary.identity import NodeName
     from hpctl.vocabulary.slurm_facts import SchedulerView
 
@@ -42,7 +42,9 @@ def make_acceptance_check_script(command: str, level: str) -> str:
     return f"command -v {shlex.quote(words[0])}" if words else "exit 127"
 
 
-def try_acceptance_command(runner: SlurmRunner, node: str, level: str, command: str) -> CheckView:
+def try_acceptance_command(
+    runner: SlurmCommandRunner, node: str, level: str, command: str
+) -> CheckView:
     """Run the check in a step on a node, and return what came of it. Raises nothing."""
     ran = runner.run(
         "srun",
@@ -72,18 +74,18 @@ def check(names: tuple[str, ...], level: str, config: str, as_json: bool) -> Non
     NODE may be a hostlist; without one an idle node is taken. Run it as the daemon's user. Exit
     code 1 where the command does not run.
     """
-    from hpctl.engine.adapters import make_scheduler
+    from hpctl.engine.adapters import make_slurm_command_client
     from hpctl.engine.request_client import expand_hostlists
 
     loaded = config_loading.load_config(config)
-    scheduler = make_scheduler(loaded)
+    scheduler = make_slurm_command_client(loaded)
     named = dict.fromkeys(expand_hostlists(names))
     wanted = list(named) or [find_idle_node(scheduler.view())]
     command = loaded.acceptance.command
     rows = tuple(try_acceptance_command(scheduler.runner, node, level, command) for node in wanted)
-    view = DoctorView(output.now(), rows)
+    view = DoctorView(output.get_current_utc_time(), rows)
     output.show_view("doctor", view, as_json)
-    output.exit_with_code(choose_exit_code(view))
+    output.exit_with_code(choose_doctor_exit_code(view))
 
 
 def find_idle_node(view: SchedulerView) -> NodeName:

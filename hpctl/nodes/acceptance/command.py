@@ -17,26 +17,34 @@ from hpctl.engine.world import World
 from hpctl.engine.world_reader import read_world_once
 from hpctl.toolkit import output
 from hpctl.toolkit.declared_view import AgeCell, Column, Columns, JsonOnly, Layout, RowTable
-from hpctl.toolkit.lazy_commands import LazyGroup
+from hpctl.toolkit.lazy_commands import LazyCommandGroup
 from hpctl.toolkit.output import ExitCode
 from hpctl.toolkit.tables import BAD, GOOD
 from hpctl.vocabulary.identity import NodeName, RecoveryId
 from hpctl.vocabulary.model import TEST, TEST_SUMMARY, DeviceVerdict
-from hpctl.vocabulary.node_recovery import MARKS, TEST_ASKS, NodePhase, NodeRecovery, NodeSignal
+from hpctl.vocabulary.node_recovery import (
+    MARKS,
+    TEST_ASKS,
+    NodeRecovery,
+    NodeRecoveryPhase,
+    NodeRecoverySignal,
+)
 
 if TYPE_CHECKING:
     from hpctl.engine.config import Config
     from hpctl.engine.request_client import RequestsView
-    from hpctl.vocabulary.recovery import TransitionRecord
+    from hpctl.vocabulary.recovery import RecoveryTransitionRecord
 
 
 LOOK_S = 1.0
 
 
 _RESULTS = {
-    NodeSignal.TEST_PASSED: "passed",
-    NodeSignal.UNTESTED: "untested",
-    **dict.fromkeys((NodeSignal.TEST_FAILED, NodeSignal.FAULT_AGAIN, *TEST_ASKS), "failed"),
+    NodeRecoverySignal.TEST_PASSED: "passed",
+    NodeRecoverySignal.UNTESTED: "untested",
+    **dict.fromkeys(
+        (NodeRecoverySignal.TEST_FAILED, NodeRecoverySignal.FAULT_AGAIN, *TEST_ASKS), "failed"
+    ),
 }
 
 
@@ -47,7 +55,7 @@ _WORDS = {
 }
 
 
-class AcceptanceGroup(LazyGroup):
+class AcceptanceCommandGroup(LazyCommandGroup):
     """What is no command is a node: `hpctl acceptance gpu-7` is `hpctl acceptance nodes gpu-7`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -58,7 +66,7 @@ class AcceptanceGroup(LazyGroup):
 
 
 @click.group(
-    cls=AcceptanceGroup,
+    cls=AcceptanceCommandGroup,
     table={
         "nodes": (
             "hpctl.nodes.acceptance.command:nodes",
@@ -107,32 +115,32 @@ def nodes(names: tuple[str, ...], level: str, wait: bool, config: str, as_json: 
     """
     from hpctl.engine.request_client import (
         ANSWER_S,
-        ask_daemon,
         expand_hostlists,
-        print_answers_and_exit,
+        print_request_answers_and_exit,
+        send_operator_requests,
     )
 
     loaded = config_loading.load_config(config)
     wanted = dict.fromkeys(expand_hostlists(names))
-    view = ask_daemon(loaded, f"accept-{level}", list(wanted), wait_s=ANSWER_S)
+    view = send_operator_requests(loaded, f"accept-{level}", list(wanted), wait_s=ANSWER_S)
     if not wait:
-        print_answers_and_exit(view, as_json, waited=True)
+        print_request_answers_and_exit(view, as_json, waited=True)
         return
     for row in view.requests:
         output.echo(f"hpctl: {row.target}: {row.answer or 'queued'}", err=True)
-    ended = _wait_for_tests(loaded, view)
-    output.show_view("accept", AcceptancesView(output.now(), ended), as_json)
+    ended = _wait_for_acceptance_tests(loaded, view)
+    output.show_view("accept", AcceptancesView(output.get_current_utc_time(), ended), as_json)
     taken = all(row.ok for row in view.requests)
     passed = len(ended) == len(view.requests) and all(t.result == "passed" for t in ended)
     output.exit_with_code(ExitCode.FINE if taken and passed else ExitCode.PROBLEM)
 
 
-def _wait_for_tests(config: Config, view: RequestsView) -> tuple[AcceptanceView, ...]:
+def _wait_for_acceptance_tests(config: Config, view: RequestsView) -> tuple[AcceptanceView, ...]:
     """Return the tests that were begun, once all of them have ended."""
     begun = {NodeName(row.target): RecoveryId(row.answer.split()[1]) for row in view.requests
              if row.ok and len(row.answer.split()) > 1}  # fmt: skip
     while True:
-        state = read_world_once(config, output.now()).state
+        state = read_world_once(config, output.get_current_utc_time()).state
         recs = [state.nodes[rid] for rid in begun.values() if rid in state.nodes]
         if len(recs) == len(begun) and all(rec.ended for rec in recs):
             return tuple(chain.from_iterable(list_recovery_tests(rec)[-1:] for rec in recs))
@@ -213,21 +221,31 @@ class MeasuredTestsView(AcceptancesView, frozen=True):
 
 def list_recovery_tests(rec: NodeRecovery) -> tuple[AcceptanceView, ...]:
     """Return the tests of one recovery, oldest first."""
-    begun = [i for i, move in enumerate(rec.trail) if move.signal == NodeSignal.ACCEPTANCE_DUE]
+    begun = [
+        i for i, move in enumerate(rec.trail) if move.signal == NodeRecoverySignal.ACCEPTANCE_DUE
+    ]
     found = []
     for number, i in enumerate(begun, 1):
         newest = number == len(begun)
         moves = rec.trail[i + 1 : None if newest else begun[number]]
-        ends = [m for m in moves if m.phase == NodePhase.UNRESERVING and m.signal not in MARKS]
+        ends = [
+            m for m in moves if m.phase == NodeRecoveryPhase.UNRESERVING and m.signal not in MARKS
+        ]
         end = ends[-1] if ends else None
-        found.append(_build_test_view(rec, f"{rec.id}-{number}", rec.trail[i], end, newest))
+        found.append(
+            _build_acceptance_test_view(rec, f"{rec.id}-{number}", rec.trail[i], end, newest)
+        )
     return tuple(found)
 
 
-def _build_test_view(
-    rec: NodeRecovery, name: str, due: TransitionRecord, end: TransitionRecord | None, newest: bool
+def _build_acceptance_test_view(
+    rec: NodeRecovery,
+    name: str,
+    due: RecoveryTransitionRecord,
+    end: RecoveryTransitionRecord | None,
+    newest: bool,
 ) -> AcceptanceView:
-    result = "" if end is None else _RESULTS.get(NodeSignal(end.signal), "cancelled")
+    result = "" if end is None else _RESULTS.get(NodeRecoverySignal(end.signal), "cancelled")
     return AcceptanceView(
         id=name,
         recovery=rec.id,
@@ -237,11 +255,11 @@ def _build_test_view(
         ended=end.at if end else None,
         result=result,
         why=end.why if end else due.why,
-        measured=_build_measured_views(rec, name) if newest else (),
+        measured=_build_test_measurement_views(rec, name) if newest else (),
     )
 
 
-def _build_measured_views(rec: NodeRecovery, name: str) -> tuple[MeasuredView, ...]:
+def _build_test_measurement_views(rec: NodeRecovery, name: str) -> tuple[MeasuredView, ...]:
     rows = (f for f in rec.tests if f.device == name and f.check != TEST_SUMMARY)
     return tuple(
         MeasuredView(
@@ -249,13 +267,13 @@ def _build_measured_views(rec: NodeRecovery, name: str) -> tuple[MeasuredView, .
             _WORDS.get(f.verdict, ""),
             f.code,
             f.detail,
-            _parse_evidence_figures(f.evidence),
+            _parse_finding_evidence_figures(f.evidence),
         )
         for f in rows
     )
 
 
-def _parse_evidence_figures(evidence: str) -> dict[str, float]:
+def _parse_finding_evidence_figures(evidence: str) -> dict[str, float]:
     """Return the numbers of a finding's JSON; none where a report was cut short."""
     try:
         found = json.loads(evidence or "{}")
@@ -264,7 +282,7 @@ def _parse_evidence_figures(evidence: str) -> dict[str, float]:
     return {k: v for k, v in found.items() if isinstance(v, int | float)} if found else {}
 
 
-def make_tests_view(w: World, wanted: str) -> AcceptancesView:
+def make_acceptance_tests_view(w: World, wanted: str) -> AcceptancesView:
     """Return the tests of a node, of a recovery or with an id; of all where nothing is wanted."""
     found = list(chain.from_iterable(map(list_recovery_tests, w.state.nodes.values())))
     names = set(chain.from_iterable((t.node, t.recovery, t.id) for t in found))
@@ -283,8 +301,8 @@ def show(target: str, config: str, as_json: bool) -> None:
 
     Exit code 1 where it failed or came to no result.
     """
-    found = make_tests_view(
-        read_world_once(config_loading.load_config(config), output.now()), target
+    found = make_acceptance_tests_view(
+        read_world_once(config_loading.load_config(config), output.get_current_utc_time()), target
     )
     view = MeasuredTestsView(found.as_of, found.tests[-1:])
     output.show_view("accept", view, as_json)
@@ -299,5 +317,7 @@ def show(target: str, config: str, as_json: bool) -> None:
 @output.config_option
 def history(node: str, config: str, as_json: bool) -> None:
     """Which nodes were tested, and how it ended."""
-    view = make_tests_view(read_world_once(config_loading.load_config(config), output.now()), node)
+    view = make_acceptance_tests_view(
+        read_world_once(config_loading.load_config(config), output.get_current_utc_time()), node
+    )
     output.show_view("accept", view, as_json)

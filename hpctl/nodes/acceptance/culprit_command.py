@@ -18,19 +18,19 @@ from hpctl.nodes.culprit import (
     Group,
     NextTestRound,
     Round,
-    compute_max_rounds,
-    make_group_results,
+    compute_max_test_rounds,
+    make_group_test_results,
     search_culprits,
 )
 from hpctl.toolkit import output
-from hpctl.toolkit.declared_view import ItemLines, JsonOnly, Layout, TextLine
-from hpctl.toolkit.errors import HpctlError, Unavailable
+from hpctl.toolkit.declared_view import ItemTextLines, JsonOnly, Layout, TextLine
+from hpctl.toolkit.errors import HpctlError, ServiceUnavailable
 from hpctl.toolkit.hostlist import HostlistError, expand_hostlist, fold_hostlist
 from hpctl.toolkit.output import ExitCode
 from hpctl.vocabulary.identity import NodeName
 
 if TYPE_CHECKING:
-    from hpctl.nodes.acceptance.result import AcceptanceResult
+    from hpctl.nodes.acceptance.result import AcceptanceTestResult
     from hpctl.slurm.cli import CliScheduler
 
 
@@ -63,7 +63,7 @@ class CulpritSearchView(Struct, frozen=True):
 
     layout: ClassVar[Layout] = (
         TextLine("{verdict} ({rounds} rounds)"),
-        ItemLines("not_cleared", "not cleared: {}"),
+        ItemTextLines("uncleared_node_probabilities", "not cleared: {}"),
     )
     json_only: ClassVar[JsonOnly] = ("tests",)
 
@@ -75,7 +75,7 @@ class CulpritSearchView(Struct, frozen=True):
         return "no culprit: the tests name no node"
 
     @property
-    def not_cleared(self) -> list[str]:
+    def uncleared_node_probabilities(self) -> list[str]:
         """Return the other nodes that may be bad, and how likely, the likeliest first."""
         rest = {n: p for n, p in self.beliefs.items() if p > 0.1 and n not in self.culprits}
         ordered = sorted(rest.items(), key=lambda pair: -pair[1])
@@ -115,7 +115,7 @@ def culprit(
     its own that needs whole nodes: at most log2(n) + 2 rounds. NODE may be a hostlist. It drains
     nothing. Exit code: 0 no node is named, 1 a culprit is, 3 the tests cannot run.
     """
-    from hpctl.engine.adapters import make_scheduler
+    from hpctl.engine.adapters import make_slurm_command_client
 
     suspects, healthy = _parse_nodes(names), _parse_nodes(partners)
     if len({*suspects, *healthy}) < 2:
@@ -125,14 +125,16 @@ def culprit(
         )
     places = {"reservation": reservation, "partition": partition}
     options = [f"--{name}={value}" for name, value in places.items() if value]
-    tester = _GroupTester(
-        make_scheduler(config_loading.load_config(config)), (*options, *srun_option), timeout,
+    tester = _CulpritGroupTester(
+        make_slurm_command_client(config_loading.load_config(config)),
+        (*options, *srun_option),
+        timeout,
         (*suspects, *healthy),
-    )  # fmt: skip
+    )
     done: list[Round] = []
     tests: list[GroupTestView] = []
     while not isinstance(step := search_culprits(suspects, done, healthy), Found):
-        most = compute_max_rounds(len({*suspects, *healthy}))
+        most = compute_max_test_rounds(len({*suspects, *healthy}))
         groups = ", ".join(fold_hostlist(group) for group in step.groups)
         output.echo(f"round {step.number} of at most {most}: {groups}", err=True)
         if dry_run:
@@ -157,7 +159,7 @@ def _parse_nodes(names: Sequence[str]) -> tuple[NodeName, ...]:
         raise HpctlError(str(error), "Write gpu-1 gpu-2, or gpu-[1-32].") from error
 
 
-class _GroupTester:
+class _CulpritGroupTester:
     """The runner of the groups of a round, in parallel."""
 
     def __init__(
@@ -170,7 +172,7 @@ class _GroupTester:
         from hpctl.slurm.read import SlurmCommandReader
 
         self._runner, self._options, self._limit_s = scheduler.runner, tuple(options), limit_s
-        known = SlurmCommandReader(scheduler.runner, output.now).nodes(nodes)
+        known = SlurmCommandReader(scheduler.runner, output.get_current_utc_time).nodes(nodes)
         for node in nodes:
             if node not in known:
                 raise HpctlError(f"Slurm has no node {node}", "`hpctl nodes` lists the nodes.")
@@ -180,16 +182,18 @@ class _GroupTester:
         """Return every group's result. Raise Unavailable where no group can be tested at all."""
         with ThreadPoolExecutor(len(asked.groups)) as pool:
             measured = dict(
-                zip(asked.groups, pool.map(self._test_group, asked.groups), strict=True)
+                zip(asked.groups, pool.map(self._test_node_group, asked.groups), strict=True)
             )
         reasons = {why for _, why, ran in measured.values() if not ran}
         if not any(ran for _, _, ran in measured.values()):
-            raise Unavailable(
+            raise ServiceUnavailable(
                 f"hpctl could not test any group of the nodes: {'; '.join(sorted(reasons))[:300]}",
                 "Check that the nodes are idle and that the Python in HPCTL_TEST_PYTHON has torch "
                 "(docs/acceptance.md).",
             )
-        results = make_group_results({group: figure for group, (figure, _, _) in measured.items()})
+        results = make_group_test_results(
+            {group: figure for group, (figure, _, _) in measured.items()}
+        )
         views = [
             GroupTestView(
                 asked.number,
@@ -202,27 +206,27 @@ class _GroupTester:
         ]
         return results, views
 
-    def _test_group(self, group: Group) -> tuple[float | None, str, bool]:
+    def _test_node_group(self, group: Group) -> tuple[float | None, str, bool]:
         """Test a group and return its figure, why it has none, and whether it was tested at all."""
         from hpctl.nodes.acceptance.run import (
-            run_tests_on_nodes,
-            select_forwarded_variables,
-            summarize_failures,
+            run_acceptance_tests_on_nodes,
+            select_forwarded_environment_variables,
+            summarize_failed_tests,
         )
 
         digest = hashlib.blake2b(",".join(group).encode(), digest_size=4).digest()
         port = PORTS[int.from_bytes(digest, "big") % len(PORTS)]
-        environ = select_forwarded_variables() | {
+        environ = select_forwarded_environment_variables() | {
             "HPCTL_GROUP_HEAD": self._addresses[group[0]],
             "HPCTL_GROUP_PORT": str(port),
         }
         seconds = int(self._limit_s)
         limits = (f"--immediate={seconds}", "--exclusive", "--job-name=hpctl-culprit")
-        found, error = run_tests_on_nodes(
+        found, error = run_acceptance_tests_on_nodes(
             self._runner, group, LEVEL, self._limit_s, (*limits, *self._options), environ
         )
         results = list(chain.from_iterable(found.get(node, ()) for node in group))
-        why = summarize_failures(results)
+        why = summarize_failed_tests(results)
         if why:
             return None, why, True
         if all(each.status == "Skipped" for each in results) and (results or error):
@@ -237,7 +241,7 @@ class _GroupTester:
         return _find_slowest_figure(results), "", True
 
 
-def _find_slowest_figure(results: Sequence[AcceptanceResult]) -> float:
+def _find_slowest_figure(results: Sequence[AcceptanceTestResult]) -> float:
     """Return the first figure of the first test that has one, of the node where it is the least."""
     figures: dict[tuple[str, str], list[float]] = {}
     for result in results:

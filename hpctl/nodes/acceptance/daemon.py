@@ -5,20 +5,20 @@ from hpctl.engine.view import PlanningView
 from hpctl.nodes.acceptance import decide
 from hpctl.nodes.acceptance.limits import (
     ORDERS,
-    find_failed_burn_in_nodes,
-    find_untested_nodes,
-    judge_test_results,
+    find_failed_burn_in_candidates,
+    find_untested_node_candidates,
+    judge_test_results_by_limits,
     list_complete_test_findings,
     list_newest_measurements,
 )
-from hpctl.nodes.acceptance.suspected import explain_test_refusal, find_suspected_nodes
+from hpctl.nodes.acceptance.suspected import explain_test_refusal, find_suspected_node_candidates
 from hpctl.nodes.testing import NodeTestFunctions
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.model import Finding
 from hpctl.vocabulary.policy import RecoveryPolicy
 
 
-def list_test_findings(
+def judge_reported_test_findings(
     test: str, node: NodeName, view: PlanningView, policy: RecoveryPolicy
 ) -> tuple[Finding, ...]:
     """Return the results that a node's agent has reported of a test, judged by the fleet's figures
@@ -31,18 +31,18 @@ def list_test_findings(
     if not found:
         return ()
     floors = policy.acceptance.floors
-    return judge_test_results(
+    return judge_test_results_by_limits(
         found, view.instance_type(node), list_newest_measurements(view), floors
     )
 
 
 ACCEPTANCE = NodeTestFunctions(
-    come_before_service=decide.choose_step_before_service,
+    come_before_service=decide.choose_step_before_return_to_service,
     accept=decide.advance_acceptance_test,
     unreserve=decide.advance_reservation_removal,
-    read_results=list_test_findings,
-    find_burned=find_failed_burn_in_nodes,
-    find_untested=find_untested_nodes,
-    find_suspected=find_suspected_nodes,
+    read_results=judge_reported_test_findings,
+    find_burned=find_failed_burn_in_candidates,
+    find_untested=find_untested_node_candidates,
+    find_suspected=find_suspected_node_candidates,
     orders={verb: OperatorOrder(fault, explain_test_refusal) for verb, fault in ORDERS.items()},
 )

@@ -30,13 +30,17 @@ from msgspec.structs import replace
 
 from hpctl.engine.test_reservation import ADDED, ORDER, TEST_LADDER, UPDATED
 from hpctl.engine.view import PlanningView, RecoveryCandidate
-from hpctl.nodes.acceptance.cards import GpuCard, find_card_figure, find_instance_type_card
-from hpctl.toolkit.bounds import add_seconds
+from hpctl.nodes.acceptance.cards import (
+    GpuCard,
+    find_gpu_reference_figure,
+    find_instance_type_gpu_card,
+)
+from hpctl.toolkit.bounds import add_seconds_within_bounds
 from hpctl.vocabulary.assessment import FaultClass, Remedy, Urgency
-from hpctl.vocabulary.change import ChangeKind, ChangePhase
+from hpctl.vocabulary.change import ChangeKind, ClusterChangePhase
 from hpctl.vocabulary.identity import NodeName, RuleId
 from hpctl.vocabulary.model import TEST, TEST_SUMMARY, DeviceVerdict, Finding
-from hpctl.vocabulary.node_recovery import TEST_ASKS, NodeSignal
+from hpctl.vocabulary.node_recovery import TEST_ASKS, NodeRecoverySignal
 from hpctl.vocabulary.policy import OperatingMode, RecoveryPolicy
 
 PEERS: Final = 5
@@ -98,9 +102,9 @@ class AcceptanceMeasurement(Struct, frozen=True):
     @property
     def place(self) -> tuple[str, str]:
         """Return the instance type and the card, of which nodes are compared with each other."""
-        return strip_ml_prefix(self.instance_type), self.card.name or find_instance_type_card(
+        return strip_instance_type_ml_prefix(
             self.instance_type
-        )
+        ), self.card.name or find_instance_type_gpu_card(self.instance_type)
 
 
 class FigureLimit(Struct, frozen=True):
@@ -243,7 +247,7 @@ def _compute_figure_limit(
     place: _Place, nodes: Mapping[str, list[float]], site: Floors
 ) -> FigureLimit | None:
     of_type, card, test, figure = place
-    floor = _find_figure_floor(place, site)
+    floor = _find_site_or_card_floor(place, site)
     low = figure.endswith(LOW_IS_GOOD)
     if len(nodes) < PEERS:
         return floor
@@ -257,7 +261,7 @@ def _compute_figure_limit(
     return FigureLimit(of_type, test, figure, limit, "fleet", middle, mad, len(values), card)
 
 
-def _find_figure_floor(place: _Place, site: Floors) -> FigureLimit | None:
+def _find_site_or_card_floor(place: _Place, site: Floors) -> FigureLimit | None:
     """Return the floor of the site, else that of the card; None where there is none."""
     of_type, card, test, figure = place
     names = (of_type, f"ml.{of_type}", card)
@@ -265,7 +269,7 @@ def _find_figure_floor(place: _Place, site: Floors) -> FigureLimit | None:
         own = site.get(name, {}).get(figure)
         if own is not None:
             return FigureLimit(of_type, test, figure, own, "site", card=card) if own else None
-    known = find_card_figure(card, figure, of_type)
+    known = find_gpu_reference_figure(card, figure, of_type)
     if known is None:
         return None
     return FigureLimit(
@@ -313,16 +317,16 @@ def list_measurements(
     findings = list(tests)
     found = [f for f in findings if f.check.startswith(TEST) and f.check != TEST_SUMMARY]
     healthy = all(f.verdict is not DeviceVerdict.FAIL for f in found)
-    card = _find_gpu_card(findings)
-    of_type = instance_type or (card.machine if find_instance_type_card(card.machine) else "")
+    card = _find_tested_gpu_card(findings)
+    of_type = instance_type or (card.machine if find_instance_type_gpu_card(card.machine) else "")
     return [
         AcceptanceMeasurement(of_type, node, f.check.removeprefix(TEST), figures, healthy, card)
         for f in found
-        if (figures := _parse_evidence_figures(f.evidence))
+        if (figures := _parse_finding_evidence_figures(f.evidence))
     ]
 
 
-def _find_gpu_card(tests: Iterable[Finding]) -> GpuCard:
+def _find_tested_gpu_card(tests: Iterable[Finding]) -> GpuCard:
     """Return the GPUs of the node, by the finding that closes its tests."""
     closing = [f for f in tests if f.check == TEST_SUMMARY]
     try:
@@ -335,14 +339,14 @@ def _find_gpu_card(tests: Iterable[Finding]) -> GpuCard:
         return GpuCard()  # cut short on its way
 
 
-def _parse_evidence_figures(evidence: str) -> Figures:
+def _parse_finding_evidence_figures(evidence: str) -> Figures:
     try:
         return msgspec.json.decode(evidence or "{}", type=dict[str, float])
     except (msgspec.MsgspecError, RecursionError):
         return {}  # cut short on its way
 
 
-def judge_test_results(
+def judge_test_results_by_limits(
     results: tuple[Finding, ...],
     instance_type: str,
     measured: Iterable[AcceptanceMeasurement],
@@ -355,10 +359,10 @@ def judge_test_results(
     """
     runs = list_measurements(instance_type, "", results)
     behind = find_slow_figures(runs, compute_figure_limits(measured, site, runs))
-    return tuple(_fail_slow_finding(finding, behind) for finding in results)
+    return tuple(_mark_slow_finding_failed(finding, behind) for finding in results)
 
 
-def _fail_slow_finding(finding: Finding, behind: Iterable[SlowFigure]) -> Finding:
+def _mark_slow_finding_failed(finding: Finding, behind: Iterable[SlowFigure]) -> Finding:
     mine = [one for one in behind if not one.again and TEST + one.limit.test == finding.check]
     if not mine or finding.verdict is not DeviceVerdict.OK:
         return finding
@@ -367,7 +371,7 @@ def _fail_slow_finding(finding: Finding, behind: Iterable[SlowFigure]) -> Findin
     )
 
 
-def strip_ml_prefix(instance_type: str) -> str:
+def strip_instance_type_ml_prefix(instance_type: str) -> str:
     """Return EC2's name of a type, without SageMaker's `ml.`."""
     return instance_type.removeprefix("ml.")
 
@@ -399,14 +403,14 @@ NEW_S: Final = 5400.0
 booted."""
 
 
-def find_untested_nodes(
+def find_untested_node_candidates(
     view: PlanningView, policy: RecoveryPolicy, treated: Collection[NodeName], now: datetime
 ) -> list[RecoveryCandidate]:
     """Return the nodes with a recent instance or boot that no recovery explains, where those are
     tested.
 
-    As in `plan._record_restore`, no budget applies: nothing is wrong with them, and their jobs may
-    end
+    As in `plan._record_restored_job_start`, no budget applies: nothing is wrong with them, and
+    their jobs may end
     first.
     """
     wanted, found = policy.acceptance, list[RecoveryCandidate]()
@@ -427,8 +431,8 @@ def find_untested_nodes(
         here, launched, booted = health.generation, instance.launched, node.boot_time
         if here.instance != instance.id or here in explained or not node.in_service or not launched:
             continue
-        new = now < add_seconds(launched, NEW_S)
-        rebooted = booted is not None and now < add_seconds(booted, NEW_S)
+        new = now < add_seconds_within_bounds(launched, NEW_S)
+        rebooted = booted is not None and now < add_seconds_within_bounds(booted, NEW_S)
         if new and wanted.add != "off" and here.instance not in instances:
             found.append(RecoveryCandidate(here, node, ADDED, now, "it is new", by="hpctl"))
         elif rebooted and not new and wanted.software_update != "off":
@@ -436,7 +440,7 @@ def find_untested_nodes(
     return found
 
 
-def find_failed_burn_in_nodes(
+def find_failed_burn_in_candidates(
     view: PlanningView, treated: Collection[NodeName]
 ) -> list[RecoveryCandidate]:
     """Return the nodes whose instance has failed its newest burn-in, and that were not treated
@@ -448,7 +452,7 @@ def find_failed_burn_in_nodes(
     newest = {
         change.opened.node: change
         for change in state.changes.values()
-        if change.opened.kind is ChangeKind.BURN_IN and change.phase is ChangePhase.DONE
+        if change.opened.kind is ChangeKind.BURN_IN and change.phase is ClusterChangePhase.DONE
     }
     for name, change in newest.items():
         if name is None or not change.tests or name in treated or view.is_quarantined(name):
@@ -477,13 +481,15 @@ def list_newest_measurements(view: PlanningView) -> list[AcceptanceMeasurement]:
     return found
 
 
-FAILED_SIGNALS: Final = frozenset({NodeSignal.FAULT_AGAIN, NodeSignal.TEST_FAILED, *TEST_ASKS})
+FAILED_SIGNALS: Final = frozenset(
+    {NodeRecoverySignal.FAULT_AGAIN, NodeRecoverySignal.TEST_FAILED, *TEST_ASKS}
+)
 
 
 REMEDY_SIGNALS: Final = {
-    "replace": NodeSignal.TEST_ASKS_REPLACE,
-    "reboot": NodeSignal.TEST_ASKS_REBOOT,
-    "reset": NodeSignal.TEST_ASKS_RESET,
+    "replace": NodeRecoverySignal.TEST_ASKS_REPLACE,
+    "reboot": NodeRecoverySignal.TEST_ASKS_REBOOT,
+    "reset": NodeRecoverySignal.TEST_ASKS_RESET,
 }
 """What a failed test may ask for (a finding's `code`), the strongest first."""
 

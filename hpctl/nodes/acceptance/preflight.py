@@ -17,16 +17,16 @@ from hpctl.nodes.acceptance.limits import (
     compute_figure_limits,
     find_slow_figures,
 )
-from hpctl.nodes.acceptance.result import AcceptanceResult
+from hpctl.nodes.acceptance.result import AcceptanceTestResult
 from hpctl.nodes.acceptance.run import (
     QUICK_S,
     Found,
-    format_bad_nodes,
-    run_tests_on_nodes,
-    select_forwarded_variables,
-    summarize_failures,
+    format_failed_node_reasons,
+    run_acceptance_tests_on_nodes,
+    select_forwarded_environment_variables,
+    summarize_failed_tests,
 )
-from hpctl.slurm.run import SlurmRunner
+from hpctl.slurm.run import SlurmCommandRunner
 from hpctl.toolkit.bounds import make_printable
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.hostlist import expand_hostlist, fold_hostlist
@@ -34,7 +34,7 @@ from hpctl.vocabulary.identity import JobId, NodeName
 from hpctl.vocabulary.job_recovery import JobReport, RequestedAction
 from hpctl.vocabulary.run_policy import RunAction
 from hpctl.vocabulary.trouble import Trouble, TroubleKind
-from hpctl.wire.job_report_client import WHOLE_FAILOVER_S, send_report
+from hpctl.wire.job_report_client import WHOLE_FAILOVER_S, send_job_report
 
 LIMITS_S = {"quick": QUICK_S, "full": 4 * 3600.0}
 """By level, how long the tests of one node may take."""
@@ -44,7 +44,7 @@ LEAVE_S = 60.0
 """How long the daemon may take to requeue the job."""
 
 
-def find_bad_nodes(nodes: tuple[NodeName, ...], found: Found) -> dict[NodeName, str]:
+def find_nodes_failing_preflight(nodes: tuple[NodeName, ...], found: Found) -> dict[NodeName, str]:
     """Return which nodes of a job must not have a step, and why.
 
     A node that reported nothing while others did is bad, and so is one that is slow compared with
@@ -53,12 +53,12 @@ def find_bad_nodes(nodes: tuple[NodeName, ...], found: Found) -> dict[NodeName, 
     bad = {}
     runs: list[AcceptanceMeasurement] = []
     for node in nodes:
-        runs += [_build_measurement(node, result) for result in found.get(node, ())]
+        runs += [_build_acceptance_measurement(node, result) for result in found.get(node, ())]
     known = compute_figure_limits(runs)
     for node in nodes:
         if node not in found:
             bad[node] = "reported no test result"
-        elif why := summarize_failures(found[node]):
+        elif why := summarize_failed_tests(found[node]):
             bad[node] = why
         else:
             behind = find_slow_figures([run for run in runs if run.node == node], known)
@@ -67,7 +67,9 @@ def find_bad_nodes(nodes: tuple[NodeName, ...], found: Found) -> dict[NodeName, 
     return bad
 
 
-def _build_measurement(node: NodeName, result: AcceptanceResult) -> AcceptanceMeasurement:
+def _build_acceptance_measurement(
+    node: NodeName, result: AcceptanceTestResult
+) -> AcceptanceMeasurement:
     return AcceptanceMeasurement("", node, result.test, result.figures, result.status == "Passed")
 
 
@@ -77,7 +79,7 @@ def decide_preflight_verdict(
     """Return the line for the shell, and the message to the user."""
     if not bad:
         return "go", f"preflight: {len(nodes)} node(s) passed"
-    text = f"preflight: {format_bad_nodes(bad)}"
+    text = f"preflight: {format_failed_node_reasons(bad)}"
     if len(bad) == len(nodes) > 1:
         return "go", f"{text}: every node fails, so the test is in doubt; going ahead"
     if len(bad) <= spares:
@@ -91,11 +93,11 @@ def requeue_job_without_nodes(
     job: int,
     restart: int,
     bad: Mapping[NodeName, str],
-    runner: SlurmRunner,
+    runner: SlurmCommandRunner,
     environ: Mapping[str, str],
 ) -> str:
     """Have the job requeued without these nodes. Returns why it still runs."""
-    why = f"preflight: {format_bad_nodes(bad)}"
+    why = f"preflight: {format_failed_node_reasons(bad)}"
     node, reason = next(iter(bad.items()))
     trouble = Trouble(TroubleKind.NODE, datetime.now(UTC), reason, "preflight", node)
     report = JobReport(
@@ -107,12 +109,12 @@ def requeue_job_without_nodes(
         RequestedAction.REQUEUE,
         tuple(sorted(bad)),
     )
-    reply = send_report(report, failover_s=WHOLE_FAILOVER_S)
+    reply = send_job_report(report, failover_s=WHOLE_FAILOVER_S)
     if reply is not None and reply.ok and reply.acts:
-        print_message("preflight: the daemon was asked for a requeue without them")
+        print_job_log_message("preflight: the daemon was asked for a requeue without them")
         time.sleep(LEAVE_S)
     else:
-        print_message(
+        print_job_log_message(
             "preflight: no daemon acts on this job; Slurm may give it the same nodes again"
         )
     ran = runner.run("scontrol", "requeue", str(job), environ=environ)
@@ -121,7 +123,7 @@ def requeue_job_without_nodes(
     return f"it was not requeued: {ran.message if not ran.ok else 'Slurm has not ended it'}"
 
 
-def print_message(text: str) -> None:
+def print_job_log_message(text: str) -> None:
     """Print a message to the user in the job's log."""
     print(make_printable(f"hpctl: {text}", lines=True), file=sys.stderr, flush=True)
 
@@ -130,23 +132,25 @@ def main(level: str, environ: Mapping[str, str] = os.environ) -> str:
     """Test the nodes of this job; return the line for the shell."""
     nodes = tuple(NodeName(name) for name in expand_hostlist(environ.get("SLURM_JOB_NODELIST", "")))
     job, restart = int(environ["SLURM_JOB_ID"]), int(environ.get("SLURM_RESTART_COUNT", "0"))
-    runner = SlurmRunner()
-    inside = select_forwarded_variables(environ) | {"SLURM_JOB_ID": str(job)}
+    runner = SlurmCommandRunner()
+    inside = select_forwarded_environment_variables(environ) | {"SLURM_JOB_ID": str(job)}
     began = time.monotonic()
-    found, error = run_tests_on_nodes(runner, nodes, level, LIMITS_S[level], ("--overlap",), inside)
+    found, error = run_acceptance_tests_on_nodes(
+        runner, nodes, level, LIMITS_S[level], ("--overlap",), inside
+    )
     if not found:
-        print_message(
+        print_job_log_message(
             f"preflight: no test could be run, going ahead: {error or 'srun error nothing'}"
         )
         return "go"
-    bad = find_bad_nodes(nodes, found)
+    bad = find_nodes_failing_preflight(nodes, found)
     line, text = decide_preflight_verdict(
         nodes, bad, int(environ.get("HPCTL_SPARES") or 0), restart
     )
-    print_message(f"{text} ({time.monotonic() - began:.0f} s)")
+    print_job_log_message(f"{text} ({time.monotonic() - began:.0f} s)")
     if line == "leave":
         why = requeue_job_without_nodes(job, restart, bad, runner, inside)
-        print_message(f"preflight: going ahead with these nodes: {why}")
+        print_job_log_message(f"preflight: going ahead with these nodes: {why}")
         return "go"
     return line
 

@@ -31,7 +31,7 @@ from hpctl.nodes.acceptance.cards import GpuCard
 from hpctl.toolkit.bounds import EARLIEST, make_printable, parse_timestamp
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.model import TEST, TEST_SUMMARY, ClearCondition, DeviceVerdict, Finding
-from hpctl.wire.heads import list_trusted_uids
+from hpctl.wire.heads import list_trusted_head_node_uids
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ _LINE = re.compile(
 _FIGURE = re.compile(r"[a-z][a-z0-9_]{0,47}")
 
 
-class AcceptanceResult(Struct, frozen=True, forbid_unknown_fields=True):
+class AcceptanceTestResult(Struct, frozen=True, forbid_unknown_fields=True):
     """One test on one node. `figures`: what it measured; the unit ends the name (`_gbs`, `_us`)."""
 
     test: TestName
@@ -73,7 +73,7 @@ class AcceptanceResult(Struct, frozen=True, forbid_unknown_fields=True):
         return f"{MARK}{host}:{self.status}:{self.remedy}:{self.reason}"
 
 
-class AcceptanceResults(Struct, frozen=True, forbid_unknown_fields=True):
+class AcceptanceRunResults(Struct, frozen=True, forbid_unknown_fields=True):
     """One run of tests on one node: the file that the agent picks up. Times in Unix seconds.
 
     `card` are the node's GPUs, by which figures have their floors.
@@ -83,26 +83,26 @@ class AcceptanceResults(Struct, frozen=True, forbid_unknown_fields=True):
     level: Annotated[str, Meta(pattern=r"^[a-z]{1,16}\Z")]
     started: _Time
     finished: _Time
-    results: Annotated[tuple[AcceptanceResult, ...], Meta(max_length=MAX_RESULTS)] = ()
+    results: Annotated[tuple[AcceptanceTestResult, ...], Meta(max_length=MAX_RESULTS)] = ()
     card: GpuCard = GpuCard()
 
     @property
-    def failed_results(self) -> tuple[AcceptanceResult, ...]:
+    def failed_results(self) -> tuple[AcceptanceTestResult, ...]:
         """Return the tests that did not pass and were not skipped."""
         return tuple(result for result in self.results if result.status == "Failed")
 
 
-class TestLine(Struct, frozen=True, forbid_unknown_fields=True):
+class AcceptanceTestJsonLine(Struct, frozen=True, forbid_unknown_fields=True):
     """One result in the JSON line next to the contract's: whose it is, and all of it."""
 
     __test__ = False
 
     host: Annotated[str, Meta(max_length=256)]
-    result: AcceptanceResult
+    result: AcceptanceTestResult
 
 
-def make_test_line(host: str, result: AcceptanceResult) -> dict[str, object]:
-    """Return a TestLine as what JSON is made of."""
+def make_test_result_json(host: str, result: AcceptanceTestResult) -> dict[str, object]:
+    """Return a AcceptanceTestJsonLine as what JSON is made of."""
     return {"host": host, "result": msgspec.to_builtins(result)}
 
 
@@ -110,15 +110,15 @@ class InvalidResultFileError(ValueError):
     """Bytes that are no result file; the message names the place."""
 
 
-_decoder = msgspec.json.Decoder(AcceptanceResults)
+_decoder = msgspec.json.Decoder(AcceptanceRunResults)
 
 
-def encode_results(results: AcceptanceResults) -> bytes:
+def encode_results(results: AcceptanceRunResults) -> bytes:
     """Return the bytes of a result file."""
     return msgspec.json.encode(results)
 
 
-def decode_results(raw: bytes) -> AcceptanceResults:
+def decode_results(raw: bytes) -> AcceptanceRunResults:
     """Return the results of a file. Raises InvalidResultFileError."""
     if len(raw) > MAX_FILE:
         raise InvalidResultFileError(f"is over {MAX_FILE} bytes")
@@ -138,7 +138,7 @@ def shorten_to_one_line(text: str) -> str:
     return make_printable(" ".join(text.split()))[:MAX_REASON]
 
 
-def parse_result_line(test: str, output: str) -> AcceptanceResult | None:
+def parse_test_result_line(test: str, output: str) -> AcceptanceTestResult | None:
     """Return what a test says of itself in its last line of the contract; None where it has
     none."""
     lines = list(_LINE.finditer(output))
@@ -147,11 +147,11 @@ def parse_result_line(test: str, output: str) -> AcceptanceResult | None:
     status, remedy, reason = lines[-1].groups()
     return msgspec.convert(
         {"test": test, "status": status, "remedy": remedy, "reason": shorten_to_one_line(reason)},
-        AcceptanceResult,
+        AcceptanceTestResult,
     )
 
 
-def parse_figures(output: str) -> dict[str, float]:
+def parse_measured_figures(output: str) -> dict[str, float]:
     """Return the figures of the last line of JSON that has some; what is no finite number is left
     out."""
     for line in reversed(output.splitlines()):
@@ -190,7 +190,7 @@ _VERDICTS: Final = {
 }
 
 
-class ResultInbox:
+class AcceptanceResultInbox:
     """The folder. `look` from one thread, `findings` from any."""
 
     def __init__(
@@ -204,7 +204,7 @@ class ResultInbox:
         """Let only the daemon's user write here. A failure costs the results."""
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            writers = list_trusted_uids() - {0, os.geteuid()}
+            writers = list_trusted_head_node_uids() - {0, os.geteuid()}
             if os.geteuid() == 0 and writers:
                 user = pwd.getpwuid(writers.pop())
                 os.chown(self._folder, user.pw_uid, 0, follow_symlinks=False)
@@ -235,7 +235,7 @@ class ResultInbox:
         return self._findings
 
     def _read(self, names: list[str]) -> tuple[Finding, ...]:
-        found: list[AcceptanceResults] = []
+        found: list[AcceptanceRunResults] = []
         for name in names:
             # One that is being written is renamed when it is whole.
             if _NAME.fullmatch(name) and (results := self._decode_result_file(name)) is not None:
@@ -243,11 +243,11 @@ class ResultInbox:
         found.sort(key=lambda results: results.finished, reverse=True)
         for results in found[MAX_FILES:]:
             self._delete_file(f"{results.id}.json")
-        return tuple(chain.from_iterable(map(make_result_findings, found[:MAX_FILES])))
+        return tuple(chain.from_iterable(map(make_acceptance_result_findings, found[:MAX_FILES])))
 
-    def _decode_result_file(self, name: str) -> AcceptanceResults | None:
+    def _decode_result_file(self, name: str) -> AcceptanceRunResults | None:
         try:
-            results = decode_results(read_trusted_file(self._folder / name))
+            results = decode_results(read_file_of_trusted_user(self._folder / name))
         except (OSError, InvalidResultFileError) as error:
             log.warning("%s is no result of a test: %s", self._folder / name, error)
         else:
@@ -262,7 +262,7 @@ class ResultInbox:
             (self._folder / name).unlink()
 
 
-def read_trusted_file(path: Path) -> bytes:
+def read_file_of_trusted_user(path: Path) -> bytes:
     """Read a plain file of a trusted user that no other user may write. Raise OSError,
     InvalidResultFileError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -270,12 +270,12 @@ def read_trusted_file(path: Path) -> bytes:
         about = os.fstat(descriptor)
         if not stat.S_ISREG(about.st_mode) or about.st_nlink != 1:
             raise InvalidResultFileError("is no plain file")
-        if about.st_uid not in list_trusted_uids() or about.st_mode & 0o022:
+        if about.st_uid not in list_trusted_head_node_uids() or about.st_mode & 0o022:
             raise InvalidResultFileError(f"uid {about.st_uid} may have written it, or others may")
         return file.read(MAX_FILE + 1)
 
 
-def make_result_findings(results: AcceptanceResults) -> tuple[Finding, ...]:
+def make_acceptance_result_findings(results: AcceptanceRunResults) -> tuple[Finding, ...]:
     """Return a finding for each test, and the one that closes them."""
     ended = parse_timestamp(results.finished) or EARLIEST
     began = parse_timestamp(results.started) or ended

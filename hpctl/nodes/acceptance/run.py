@@ -3,8 +3,8 @@
 Prints one line of the contract and one of JSON for each test (hpctl/nodes/acceptance/result.py),
 and ends with 1 where one failed, 2 where there was none to run. With `--id` the results are also
 written for the agent, which reports them. It imports nothing of the daemon and runs as the user who
-starts it. `run_tests_on_nodes` runs it on several nodes at once, one task a node, by srun: in a
-job, or as separate jobs.
+starts it. `run_acceptance_tests_on_nodes` runs it on several nodes at once, one task a node, by
+srun: in a job, or as separate jobs.
 """
 
 import argparse
@@ -27,22 +27,22 @@ import re2
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from hpctl.detection.check import UnknownResultError
+from hpctl.detection.check import CheckResultUnknownError
 from hpctl.detection.outside.plugin_child import PluginProcess
-from hpctl.detection.outside.trust import explain_directory_distrust, explain_distrust
+from hpctl.detection.outside.trust import explain_untrusted_directory, explain_untrusted_path
 from hpctl.nodes.acceptance import result
-from hpctl.nodes.acceptance.card import read_gpu_card
+from hpctl.nodes.acceptance.card import read_node_gpu_card
 from hpctl.nodes.acceptance.result import (
-    AcceptanceResult,
-    AcceptanceResults,
+    AcceptanceRunResults,
+    AcceptanceTestJsonLine,
+    AcceptanceTestResult,
     Cure,
     FigureName,
     RunId,
-    TestLine,
     TestName,
     shorten_to_one_line,
 )
-from hpctl.slurm.run import SlurmRunner
+from hpctl.slurm.run import SlurmCommandRunner
 from hpctl.toolkit import yaml_files
 from hpctl.toolkit.bounds import make_printable
 from hpctl.toolkit.compat import SAFE_PATH
@@ -94,13 +94,13 @@ class FigurePattern(Struct, frozen=True):
     of: Literal["last", "min", "max"] = "last"
 
     def __post_init__(self) -> None:
-        if _compile_pattern(self.match).groups != 1:
+        if _compile_re2_pattern(self.match).groups != 1:
             raise ValueError("match needs exactly one group, around the number")
 
     def read(self, output: str) -> float | None:
         """Return the figure in an output; None where it is not there."""
         found = []
-        for text in _compile_pattern(self.match).findall(output):
+        for text in _compile_re2_pattern(self.match).findall(output):
             with contextlib.suppress(ValueError):
                 found.append(float(text) * self.scale)
         if not found:
@@ -115,7 +115,7 @@ class RemedyPattern(Struct, frozen=True):
     remedy: Cure
 
     def __post_init__(self) -> None:
-        _compile_pattern(self.match)
+        _compile_re2_pattern(self.match)
 
 
 class AcceptanceTest(Struct, frozen=True):
@@ -135,22 +135,22 @@ class AcceptanceTest(Struct, frozen=True):
     remedies: Annotated[tuple[RemedyPattern, ...], Meta(max_length=16)] = ()
 
     def __post_init__(self) -> None:
-        _compile_pattern(self.failed)
+        _compile_re2_pattern(self.failed)
 
-    def judge(self, status: int, output: str, complaint: str) -> AcceptanceResult:
+    def judge(self, status: int, output: str, complaint: str) -> AcceptanceTestResult:
         """Return what an ended command amounts to. Its own line of the contract goes before the
         rest."""
-        figures: dict[str, object] = {**result.parse_figures(output)}
+        figures: dict[str, object] = {**result.parse_measured_figures(output)}
         read = {name: figure.read(output) for name, figure in self.figures.items()}
         figures |= {name: value for name, value in read.items() if value is not None}
-        parsed = result.parse_result_line(self.name, output)
+        parsed = result.parse_test_result_line(self.name, output)
         if parsed is not None:
             if parsed.status != "Failed" and status != 0:
                 parsed = self.failure(f"says {parsed.status} and ends with exit code {status}")
             return replace(parsed, figures=result.select_valid_figures(figures))
-        failed = _compile_pattern(self.failed).search(output) if self.failed else None
+        failed = _compile_re2_pattern(self.failed).search(output) if self.failed else None
         if status == 0 and failed is None:
-            return AcceptanceResult(
+            return AcceptanceTestResult(
                 self.name, "Passed", figures=result.select_valid_figures(figures)
             )
         why = output[max(0, failed.start() - 120) : failed.end() + 80] if failed else ""
@@ -158,12 +158,12 @@ class AcceptanceTest(Struct, frozen=True):
         why = why or f"exit code {status}{': ' if last else ''}{''.join(last)}"
         return replace(self.failure(why, output), figures=result.select_valid_figures(figures))
 
-    def failure(self, why: str, output: str = "") -> AcceptanceResult:
+    def failure(self, why: str, output: str = "") -> AcceptanceTestResult:
         """Return that the test has failed, with the remedy that its output asks for."""
         asked = (
-            each.remedy for each in self.remedies if _compile_pattern(each.match).search(output)
+            each.remedy for each in self.remedies if _compile_re2_pattern(each.match).search(output)
         )
-        return AcceptanceResult(
+        return AcceptanceTestResult(
             self.name, "Failed", next(asked, self.remedy), result.shorten_to_one_line(why)
         )
 
@@ -176,14 +176,14 @@ class AcceptanceTestFile(Struct, frozen=True):
     tests: Annotated[tuple[AcceptanceTest, ...], Meta(max_length=result.MAX_RESULTS)] = ()
 
 
-class TestFileProblems(InvalidFileError):
+class InvalidTestFileError(InvalidFileError):
     """A file of tests that cannot be used."""
 
     __test__ = False
     hint_text = f"{HERE}/tests.yaml says at its head what a row may hold."
 
 
-def _compile_pattern(pattern: str) -> "re2._Regexp":
+def _compile_re2_pattern(pattern: str) -> "re2._Regexp":
     options = re2.Options()
     options.log_errors = False
     try:
@@ -192,20 +192,20 @@ def _compile_pattern(pattern: str) -> "re2._Regexp":
         raise ValueError(f"no regular expression (RE2): {pattern!r:.80}: {error}") from error
 
 
-def load_known_tests(site: Path = SITE) -> dict[str, AcceptanceTest]:
+def load_acceptance_tests(site: Path = SITE) -> dict[str, AcceptanceTest]:
     """Return all tests by name, hpctl's own first, then the site's by file. Raises HpctlError.
 
     A site's row replaces the one of its name. Its files are root's, as the agent's plugins are.
     """
-    found = {test.name: test for test in _load_test_file(HERE / "tests.yaml")}
+    found = {test.name: test for test in _load_acceptance_test_file(HERE / "tests.yaml")}
     if not site.is_dir():
         return found
     paths = sorted(path for path in site.glob("*.yaml") if not path.name.startswith("."))
     for place in (site, *paths):
         trouble = (
-            explain_directory_distrust(place)
+            explain_untrusted_directory(place)
             if place == site
-            else explain_distrust(place, place.lstat())
+            else explain_untrusted_path(place, place.lstat())
         )
         if trouble:
             raise HpctlError(
@@ -214,16 +214,18 @@ def load_known_tests(site: Path = SITE) -> dict[str, AcceptanceTest]:
                 "it (chmod go-w).",
             )
     for path in paths:
-        found |= {test.name: test for test in _load_test_file(path)}
+        found |= {test.name: test for test in _load_acceptance_test_file(path)}
     return found
 
 
-def _load_test_file(path: Path) -> tuple[AcceptanceTest, ...]:
-    text = yaml_files.read_limited_text(path, TestFileProblems)
-    return yaml_files.parse_yaml_struct(AcceptanceTestFile, text, str(path), TestFileProblems).tests
+def _load_acceptance_test_file(path: Path) -> tuple[AcceptanceTest, ...]:
+    text = yaml_files.read_size_limited_text(path, InvalidTestFileError)
+    return yaml_files.parse_yaml_struct(
+        AcceptanceTestFile, text, str(path), InvalidTestFileError
+    ).tests
 
 
-def choose_tests(
+def choose_acceptance_tests(
     known: Mapping[str, AcceptanceTest], level: str, names: Sequence[str]
 ) -> list[AcceptanceTest]:
     """Return the tests of a level, or those of these names. Raises HpctlError for a name that is
@@ -233,7 +235,7 @@ def choose_tests(
             hint = f"The tests are {', '.join(known)}."
             raise HpctlError(
                 "hpctl has no node test with the name "
-                f"{name}{yaml_files.suggest_word(name, list(known))}",
+                f"{name}{yaml_files.suggest_similar_word(name, list(known))}",
                 hint,
             )
     if names:
@@ -241,13 +243,17 @@ def choose_tests(
     return [test for test in known.values() if level in test.levels]
 
 
-def run_test(test: AcceptanceTest, left_s: float, host: str) -> AcceptanceResult:
+def run_acceptance_test(test: AcceptanceTest, left_s: float, host: str) -> AcceptanceTestResult:
     """Run one test, to its end or its timeout. Raise nothing."""
     missing = test.needs.missing()
     if missing:
-        return AcceptanceResult(test.name, "Skipped", reason=result.shorten_to_one_line(missing))
+        return AcceptanceTestResult(
+            test.name, "Skipped", reason=result.shorten_to_one_line(missing)
+        )
     if left_s < 1.0:
-        return AcceptanceResult(test.name, "Skipped", reason="no time is left for it at this level")
+        return AcceptanceTestResult(
+            test.name, "Skipped", reason="no time is left for it at this level"
+        )
     values = {
         "here": str(HERE),
         "host": host,
@@ -260,10 +266,10 @@ def run_test(test: AcceptanceTest, left_s: float, host: str) -> AcceptanceResult
     environment = {**os.environ, "LC_ALL": "C"}
     try:
         ended = PluginProcess(command, min(test.timeout_s, left_s), environment, MAX_OUTPUT).run()
-    except UnknownResultError as error:
+    except CheckResultUnknownError as error:
         cut = left_s < test.timeout_s and "not done" in str(error)
         return (
-            AcceptanceResult(
+            AcceptanceTestResult(
                 test.name, "Skipped", reason="no time was left to finish it at this level"
             )
             if cut
@@ -272,7 +278,7 @@ def run_test(test: AcceptanceTest, left_s: float, host: str) -> AcceptanceResult
     return test.judge(ended.status, ended.output.decode(errors="replace"), ended.complaint)
 
 
-def write_results(results: AcceptanceResults, spool: Path) -> Path:
+def write_acceptance_result_file(results: AcceptanceRunResults, spool: Path) -> Path:
     """Return the file for the agent, whole or not at all. Raises HpctlError."""
     folder = spool / FOLDER
     try:
@@ -333,12 +339,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the tests that were asked for; the exit code."""
     given = _build_parser().parse_args(arguments)
     try:
-        todo = choose_tests(load_known_tests(given.tests), given.level, given.test)
+        todo = choose_acceptance_tests(load_acceptance_tests(given.tests), given.level, given.test)
         if given.check:
             return _print_tests(todo, given.spool)
-        results = _run_tests(todo, given.level, given.id or "none")
+        results = _run_acceptance_tests(todo, given.level, given.id or "none")
         if given.id:
-            write_results(replace(results, card=read_gpu_card()), given.spool)
+            write_acceptance_result_file(replace(results, card=read_node_gpu_card()), given.spool)
     except HpctlError as error:
         for text in (f"hpctl: {error}", error.hint):
             print(make_printable(text, lines=True), file=sys.stderr)
@@ -369,18 +375,20 @@ def _print_tests(todo: Sequence[AcceptanceTest], spool: Path) -> int:
     return 0
 
 
-def _run_tests(todo: Sequence[AcceptanceTest], level: str, run_id: str) -> AcceptanceResults:
+def _run_acceptance_tests(
+    todo: Sequence[AcceptanceTest], level: str, run_id: str
+) -> AcceptanceRunResults:
     """Run the tests one after another and report each as it ends."""
     host = os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
     started = time.time()
     end = time.monotonic() + (QUICK_S if level == "quick" else math.inf)
     done = []
     for test in todo:
-        found = run_test(test, end - time.monotonic(), host)
+        found = run_acceptance_test(test, end - time.monotonic(), host)
         done.append(found)
         print(make_printable(found.line(host)), flush=True)
-        print(json.dumps(result.make_test_line(host, found)), flush=True)
-    return AcceptanceResults(run_id, level, started, time.time(), tuple(done))
+        print(json.dumps(result.make_test_result_json(host, found)), flush=True)
+    return AcceptanceRunResults(run_id, level, started, time.time(), tuple(done))
 
 
 def _build_parser() -> argparse.ArgumentParser:
@@ -389,7 +397,7 @@ def _build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--test", action="append", default=[], help="these instead, by name")
     parser.add_argument("--check", action="store_true", help="name the tests, run none")
     parser.add_argument(
-        "--id", type=_parse_test_id, help="write the results for the agent under this id"
+        "--id", type=_parse_test_run_id, help="write the results for the agent under this id"
     )
     spool = os.environ.get("HPCTL_AGENT_SPOOL") or SPOOL
     parser.add_argument("--spool", type=Path, default=Path(spool), help="the agent's directory")
@@ -398,7 +406,7 @@ def _build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _parse_test_id(text: str) -> str:
+def _parse_test_run_id(text: str) -> str:
     try:
         return msgspec.convert(text, RunId)
     except msgspec.ValidationError as error:
@@ -408,13 +416,13 @@ def _parse_test_id(text: str) -> str:
 ANSWER_S = 30.0
 """How much longer than the tests their step may take."""
 _PASSED_ON = ("HPCTL_", "PYTHONPATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
-_line = msgspec.json.Decoder(TestLine)
+_line = msgspec.json.Decoder(AcceptanceTestJsonLine)
 
-Found = Mapping[NodeName, tuple[AcceptanceResult, ...]]
+Found = Mapping[NodeName, tuple[AcceptanceTestResult, ...]]
 
 
-def run_tests_on_nodes(  # noqa: PLR0913 -- what one srun is started with
-    runner: SlurmRunner,
+def run_acceptance_tests_on_nodes(  # noqa: PLR0913 -- what one srun is started with
+    runner: SlurmCommandRunner,
     nodes: Collection[NodeName],
     level: str,
     limit_s: float,
@@ -443,7 +451,7 @@ def run_tests_on_nodes(  # noqa: PLR0913 -- what one srun is started with
         timeout=limit_s + ANSWER_S,
         environ=environ,
     )
-    found: dict[NodeName, tuple[AcceptanceResult, ...]] = {}
+    found: dict[NodeName, tuple[AcceptanceTestResult, ...]] = {}
     for text in ran.out[: 16 << 20].decode("utf-8", "replace").splitlines():
         if not text.startswith('{"host"'):
             continue
@@ -458,19 +466,21 @@ def run_tests_on_nodes(  # noqa: PLR0913 -- what one srun is started with
     return found, "" if ran.ok else shorten_to_one_line(ran.message)
 
 
-def select_forwarded_variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+def select_forwarded_environment_variables(
+    environ: Mapping[str, str] = os.environ,
+) -> dict[str, str]:
     """Return the variables that tests on another node need."""
     return {name: value for name, value in environ.items() if name.startswith(_PASSED_ON)}
 
 
-def summarize_failures(results: Sequence[AcceptanceResult]) -> str:
+def summarize_failed_tests(results: Sequence[AcceptanceTestResult]) -> str:
     """Return why a node is bad by its results: the failed tests in one line; empty where none
     failed."""
     failed = [f"{r.test}: {r.reason or 'failed'}" for r in results if r.status == "Failed"]
     return shorten_to_one_line("; ".join(failed))
 
 
-def format_bad_nodes(nodes: Mapping[NodeName, str]) -> str:
+def format_failed_node_reasons(nodes: Mapping[NodeName, str]) -> str:
     """Return bad nodes with their reasons, the first four."""
     named = [f"{node} ({why})" for node, why in list(nodes.items())[:4]]
     more = [f"{len(nodes) - 4} more"] if len(nodes) > 4 else []

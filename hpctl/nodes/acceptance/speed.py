@@ -22,23 +22,25 @@ REDUCED = 1 << 24
 """Numbers (of four bytes) that one all-reduce adds up."""
 
 
-def print_result_and_exit(status: str, remedy: str = "none", reason: str = "") -> NoReturn:
+def print_test_result_and_exit(status: str, remedy: str = "none", reason: str = "") -> NoReturn:
     """Print the line of the contract and end."""
     host = socket.gethostname().partition(".")[0]
     print(f"HEALTH_CHECK_RESULT:{host}:{status}:{remedy}:{reason}", flush=True)
     sys.exit(1 if status == "Failed" else 0)
 
 
-def import_library(name: str) -> Any:
+def import_library_or_skip_test(name: str) -> Any:
     """Import numpy or torch; without it the test is skipped."""
     try:
         return __import__(name)
     except ImportError:
         where = "set HPCTL_TEST_PYTHON to an interpreter that has it"
-        print_result_and_exit("Skipped", reason=f"{sys.executable} has no {name}; {where}")
+        print_test_result_and_exit("Skipped", reason=f"{sys.executable} has no {name}; {where}")
 
 
-def measure_rate(work: Callable[[], object], wait: Callable[[], object], seconds: float) -> float:
+def measure_calls_per_second(
+    work: Callable[[], object], wait: Callable[[], object], seconds: float
+) -> float:
     """Return how often a second `work` is done, over about so many seconds, after a first time."""
     work()
     wait()
@@ -53,42 +55,44 @@ def measure_rate(work: Callable[[], object], wait: Callable[[], object], seconds
     return done / (time.perf_counter() - start)
 
 
-def measure_cpu(seconds: float) -> dict[str, float]:
+def measure_cpu_speed(seconds: float) -> dict[str, float]:
     """Measure GEMM in float64 on all processors that this process may use, and copies by one."""
-    np = import_library("numpy")
+    np = import_library_or_skip_test("numpy")
     a = np.random.default_rng(1).random((CPU_EDGE, CPU_EDGE))
     out = np.empty_like(a)
     source, target = np.ones(SMALL_COPY, np.uint8), np.empty(SMALL_COPY, np.uint8)
     flops = 2.0 * CPU_EDGE**3
-    gemm = measure_rate(lambda: np.matmul(a, a, out=out), lambda: None, seconds / 2)
-    copy = measure_rate(lambda: np.copyto(target, source), lambda: None, seconds / 2)
+    gemm = measure_calls_per_second(lambda: np.matmul(a, a, out=out), lambda: None, seconds / 2)
+    copy = measure_calls_per_second(lambda: np.copyto(target, source), lambda: None, seconds / 2)
     if not np.allclose(out[0], a[0] @ a):
-        print_result_and_exit("Failed", "replace", "the processors multiply wrongly")
+        print_test_result_and_exit("Failed", "replace", "the processors multiply wrongly")
     return {"fp64_gflops": gemm * flops / 1e9, "memory_gbs": copy * 2 * SMALL_COPY / 1e9}
 
 
-def measure_gpus(seconds: float) -> dict[str, float]:
+def measure_gpu_speeds(seconds: float) -> dict[str, float]:
     """Measure of every GPU: GEMM in bfloat16, copies within it, from and to the host, and to the
     next.
 
     All GPUs multiply at the same time, as in a job: power and cooling are shared.
     """
-    torch = import_library("torch")
+    torch = import_library_or_skip_test("torch")
     if not torch.cuda.is_available():
-        print_result_and_exit(
+        print_test_result_and_exit(
             "Skipped", reason=f"torch {torch.__version__} finds no GPU that it can use"
         )
     count = torch.cuda.device_count()
-    found = {"bf16_tflops": measure_gemm(torch, count, seconds)}
+    found = {"bf16_tflops": measure_gpu_gemm_tflops(torch, count, seconds)}
     rates: dict[str, list[float]] = {}
     for one in range(count):
-        for name, value in measure_copies(torch, one, count, seconds / 4 / count).items():
+        for name, value in measure_gpu_copy_bandwidths(
+            torch, one, count, seconds / 4 / count
+        ).items():
             rates.setdefault(name, []).append(value)
         torch.cuda.empty_cache()
     return found | {name: min(values) for name, values in rates.items()}
 
 
-def prepare_matrix_products(torch: Any, one: int) -> tuple[Any, Any, Any]:
+def prepare_gpu_matrix_product(torch: Any, one: int) -> tuple[Any, Any, Any]:
     """Return a matrix of one GPU, its product with itself, and room for further products."""
     generator = torch.Generator(f"cuda:{one}").manual_seed(1)
     shape, where = (GPU_EDGE, GPU_EDGE), {"device": f"cuda:{one}", "dtype": torch.bfloat16}
@@ -102,9 +106,9 @@ def synchronize_gpus(torch: Any, count: int) -> None:
         torch.cuda.synchronize(one)
 
 
-def measure_gemm(torch: Any, count: int, seconds: float) -> float:
+def measure_gpu_gemm_tflops(torch: Any, count: int, seconds: float) -> float:
     """Return the TFLOPS of the slowest GPU while all multiply; a wrong product ends the test."""
-    work = [prepare_matrix_products(torch, one) for one in range(count)]
+    work = [prepare_gpu_matrix_product(torch, one) for one in range(count)]
     begin = [torch.cuda.Event(enable_timing=True) for _ in work]
     end = [torch.cuda.Event(enable_timing=True) for _ in work]
     done, start = 0, time.perf_counter()
@@ -123,22 +127,28 @@ def measure_gemm(torch: Any, count: int, seconds: float) -> float:
     for one, (_, first, out) in enumerate(work):
         # The same kernel on the same numbers gives the same bits; where not, it computes wrongly.
         if not torch.equal(first, out):
-            print_result_and_exit(
+            print_test_result_and_exit(
                 "Failed", "replace", f"GPU {one} multiplies the same matrices to another product"
             )
     ms = [b.elapsed_time(e) for b, e in zip(begin, end)]  # noqa: B905 -- an older interpreter
     return float(done * 2.0 * GPU_EDGE**3 / (max(ms) / 1000) / 1e12)
 
 
-def measure_copies(torch: Any, one: int, count: int, seconds: float) -> dict[str, float]:
+def measure_gpu_copy_bandwidths(
+    torch: Any, one: int, count: int, seconds: float
+) -> dict[str, float]:
     """Return the GB a second of one GPU: in its memory, over PCIe both ways, and to the next
     GPU."""
     here = torch.empty(COPY, dtype=torch.uint8, device=f"cuda:{one}")
-    there, host = torch.empty_like(here), allocate_host_memory(torch, one)
+    there, host = torch.empty_like(here), allocate_pinned_host_memory(torch, one)
 
     def measure_copy(target: Any, source: Any) -> float:
         work = lambda: target.copy_(source, non_blocking=True)  # noqa: E731
-        return measure_rate(work, lambda: torch.cuda.synchronize(one), seconds) * COPY / 1e9
+        return (
+            measure_calls_per_second(work, lambda: torch.cuda.synchronize(one), seconds)
+            * COPY
+            / 1e9
+        )
 
     found = {
         "hbm_gbs": 2 * measure_copy(there, here),
@@ -151,20 +161,20 @@ def measure_copies(torch: Any, one: int, count: int, seconds: float) -> dict[str
     return found
 
 
-def allocate_host_memory(torch: Any, one: int) -> Any:
+def allocate_pinned_host_memory(torch: Any, one: int) -> Any:
     """Return pinned memory of the NUMA node that a GPU is at.
 
     Memory of another node is reached over the link between the processors: that would be measured.
     """
     usual = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, usual & list_numa_cpus(torch, one) or usual)
+    os.sched_setaffinity(0, usual & list_gpu_numa_cpus(torch, one) or usual)
     try:
         return torch.empty(COPY, dtype=torch.uint8, pin_memory=True)
     finally:
         os.sched_setaffinity(0, usual)
 
 
-def list_numa_cpus(torch: Any, one: int, root: str = "/sys/bus/pci/devices") -> set[int]:
+def list_gpu_numa_cpus(torch: Any, one: int, root: str = "/sys/bus/pci/devices") -> set[int]:
     """Return the processors of a GPU's NUMA node, by sysfs; none where torch or sysfs does not
     say."""
     gpu = torch.cuda.get_device_properties(one)
@@ -180,13 +190,13 @@ def list_numa_cpus(torch: Any, one: int, root: str = "/sys/bus/pci/devices") -> 
         return set()
 
 
-def measure_all_reduce(seconds: float) -> dict[str, float]:
+def measure_all_reduce_bandwidth(seconds: float) -> dict[str, float]:
     """Return all-reduce among the tasks of this Slurm step: GB a second of this task's bus."""
-    torch, dist = import_library("torch"), sys.modules["torch.distributed"]
+    torch, dist = import_library_or_skip_test("torch"), sys.modules["torch.distributed"]
     env = os.environ
     rank, size = int(env.get("SLURM_PROCID", "0")), int(env.get("SLURM_NTASKS", "1"))
     if size < 2 or "HPCTL_GROUP_HEAD" not in env:
-        print_result_and_exit(
+        print_test_result_and_exit(
             "Skipped", reason="a group needs two nodes or more: `hpctl acceptance culprit`"
         )
     cuda = torch.cuda.is_available()
@@ -197,36 +207,38 @@ def measure_all_reduce(seconds: float) -> dict[str, float]:
         REDUCED, device=f"cuda:{rank % torch.cuda.device_count()}" if cuda else "cpu"
     )
 
-    def wait_for_group() -> None:
+    def synchronize_process_group() -> None:
         if cuda:
             torch.cuda.synchronize()
 
-    def reduce_tensor() -> None:
+    def all_reduce_tensor() -> None:
         numbers.fill_(1.0)
         dist.all_reduce(numbers)
 
     # The count is agreed: a rank that stopped by its own clock would leave the others waiting.
     start = time.perf_counter()
-    reduce_tensor()
-    wait_for_group()
+    all_reduce_tensor()
+    synchronize_process_group()
     each = torch.tensor([time.perf_counter() - start], device=numbers.device)
     dist.all_reduce(each, dist.ReduceOp.MAX)
     times = max(1, min(1000, int(seconds / float(each))))
     start = time.perf_counter()
     for _ in range(times):
-        reduce_tensor()
-    wait_for_group()
+        all_reduce_tensor()
+    synchronize_process_group()
     spent = (time.perf_counter() - start) / times
     if float(numbers[0]) != size or float(numbers[-1]) != size:
-        print_result_and_exit("Failed", "none", f"the sum over {size} nodes is wrong")
+        print_test_result_and_exit("Failed", "none", f"the sum over {size} nodes is wrong")
     dist.destroy_process_group()
     return {"busbw_gbs": 2 * (size - 1) / size * numbers.numel() * 4 / spent / 1e9}
 
 
 if __name__ == "__main__":
     sys.dont_write_bytecode = True
-    found = {"cpu": measure_cpu, "gpu": measure_gpus, "group": measure_all_reduce}[sys.argv[1]](
-        float(sys.argv[2])
-    )
+    found = {
+        "cpu": measure_cpu_speed,
+        "gpu": measure_gpu_speeds,
+        "group": measure_all_reduce_bandwidth,
+    }[sys.argv[1]](float(sys.argv[2]))
     print(json.dumps({"figures": found}))
-    print_result_and_exit("Passed")
+    print_test_result_and_exit("Passed")

@@ -10,15 +10,20 @@ from collections.abc import Collection
 from datetime import datetime
 from typing import Final
 
-from hpctl.engine.power_saving import describe_power_saving
+from hpctl.engine.power_saving import describe_node_power_saving
 from hpctl.engine.test_reservation import SUSPECTED
-from hpctl.engine.view import PlanningView, RecoveryCandidate, group_jobs_by_node, is_fresh
-from hpctl.nodes.testing import FindSuspicions, NodeSuspicion
-from hpctl.toolkit.bounds import add_seconds
+from hpctl.engine.view import (
+    PlanningView,
+    RecoveryCandidate,
+    group_jobs_by_node,
+    is_timestamp_fresh,
+)
+from hpctl.nodes.testing import FindSuspicions, SuspectedNode
+from hpctl.toolkit.bounds import add_seconds_within_bounds
 from hpctl.vocabulary.identity import NodeName
-from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery
+from hpctl.vocabulary.node_recovery import NodeRecovery, NodeRecoveryPhase
 from hpctl.vocabulary.policy import OperatingMode, RecoveryPolicy
-from hpctl.vocabulary.reason import parse_reason_owner
+from hpctl.vocabulary.reason import parse_recovery_id_from_reason
 from hpctl.vocabulary.slurm_facts import SlurmNode
 
 AGAIN_S: Final = 86400.0
@@ -31,7 +36,7 @@ def explain_test_refusal(node: SlurmNode, view: PlanningView) -> str:
     job = next((j for j in here if j.running or j.completing), None)
     if job is not None:
         return f"job {job.shown} is on {node.name}: ask again when it has ended"
-    if node.closed and parse_reason_owner(node.reason) is None:
+    if node.closed and parse_recovery_id_from_reason(node.reason) is None:
         return f"{node.name} is closed by another operator or tool (Reason {node.reason!r})"
     if node.down or not node.responding:
         return f"the slurmd of {node.name} does not answer"
@@ -40,7 +45,7 @@ def explain_test_refusal(node: SlurmNode, view: PlanningView) -> str:
     return ""
 
 
-def find_suspected_nodes(
+def find_suspected_node_candidates(
     view: PlanningView,
     policy: RecoveryPolicy,
     treated: Collection[NodeName],
@@ -56,8 +61,8 @@ def find_suspected_nodes(
     tests = [rec for rec in view.state.nodes.values() if rec.rule == SUSPECTED.rule]
     if any(not rec.ended for rec in tests):
         return []
-    of_today = [rec for rec in tests if now < add_seconds(rec.opened, AGAIN_S)]
-    if any(rec.phase is NodePhase.ESCALATED for rec in of_today):
+    of_today = [rec for rec in tests if now < add_seconds_within_bounds(rec.opened, AGAIN_S)]
+    if any(rec.phase is NodeRecoveryPhase.ESCALATED for rec in of_today):
         return []
     recent = {rec.node for rec in of_today}
     for suspicion in sorted(find_suspicions(view, now), key=lambda one: one.since):
@@ -71,7 +76,7 @@ def find_suspected_nodes(
 
 
 def _make_test_candidate(
-    suspicion: NodeSuspicion, view: PlanningView, policy: RecoveryPolicy, now: datetime
+    suspicion: SuspectedNode, view: PlanningView, policy: RecoveryPolicy, now: datetime
 ) -> RecoveryCandidate | None:
     """Return the candidate for a node that is idle, whose agent answers, and that is as it was when
     the jobs failed."""
@@ -79,10 +84,10 @@ def _make_test_candidate(
     health = view.health.get(suspicion.node)
     if node is None or health is None or not node.in_service or explain_test_refusal(node, view):
         return None
-    if not is_fresh(health.last_heard, policy.ages.report_s, now):
+    if not is_timestamp_fresh(health.last_heard, policy.ages.report_s, now):
         return None
     # Its next boot ends the suspicion.
-    if describe_power_saving(node) or node.about_to_reboot:
+    if describe_node_power_saving(node) or node.is_about_to_reboot:
         return None
     last = _find_last_recovery(node.name, view)
     if last is not None and last.opened >= suspicion.since and not last.withdrawn:

@@ -21,8 +21,8 @@ import msgspec
 
 from hpctl.detection.settings import AgentSettings
 from hpctl.nodes.evidence.gather import (
-    GatherRequest,
-    GatherResult,
+    EvidenceGatherRequest,
+    EvidenceGatherResult,
     decode_gather_result,
     encode_gather_request,
 )
@@ -34,8 +34,8 @@ from hpctl.vocabulary.evidence import (
     GATHER_S,
     KEPT,
     NOT_KEPT,
-    EvidenceOrder,
-    describe_archive,
+    EvidenceCollectionOrder,
+    describe_archive_size_and_digest,
 )
 from hpctl.vocabulary.model import DeviceVerdict, Finding
 
@@ -48,7 +48,7 @@ MOST_ANSWER: Final = 256 * 1024
 """Bytes of the answer of the process that gathers."""
 
 
-class EvidenceKeeper:
+class NodeEvidenceRunner:
     """Keeps the evidence of this boot, once for each recovery. For the sender's thread."""
 
     def __init__(
@@ -62,19 +62,19 @@ class EvidenceKeeper:
         self._taken = {f.device for f in earlier if f.check == EVIDENCE_CHECK}
         self._one = threading.Lock()
 
-    def begin(self, order: EvidenceOrder) -> None:
+    def begin(self, order: EvidenceCollectionOrder) -> None:
         """Keep the evidence on a thread; nothing for a recovery whose order was taken before."""
         if order.recovery in self._taken:
             return
         self._taken.add(order.recovery)
         log_upcoming_remedy(order)
         threading.Thread(
-            target=self._keep_evidence, args=(order,), name="evidence", daemon=True
+            target=self._collect_and_report_evidence, args=(order,), name="evidence", daemon=True
         ).start()
 
-    def _keep_evidence(self, order: EvidenceOrder) -> None:
+    def _collect_and_report_evidence(self, order: EvidenceCollectionOrder) -> None:
         with self._one:
-            result = self._gather_evidence(order)
+            result = self._collect_evidence_archive(order)
         now = datetime.now(UTC)
         kept = not result.why
         detail = ", ".join(result.names) if kept else result.why
@@ -87,15 +87,15 @@ class EvidenceKeeper:
             device=order.recovery,
             code=KEPT if kept else NOT_KEPT,
             detail=detail[:_MOST_DETAIL],
-            evidence=describe_archive(result.size, result.sha256) if kept else "",
+            evidence=describe_archive_size_and_digest(result.size, result.sha256) if kept else "",
         )
         self._report([answer])
 
-    def _gather_evidence(self, order: EvidenceOrder) -> GatherResult:
+    def _collect_evidence_archive(self, order: EvidenceCollectionOrder) -> EvidenceGatherResult:
         settings, wanted = self._settings, self._settings.config.evidence
         if not wanted.directory:
-            return GatherResult(why="the agent's file names no evidence.directory")
-        request = GatherRequest(
+            return EvidenceGatherResult(why="the agent's file names no evidence.directory")
+        request = EvidenceGatherRequest(
             order=order,
             directory=wanted.directory,
             root=str(settings.root),
@@ -105,7 +105,7 @@ class EvidenceKeeper:
         return _run_gather_process(request)
 
 
-def _run_gather_process(request: GatherRequest) -> GatherResult:
+def _run_gather_process(request: EvidenceGatherRequest) -> EvidenceGatherResult:
     """Return what the gathering process answers, and end it with all that it has started."""
     try:
         with tempfile.TemporaryFile() as question:
@@ -115,25 +115,25 @@ def _run_gather_process(request: GatherRequest) -> GatherResult:
                 [sys.executable, *SAFE_PATH, MODULE], stdin=question, stderr=subprocess.DEVNULL
             )
     except OSError as error:
-        return GatherResult(why=f"it cannot be gathered: {error.strerror}")
+        return EvidenceGatherResult(why=f"it cannot be gathered: {error.strerror}")
     said = bytearray()
     try:
         for _, chunk in child.read(time.monotonic() + GATHER_S, MOST_ANSWER):
             said += chunk
     except ChildTimeoutError:
-        return GatherResult(why=f"it took more than {GATHER_S:.0f} s")
+        return EvidenceGatherResult(why=f"it took more than {GATHER_S:.0f} s")
     except ChildOutputLimitError:
-        return GatherResult(why="the process that gathers it says too much")
+        return EvidenceGatherResult(why="the process that gathers it says too much")
     finally:
         # One that sleeps in the kernel, on a file system that is gone, is left behind.
         code = child.end(_REAP_S)
     try:
         return decode_gather_result(bytes(said))
     except msgspec.MsgspecError:
-        return GatherResult(why=f"gathering it ended with {code}")
+        return EvidenceGatherResult(why=f"gathering it ended with {code}")
 
 
-def log_upcoming_remedy(order: EvidenceOrder) -> None:
+def log_upcoming_remedy(order: EvidenceCollectionOrder) -> None:
     """Write into the system's log who destroys what this node shows, and why."""
     acts = {"reset_gpu": "reset GPUs of this node", "reboot": "reboot this node"}
     act = acts.get(order.remedy, "replace this node")

@@ -24,7 +24,7 @@ class EvidenceRefusedError(HpctlError):
     """Nothing is kept; the text says why."""
 
 
-class _HashedFile(io.RawIOBase):
+class _HashingOutputFile(io.RawIOBase):
     """A file that is written once, from its begin to its end, and its digest.
 
     tarfile writes a stream here without seeking.
@@ -53,7 +53,7 @@ class _HashedFile(io.RawIOBase):
         return len(block)
 
 
-class EvidenceArchive:
+class EvidenceArchiveWriter:
     """An archive that is being written. `close` names it; without it nothing is left."""
 
     def __init__(self, directory: Path, name: str) -> None:
@@ -73,7 +73,7 @@ class EvidenceArchive:
                 f"{error.strerror}"
             ) from error
         self._file = open(handle, "wb")  # noqa: SIM115 -- closed by `close` and `drop`
-        self._out = _HashedFile(self._file)
+        self._out = _HashingOutputFile(self._file)
         self._tar = tarfile.open(  # noqa: SIM115 -- the same
             fileobj=self._out, mode="w|gz", format=tarfile.PAX_FORMAT
         )

@@ -19,7 +19,7 @@ from hpctl.nodes.evidence.store import (
     ARCHIVE_NAME,
     MOST_LISTED,
     InvalidArchiveError,
-    StoredFile,
+    StoredArchiveFile,
     open_regular_file,
 )
 from hpctl.toolkit.errors import HpctlError
@@ -110,20 +110,20 @@ class EvidenceBucket:
         """Read one page of the listing. Raises OSError."""
         next(iter(self._objects.list(self._prefix, recursive=False)), None)
 
-    def list_files(self) -> list[StoredFile]:
+    def list_archive_files(self) -> list[StoredArchiveFile]:
         """Return the archives, as `store.list_files` does those of a directory. Raises OSError."""
-        return list(self._find_archives())
+        return list(self._iterate_stored_archives())
 
-    def _find_archives(self) -> Iterator[StoredFile]:
+    def _iterate_stored_archives(self) -> Iterator[StoredArchiveFile]:
         listed = self._objects.list(self._prefix, recursive=False)
         for count, entry in enumerate(listed):
             if count >= MOST_LISTED:
                 return
             name = entry.key.removeprefix(self._prefix)
             if ARCHIVE_NAME.fullmatch(name):
-                yield StoredFile(name, entry.size, entry.modified_ns / 1e9)
+                yield StoredArchiveFile(name, entry.size, entry.modified_ns / 1e9)
 
-    def delete_files(self, names: Iterable[str]) -> int:
+    def delete_archive_files(self, names: Iterable[str]) -> int:
         """Delete archives; return how many. Raises OSError."""
         keys = [self._prefix + name for name in names]
         self._objects.delete(keys)

@@ -9,7 +9,7 @@ in the log group `/aws/sagemaker/Clusters/NAME/ID`.
 
 What a stream says is a node's text: it is bounded in bytes, requests and time, and redacted.
 
-`write_instance_logs` makes an archive of them in the form of a node's.
+`write_instance_log_archive` makes an archive of them in the form of a node's.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from hpctl.nodes.evidence.archive import EvidenceArchive
-from hpctl.nodes.evidence.fetch import write_new_file
+from hpctl.nodes.evidence.archive import EvidenceArchiveWriter
+from hpctl.nodes.evidence.fetch import copy_stream_to_new_file
 from hpctl.nodes.evidence.redact import redact_stream
 from hpctl.nodes.evidence.store import open_regular_file
 from hpctl.toolkit.bounds import parse_timestamp
 from hpctl.toolkit.errors import HpctlError, ResourceNotFound
-from hpctl.vocabulary.ports import Aws
+from hpctl.vocabulary.ports import AwsClientFactory
 
 MOST_STREAM: Final = 8 * 1024 * 1024
 """Bytes of one stream: the newest."""
@@ -40,14 +40,16 @@ READ_S: Final = 120.0
 """How long the reading of all streams may take, in seconds."""
 
 
-class InstanceLogs(Struct, frozen=True):
+class InstanceLogStreams(Struct, frozen=True):
     """Where an instance's streams are: their log group, and each stream by the name of its text."""
 
     group: str
     streams: Mapping[str, tuple[str, ...]]
 
 
-def find_instance_logs(aws: Aws, cluster: str, instance: str) -> InstanceLogs:
+def find_instance_log_streams(
+    aws: AwsClientFactory, cluster: str, instance: str
+) -> InstanceLogStreams:
     """Return where the streams of an instance may be; one group of the cluster has it, and the
     service no longer says which after a replacement. Raises HpctlError."""
     answer = aws.service("sagemaker").read("describe_cluster", ClusterName=cluster)
@@ -60,7 +62,7 @@ def find_instance_logs(aws: Aws, cluster: str, instance: str) -> InstanceLogs:
         )
     groups = [str(g.get("InstanceGroupName", "")) for g in answer.get("InstanceGroups", ())]
     named = tuple(groups[:MOST_GROUPS])
-    return InstanceLogs(
+    return InstanceLogStreams(
         f"/aws/sagemaker/Clusters/{answer.get('ClusterName', cluster)}/{cluster_id}",
         {
             "health-agent": tuple(
@@ -72,16 +74,20 @@ def find_instance_logs(aws: Aws, cluster: str, instance: str) -> InstanceLogs:
     )
 
 
-class LogStreamReader:
+class CloudWatchStreamReader:
     """Reads streams of one log group until `ends`, by `monotonic`. For one thread."""
 
     def __init__(
-        self, aws: Aws, group: str, ends: float, monotonic: Callable[[], float] = time.monotonic
+        self,
+        aws: AwsClientFactory,
+        group: str,
+        ends: float,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._logs, self._group = aws.service("logs"), group
         self._ends, self._monotonic = ends, monotonic
 
-    def read_first_stream(self, streams: tuple[str, ...]) -> Iterator[bytes]:
+    def read_first_existing_stream(self, streams: tuple[str, ...]) -> Iterator[bytes]:
         """Yield the newest lines of the first of these streams that is there, the oldest of them
         first, each after its time. Raises HpctlError for another answer than its absence."""
         for stream in streams:
@@ -131,17 +137,19 @@ class LogStreamReader:
         )
 
 
-def write_instance_logs(aws: Aws, cluster: str, instance: str, recovery: str, place: Path) -> Path:
+def write_instance_log_archive(
+    aws: AwsClientFactory, cluster: str, instance: str, recovery: str, place: Path
+) -> Path:
     """Write an instance's streams into a new archive in a directory; return its path. Raises
     HpctlError where CloudWatch cannot be read or has none."""
-    logs = find_instance_logs(aws, cluster, instance)
-    reader = LogStreamReader(aws, logs.group, time.monotonic() + READ_S)
+    logs = find_instance_log_streams(aws, cluster, instance)
+    reader = CloudWatchStreamReader(aws, logs.group, time.monotonic() + READ_S)
     name = f"{recovery}-cloudwatch.tar.gz"
     with tempfile.TemporaryDirectory(prefix="hpctl-evidence-") as scratch:
-        archive = EvidenceArchive(Path(scratch), name)
+        archive = EvidenceArchiveWriter(Path(scratch), name)
         try:
             for text, streams in logs.streams.items():
-                archive.add(text, redact_stream(reader.read_first_stream(streams)))
+                archive.add(text, redact_stream(reader.read_first_existing_stream(streams)))
         except BaseException:
             archive.drop()
             raise
@@ -153,7 +161,7 @@ def write_instance_logs(aws: Aws, cluster: str, instance: str, recovery: str, pl
             )
         archive.close()
         with open_regular_file(Path(scratch, name)) as file:
-            return write_new_file(place / name, file)
+            return copy_stream_to_new_file(place / name, file)
 
 
 _MOST_STAMP: Final = 10**15

@@ -32,7 +32,7 @@ _ENVIRONMENT: Final = {"LC_ALL": "C", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin:/us
 _FOLDERS: Final = ("usr/sbin", "usr/bin", "sbin", "bin", "opt/nvidia/bin", "usr/local/bin")
 
 
-class NodeCommand(Struct, frozen=True):
+class EvidenceCommand(Struct, frozen=True):
     """A command whose output is kept under a name, and how many seconds it may take."""
 
     name: str
@@ -42,16 +42,16 @@ class NodeCommand(Struct, frozen=True):
 
 _PROCESS_FIELDS: Final = "pid,ppid,user,stat,pcpu,pmem,rss,etime,wchan:32,comm"
 COMMANDS: Final = (
-    NodeCommand("dmesg", ("dmesg", "--kernel", "--time-format", "iso"), 10.0),
-    NodeCommand("nvidia-smi", ("nvidia-smi", "-q"), 20.0),
-    NodeCommand("dcgm-health", ("dcgmi", "health", "--check"), 10.0),
-    NodeCommand("dcgm-discovery", ("dcgmi", "discovery", "--list"), 10.0),
-    NodeCommand(
+    EvidenceCommand("dmesg", ("dmesg", "--kernel", "--time-format", "iso"), 10.0),
+    EvidenceCommand("nvidia-smi", ("nvidia-smi", "-q"), 20.0),
+    EvidenceCommand("dcgm-health", ("dcgmi", "health", "--check"), 10.0),
+    EvidenceCommand("dcgm-discovery", ("dcgmi", "discovery", "--list"), 10.0),
+    EvidenceCommand(
         "fabricmanager", ("systemctl", "status", "--no-pager", "nvidia-fabricmanager.service"), 10.0
     ),
-    NodeCommand("lspci", ("lspci", "-vvv"), 15.0),
-    NodeCommand("processes", ("ps", "-eo", _PROCESS_FIELDS), 10.0),
-    NodeCommand("rdma", ("rdma", "statistic", "show"), 10.0),
+    EvidenceCommand("lspci", ("lspci", "-vvv"), 15.0),
+    EvidenceCommand("processes", ("ps", "-eo", _PROCESS_FIELDS), 10.0),
+    EvidenceCommand("rdma", ("rdma", "statistic", "show"), 10.0),
 )  # fmt: skip
 """What every node is asked, in this order; a program that is not there is left out."""
 LOGS: Final = {"fabricmanager-log": "var/log/fabricmanager.log", "mounts": "proc/self/mounts"}
@@ -79,7 +79,7 @@ class EvidenceCollector:
         paths = (self._root / folder / name for folder in _FOLDERS)
         return next((str(path) for path in paths if os.access(path, os.X_OK)), None)
 
-    def run(self, command: NodeCommand) -> Iterator[bytes]:
+    def run(self, command: EvidenceCommand) -> Iterator[bytes]:
         """Yield what a command says, and how it ended; nothing where there is no such program."""
         program = self.find_program(command.words[0])
         if program is None:
@@ -124,20 +124,20 @@ class EvidenceCollector:
         child.end(_REAP_S)
         packed, plain = place.with_name(place.name + ".gz"), place
         if packed.exists():
-            yield from _decompress_gzip(packed, MOST_REPORT)
+            yield from _read_bounded_gzip_file(packed, MOST_REPORT)
         elif plain.exists():
             yield from read_file_tail(plain, MOST_REPORT)
 
-    def list_interfaces(self) -> list[str]:
+    def list_hardware_network_interfaces(self) -> list[str]:
         """Return the network interfaces that have hardware of their own."""
         paths = sorted(self._root.glob("sys/class/net/*"))[:64]
         return [path.name for path in paths if (path / "device").exists()]
 
-    def read_log(self, path: str) -> Iterator[bytes]:
+    def read_log_file_tail(self, path: str) -> Iterator[bytes]:
         """Yield the end of a file of the machine; nothing where there is none."""
         yield from read_file_tail(self._root / path, MOST_ITEM)
 
-    def read_counters(self, patterns: Sequence[str]) -> Iterator[bytes]:
+    def read_counter_files(self, patterns: Sequence[str]) -> Iterator[bytes]:
         """Yield `path: value` of each file that a pattern names."""
         left = MOST_FILES
         for pattern in patterns:
@@ -150,9 +150,9 @@ class EvidenceCollector:
                 yield f"{path.relative_to(self._root)}: ".encode() + value + b"\n"
 
 
-def make_site_commands(commands: Mapping[str, Sequence[str]]) -> list[NodeCommand]:
+def make_site_commands(commands: Mapping[str, Sequence[str]]) -> list[EvidenceCommand]:
     """Return a site's own commands, under names that cannot be taken for hpctl's."""
-    return [NodeCommand(f"site-{name}", tuple(words)) for name, words in commands.items()]
+    return [EvidenceCommand(f"site-{name}", tuple(words)) for name, words in commands.items()]
 
 
 def read_file_tail(path: Path, most: int) -> Iterator[bytes]:
@@ -180,7 +180,7 @@ def _read_bounded_chunks(file: IO[bytes], most: int) -> Iterator[bytes]:
     yield b"\n[ended: it has more]\n"
 
 
-def _decompress_gzip(path: Path, most: int) -> Iterator[bytes]:
+def _read_bounded_gzip_file(path: Path, most: int) -> Iterator[bytes]:
     """Yield what a gzip file holds, `most` bytes at most; what is there of one that was cut."""
     try:
         with gzip.open(path, "rb") as file:

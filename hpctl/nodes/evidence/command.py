@@ -10,24 +10,24 @@ import click
 from msgspec import Struct
 
 from hpctl.engine import config_loading
-from hpctl.engine.aws_account import open_aws
+from hpctl.engine.aws_account import make_aws_client_for_command
 from hpctl.engine.completion import complete_any
 from hpctl.engine.config import Config
-from hpctl.engine.timeline import build_timeline, format_finding
+from hpctl.engine.timeline import build_recovery_timeline, format_finding
 from hpctl.engine.world import World
 from hpctl.engine.world_reader import read_world_once
 from hpctl.nodes.evidence.bucket import Progress
-from hpctl.nodes.evidence.cloudwatch import write_instance_logs
-from hpctl.nodes.evidence.fetch import ArchiveReader
+from hpctl.nodes.evidence.cloudwatch import write_instance_log_archive
+from hpctl.nodes.evidence.fetch import EvidenceArchiveReader
 from hpctl.nodes.evidence.store import EvidenceText, InvalidArchiveError, read_archive_texts
 from hpctl.toolkit import output
 from hpctl.toolkit.declared_view import (
     Column,
     Columns,
-    FactRow,
-    FactTable,
-    ItemLines,
+    ItemTextLines,
     JsonOnly,
+    LabeledValueRow,
+    LabeledValueTable,
     Layout,
     RowTable,
     TextLine,
@@ -36,7 +36,7 @@ from hpctl.toolkit.declared_view import (
 from hpctl.toolkit.errors import HpctlError
 from hpctl.toolkit.output import ExitCode
 from hpctl.toolkit.progress_bar import show_transfer_progress
-from hpctl.vocabulary.evidence import KeptArchive, parse_kept_archive
+from hpctl.vocabulary.evidence import StoredEvidenceArchive, parse_stored_evidence_archive
 from hpctl.vocabulary.node_recovery import NodeRecovery
 
 TIME = "%Y-%m-%d %H:%M:%S UTC"
@@ -92,20 +92,20 @@ class EvidenceShowView(Struct, frozen=True):
     texts: tuple[EvidenceText, ...]
 
     layout: ClassVar[Layout] = (
-        FactTable(
+        LabeledValueTable(
             facts=(
-                FactRow("recovery", "recovery"),
-                FactRow("node", "node"),
-                FactRow("instance", "instance"),
-                FactRow("settled", "at"),
-                FactRow("archive", "path"),
-                FactRow("bytes", lambda view: view.size or ""),
-                FactRow("SHA-256", "sha256"),
+                LabeledValueRow("recovery", "recovery"),
+                LabeledValueRow("node", "node"),
+                LabeledValueRow("instance", "instance"),
+                LabeledValueRow("settled", "at"),
+                LabeledValueRow("archive", "path"),
+                LabeledValueRow("bytes", lambda view: view.size or ""),
+                LabeledValueRow("SHA-256", "sha256"),
             )
         ),
         TextLine("Nothing was kept: {why}.", when="why"),
         TextLine("The archive cannot be used: {trouble}.", when="trouble"),
-        ItemLines("texts", "{name}  {size} bytes", title="Texts", indent=2, unbroken=True),
+        ItemTextLines("texts", "{name}  {size} bytes", title="Texts", indent=2, unbroken=True),
     )
 
 
@@ -132,7 +132,7 @@ class EvidenceCaseView(Struct, frozen=True):
     recovery: str
     text: str
 
-    layout: ClassVar[Layout] = (ItemLines(lambda view: view.text.splitlines(), unbroken=True),)
+    layout: ClassVar[Layout] = (ItemTextLines(lambda view: view.text.splitlines(), unbroken=True),)
     json_only: ClassVar[JsonOnly] = ("recovery",)
 
 
@@ -141,7 +141,7 @@ def evidence() -> None:
     """What was kept of nodes before their remedy (docs/evidence.md)."""
 
 
-_common = output.combine_options(output.json_option, output.config_option)
+_common = output.combine_click_options(output.json_option, output.config_option)
 _target = click.argument("target", metavar="RECOVERY", shell_complete=complete_any)
 
 
@@ -150,7 +150,9 @@ _target = click.argument("target", metavar="RECOVERY", shell_complete=complete_a
 @_common
 def list_(past: bool, config: str, as_json: bool) -> None:
     """List the evidence of each recovery, or why none was kept."""
-    world = read_world_once(config_loading.load_config(config), output.now(), past=past)
+    world = read_world_once(
+        config_loading.load_config(config), output.get_current_utc_time(), past=past
+    )
     output.show_view("evidence-list", make_evidence_list_view(world), as_json)
 
 
@@ -164,9 +166,9 @@ def show(target: str, config: str, as_json: bool) -> None:
     not, or nothing was kept.
     """
     loaded = config_loading.load_config(config)
-    rec = find_recovery(loaded, target)
+    rec = find_recovery_by_target(loaded, target)
     with show_transfer_progress() as progress:
-        view = make_evidence_show_view(rec, make_archive_reader(loaded, progress))
+        view = make_evidence_show_view(rec, make_evidence_archive_reader(loaded, progress))
     output.show_view("evidence-show", view, as_json)
     if view.trouble or view.why:
         output.exit_with_code(ExitCode.PROBLEM)
@@ -190,20 +192,20 @@ def fetch(target: str, place: Path, cloudwatch: bool, config: str, as_json: bool
     Of a node that kept none, the streams that CloudWatch Logs has of its instance.
     """
     loaded = config_loading.load_config(config)
-    rec = find_recovery(loaded, target)
+    rec = find_recovery_by_target(loaded, target)
     archive = find_evidence_archive(rec)
     copy, logs, size, sha256 = "", "", 0, ""
     if archive is not None:
         with show_transfer_progress() as progress:
-            copy = str(make_archive_reader(loaded, progress).fetch(archive, place))
+            copy = str(make_evidence_archive_reader(loaded, progress).fetch(archive, place))
         size, sha256 = archive.size, archive.sha256
     if archive is None or cloudwatch:
-        logs = str(fetch_instance_logs(loaded, rec, place))
+        logs = str(write_recovery_instance_logs(loaded, rec, place))
     view = EvidenceFetchView(rec.id, copy, size, sha256, logs)
     output.show_view("evidence-fetch", view, as_json)
 
 
-def fetch_instance_logs(config: Config, rec: NodeRecovery, place: Path) -> Path:
+def write_recovery_instance_logs(config: Config, rec: NodeRecovery, place: Path) -> Path:
     """Write the streams of a recovery's instance into a directory; return the archive. Raises
     HpctlError, where nothing else was kept with the reason for that."""
     cluster = config.cluster
@@ -214,9 +216,9 @@ def fetch_instance_logs(config: Config, rec: NodeRecovery, place: Path) -> Path:
     )
     if cluster.provider == "none":
         raise HpctlError(none or "no cluster.provider is set: CloudWatch is not asked")
-    aws = open_aws(cluster.profile, cluster.region, cluster.endpoint_url)
+    aws = make_aws_client_for_command(cluster.profile, cluster.region, cluster.endpoint_url)
     try:
-        return write_instance_logs(aws, cluster.name, rec.opened_for.instance, rec.id, place)
+        return write_instance_log_archive(aws, cluster.name, rec.opened_for.instance, rec.id, place)
     except HpctlError as error:
         if not none:
             raise
@@ -229,20 +231,26 @@ def fetch_instance_logs(config: Config, rec: NodeRecovery, place: Path) -> Path:
 def case(target: str, config: str, as_json: bool) -> None:
     """Print a text for a case with AWS Support."""
     loaded = config_loading.load_config(config)
-    world = read_world_once(loaded, output.now(), past=True)
+    world = read_world_once(loaded, output.get_current_utc_time(), past=True)
     rec = find_evidence_recovery(world, target)
-    text = write_support_case(rec, world, loaded.cluster.name, loaded.cluster.region or "")
+    text = format_aws_support_case_text(
+        rec, world, loaded.cluster.name, loaded.cluster.region or ""
+    )
     output.show_view("evidence-case", EvidenceCaseView(rec.id, text), as_json)
 
 
-def make_archive_reader(config: Config, progress: Progress | None) -> ArchiveReader:
+def make_evidence_archive_reader(
+    config: Config, progress: Progress | None
+) -> EvidenceArchiveReader:
     """Return what reads archives with the configuration's account."""
-    return ArchiveReader(config.cluster.profile, config.cluster.region, progress)
+    return EvidenceArchiveReader(config.cluster.profile, config.cluster.region, progress)
 
 
-def find_recovery(config: Config, target: str) -> NodeRecovery:
+def find_recovery_by_target(config: Config, target: str) -> NodeRecovery:
     """Return the recovery that a target names. Raises HpctlError."""
-    return find_evidence_recovery(read_world_once(config, output.now(), past=True), target)
+    return find_evidence_recovery(
+        read_world_once(config, output.get_current_utc_time(), past=True), target
+    )
 
 
 def find_evidence_recovery(w: World, target: str) -> NodeRecovery:
@@ -252,7 +260,7 @@ def find_evidence_recovery(w: World, target: str) -> NodeRecovery:
         if rec.id == target or of_node:
             return rec
     names = [*w.state.nodes, *(r.node for r in w.state.nodes.values())]
-    hint = output.suggest_names(target, names, "`hpctl evidence list` lists the evidence")
+    hint = output.suggest_similar_names(target, names, "`hpctl evidence list` lists the evidence")
     raise HpctlError(f"hpctl has no evidence of a node or recovery {target!r}", hint)
 
 
@@ -273,9 +281,9 @@ def _make_evidence_row(rec: NodeRecovery) -> EvidenceRow:
     return EvidenceRow(rec.id, rec.node, at, "kept", archive.size, archive.path, archive.sha256, "")
 
 
-def find_evidence_archive(rec: NodeRecovery) -> KeptArchive | None:
+def find_evidence_archive(rec: NodeRecovery) -> StoredEvidenceArchive | None:
     """Return the archive that a recovery's journal names; None where nothing was kept."""
-    return parse_kept_archive(rec.evidence.why) if rec.evidence is not None else None
+    return parse_stored_evidence_archive(rec.evidence.why) if rec.evidence is not None else None
 
 
 def _explain_missing_archive(rec: NodeRecovery) -> str:
@@ -284,7 +292,7 @@ def _explain_missing_archive(rec: NodeRecovery) -> str:
     return "no remedy has begun that would destroy anything, or `evidence.directory` is not set"
 
 
-def make_evidence_show_view(rec: NodeRecovery, reader: ArchiveReader) -> EvidenceShowView:
+def make_evidence_show_view(rec: NodeRecovery, reader: EvidenceArchiveReader) -> EvidenceShowView:
     """Return one recovery's evidence, looking at the archive."""
     row, why, trouble, texts = _make_evidence_row(rec), "", "", []
     archive = find_evidence_archive(rec)
@@ -310,7 +318,7 @@ def make_evidence_show_view(rec: NodeRecovery, reader: ArchiveReader) -> Evidenc
     )
 
 
-def write_support_case(rec: NodeRecovery, w: World, cluster: str, region: str) -> str:
+def format_aws_support_case_text(rec: NodeRecovery, w: World, cluster: str, region: str) -> str:
     """Return what AWS Support needs of a recovery: the instance, the fault, the times, the file."""
     where = f"HyperPod cluster {cluster or '(name)'}" + (f" in {region}" if region else "")
     lines = [
@@ -326,7 +334,7 @@ def write_support_case(rec: NodeRecovery, w: World, cluster: str, region: str) -
         *(f"  {f.first:{TIME}}  {format_finding(f)}  {f.evidence}".rstrip() for f in rec.findings),
         "",
         "What was done:",
-        *(f"  {line.at:{TIME}}  {line.text}" for line in build_timeline(rec, w.state)),
+        *(f"  {line.at:{TIME}}  {line.text}" for line in build_recovery_timeline(rec, w.state)),
         "",
     ]
     archive = find_evidence_archive(rec)

@@ -9,8 +9,8 @@ from hpctl.engine.live_config import LiveConfig
 from hpctl.nodes.evidence.bucket import open_evidence_bucket
 from hpctl.nodes.evidence.store import choose_expired_files, delete_archives, list_archives
 from hpctl.vocabulary.evidence import is_s3_location
-from hpctl.vocabulary.isolation import InconsistentState, isolate_call
-from hpctl.vocabulary.policy import EvidencePolicy
+from hpctl.vocabulary.isolation import ItemProcessingFailure, call_and_capture_failure
+from hpctl.vocabulary.policy import EvidenceCollectionPolicy
 from hpctl.vocabulary.ports import Clock
 
 log = logging.getLogger(__name__)
@@ -39,8 +39,8 @@ class EvidenceRetention:
 
     def _run_retention_loop(self) -> None:
         while not self._stop.wait(EVERY_S):
-            found = isolate_call("evidence", "retention", lambda _: self.look(), None)
-            if isinstance(found, InconsistentState):
+            found = call_and_capture_failure("evidence", "retention", lambda _: self.look(), None)
+            if isinstance(found, ItemProcessingFailure):
                 log.error("flaw=%s", found)
 
     def look(self) -> None:
@@ -60,7 +60,7 @@ class EvidenceRetention:
         if deleted:
             log.info("evidence_deleted=%d", deleted)
 
-    def _delete_expired_archives(self, policy: EvidencePolicy) -> int:
+    def _delete_expired_archives(self, policy: EvidenceCollectionPolicy) -> int:
         """Delete what is due; return how many. Raises OSError."""
         now = self._clock.now().timestamp()
         keep_s, keep_bytes = policy.keep_days * 86400.0, policy.keep_gb * 1e9
@@ -69,8 +69,8 @@ class EvidenceRetention:
             bucket = open_evidence_bucket(
                 policy.directory, profile=cluster.profile, region=cluster.region
             )
-            expired = choose_expired_files(bucket.list_files(), now, keep_s, keep_bytes)
-            return bucket.delete_files(expired)
+            expired = choose_expired_files(bucket.list_archive_files(), now, keep_s, keep_bytes)
+            return bucket.delete_archive_files(expired)
         directory = Path(policy.directory)
         expired = choose_expired_files(list_archives(directory), now, keep_s, keep_bytes)
         return delete_archives(directory, expired)

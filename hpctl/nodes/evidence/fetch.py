@@ -19,13 +19,13 @@ from msgspec import Struct
 from hpctl.nodes.evidence.bucket import EvidenceBucket, Progress, open_evidence_bucket
 from hpctl.nodes.evidence.store import InvalidArchiveError, open_regular_file, read_archive_texts
 from hpctl.toolkit.errors import HpctlError
-from hpctl.vocabulary.evidence import MOST_BYTES, KeptArchive, is_s3_location
+from hpctl.vocabulary.evidence import MOST_BYTES, StoredEvidenceArchive, is_s3_location
 
 _CHUNK: Final = 1024 * 1024
 _ENDED: Final = "`evidence.keep_days` or `keep_gb` has ended, or this host does not reach it."
 
 
-class ArchiveReader(Struct, frozen=True):
+class EvidenceArchiveReader(Struct, frozen=True):
     """How archives are read: the profile and the region of S3's client, and who is shown the
     progress of a transfer. None: the defaults of the AWS tools, and no progress."""
 
@@ -34,7 +34,7 @@ class ArchiveReader(Struct, frozen=True):
     progress: Progress | None = None
 
     @contextmanager
-    def open(self, archive: KeptArchive) -> Iterator[IO[bytes]]:
+    def open(self, archive: StoredEvidenceArchive) -> Iterator[IO[bytes]]:
         """Open a copy of an archive, at its begin. Raises InvalidArchiveError where there is none
         of the size and digest that the journal has."""
         if archive.size > MOST_BYTES:
@@ -59,15 +59,15 @@ class ArchiveReader(Struct, frozen=True):
             copy.seek(0)
             yield copy
 
-    def fetch(self, archive: KeptArchive, place: Path) -> Path:
+    def fetch(self, archive: StoredEvidenceArchive, place: Path) -> Path:
         """Copy an archive to a new file in a directory; return its path. Raises
         InvalidArchiveError, HpctlError where the file is there already or cannot be written."""
         with self.open(archive) as file:
             read_archive_texts(file)
             file.seek(0)
-            return write_new_file(place / archive.path.rpartition("/")[2], file)
+            return copy_stream_to_new_file(place / archive.path.rpartition("/")[2], file)
 
-    def _copy(self, archive: KeptArchive, copy: IO[bytes]) -> None:
+    def _copy(self, archive: StoredEvidenceArchive, copy: IO[bytes]) -> None:
         progress = self.progress or _ignore_progress
         if is_s3_location(archive.path):
             url, _, name = archive.path.rpartition("/")
@@ -84,7 +84,7 @@ def _ignore_progress(_come: int, _total: int) -> None:
     """Show nothing."""
 
 
-def _copy_archive_file(archive: KeptArchive, copy: IO[bytes], progress: Progress) -> None:
+def _copy_archive_file(archive: StoredEvidenceArchive, copy: IO[bytes], progress: Progress) -> None:
     """Copy a file of that size. Raises OSError, InvalidArchiveError."""
     with open_regular_file(Path(archive.path)) as file:
         found = os.fstat(file.fileno()).st_size
@@ -100,7 +100,7 @@ def _copy_archive_file(archive: KeptArchive, copy: IO[bytes], progress: Progress
             progress(len(block), archive.size)
 
 
-def write_new_file(target: Path, file: IO[bytes]) -> Path:
+def copy_stream_to_new_file(target: Path, file: IO[bytes]) -> Path:
     """Write the rest of a file to a new one; return its path. Raises HpctlError where that is there
     already or cannot be written."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -1,7 +1,8 @@
 """Keep this node's evidence, in a separate process, which the agent ends when it takes too long.
 
-Reads a GatherRequest as JSON from its input and writes a GatherResult to its output. The shared
-directory may hang on a node whose network is broken; a process can be left behind, a thread cannot.
+Reads a EvidenceGatherRequest as JSON from its input and writes a EvidenceGatherResult to its
+output. The shared directory may hang on a node whose network is broken; a process can be left
+behind, a thread cannot.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ import msgspec
 from msgspec import Struct
 
 from hpctl.detection.spool import FindingsSpool
-from hpctl.nodes.evidence.archive import EvidenceArchive, EvidenceRefusedError
+from hpctl.nodes.evidence.archive import EvidenceArchiveWriter, EvidenceRefusedError
 from hpctl.nodes.evidence.bucket import upload_archive
 from hpctl.nodes.evidence.collect import (
     COMMANDS,
     COUNTERS,
     LOGS,
     EvidenceCollector,
-    NodeCommand,
+    EvidenceCommand,
     make_site_commands,
 )
 from hpctl.nodes.evidence.redact import redact_stream
@@ -35,8 +36,8 @@ from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.evidence import (
     GATHER_S,
     MOST_BYTES,
-    EvidenceOrder,
-    format_archive_name,
+    EvidenceCollectionOrder,
+    format_evidence_archive_name,
     is_s3_location,
 )
 
@@ -51,17 +52,17 @@ _MOST_WHY: Final = 240
 _REAP_S: Final = 1.0
 
 
-class GatherRequest(Struct, frozen=True):
+class EvidenceGatherRequest(Struct, frozen=True):
     """What is to be kept, and where. `commands`: the site's own, by name."""
 
-    order: EvidenceOrder
+    order: EvidenceCollectionOrder
     directory: str
     root: str
     spool: str
     commands: dict[str, tuple[str, ...]] = {}
 
 
-class GatherResult(Struct, frozen=True):
+class EvidenceGatherResult(Struct, frozen=True):
     """What came of it. `why`: why nothing was kept; empty where something was."""
 
     why: str = ""
@@ -70,7 +71,7 @@ class GatherResult(Struct, frozen=True):
     names: tuple[str, ...] = ()
 
 
-def gather_evidence(request: GatherRequest) -> GatherResult:
+def gather_evidence(request: EvidenceGatherRequest) -> EvidenceGatherResult:
     """Keep the evidence of one recovery: in the shared directory, or in the spool and then in S3.
 
     What does not reach S3 stays in the spool.
@@ -81,14 +82,14 @@ def gather_evidence(request: GatherRequest) -> GatherResult:
     try:
         folder = prepare_spool_folder(Path(request.spool))
     except OSError as error:
-        return GatherResult(why=f"the spool takes no evidence: {error.strerror}")
+        return EvidenceGatherResult(why=f"the spool takes no evidence: {error.strerror}")
     result = _write_evidence_archive(request, folder, begun + COLLECT_S - SEND_S)
     if result.why:
         return result
-    path = folder / format_archive_name(request.order.recovery)
+    path = folder / format_evidence_archive_name(request.order.recovery)
     why = upload_archive(path, request.directory, result.sha256, begun + COLLECT_S)
     if why:
-        return GatherResult(why=f"on the node in {path}, not in S3: {why}"[:_MOST_WHY])
+        return EvidenceGatherResult(why=f"on the node in {path}, not in S3: {why}"[:_MOST_WHY])
     path.unlink(missing_ok=True)
     return result
 
@@ -103,19 +104,23 @@ def prepare_spool_folder(spool: Path) -> Path:
     return folder
 
 
-def _write_evidence_archive(request: GatherRequest, folder: Path, ends: float) -> GatherResult:
+def _write_evidence_archive(
+    request: EvidenceGatherRequest, folder: Path, ends: float
+) -> EvidenceGatherResult:
     """Write the archive of one recovery into a directory, reading until `ends`."""
     collector = EvidenceCollector(Path(request.root), ends)
     try:
-        archive = EvidenceArchive(folder, format_archive_name(request.order.recovery))
+        archive = EvidenceArchiveWriter(
+            folder, format_evidence_archive_name(request.order.recovery)
+        )
     except EvidenceRefusedError as error:
-        return GatherResult(why=str(error))
+        return EvidenceGatherResult(why=str(error))
     try:
         with tempfile.TemporaryDirectory(prefix="hpctl-evidence-") as scratch:
             report = Path(scratch, "nvidia-bug-report.log")
             child = collector.start_bug_report(report)
             try:
-                archive.add("order", _format_order_lines(request.order))
+                archive.add("order", _format_evidence_order_lines(request.order))
                 archive.add("findings", _read_agent_findings(request))
                 _add_evidence_texts(archive, collector, request)
                 if child is not None:
@@ -127,11 +132,11 @@ def _write_evidence_archive(request: GatherRequest, folder: Path, ends: float) -
         size, digest = archive.close()
     except (EvidenceRefusedError, OSError, ValueError) as error:
         archive.drop()
-        return GatherResult(why=str(error))
-    return GatherResult(size=size, sha256=digest, names=tuple(archive.names))
+        return EvidenceGatherResult(why=str(error))
+    return EvidenceGatherResult(size=size, sha256=digest, names=tuple(archive.names))
 
 
-def _format_order_lines(order: EvidenceOrder) -> list[bytes]:
+def _format_evidence_order_lines(order: EvidenceCollectionOrder) -> list[bytes]:
     generation, since = order.generation, parse_timestamp(order.since) or datetime.now(UTC)
     text = (
         f"recovery: {order.recovery}\nnode: {generation.node}\ninstance: {generation.instance}\n"
@@ -141,7 +146,7 @@ def _format_order_lines(order: EvidenceOrder) -> list[bytes]:
     return list(redact_stream([text.encode()]))
 
 
-def _read_agent_findings(request: GatherRequest) -> Iterable[bytes]:
+def _read_agent_findings(request: EvidenceGatherRequest) -> Iterable[bytes]:
     """Yield the agent's own history, a finding a line, as its spool has it."""
     found = FindingsSpool(Path(request.spool)).recall(request.order.generation).findings
     encoder = msgspec.json.Encoder(enc_hook=str)
@@ -149,23 +154,23 @@ def _read_agent_findings(request: GatherRequest) -> Iterable[bytes]:
 
 
 def _add_evidence_texts(
-    archive: EvidenceArchive, collector: EvidenceCollector, request: GatherRequest
+    archive: EvidenceArchiveWriter, collector: EvidenceCollector, request: EvidenceGatherRequest
 ) -> None:
     since = parse_timestamp(request.order.since - _BEFORE_FAULT_S) or datetime.now(UTC)
     journal = ("journalctl", "--no-pager", "--output=short-iso", "--utc", "--lines=50000")
     commands = [
         *COMMANDS,
-        NodeCommand("journal", (*journal, f"--since={since:%Y-%m-%d %H:%M:%S} UTC")),
+        EvidenceCommand("journal", (*journal, f"--since={since:%Y-%m-%d %H:%M:%S} UTC")),
         *(
-            NodeCommand(f"ethtool-{name}", ("ethtool", "-S", name), 5.0)
-            for name in collector.list_interfaces()
+            EvidenceCommand(f"ethtool-{name}", ("ethtool", "-S", name), 5.0)
+            for name in collector.list_hardware_network_interfaces()
         ),
         *make_site_commands(request.commands),
     ]
     for name, path in LOGS.items():
-        archive.add(name, redact_stream(collector.read_log(path)))
+        archive.add(name, redact_stream(collector.read_log_file_tail(path)))
     for name, patterns in COUNTERS.items():
-        archive.add(name, redact_stream(collector.read_counters(patterns)))
+        archive.add(name, redact_stream(collector.read_counter_files(patterns)))
     for command in commands:
         archive.add(command.name, redact_stream(collector.run(command)))
 
@@ -176,18 +181,18 @@ _BEFORE_FAULT_S: Final = 600.0
 
 def main() -> None:
     """Serve one request."""
-    request = msgspec.json.decode(sys.stdin.buffer.read(), type=GatherRequest)
+    request = msgspec.json.decode(sys.stdin.buffer.read(), type=EvidenceGatherRequest)
     sys.stdout.buffer.write(msgspec.json.encode(gather_evidence(request)))
 
 
-def encode_gather_request(request: GatherRequest) -> bytes:
+def encode_gather_request(request: EvidenceGatherRequest) -> bytes:
     """Return what `main` reads."""
     return msgspec.json.encode(request, enc_hook=str)
 
 
-def decode_gather_result(text: bytes) -> GatherResult:
+def decode_gather_result(text: bytes) -> EvidenceGatherResult:
     """Return what `main` wrote. Raises msgspec.MsgspecError."""
-    return msgspec.json.decode(text, type=GatherResult)
+    return msgspec.json.decode(text, type=EvidenceGatherResult)
 
 
 if __name__ == "__main__":

@@ -65,7 +65,7 @@ def redact_stream(chunks: Iterable[bytes]) -> Iterator[bytes]:
     Every line of a private key is removed, KEY_LINES at most where its end is missing.
     """
     of_key = 0
-    for raw in _split_lines(chunks):
+    for raw in _split_bounded_lines(chunks):
         line = raw.decode("utf-8", "replace").replace("\0", " ")
         if _BEGIN.search(line):
             of_key = KEY_LINES
@@ -76,7 +76,7 @@ def redact_stream(chunks: Iterable[bytes]) -> Iterator[bytes]:
         yield redact_line(line).encode() + b"\n"
 
 
-def _split_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
+def _split_bounded_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
     """Yield lines without their ends; of a line that is too long, its first MOST_LINE bytes."""
     rest = b""
     for chunk in chunks:
@@ -84,12 +84,12 @@ def _split_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
         lines[0] = (rest + lines[0])[: MOST_LINE + 1]
         rest = lines.pop()[: MOST_LINE + 1]
         for line in lines:
-            yield _cut_line_at_blank(line)
+            yield _truncate_line_at_blank(line)
     if rest:
-        yield _cut_line_at_blank(rest)
+        yield _truncate_line_at_blank(rest)
 
 
-def _cut_line_at_blank(line: bytes) -> bytes:
+def _truncate_line_at_blank(line: bytes) -> bytes:
     """Cut a line at a blank, so that the part that is kept has no part of a secret at its end."""
     if len(line) <= MOST_LINE:
         return line

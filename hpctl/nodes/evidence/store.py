@@ -42,7 +42,7 @@ class EvidenceText(Struct, frozen=True):
     size: int
 
 
-class StoredFile(Struct, frozen=True):
+class StoredArchiveFile(Struct, frozen=True):
     """One file of the directory: its name, bytes and time of change in Unix seconds."""
 
     name: str
@@ -69,7 +69,7 @@ def read_archive_texts(file: IO[bytes]) -> list[EvidenceText]:
     members: list[EvidenceText] = []
     total = 0
     try:
-        unpacked = _BoundedStream(gzip.GzipFile(fileobj=file), MOST_BYTES + MOST_MEMBERS * 2048)
+        unpacked = _SizeLimitedStream(gzip.GzipFile(fileobj=file), MOST_BYTES + MOST_MEMBERS * 2048)
         with tarfile.open(fileobj=unpacked, mode="r|") as archive:
             for member in archive:
                 total += member.size
@@ -89,7 +89,7 @@ def read_archive_texts(file: IO[bytes]) -> list[EvidenceText]:
     return members
 
 
-class _BoundedStream(io.RawIOBase):
+class _SizeLimitedStream(io.RawIOBase):
     """A stream of which so many bytes are read at most: what is packed may unpack to anything."""
 
     def __init__(self, file: IO[bytes] | gzip.GzipFile, most: int) -> None:
@@ -112,7 +112,7 @@ def _is_evidence_text_name(name: str) -> bool:
     return re.fullmatch(r"[a-z]{1,8}-[0-9a-f]{1,32}/[\w-]{1,64}\.txt", name) is not None
 
 
-def list_archives(directory: Path) -> list[StoredFile]:
+def list_archives(directory: Path) -> list[StoredArchiveFile]:
     """Return the archives of a directory, finished or not; other files are not hpctl's. Raises
     OSError."""
     found = []
@@ -122,14 +122,14 @@ def list_archives(directory: Path) -> list[StoredFile]:
                 continue
             status = entry.stat(follow_symlinks=False)
             if stat.S_ISREG(status.st_mode):
-                found.append(StoredFile(entry.name, status.st_size, status.st_mtime))
+                found.append(StoredArchiveFile(entry.name, status.st_size, status.st_mtime))
             if len(found) >= MOST_LISTED:
                 break
     return found
 
 
 def choose_expired_files(
-    files: Iterable[StoredFile], now: float, keep_s: float, keep_bytes: float
+    files: Iterable[StoredArchiveFile], now: float, keep_s: float, keep_bytes: float
 ) -> list[str]:
     """Return the names of the files to delete: what is older than `keep_s`, then the oldest until
     the rest has `keep_bytes` at most, and what was never finished."""

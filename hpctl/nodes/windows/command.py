@@ -20,20 +20,24 @@ from hpctl.engine.completion import complete_node, complete_window
 from hpctl.engine.config import Config
 from hpctl.engine.request_client import (
     ANSWER_S,
-    ask_daemon,
     expand_hostlists,
     find_invoking_user,
-    print_answers_and_exit,
+    print_request_answers_and_exit,
+    send_operator_requests,
 )
-from hpctl.engine.views import WindowView, list_maintenance_windows, make_window_view
+from hpctl.engine.views import (
+    MaintenanceWindowView,
+    list_maintenance_windows,
+    make_maintenance_window_view,
+)
 from hpctl.engine.world import World
 from hpctl.engine.world_reader import (
     WorldReader,
     read_live_world,
-    read_reservations,
+    read_slurm_reservations,
     read_world_once,
 )
-from hpctl.nodes.windows.jobs_ahead import JobInWindow, find_window_jobs
+from hpctl.nodes.windows.jobs_ahead import JobInWindow, find_jobs_on_window_nodes
 from hpctl.nodes.windows.requests import (
     ADD,
     END,
@@ -47,7 +51,7 @@ from hpctl.toolkit.declared_view import Layout, RowTable, TextLine
 from hpctl.toolkit.errors import HpctlError
 from hpctl.toolkit.hostlist import fold_hostlist
 from hpctl.toolkit.output import ExitCode
-from hpctl.vocabulary.change import ChangeOpened, ChangePhase
+from hpctl.vocabulary.change import ChangeOpened, ClusterChangePhase
 
 RESERVED_S = 10.0
 LOOK_S = 0.1
@@ -58,7 +62,7 @@ class WindowsView(Struct, frozen=True):
     """What `hpctl maintenance list` and `show` print."""
 
     as_of: datetime
-    windows: tuple[WindowView, ...]
+    windows: tuple[MaintenanceWindowView, ...]
 
     layout: ClassVar[Layout] = (
         TextLine("No maintenance window is open.", when=lambda view: not view.windows),
@@ -133,9 +137,9 @@ def add(
     loaded = config_loading.load_config(config)
     view = _preview_window(loaded, asked)
     if dry_run and as_json:
-        output.echo(output.to_json("maintenance-plan", view))
+        output.echo(output.format_view_json("maintenance-plan", view))
     elif dry_run or not as_json:
-        for line in format_plan_lines(view):
+        for line in format_window_plan_lines(view):
             output.echo(line, err=not dry_run)
     if dry_run:
         if not as_json:
@@ -146,22 +150,22 @@ def add(
         raise HpctlError(view.refused)
     if not yes:
         output.confirm(f"Reserve {view.count} node(s)?", abort=True)
-    answers = ask_daemon(
+    answers = send_operator_requests(
         loaded, ADD, [""], wait_s=ANSWER_S, detail=msgspec.json.encode(asked).decode()
     )
     if not any(row.ok for row in answers.requests):
-        print_answers_and_exit(answers, as_json, waited=True)
+        print_request_answers_and_exit(answers, as_json, waited=True)
         return
     _wait_for_window_reservation(loaded, answers.requests[0].answer.split()[0], as_json=as_json)
 
 
 def _preview_window(config: Config, asked: WindowRequest) -> WindowPlanView:
     """Plan on what Slurm shows now. Leaves with exit code 3 where it cannot be read."""
-    w = read_live_world(config, output.now())
+    w = read_live_world(config, output.get_current_utc_time())
     if w.slurm is None:
         output.echo(f"hpctl: cannot see which jobs run on the nodes: {w.slurm_error}", err=True)
         raise click.exceptions.Exit(ExitCode.CANNOT_TELL)
-    w = replace(w, slurm=replace(w.slurm, reservations=read_reservations(config)))
+    w = replace(w, slurm=replace(w.slurm, reservations=read_slurm_reservations(config)))
     refused, opened = "", None
     try:
         opened = plan_window(asked, find_invoking_user(), w.view(), w.policy, w.now)
@@ -180,10 +184,10 @@ def _preview_window(config: Config, asked: WindowRequest) -> WindowPlanView:
 
 
 def _list_window_jobs(opened: ChangeOpened | None, w: World) -> tuple[JobInWindow, ...]:
-    return () if opened is None else find_window_jobs(opened, w.view(), w.policy, w.now)
+    return () if opened is None else find_jobs_on_window_nodes(opened, w.view(), w.policy, w.now)
 
 
-def format_plan_lines(view: WindowPlanView) -> list[str]:
+def format_window_plan_lines(view: WindowPlanView) -> list[str]:
     """Return the plan of a window for people."""
     if view.refused:
         return [f"The daemon would refuse now: {view.refused}"]
@@ -205,9 +209,9 @@ def _wait_for_window_reservation(config: Config, name: str, *, as_json: bool) ->
     reader = WorldReader(config, recent=True)
     until = time.monotonic() + RESERVED_S
     while True:
-        w = reader.read(output.now())
+        w = reader.read(output.get_current_utc_time())
         window = find_window(name, w.state)
-        settled = window is not None and window.phase is not ChangePhase.OPEN
+        settled = window is not None and window.phase is not ClusterChangePhase.OPEN
         if settled or time.monotonic() >= until:
             break
         time.sleep(LOOK_S)
@@ -217,11 +221,11 @@ def _wait_for_window_reservation(config: Config, name: str, *, as_json: bool) ->
             "Look for the window in `hpctl maintenance list`, and check that the daemon runs: "
             "hpctl doctor",
         )
-    view = WindowsView(w.now, (make_window_view(window, w.state),))
+    view = WindowsView(w.now, (make_maintenance_window_view(window, w.state),))
     output.show_view("maintenance-list", view, as_json)
-    if window.phase is ChangePhase.FAILED:
+    if window.phase is ClusterChangePhase.FAILED:
         output.exit_with_code(ExitCode.PROBLEM)
-    if window.phase is ChangePhase.OPEN:
+    if window.phase is ClusterChangePhase.OPEN:
         output.exit_with_code(ExitCode.CANNOT_TELL)
 
 
@@ -231,8 +235,10 @@ def _wait_for_window_reservation(config: Config, name: str, *, as_json: bool) ->
 @output.config_option
 def list_windows(ended: bool, config: str, as_json: bool) -> None:
     """Show the open windows, and those whose nodes are being verified."""
-    w = read_world_once(config_loading.load_config(config), output.now())
-    views = [make_window_view(one, w.state) for one in list_maintenance_windows(w.state)]
+    w = read_world_once(config_loading.load_config(config), output.get_current_utc_time())
+    views = [
+        make_maintenance_window_view(one, w.state) for one in list_maintenance_windows(w.state)
+    ]
     shown = [v for v in views if ended or v.waits or v.phase not in ("done", "failed", "cancelled")]
     output.show_view("maintenance-list", WindowsView(w.now, tuple(shown)), as_json)
 
@@ -243,11 +249,11 @@ def list_windows(ended: bool, config: str, as_json: bool) -> None:
 @output.config_option
 def show(window: str, config: str, as_json: bool) -> None:
     """Show one window; `hpctl explain ID` tells its story."""
-    w = read_world_once(config_loading.load_config(config), output.now())
+    w = read_world_once(config_loading.load_config(config), output.get_current_utc_time())
     found = find_window(window, w.state)
     if found is None:
         raise output.make_not_found_error("maintenance list", window, _list_window_names(w))
-    view = WindowsView(w.now, (make_window_view(found, w.state),))
+    view = WindowsView(w.now, (make_maintenance_window_view(found, w.state),))
     output.show_view("maintenance-list", view, as_json)
 
 
@@ -260,8 +266,10 @@ def end(window: str, config: str, as_json: bool) -> None:
 
     Of one that has not begun, the reservation is deleted.
     """
-    answers = ask_daemon(config_loading.load_config(config), END, [window], wait_s=ANSWER_S)
-    print_answers_and_exit(answers, as_json, waited=True)
+    answers = send_operator_requests(
+        config_loading.load_config(config), END, [window], wait_s=ANSWER_S
+    )
+    print_request_answers_and_exit(answers, as_json, waited=True)
 
 
 def _list_window_names(w: World) -> list[str]:

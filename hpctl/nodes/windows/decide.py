@@ -10,20 +10,20 @@ from hpctl.engine.maintenance import is_hpctl_reservation
 from hpctl.engine.maintenance_times import (
     END_LEAD_S,
     SAME,
-    find_next_window_time,
-    get_window_lead_s,
+    find_next_maintenance_window_action_time,
+    get_maintenance_window_lead_s,
 )
-from hpctl.engine.requests import find_ordered_generation
+from hpctl.engine.requests import find_node_generation_for_order
 from hpctl.engine.view import PlanningView, RecoveryCandidate, group_jobs_by_node
-from hpctl.toolkit.bounds import EARLIEST, LATEST, add_seconds
+from hpctl.toolkit.bounds import EARLIEST, LATEST, add_seconds_within_bounds
 from hpctl.vocabulary.assessment import FaultClass, Remedy, Urgency
 from hpctl.vocabulary.change import (
     ChangeKind,
     ChangeOpened,
-    ChangePhase,
-    ChangeSignal,
     ClusterChange,
-    has_window_begun,
+    ClusterChangePhase,
+    ClusterChangeSignal,
+    has_maintenance_window_begun,
     is_maintenance_window,
 )
 from hpctl.vocabulary.identity import NodeName
@@ -31,15 +31,15 @@ from hpctl.vocabulary.node_recovery import MAINTENANCE_BEGINS, MAINTENANCE_OVER
 from hpctl.vocabulary.policy import OperatingMode, RecoveryPolicy
 from hpctl.vocabulary.recovery import (
     Next,
-    PhaseMove,
     RecheckInterval,
-    RecoveryCase,
-    RepeatRule,
+    RecoveryDecisionContext,
+    RecoveryPhaseMove,
     StepKind,
-    WaitUntil,
+    StepRetryRule,
+    WaitDecision,
     make_recovery_id,
 )
-from hpctl.vocabulary.slurm_facts import Reservation
+from hpctl.vocabulary.slurm_facts import SlurmReservation
 
 _LADDER: Final = (Remedy.NONE, Remedy.ASK_HUMAN)
 BEGINS: Final = FaultClass(
@@ -62,10 +62,10 @@ LOOK_S: Final = 30.0
 CLOSE_S: Final = 30.0
 """Seconds that the end of a window waits for its nodes to be closed."""
 
-Window = RecoveryCase[ClusterChange, Reservation | None]
+Window = RecoveryDecisionContext[ClusterChange, SlurmReservation | None]
 
 
-def find_admin_reservations(
+def make_admin_reservation_windows(
     view: PlanningView, policy: RecoveryPolicy, now: datetime
 ) -> Iterator[ChangeOpened]:
     """Yield a change for each maintenance reservation that has begun and that none follows yet."""
@@ -80,7 +80,7 @@ def find_admin_reservations(
             continue
         if one.start is None or one.end is None or now >= one.end:
             continue
-        before = _find_newest_change(one.name, view)
+        before = _find_newest_admin_changed_window(one.name, view)
         if before is None and now < one.start:
             continue
         rid = make_recovery_id("m", one.name, one.start, len(view.state.changes), known=view.state)
@@ -101,7 +101,7 @@ def find_admin_reservations(
         yield opened
 
 
-def _find_newest_change(name: str, view: PlanningView) -> ClusterChange | None:
+def _find_newest_admin_changed_window(name: str, view: PlanningView) -> ClusterChange | None:
     """Return the newest change of a reservation, where an admin has changed the reservation."""
     mine = [
         c
@@ -110,13 +110,13 @@ def _find_newest_change(name: str, view: PlanningView) -> ClusterChange | None:
     ]
     if not mine:
         return None
-    return mine[-1] if _was_changed_by_admin(mine[-1]) else None
+    return mine[-1] if _has_admin_changed_reservation(mine[-1]) else None
 
 
-def _was_changed_by_admin(window: ClusterChange) -> bool:
+def _has_admin_changed_reservation(window: ClusterChange) -> bool:
     """Return whether a window has ended because an admin changed its reservation: another follows
     it."""
-    return bool(window.trail) and window.trail[-1].signal == ChangeSignal.CHANGED
+    return bool(window.trail) and window.trail[-1].signal == ClusterChangeSignal.CHANGED
 
 
 def advance_window(
@@ -124,48 +124,53 @@ def advance_window(
 ) -> Next:
     """Return what an open window does next. Total over open phases."""
     if view.scheduler.reservations is None:
-        return WaitUntil(
-            add_seconds(now, LOOK_S), "the reservations are not read yet", RecheckInterval.SLOWLY
+        return WaitDecision(
+            add_seconds_within_bounds(now, LOOK_S),
+            "the reservations are not read yet",
+            RecheckInterval.SLOWLY,
         )
     seen = view.scheduler.reservations.get(window.opened.group)
     if seen is not None and not seen.maintenance:
         seen = None
     node = policy.node
-    repeat = RepeatRule(node.step_retry_s, node.step_attempts, node.doubt_window_s)
-    c = RecoveryCase(window, seen, policy, now, LATEST, repeat)
-    if window.phase is ChangePhase.ENDING and (waits := _wait_for_drains(c, view)) is not None:
+    repeat = StepRetryRule(node.step_retry_s, node.step_attempts, node.doubt_window_s)
+    c = RecoveryDecisionContext(window, seen, policy, now, LATEST, repeat)
+    if (
+        window.phase is ClusterChangePhase.ENDING
+        and (waits := _wait_for_drains(c, view)) is not None
+    ):
         return waits
     return _PHASES[window.phase](c)
 
 
-def _wait_for_drains(c: Window, view: PlanningView) -> WaitUntil | None:
+def _wait_for_drains(c: Window, view: PlanningView) -> WaitDecision | None:
     """Wait for the nodes to be closed, so that no job comes before they are verified."""
-    until = add_seconds(c.rec.since, CLOSE_S)
-    if c.facts is None or c.now >= until or not has_window_begun(c.rec):
+    until = add_seconds_within_bounds(c.rec.since, CLOSE_S)
+    if c.facts is None or c.now >= until or not has_maintenance_window_begun(c.rec):
         return None
     still_open = []
-    for name in _find_window_nodes(c.rec, OVER, view):
+    for name in _find_undrained_window_nodes(c.rec, OVER, view):
         if not view.scheduler.nodes[name].closed:
             still_open.append(name)
     if not still_open:
         return None
-    return WaitUntil(until, f"{len(still_open)} nodes are to be closed", RecheckInterval.SOON)
+    return WaitDecision(until, f"{len(still_open)} nodes are to be closed", RecheckInterval.SOON)
 
 
 def _advance_open_window(c: Window) -> Next:
     about, seen = c.rec.opened, c.facts
     if seen is not None:
-        return PhaseMove(ChangeSignal.RESERVED, f"reservation {about.group}")
+        return RecoveryPhaseMove(ClusterChangeSignal.RESERVED, f"reservation {about.group}")
     if c.now >= _find_window_end(c):
         why = "its end passed before slurmctld had its reservation"
-        return PhaseMove(ChangeSignal.DEADLINE, why)
+        return RecoveryPhaseMove(ClusterChangeSignal.DEADLINE, why)
     if not about.own:
-        return PhaseMove(ChangeSignal.REFUSED, "the reservation is gone")
+        return RecoveryPhaseMove(ClusterChangeSignal.REFUSED, "the reservation is gone")
     cannot = "slurmctld refuses the reservation"
     return c.take(
         StepKind.MAINTAIN,
         about.group,
-        ChangeSignal.REFUSED,
+        ClusterChangeSignal.REFUSED,
         cannot,
         about.why,
         nodes=about.nodes,
@@ -177,38 +182,50 @@ def _advance_open_window(c: Window) -> Next:
 def _advance_scheduled_window(c: Window) -> Next:
     start = c.rec.opened.start
     begins = start is not None and c.now >= start
-    if begins and c.facts is None and c.now < add_seconds(_find_window_end(c), -END_LEAD_S):
+    if (
+        begins
+        and c.facts is None
+        and c.now < add_seconds_within_bounds(_find_window_end(c), -END_LEAD_S)
+    ):
         # A daemon that runs sees it begin. Whether it was deleted before that is not known.
-        return PhaseMove(ChangeSignal.GONE, "its reservation was deleted while no daemon ran")
+        return RecoveryPhaseMove(
+            ClusterChangeSignal.GONE, "its reservation was deleted while no daemon ran"
+        )
     if begins:
-        return PhaseMove(ChangeSignal.BEGAN, f"until {_find_window_end(c):%Y-%m-%d %H:%M:%S} UTC")
+        return RecoveryPhaseMove(
+            ClusterChangeSignal.BEGAN, f"until {_find_window_end(c):%Y-%m-%d %H:%M:%S} UTC"
+        )
     if c.facts is None:
-        return PhaseMove(ChangeSignal.GONE, "its reservation was deleted before it began")
-    return _find_admin_change(c) or _make_window_wait(c, "the window begins")
+        return RecoveryPhaseMove(
+            ClusterChangeSignal.GONE, "its reservation was deleted before it began"
+        )
+    return _detect_admin_reservation_change(c) or _make_window_wait(c, "the window begins")
 
 
 def _advance_begun_window(c: Window) -> Next:
     if c.now >= _find_window_end(c) and (
         c.facts is None or c.facts.end is None or c.now >= c.facts.end
     ):
-        return PhaseMove(ChangeSignal.GONE, "it came to its end")
+        return RecoveryPhaseMove(ClusterChangeSignal.GONE, "it came to its end")
     if c.facts is None:
-        return PhaseMove(ChangeSignal.GONE, "its reservation was deleted before its end")
-    return _find_admin_change(c) or _make_window_wait(c, "the window ends")
+        return RecoveryPhaseMove(
+            ClusterChangeSignal.GONE, "its reservation was deleted before its end"
+        )
+    return _detect_admin_reservation_change(c) or _make_window_wait(c, "the window ends")
 
 
 def _advance_ending_window(c: Window) -> Next:
     if c.facts is None:
-        return PhaseMove(ChangeSignal.GONE, "its end was asked for")
+        return RecoveryPhaseMove(ClusterChangeSignal.GONE, "its end was asked for")
     cannot = "slurmctld will not delete the reservation"
-    return c.take(StepKind.UNRESERVE, c.rec.opened.group, ChangeSignal.REFUSED, cannot)
+    return c.take(StepKind.UNRESERVE, c.rec.opened.group, ClusterChangeSignal.REFUSED, cannot)
 
 
 _PHASES: Final = {
-    ChangePhase.OPEN: _advance_open_window,
-    ChangePhase.SCHEDULED: _advance_scheduled_window,
-    ChangePhase.BEGUN: _advance_begun_window,
-    ChangePhase.ENDING: _advance_ending_window,
+    ClusterChangePhase.OPEN: _advance_open_window,
+    ClusterChangePhase.SCHEDULED: _advance_scheduled_window,
+    ClusterChangePhase.BEGUN: _advance_begun_window,
+    ClusterChangePhase.ENDING: _advance_ending_window,
 }
 
 
@@ -216,7 +233,7 @@ def _find_window_end(c: Window) -> datetime:
     return c.rec.opened.end or EARLIEST
 
 
-def _find_admin_change(c: Window) -> PhaseMove | None:
+def _detect_admin_reservation_change(c: Window) -> RecoveryPhaseMove | None:
     """Say what an admin has changed of the reservation."""
     about, seen = c.rec.opened, c.facts
     if seen is None or seen.end is None or seen.start is None:
@@ -231,12 +248,16 @@ def _find_admin_change(c: Window) -> PhaseMove | None:
         changed.append(f"it begins at {seen.start:%Y-%m-%d %H:%M:%S} UTC")
     if not changed:
         return None
-    return PhaseMove(ChangeSignal.CHANGED, f"changed with scontrol: {', '.join(changed)}")
+    return RecoveryPhaseMove(
+        ClusterChangeSignal.CHANGED, f"changed with scontrol: {', '.join(changed)}"
+    )
 
 
-def _make_window_wait(c: Window, what: str) -> WaitUntil:
-    until = find_next_window_time(c.rec, c.policy, c.now) or add_seconds(c.now, LOOK_S)
-    return WaitUntil(until, what, RecheckInterval.WOKEN)
+def _make_window_wait(c: Window, what: str) -> WaitDecision:
+    until = find_next_maintenance_window_action_time(
+        c.rec, c.policy, c.now
+    ) or add_seconds_within_bounds(c.now, LOOK_S)
+    return WaitDecision(until, what, RecheckInterval.WOKEN)
 
 
 def find_window_candidates(
@@ -247,41 +268,49 @@ def find_window_candidates(
     for window in view.state.changes.values():
         if not is_maintenance_window(window):
             continue
-        fault = find_due_fault_class(window, policy, now)
+        fault = find_due_window_fault_class(window, policy, now)
         if fault is None:
             continue
-        for node in _find_window_nodes(window, fault, view):
-            free = node not in treated or _has_earlier_candidate(node, view)
+        for node in _find_undrained_window_nodes(window, fault, view):
+            free = node not in treated or _has_candidate_held_for_maintenance(node, view)
             if free and node not in found and not view.is_quarantined(node):
                 found[node] = _make_window_candidate(window, fault, node, view, now)
     return list(found.values())
 
 
-def _has_earlier_candidate(node: NodeName, view: PlanningView) -> bool:
+def _has_candidate_held_for_maintenance(node: NodeName, view: PlanningView) -> bool:
     """Return whether another candidate for a node is certain to be held, by the gate
     `maintenance`."""
     return node in view.begun and node not in view.state.open_nodes
 
 
-def find_due_fault_class(
+def find_due_window_fault_class(
     window: ClusterChange, policy: RecoveryPolicy, now: datetime
 ) -> FaultClass | None:
     """Return the reason why the nodes of a window are closed now; None where they are not."""
     start, end = window.opened.start, window.opened.end
     if start is None or end is None:
         return None
-    if window.phase is ChangePhase.SCHEDULED:
-        due = window.opened.own and add_seconds(start, -get_window_lead_s(policy)) <= now < start
+    if window.phase is ClusterChangePhase.SCHEDULED:
+        due = (
+            window.opened.own
+            and add_seconds_within_bounds(start, -get_maintenance_window_lead_s(policy))
+            <= now
+            < start
+        )
         return BEGINS if due else None
-    if not has_window_begun(window):
+    if not has_maintenance_window_begun(window):
         return None
-    if window.phase in (ChangePhase.BEGUN, ChangePhase.ENDING):
-        due = now >= add_seconds(end, -END_LEAD_S) or window.phase is ChangePhase.ENDING
+    if window.phase in (ClusterChangePhase.BEGUN, ClusterChangePhase.ENDING):
+        due = (
+            now >= add_seconds_within_bounds(end, -END_LEAD_S)
+            or window.phase is ClusterChangePhase.ENDING
+        )
         return OVER if due else None
     return OVER if window.ended and now < window.since + VERIFIED_WITHIN else None
 
 
-def _find_window_nodes(
+def _find_undrained_window_nodes(
     window: ClusterChange, fault: FaultClass, view: PlanningView
 ) -> Iterator[NodeName]:
     """Yield the nodes of a window that were not closed for it before, as far as Slurm has them."""
@@ -295,13 +324,13 @@ def _find_window_nodes(
                 yield name
         return
     due = _find_verification_start(window)
-    ran_through = _find_nodes_with_long_jobs(window, known, view)
+    ran_through = _find_nodes_with_jobs_before_window(window, known, view)
     for name in known:
         rid = view.state.last_of_node.get(name)
         last = view.state.nodes[rid] if rid is not None else None
         looked_after = last is not None and last.ended and last.since >= due
         held = view.begun.get(name)
-        followed = held is not None and _was_changed_by_admin(window)
+        followed = held is not None and _has_admin_changed_reservation(window)
         elsewhere = followed or (held is not None and held.name != window.opened.group)
         if not (looked_after or elsewhere or name in ran_through):
             yield name
@@ -310,10 +339,10 @@ def _find_window_nodes(
 def _find_verification_start(window: ClusterChange) -> datetime:
     """Return since when what ended on a node of the window counts as its verification."""
     end = window.since if window.ended else window.opened.end or window.since
-    return add_seconds(min(end, window.opened.end or end), -END_LEAD_S)
+    return add_seconds_within_bounds(min(end, window.opened.end or end), -END_LEAD_S)
 
 
-def _find_nodes_with_long_jobs(
+def _find_nodes_with_jobs_before_window(
     window: ClusterChange, nodes: Collection[NodeName], view: PlanningView
 ) -> frozenset[NodeName]:
     """Return the nodes on which a job runs that was there before the window: they never stopped."""
@@ -334,5 +363,5 @@ def _make_window_candidate(
     why = f"maintenance window {about.group}: {about.why}"
     by = about.by or "hpctl"
     return RecoveryCandidate(
-        find_ordered_generation("return", name, view), node, fault, now, why, by=by
+        find_node_generation_for_order("return", name, view), node, fault, now, why, by=by
     )

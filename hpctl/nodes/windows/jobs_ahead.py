@@ -6,14 +6,14 @@ from itertools import chain
 
 from msgspec import Struct
 
-from hpctl.engine.maintenance_times import get_window_lead_s
+from hpctl.engine.maintenance_times import get_maintenance_window_lead_s
 from hpctl.engine.view import PlanningView, group_jobs_by_node
-from hpctl.toolkit.bounds import add_seconds
+from hpctl.toolkit.bounds import add_seconds_within_bounds
 from hpctl.toolkit.durations import format_duration
 from hpctl.vocabulary.change import ChangeOpened
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.policy import RecoveryPolicy
-from hpctl.vocabulary.registration import Registration, parse_registration_comment
+from hpctl.vocabulary.registration import JobRegistration, parse_registration_comment
 from hpctl.vocabulary.slurm_facts import SlurmJob
 
 
@@ -31,7 +31,7 @@ class JobInWindow(Struct, frozen=True):
     fate: str
 
 
-def find_window_jobs(
+def find_jobs_on_window_nodes(
     window: ChangeOpened, view: PlanningView, policy: RecoveryPolicy, now: datetime
 ) -> tuple[JobInWindow, ...]:
     """Return the jobs that run on the nodes of a window now, and what becomes of each."""
@@ -47,7 +47,7 @@ def _make_job_in_window(
     job: SlurmJob, window: ChangeOpened, view: PlanningView, policy: RecoveryPolicy, now: datetime
 ) -> JobInWindow:
     start = window.start or now
-    saves = (parse_registration_comment(job.comment) or Registration()).save_signal
+    saves = (parse_registration_comment(job.comment) or JobRegistration()).save_signal
     ends_before = job.end is not None and job.end <= start
     in_time = now < start
     moves = job.recoverable and in_time and not ends_before
@@ -59,13 +59,13 @@ def _make_job_in_window(
         nodes=len(job.nodes),
         moves=moves,
         saves=saves if moves else "",
-        fate=_describe_job_fate(
+        fate=_describe_window_effect_on_job(
             job, window, view, policy, now, moves=moves, saves=saves, ends=ends_before
         ),
     )
 
 
-def _describe_job_fate(  # noqa: PLR0913 -- what is known of one job
+def _describe_window_effect_on_job(  # noqa: PLR0913 -- what is known of one job
     job: SlurmJob,
     window: ChangeOpened,
     view: PlanningView,
@@ -83,9 +83,11 @@ def _describe_job_fate(  # noqa: PLR0913 -- what is known of one job
         return f"CANNOT be requeued ({why}): it is left alone and runs on in the window"
     if not moves:
         return "runs on: the window begins now, and hpctl moves no job within it"
-    before = format_duration(get_window_lead_s(policy))
+    before = format_duration(get_maintenance_window_lead_s(policy))
     saved = f"is asked to save ({saves}), then requeued" if saves else "is requeued, not saved"
-    at = add_seconds(window.start or window.at, -get_window_lead_s(policy))
+    at = add_seconds_within_bounds(
+        window.start or window.at, -get_maintenance_window_lead_s(policy)
+    )
     when = f"at {at:%Y-%m-%d %H:%M:%S} UTC ({before} before)" if at > now else "at once"
     return f"{saved} {when}; {_describe_remaining_nodes(job, window.nodes, view)}"
 

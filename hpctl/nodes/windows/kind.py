@@ -3,16 +3,22 @@
 from datetime import datetime
 from typing import Final
 
-from hpctl.engine.kinds import Answers, JobsByNode, RecoveryAnswer, RecoveryKind, RecoveryPlan
+from hpctl.engine.kinds import (
+    Answers,
+    JobsByNode,
+    RecoveryAdvanceResult,
+    RecoveryKind,
+    RecoveryPlan,
+)
 from hpctl.engine.view import PlanningView
 from hpctl.nodes.windows.decide import (
     advance_window,
-    find_admin_reservations,
     find_window_candidates,
+    make_admin_reservation_windows,
 )
 from hpctl.nodes.windows.requests import REQUESTS
 from hpctl.vocabulary.change import ClusterChange
-from hpctl.vocabulary.isolation import isolate_each_call
+from hpctl.vocabulary.isolation import process_items_capturing_failures
 from hpctl.vocabulary.policy import RecoveryPolicy
 
 
@@ -24,10 +30,10 @@ def advance_windows(
 ) -> Answers:
     """Return what each open window does next."""
 
-    def answer_window(rec: ClusterChange) -> RecoveryAnswer:
-        return RecoveryAnswer(rec.id, advance_window(rec, view, policy, now))
+    def answer_window(rec: ClusterChange) -> RecoveryAdvanceResult:
+        return RecoveryAdvanceResult(rec.id, advance_window(rec, view, policy, now))
 
-    return isolate_each_call(
+    return process_items_capturing_failures(
         "advance", view.state.windows, lambda rec: rec.opened.group, answer_window
     )
 
@@ -39,7 +45,7 @@ def plan_admin_windows(
     now: datetime,
 ) -> RecoveryPlan:
     """Follow the reservations that admins made or changed."""
-    return RecoveryPlan(tuple(find_admin_reservations(view, policy, now)))
+    return RecoveryPlan(tuple(make_admin_reservation_windows(view, policy, now)))
 
 
 WINDOWS: Final = RecoveryKind(

@@ -18,13 +18,13 @@ from hpctl.toolkit.hostlist import HostlistError, expand_hostlist, fold_hostlist
 from hpctl.vocabulary.change import (
     ChangeKind,
     ChangeOpened,
-    ChangePhase,
-    ChangeSignal,
     ClusterChange,
+    ClusterChangePhase,
+    ClusterChangeSignal,
     is_maintenance_window,
 )
 from hpctl.vocabulary.identity import NodeName
-from hpctl.vocabulary.pause import WHY_CHARS, find_covering_pause
+from hpctl.vocabulary.pause import WHY_CHARS, find_active_pause_covering_targets
 from hpctl.vocabulary.policy import OperatingMode, RecoveryPolicy
 from hpctl.vocabulary.recovery import make_recovery_id
 
@@ -80,7 +80,7 @@ def plan_window(
     if not view.current:
         raise WindowRefusedError("Slurm cannot be read now; ask again in some seconds")
     nodes = _find_requested_nodes(asked, view)
-    _check_allowed_nodes(nodes, view, policy, now)
+    _check_nodes_allow_maintenance(nodes, view, policy, now)
     _check_window_overlap(nodes, start, end, view)
     rid = make_recovery_id("m", *nodes, start, end, len(view.state.changes), known=view.state)
     return ChangeOpened(
@@ -133,13 +133,15 @@ def _find_requested_nodes(asked: WindowRequest, view: PlanningView) -> tuple[Nod
     return tuple(named)
 
 
-def _check_allowed_nodes(
+def _check_nodes_allow_maintenance(
     nodes: tuple[NodeName, ...], view: PlanningView, policy: RecoveryPolicy, now: datetime
 ) -> None:
     """Raise WindowRefusedError where hpctl may do nothing to a node now, or never."""
     if view.stopped:
         raise WindowRefusedError(f"{view.stopped}: nothing is done")
-    pause = find_covering_pause(view.state.pauses, now, nodes, list_node_partitions(nodes, view))
+    pause = find_active_pause_covering_targets(
+        view.state.pauses, now, nodes, list_node_partitions(nodes, view)
+    )
     if pause is not None:
         raise WindowRefusedError(f"{pause.text}; lift it first: `{pause.lift_command}`")
     known = view.scheduler.nodes
@@ -190,15 +192,15 @@ def end_window(
     if not about.own:
         command = f"scontrol delete ReservationName={about.group}"
         return False, f"{about.group} is an admin's own reservation: `{command}` ends it", []
-    if window.phase is ChangePhase.ENDING:
+    if window.phase is ClusterChangePhase.ENDING:
         return True, f"{about.group} is ending", []
     partitions = list_node_partitions(about.nodes, view)
-    pause = find_covering_pause(view.state.pauses, now, about.nodes, partitions)
+    pause = find_active_pause_covering_targets(view.state.pauses, now, about.nodes, partitions)
     if pause is not None:
         return False, f"{pause.text}; lift it first: `{pause.lift_command}`", []
     why = f"{request.by or 'an operator'} asked for its end"
-    signal = SignalSeen(now, window.id, ChangeSignal.END_ASKED, why)
-    if window.phase is ChangePhase.BEGUN:
+    signal = SignalSeen(now, window.id, ClusterChangeSignal.END_ASKED, why)
+    if window.phase is ClusterChangePhase.BEGUN:
         answer = f"{about.group} ends; its nodes are verified before they serve"
     else:
         answer = f"{about.group} ends before it has begun: nodes drained for it are verified"

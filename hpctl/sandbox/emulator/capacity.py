@@ -17,12 +17,17 @@ from msgspec import Struct, field
 
 from hpctl.sandbox.emulator.faults import (
     ApiError,
-    make_limit_exceeded_error,
     make_not_found_error,
+    make_resource_limit_exceeded_error,
     make_validation_error,
 )
-from hpctl.sandbox.emulator.shapes import Body, list_enum_values, paginate_items
-from hpctl.sandbox.emulator.state import EmulatedCloud, EmulatedCluster, EmulatedNode, GroupState
+from hpctl.sandbox.emulator.shapes import Body, build_paginated_response, list_enum_values
+from hpctl.sandbox.emulator.state import (
+    EmulatedAwsRegion,
+    EmulatedCluster,
+    EmulatedInstanceGroup,
+    EmulatedNode,
+)
 
 PLENTY = 1000.0
 """The quota of whatever no test has bounded."""
@@ -38,7 +43,7 @@ TOTALS = {
 class EmulatedCapacity(Struct):
     """The account's instances. Hold the world's lock to call anything."""
 
-    world: EmulatedCloud
+    world: EmulatedAwsRegion
     types: dict[str, int] = field(default_factory=dict)
     groups: dict[str, int] = field(default_factory=dict)
     quotas: dict[str, int] = field(default_factory=dict)
@@ -59,7 +64,7 @@ class EmulatedCapacity(Struct):
         with self.world.changed:
             self.world.changed.notify_all()
 
-    def show_bounds(self) -> Body:
+    def list_capacity_limits(self) -> Body:
         """Return the bounds in force, for the admin route."""
         return {"types": dict(self.types), "groups": dict(self.groups), "quotas": dict(self.quotas)}
 
@@ -102,7 +107,9 @@ class EmulatedCapacity(Struct):
             wanted[kind] += spec["InstanceCount"]
         for kind, quota in self.quotas.items():
             if wanted[kind] > quota and wanted[kind] > used[kind]:
-                raise make_limit_exceeded_error(kind, quota, used[kind], wanted[kind] - used[kind])
+                raise make_resource_limit_exceeded_error(
+                    kind, quota, used[kind], wanted[kind] - used[kind]
+                )
         self._check_sandbox_limit(cluster, groups)
 
     def _check_sandbox_limit(
@@ -114,7 +121,9 @@ class EmulatedCapacity(Struct):
         more = sum(max(0, s["InstanceCount"] - there[name]) for name, s in groups.items())
         used = sum(len(c.nodes) for c in self.world.clusters.values())
         if more and used + more > self.places:
-            raise make_limit_exceeded_error("instances of this sandbox", self.places, used, more)
+            raise make_resource_limit_exceeded_error(
+                "instances of this sandbox", self.places, used, more
+            )
 
     def check_training_plans(self, groups: Mapping[str, Mapping[str, Any]]) -> None:
         """Raise ApiError where a group names a training plan that it cannot use."""
@@ -169,7 +178,7 @@ class EmulatedCapacity(Struct):
             value = self.quotas.get(kind, PLENTY)
             for usage in ("usage", "spot instance usage"):
                 found.append(self._make_quota_body(f"{kind} for cluster {usage}", value))
-        return paginate_items(
+        return build_paginated_response(
             "Quotas", [*found, *(self._make_quota_body(*one) for one in TOTALS.items())], request
         )
 
@@ -199,7 +208,7 @@ class EmulatedCapacity(Struct):
         return total > self._count_instances(plan=plan["TrainingPlanArn"], kind=kind)
 
     def _count_instances(
-        self, *, group: GroupState | None = None, kind: str = "", plan: str = ""
+        self, *, group: EmulatedInstanceGroup | None = None, kind: str = "", plan: str = ""
     ) -> int:
         """Return how many instances there are: in a group, of a type, of a training plan by its
         ARN."""

@@ -7,8 +7,8 @@ from msgspec import Struct
 
 from hpctl.sandbox.emulator.faults import (
     FaultKind,
+    make_cluster_name_in_use_error,
     make_conflict_error,
-    make_in_use_error,
     make_validation_error,
 )
 from hpctl.sandbox.emulator.launch import (
@@ -21,17 +21,17 @@ from hpctl.sandbox.emulator.shapes import (
     BOTH_STYLES,
     Body,
     Parameters,
-    check_cluster_spec,
-    has_mixed_slurm_settings,
-    make_group_state,
-    paginate_items,
+    build_paginated_response,
+    check_create_cluster_request,
+    has_conflicting_slurm_config_sources,
+    make_emulated_instance_group,
 )
 from hpctl.sandbox.emulator.state import (
-    EmulatedCloud,
+    EmulatedAwsRegion,
     EmulatedCluster,
+    EmulatedInstanceGroup,
     EmulatedNode,
-    GroupSoftware,
-    GroupState,
+    GroupImageState,
 )
 from hpctl.vocabulary.cloud_facts import InstanceStatus
 
@@ -68,10 +68,12 @@ class DescribeClusterOperation(Struct):
             **failure,
         }
 
-    def _describe_group(self, cluster: EmulatedCluster, group: GroupState) -> dict[str, Any]:
+    def _describe_group(
+        self, cluster: EmulatedCluster, group: EmulatedInstanceGroup
+    ) -> dict[str, Any]:
         lag = self.launches.faults.holds(FaultKind.LIST_LAG, operation="DescribeCluster")
         moment = time.monotonic() - (lag.seconds if lag else 0.0)
-        states = [n.state_at(moment) for n in cluster.nodes.values() if n.group is group]
+        states = [n.get_state_at_time(moment) for n in cluster.nodes.values() if n.group is group]
         running = sum(1 for s in states if s and s.status is InstanceStatus.RUNNING)
         kept = {k: group.spec[k] for k in _KEPT_OF_GROUP if k in group.spec}
         return {
@@ -79,13 +81,13 @@ class DescribeClusterOperation(Struct):
             "CurrentCount": running,
             "TargetCount": group.target,
             **({"MinCount": group.minimum} if group.minimum else {}),
-            "Status": _find_group_status(cluster, group, running),
-            **_describe_types(group),
-            **self._describe_software(group),
-            **_describe_patching(group),
+            "Status": _compute_instance_group_status(cluster, group, running),
+            **_describe_flexible_instance_types(group),
+            **self._describe_group_software_versions(group),
+            **_describe_auto_patch_config(group),
         }
 
-    def _describe_software(self, group: GroupState) -> Body:
+    def _describe_group_software_versions(self, group: EmulatedInstanceGroup) -> Body:
         world, software = self.launches.world, group.software
         body: Body = {
             "CurrentImageId": software.image or world.find_image_id(software.current),
@@ -99,7 +101,7 @@ class DescribeClusterOperation(Struct):
         return body
 
 
-def _describe_types(group: GroupState) -> Body:
+def _describe_flexible_instance_types(group: EmulatedInstanceGroup) -> Body:
     """Return a flexible group's types, under the names that a description has for them."""
     if "InstanceRequirements" not in group.spec:
         return {}
@@ -107,7 +109,9 @@ def _describe_types(group: GroupState) -> Body:
     return {"InstanceRequirements": {"CurrentInstanceTypes": kinds, "DesiredInstanceTypes": kinds}}
 
 
-def _find_group_status(cluster: EmulatedCluster, group: GroupState, running: int) -> str:
+def _compute_instance_group_status(
+    cluster: EmulatedCluster, group: EmulatedInstanceGroup, running: int
+) -> str:
     """Degraded is a group some of whose instances failed or have gone, not one that still grows."""
     if group.phase:
         return group.phase
@@ -123,7 +127,7 @@ def _find_group_status(cluster: EmulatedCluster, group: GroupState, running: int
     return "InService" if cluster.status == "SystemUpdating" else cluster.status
 
 
-def _describe_patching(group: GroupState) -> Body:
+def _describe_auto_patch_config(group: EmulatedInstanceGroup) -> Body:
     """AutoPatchConfig comes back as what is in force and what is wanted."""
     given = dict(group.spec.get("AutoPatchConfig", {}))
     if not given:
@@ -141,7 +145,7 @@ def _describe_patching(group: GroupState) -> Body:
 class ClusterOperations(Struct):
     """The operations on whole clusters."""
 
-    world: EmulatedCloud
+    world: EmulatedAwsRegion
     walks: NodeTransitions
     scaling: GroupScaler
     parameters: Parameters
@@ -149,8 +153,10 @@ class ClusterOperations(Struct):
     def create_cluster(self, request: Body) -> Body:
         """CreateCluster: Creating, then InService; without Continuous RollingBack and Failed."""
         if any(c.name == request["ClusterName"] for c in self.world.clusters.values()):
-            raise make_in_use_error(f"Cluster {request['ClusterName']} already exists.")
-        check_cluster_spec(request, self.world.releases)
+            raise make_cluster_name_in_use_error(
+                f"Cluster {request['ClusterName']} already exists."
+            )
+        check_create_cluster_request(request, self.world.releases)
         specs = {g["InstanceGroupName"]: g for g in request["InstanceGroups"]}
         self.walks.launches.capacity.check_training_plans(specs)
         self.walks.launches.capacity.check_quota(None, specs)
@@ -159,7 +165,9 @@ class ClusterOperations(Struct):
         nodes: list[EmulatedNode] = []
         for spec in request["InstanceGroups"]:
             latest = self.world.releases[-1]
-            group = make_group_state(spec, self.parameters, GroupSoftware(latest, latest))
+            group = make_emulated_instance_group(
+                spec, self.parameters, GroupImageState(latest, latest)
+            )
             cluster.groups[group.name] = group
             nodes += self.scaling.new_nodes(cluster, group, group.target)
         self.scaling.begun(cluster, {})
@@ -179,7 +187,7 @@ class ClusterOperations(Struct):
             kept = {"ClusterArn": one.arn, "ClusterName": one.name, "ClusterStatus": one.status}
             return {**kept, "CreationTime": one.created}
 
-        return paginate_items("ClusterSummaries", found, request, summarize_cluster)
+        return build_paginated_response("ClusterSummaries", found, request, summarize_cluster)
 
     def delete_cluster(self, request: Body) -> Body:
         """DeleteCluster: every instance goes, then the cluster."""
@@ -205,15 +213,17 @@ class ClusterOperations(Struct):
         """
         launches = self.walks.launches
         pause_s = launches.timings.create_s
-        if has_mixed_slurm_settings((g.spec for g in cluster.groups.values()), self.parameters):
+        if has_conflicting_slurm_config_sources(
+            (g.spec for g in cluster.groups.values()), self.parameters
+        ):
             launches.threads.stopping.wait(pause_s)
-            self._fail_launch(cluster, nodes, nodes, BOTH_STYLES)
+            self._mark_cluster_launch_failed(cluster, nodes, nodes, BOTH_STYLES)
             return
         waiting = list(nodes)
         for role in ("controller", "login", "compute"):
             members = [n for n in waiting if n.group.role == role]
             if role == "login" and cluster.continuous:
-                self._launch_other_groups(cluster, waiting, pause_s)
+                self._launch_login_and_worker_groups(cluster, waiting, pause_s)
                 return
             failed = launches.launch_nodes(cluster, members, pause_s)
             pause_s = 0.0 if members else pause_s
@@ -221,13 +231,13 @@ class ClusterOperations(Struct):
             if launches.threads.stopping.is_set():
                 return
             if failed:
-                self._fail_launch(
+                self._mark_cluster_launch_failed(
                     cluster, nodes, waiting, format_failure_message(failed[0]), failed[0].trouble
                 )
                 return
         self.scaling.settle(cluster, "InService")
 
-    def _launch_other_groups(
+    def _launch_login_and_worker_groups(
         self, cluster: EmulatedCluster, nodes: list[EmulatedNode], pause_s: float
     ) -> None:
         """Login nodes and workers in parallel; InService as soon as one login node is up, where
@@ -236,7 +246,7 @@ class ClusterOperations(Struct):
         launches, world = self.walks.launches, self.world
         logins = [n for n in nodes if n.group.role == "login"]
 
-        def is_launch_over() -> bool:
+        def is_group_launch_finished() -> bool:
             return launches.threads.stopping.is_set() or cluster.status != "Creating"
 
         def is_node_up(node: EmulatedNode) -> bool:
@@ -247,12 +257,12 @@ class ClusterOperations(Struct):
         )
         with world.changed:
             world.changed.wait_for(
-                lambda: is_launch_over() or not logins or any(map(is_node_up, logins))
+                lambda: is_group_launch_finished() or not logins or any(map(is_node_up, logins))
             )
-            if not is_launch_over():
+            if not is_group_launch_finished():
                 self.scaling.settle(cluster, "InService")
 
-    def _fail_launch(
+    def _mark_cluster_launch_failed(
         self,
         cluster: EmulatedCluster,
         nodes: list[EmulatedNode],
@@ -279,7 +289,7 @@ MAX_TAGS = 50
 class TagOperations(Struct):
     """The tags of clusters, kept in the order in which they were first given."""
 
-    world: EmulatedCloud
+    world: EmulatedAwsRegion
 
     def add(self, request: Body) -> Body:
         """AddTags: a key that is there gets the new value."""

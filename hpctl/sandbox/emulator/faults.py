@@ -74,7 +74,7 @@ class ServiceFault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     accepted: bool = False
 
 
-class _ArmedFault(Struct):
+class _ActiveServiceFault(Struct):
     fault: ServiceFault
     left: int | None
     until: float | None
@@ -85,7 +85,7 @@ class FaultInjector:
 
     def __init__(self, seed: int = 0) -> None:
         self._lock = threading.Lock()
-        self._armed: list[_ArmedFault] = []
+        self._armed: list[_ActiveServiceFault] = []
         self._random = random.Random(seed)  # noqa: S311 -- a repeatable draw, not a secret
         self._released = threading.Event()
 
@@ -101,7 +101,7 @@ class FaultInjector:
             ) from error
         with self._lock:
             until = None if fault.for_s is None else time.monotonic() + fault.for_s
-            self._armed.append(_ArmedFault(fault, fault.calls, until))
+            self._armed.append(_ActiveServiceFault(fault, fault.calls, until))
         return fault
 
     def clear(self, kind: FaultKind | str | None = None) -> None:
@@ -140,14 +140,14 @@ class FaultInjector:
             armed = self._find_fault(kind, operation, frozenset(names))
             return armed.fault if armed else None
 
-    def get_stuck_release_event(self) -> threading.Event:
+    def get_stuck_replacement_release_event(self) -> threading.Event:
         """Set when the replacements that are stuck now may go on."""
         with self._lock:
             return self._released
 
     def _find_fault(
         self, kind: FaultKind, operation: str, names: frozenset[str]
-    ) -> _ArmedFault | None:
+    ) -> _ActiveServiceFault | None:
         for armed in self._armed:
             fault = armed.fault
             if fault.kind is not kind or (armed.until and time.monotonic() > armed.until):
@@ -182,7 +182,7 @@ def make_not_found_error(message: str) -> ApiError:
     return ApiError("ResourceNotFound", message)
 
 
-def make_in_use_error(message: str) -> ApiError:
+def make_cluster_name_in_use_error(message: str) -> ApiError:
     """Return a cluster of that name exists."""
     return ApiError("ResourceInUse", message)
 
@@ -213,7 +213,7 @@ def make_internal_error(
     return ApiError("InternalFailure", message, status=500)
 
 
-def make_limit_exceeded_error(kind: str, quota: int, used: int, more: int) -> ApiError:
+def make_resource_limit_exceeded_error(kind: str, quota: int, used: int, more: int) -> ApiError:
     """Return the error of Service Quotas, which grants no further instances of this type."""
     return ApiError(
         "ResourceLimitExceeded",

@@ -8,12 +8,12 @@ from typing import Any
 from msgspec import Struct, field
 
 from hpctl.sandbox.emulator.faults import make_not_found_error, make_validation_error
-from hpctl.sandbox.emulator.shapes import Body, paginate_items
+from hpctl.sandbox.emulator.shapes import Body, build_paginated_response
 from hpctl.sandbox.emulator.state import (
-    EmulatedCloud,
+    EmulatedAwsRegion,
     EmulatedCluster,
+    EmulatedInstanceGroup,
     EmulatedNode,
-    GroupState,
     make_operation_id,
 )
 from hpctl.vocabulary.cloud_facts import InstanceStatus
@@ -39,7 +39,7 @@ class EmulatedEvent(Struct, frozen=True):
 class EventHistory(Struct):
     """The events of every cluster, newest last."""
 
-    world: EmulatedCloud
+    world: EmulatedAwsRegion
     kept: dict[str, deque[EmulatedEvent]] = field(default_factory=dict)
 
     def record(  # noqa: PLR0913 -- members of the event, by keyword with defaults
@@ -48,14 +48,14 @@ class EventHistory(Struct):
         description: str,
         *,
         node: EmulatedNode | None = None,
-        group: GroupState | None = None,
+        group: EmulatedInstanceGroup | None = None,
         failure: str = "",
         level: str = "",
         **more: Any,
     ) -> None:
         """Note what happened, of a node or a group where one is given; else of the cluster.
 
-        `failure` is its FailureMessage; `more` are other members of the resource's metadata, as
+        `failure` is its NvmlFailureMessage; `more` are other members of the resource's metadata, as
         LcsExecutionState. Nothing is kept without Continuous.
         """
         if not cluster.continuous:
@@ -77,9 +77,13 @@ class EventHistory(Struct):
     def list_events(self, request: Body) -> Body:
         """ListClusterEvents: the 500 newest, newest first unless asked otherwise."""
         cluster = self._find_cluster(request)
-        found = [e for e in self.kept.get(cluster.arn, ()) if _matches_request(e, request)]
+        found = [
+            e
+            for e in self.kept.get(cluster.arn, ())
+            if _is_event_matching_request_filters(e, request)
+        ]
         found.sort(key=lambda e: e.at, reverse=request.get("SortOrder") != "Ascending")
-        return paginate_items(
+        return build_paginated_response(
             "Events", found, request, lambda event: self._make_event_summary(cluster, event)
         )
 
@@ -120,7 +124,7 @@ class EventHistory(Struct):
         }
 
 
-def _matches_request(event: EmulatedEvent, request: Body) -> bool:
+def _is_event_matching_request_filters(event: EmulatedEvent, request: Body) -> bool:
     wanted = {
         "InstanceGroupName": event.group,
         "NodeId": event.instance_id,
@@ -131,7 +135,7 @@ def _matches_request(event: EmulatedEvent, request: Body) -> bool:
     return asked and not ((after and event.at <= after) or (before and event.at >= before))
 
 
-def count_running_instances(cluster: EmulatedCluster, group: GroupState) -> int:
+def count_running_instances(cluster: EmulatedCluster, group: EmulatedInstanceGroup) -> int:
     """Return how many instances of a group are Running."""
     return sum(
         1
@@ -141,7 +145,10 @@ def count_running_instances(cluster: EmulatedCluster, group: GroupState) -> int:
 
 
 def _make_event_metadata(
-    node: EmulatedNode | None, group: GroupState | None, failure: str, more: dict[str, Any]
+    node: EmulatedNode | None,
+    group: EmulatedInstanceGroup | None,
+    failure: str,
+    more: dict[str, Any],
 ) -> dict[str, Any]:
     known = {**({"FailureMessage": failure} if failure else {}), **more}
     if node:

@@ -21,16 +21,16 @@ from hpctl.sandbox.emulator.capacity import EmulatedCapacity
 from hpctl.sandbox.emulator.faults import FaultInjector, FaultKind
 from hpctl.sandbox.emulator.history import EventHistory, count_running_instances
 from hpctl.sandbox.emulator.state import (
-    EmulatedCloud,
+    EmulatedAwsRegion,
     EmulatedCluster,
+    EmulatedInstanceGroup,
     EmulatedNode,
-    GroupState,
-    NodeState,
+    EmulatedNodeState,
     StoppableThreads,
     make_instance_id,
     make_operation_id,
 )
-from hpctl.sandbox.machines import LifecycleFailed, MachineBackend
+from hpctl.sandbox.machines import LifecycleScriptError, MachineBackend
 from hpctl.vocabulary.cloud_facts import InstanceStatus
 
 log = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ class ServiceTimings(Struct, frozen=True):
 class InstanceLauncher(Struct):
     """Makes instances run. `parallel_boots` bounds how many boot at the same time."""
 
-    world: EmulatedCloud
+    world: EmulatedAwsRegion
     machines: MachineBackend
     faults: FaultInjector
     events: EventHistory
@@ -120,7 +120,7 @@ class InstanceLauncher(Struct):
                 if self.threads.stopping.is_set():
                     return False
                 self.machines.boot(node.machine())
-        except LifecycleFailed as error:
+        except LifecycleScriptError as error:
             node.trouble = str(error)
             if scripted:
                 self._record_lifecycle_event(cluster, node, "Failed", LIFECYCLE)
@@ -173,7 +173,10 @@ class InstanceLauncher(Struct):
         with self.world.lock:
             state = node.state
             self.world.set(
-                node, NodeState(state.instance_id, InstanceStatus.FAILURE, message, state.launched)
+                node,
+                EmulatedNodeState(
+                    state.instance_id, InstanceStatus.FAILURE, message, state.launched
+                ),
             )
             self.events.record(cluster, "Instance failed.", node=node, failure=message)
 
@@ -184,10 +187,10 @@ class InstanceLauncher(Struct):
             with self.world.lock:
                 there = node.state.instance_id is not None and not node.wanting
                 if node.doomed or not (there or self.obtain_instance(cluster, node)):
-                    return self.handle_missing_capacity(cluster, node)
+                    return self.mark_node_without_capacity(cluster, node)
             if self.faults.take(FaultKind.NO_CAPACITY, operation="Create", names=node.names):
                 node.instance_type = ""
-                return self.handle_missing_capacity(cluster, node)
+                return self.mark_node_without_capacity(cluster, node)
             good = self.boot(cluster, node)
             if not good:
                 self._schedule_retry(cluster, node)
@@ -195,7 +198,7 @@ class InstanceLauncher(Struct):
         finally:
             self.release(cluster, node)
 
-    def handle_missing_capacity(self, cluster: EmulatedCluster, node: EmulatedNode) -> bool:
+    def mark_node_without_capacity(self, cluster: EmulatedCluster, node: EmulatedNode) -> bool:
         """There is no capacity: a node of a Continuous cluster waits Pending without an instance,
         others fail. Always false.
         """
@@ -206,7 +209,7 @@ class InstanceLauncher(Struct):
             return False
         with self.world.lock:
             if node.state.message != NO_CAPACITY:
-                self._record_shortage(cluster, node.group)
+                self._record_capacity_shortage_event(cluster, node.group)
             waiting = replace(
                 node.state, instance_id=None, status=InstanceStatus.PENDING, message=NO_CAPACITY
             )
@@ -217,7 +220,9 @@ class InstanceLauncher(Struct):
         self._schedule_retry(cluster, node)
         return False
 
-    def _record_shortage(self, cluster: EmulatedCluster, group: GroupState) -> None:
+    def _record_capacity_shortage_event(
+        self, cluster: EmulatedCluster, group: EmulatedInstanceGroup
+    ) -> None:
         self.events.record(
             cluster,
             f"Instance group {group.name} could not be scaled to {group.target}.",
@@ -236,9 +241,9 @@ class InstanceLauncher(Struct):
             if cluster.arn not in self._retrying:
                 self._retrying.add(cluster.arn)
                 every = self.timings.retry_s
-                self.threads.spawn(lambda: self._retry_launches(cluster, every), "retry")
+                self.threads.spawn(lambda: self._retry_pending_launches(cluster, every), "retry")
 
-    def _retry_launches(self, cluster: EmulatedCluster, every_s: float) -> None:
+    def _retry_pending_launches(self, cluster: EmulatedCluster, every_s: float) -> None:
         while not self.threads.stopping.wait(every_s):
             with self.world.lock:
                 if cluster.arn not in self.world.clusters or cluster.status == "Failed":
@@ -342,21 +347,27 @@ class NodeTransitions(Struct):
         def reclaim_node() -> None:
             launches.machines.destroy(node.machine())
             node.instance_type = ""
-            if not self._pause_and_check_end(node, launches.timings.shutdown_s):
-                launches.handle_missing_capacity(cluster, node)
+            if not self._pause_and_check_transition_canceled(node, launches.timings.shutdown_s):
+                launches.mark_node_without_capacity(cluster, node)
             launches.release(cluster, node)
 
         launches.threads.spawn(reclaim_node, f"reclaim-{node.name}")
 
-    def update_all(self, cluster: EmulatedCluster, nodes: list[EmulatedNode], release: str) -> bool:
+    def update_software_of_nodes(
+        self, cluster: EmulatedCluster, nodes: list[EmulatedNode], release: str
+    ) -> bool:
         """Give claimed nodes another image: root volume rewritten, lifecycle script run again.
 
         Their instance ids stay. False where one did not come up. Blocks.
         """
         with ThreadPoolExecutor(self.launches.parallel_boots, "emulator-update") as pool:
-            return all(list(pool.map(lambda n: self._update_node(cluster, n, release), nodes)))
+            return all(
+                list(pool.map(lambda n: self._update_node_software(cluster, n, release), nodes))
+            )
 
-    def _update_node(self, cluster: EmulatedCluster, node: EmulatedNode, release: str) -> bool:
+    def _update_node_software(
+        self, cluster: EmulatedCluster, node: EmulatedNode, release: str
+    ) -> bool:
         launches = self.launches
         launches.change(
             cluster, node, InstanceStatus.SYSTEM_UPDATING, f"Software update to {release} began."
@@ -373,14 +384,14 @@ class NodeTransitions(Struct):
         launches = self.launches
         try:
             launches.machines.destroy(node.machine())
-            if self._pause_and_check_end(node, launches.timings.shutdown_s):
+            if self._pause_and_check_transition_canceled(node, launches.timings.shutdown_s):
                 return
             with launches.world.lock:
                 taken = launches.capacity.take(cluster, node)
                 launches.change(
                     cluster, node, InstanceStatus.PENDING, "Instance launched.", fresh=True
                 )
-            if self._pause_and_check_end(node, launches.timings.boot_s):
+            if self._pause_and_check_transition_canceled(node, launches.timings.boot_s):
                 return
             if not taken:
                 launches.fail(cluster, node, NO_CAPACITY)
@@ -391,8 +402,8 @@ class NodeTransitions(Struct):
                 launches.fail(cluster, node, NO_CAPACITY)
                 return
             if launches.faults.take(FaultKind.STUCK, names=node.names):
-                self._wait_until_unstuck(node)
-            if not self._pause_and_check_end(node, 0.0):
+                self._wait_until_stuck_fault_cleared(node)
+            if not self._pause_and_check_transition_canceled(node, 0.0):
                 launches.boot(cluster, node)
         except Exception as error:
             # Whatever breaks in a machine is, to the service, a node that fails.
@@ -401,13 +412,13 @@ class NodeTransitions(Struct):
         finally:
             launches.release(cluster, node)
 
-    def _pause_and_check_end(self, node: EmulatedNode, pause_s: float) -> bool:
+    def _pause_and_check_transition_canceled(self, node: EmulatedNode, pause_s: float) -> bool:
         """Pause; whether the walk is to end here."""
         return self.launches.threads.stopping.wait(pause_s) or node.doomed
 
-    def _wait_until_unstuck(self, node: EmulatedNode) -> None:
-        gate = self.launches.faults.get_stuck_release_event()
-        while not gate.wait(0.1) and not self._pause_and_check_end(node, 0.0):
+    def _wait_until_stuck_fault_cleared(self, node: EmulatedNode) -> None:
+        gate = self.launches.faults.get_stuck_replacement_release_event()
+        while not gate.wait(0.1) and not self._pause_and_check_transition_canceled(node, 0.0):
             continue
 
     def _reboot_node(self, cluster: EmulatedCluster, node: EmulatedNode) -> None:
@@ -429,7 +440,7 @@ class GroupScaler(Struct):
     walks: NodeTransitions
 
     def new_nodes(
-        self, cluster: EmulatedCluster, group: GroupState, count: int
+        self, cluster: EmulatedCluster, group: EmulatedInstanceGroup, count: int
     ) -> list[EmulatedNode]:
         """Places more in a group, claimed; with an instance each where there is capacity.
 
@@ -470,7 +481,8 @@ class GroupScaler(Struct):
 
 
 def format_failure_message(node: EmulatedNode) -> str:
-    """FailureMessage of a cluster for one of its instances (awsome-distributed-ai, issue 188)."""
+    """NvmlFailureMessage of a cluster for one of its instances (awsome-distributed-ai, issue
+    188)."""
     return (
         f"Instance {node.state.instance_id or node.logical_id} failed to provision with the "
         f'following error: "{node.state.message}" Note that multiple instances may be impacted.'

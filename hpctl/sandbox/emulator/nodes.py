@@ -19,12 +19,12 @@ from hpctl.sandbox.emulator.faults import (
     make_validation_error,
 )
 from hpctl.sandbox.emulator.launch import GroupScaler, NodeTransitions
-from hpctl.sandbox.emulator.shapes import ONE_CONTROLLER, Body, paginate_items
+from hpctl.sandbox.emulator.shapes import ONE_CONTROLLER, Body, build_paginated_response
 from hpctl.sandbox.emulator.state import (
-    EmulatedCloud,
+    EmulatedAwsRegion,
     EmulatedCluster,
     EmulatedNode,
-    NodeState,
+    EmulatedNodeState,
     make_operation_id,
 )
 from hpctl.vocabulary.cloud_facts import InstanceStatus
@@ -44,7 +44,7 @@ _KEPT = (
 class NodeOperations(Struct):
     """The two reads of nodes. Addresses stand in DescribeClusterNode only."""
 
-    world: EmulatedCloud
+    world: EmulatedAwsRegion
     faults: FaultInjector
 
     def list_nodes(self, request: Body) -> Body:
@@ -55,12 +55,12 @@ class NodeOperations(Struct):
             raise make_validation_error(CONTINUOUS_ONLY.format("IncludeNodeLogicalIds"))
         found = [
             (node, state)
-            for node, state in self._list_visible_nodes(cluster)
+            for node, state in self._list_nodes_visible_to_caller(cluster)
             if (whole or state.instance_id)
             and request.get("InstanceGroupNameContains", "") in node.group.name
         ]
         found.sort(key=lambda at: (at[1].launched, at[0].logical_id))
-        return paginate_items(
+        return build_paginated_response(
             "ClusterNodeSummaries",
             found,
             request,
@@ -99,19 +99,21 @@ class NodeOperations(Struct):
             }
         }
 
-    def _list_visible_nodes(self, cluster: EmulatedCluster) -> list[tuple[EmulatedNode, NodeState]]:
+    def _list_nodes_visible_to_caller(
+        self, cluster: EmulatedCluster
+    ) -> list[tuple[EmulatedNode, EmulatedNodeState]]:
         """Return the nodes as a list shows them now: perhaps late, perhaps with some left out."""
         lag = self.faults.holds(FaultKind.LIST_LAG, operation="ListClusterNodes")
         moment = time.monotonic() - (lag.seconds if lag else 0.0)
         seen = []
         for node in (*cluster.nodes.values(), *cluster.deleted):
-            state = node.state_at(moment)
+            state = node.get_state_at_time(moment)
             if state and not self.faults.holds(FaultKind.VANISH, names=node.names):
                 seen.append((node, state))
         return seen
 
     def _make_node_summary(
-        self, node: EmulatedNode, state: NodeState, *, whole: bool
+        self, node: EmulatedNode, state: EmulatedNodeState, *, whole: bool
     ) -> dict[str, Any]:
         """Of ListClusterNodes "only included when IncludeNodeLogicalIds is set" (API model)."""
         status = {"Status": state.status, **({"Message": state.message} if state.message else {})}
@@ -150,7 +152,7 @@ _REPLACEABLE = (InstanceStatus.RUNNING, InstanceStatus.FAILURE)
 class BatchNodeOperations(Struct):
     """The four batch operations."""
 
-    world: EmulatedCloud
+    world: EmulatedAwsRegion
     walks: NodeTransitions
     scaling: GroupScaler
 
@@ -161,7 +163,7 @@ class BatchNodeOperations(Struct):
         def find_node_refusal(node: EmulatedNode) -> Refusal | None:
             if node.group.role == "controller":
                 return "InvalidInstanceStatus", "Slurm controller nodes cannot be replaced."
-            return _find_busy_refusal(node) or _find_status_refusal(
+            return _find_refusal_of_busy_node(node) or _find_refusal_by_node_status(
                 node, _REPLACEABLE, "replacement"
             )
 
@@ -177,8 +179,8 @@ class BatchNodeOperations(Struct):
         """BatchRebootClusterNodes: at most 25; the service does reboot a controller."""
         cluster = self._get_cluster_in_service(request)
 
-        def check_node(node: EmulatedNode) -> Refusal | None:
-            return _find_busy_refusal(node) or _find_status_refusal(
+        def find_node_reboot_refusal(node: EmulatedNode) -> Refusal | None:
+            return _find_refusal_of_busy_node(node) or _find_refusal_by_node_status(
                 node, (InstanceStatus.RUNNING,), "a reboot"
             )
 
@@ -187,7 +189,7 @@ class BatchNodeOperations(Struct):
             self.walks.reboot(cluster, node)
 
         return self._apply_batch_operation(
-            cluster, request, "BatchRebootClusterNodes", check_node, start_reboot
+            cluster, request, "BatchRebootClusterNodes", find_node_reboot_refusal, start_reboot
         )
 
     def delete(self, request: Body) -> Body:
@@ -201,11 +203,11 @@ class BatchNodeOperations(Struct):
             )
         going: list[EmulatedNode] = []
 
-        def check_node(node: EmulatedNode) -> Refusal | None:
+        def find_node_deletion_refusal(node: EmulatedNode) -> Refusal | None:
             if node.group.role == "controller":
                 return "InvalidNodeStatus", "Slurm controller nodes cannot be deleted."
             waits = node.operation == "Create" and not node.state.instance_id
-            return None if waits else _find_busy_refusal(node)
+            return None if waits else _find_refusal_of_busy_node(node)
 
         def start_deletion(node: EmulatedNode) -> None:
             if not node.operation:
@@ -213,7 +215,7 @@ class BatchNodeOperations(Struct):
             going.append(node)
 
         body = self._apply_batch_operation(
-            cluster, request, "BatchDeleteClusterNodes", check_node, start_deletion
+            cluster, request, "BatchDeleteClusterNodes", find_node_deletion_refusal, start_deletion
         )
         if not going and not any(key.startswith("Successful") for key in body):
             first = next(iter(body.values()))[0]
@@ -251,7 +253,7 @@ class BatchNodeOperations(Struct):
         new: list[EmulatedNode] = []
         failed: list[Body] = []
         for entry in wanted:
-            refused, made = self._grow_group(cluster, entry)
+            refused, made = self._add_nodes_to_instance_group(cluster, entry)
             failed += refused
             new += made
         ids = [n.logical_id for n in new]
@@ -266,16 +268,16 @@ class BatchNodeOperations(Struct):
         )
         return body
 
-    def _grow_group(
+    def _add_nodes_to_instance_group(
         self, cluster: EmulatedCluster, entry: Body
     ) -> tuple[list[Body], list[EmulatedNode]]:
         """One entry of NodesToAdd: what is refused of it, and the nodes it made."""
         group = cluster.groups.get(entry["InstanceGroupName"])
         if group is None:
-            return [_make_refusal(entry, "InstanceGroupNotFound", "not found")], []
+            return [_make_failed_group_entry(entry, "InstanceGroupNotFound", "not found")], []
         if group.phase:
             what = f"is {group.phase}"
-            return [_make_refusal(entry, "InvalidInstanceGroupStatus", what)], []
+            return [_make_failed_group_entry(entry, "InvalidInstanceGroupStatus", what)], []
         made = []
         group.target += entry["IncrementTargetCountBy"]
         for _ in range(entry["IncrementTargetCountBy"]):
@@ -325,7 +327,7 @@ class BatchNodeOperations(Struct):
         body: Body = {}
         for key, suffix in _BY:
             for name in dict.fromkeys(request.get(key, ())):
-                node = _find_node(cluster, key, name)
+                node = _find_node_by_id(cluster, key, name)
                 fault = self.walks.launches.faults.take(
                     FaultKind.FAIL_NODES, operation=operation, names=node.names if node else (name,)
                 )
@@ -343,7 +345,7 @@ class BatchNodeOperations(Struct):
         return body
 
 
-def _find_node(cluster: EmulatedCluster, key: str, name: str) -> EmulatedNode | None:
+def _find_node_by_id(cluster: EmulatedCluster, key: str, name: str) -> EmulatedNode | None:
     return (
         cluster.find_node_of_instance(name)
         if key == "NodeIds"
@@ -351,12 +353,12 @@ def _find_node(cluster: EmulatedCluster, key: str, name: str) -> EmulatedNode | 
     )
 
 
-def _find_busy_refusal(node: EmulatedNode) -> Refusal | None:
+def _find_refusal_of_busy_node(node: EmulatedNode) -> Refusal | None:
     text = f"Another operation ({node.operation}) is in progress for this node. Wait or retry."
     return ("InstanceIdInUse", text) if node.operation else None
 
 
-def _find_status_refusal(
+def _find_refusal_by_node_status(
     node: EmulatedNode, allowed: tuple[InstanceStatus, ...], what: str
 ) -> Refusal | None:
     status = node.state.status
@@ -365,7 +367,7 @@ def _find_status_refusal(
     return "InvalidInstanceStatus", f"Instance status {status} does not allow {what}."
 
 
-def _make_refusal(entry: Body, code: str, what: str) -> Body:
+def _make_failed_group_entry(entry: Body, code: str, what: str) -> Body:
     return {
         "InstanceGroupName": entry["InstanceGroupName"],
         "ErrorCode": code,
@@ -397,10 +399,10 @@ def check_no_health_check_running(cluster: EmulatedCluster) -> None:
         raise make_conflict_error(f"Deep health checks are in progress on cluster {cluster.name}.")
 
 
-class HealthCheckOperation(Struct):
+class DeepHealthCheckOperations(Struct):
     """StartClusterHealthCheck. A node that fails is rebooted or replaced, as the service does."""
 
-    world: EmulatedCloud
+    world: EmulatedAwsRegion
     walks: NodeTransitions
 
     def start(self, request: Body) -> Body:
@@ -431,7 +433,7 @@ class HealthCheckOperation(Struct):
         def run_checks() -> None:
             self.walks.launches.threads.stopping.wait(self.walks.launches.timings.health_check_s)
             for node in free:
-                self._apply_check_result(cluster, node)
+                self._apply_health_check_result(cluster, node)
             with self.world.changed:
                 check["Status"] = "Done"
                 self.world.changed.notify_all()
@@ -443,7 +445,7 @@ class HealthCheckOperation(Struct):
         """ListClusterOperations of deep health checks, newest first; of its filters Status."""
         checks = reversed(self.world.cluster(request["ClusterName"]).checks)
         found = [one for one in checks if request.get("Status") in (None, one["Status"])]
-        return paginate_items("ClusterOperationSummaries", found, request)
+        return build_paginated_response("ClusterOperationSummaries", found, request)
 
     def _select_nodes(self, cluster: EmulatedCluster, config: Body) -> list[EmulatedNode]:
         name = config["InstanceGroupName"]
@@ -467,7 +469,7 @@ class HealthCheckOperation(Struct):
                 )
         return [by_id[instance] for instance in config["InstanceIds"]]
 
-    def _apply_check_result(self, cluster: EmulatedCluster, node: EmulatedNode) -> None:
+    def _apply_health_check_result(self, cluster: EmulatedCluster, node: EmulatedNode) -> None:
         launches = self.walks.launches
         if node.doomed:
             launches.release(cluster, node)

@@ -41,18 +41,22 @@ from hpctl.sandbox.emulator.launch import (
     NodeTransitions,
     ServiceTimings,
 )
-from hpctl.sandbox.emulator.nodes import BatchNodeOperations, HealthCheckOperation, NodeOperations
+from hpctl.sandbox.emulator.nodes import (
+    BatchNodeOperations,
+    DeepHealthCheckOperations,
+    NodeOperations,
+)
 from hpctl.sandbox.emulator.shapes import SERVICES, Body, Parameters
 from hpctl.sandbox.emulator.state import (
     Allocate,
-    EmulatedCloud,
+    EmulatedAwsRegion,
     EmulatedCluster,
     EmulatedNode,
     StoppableThreads,
     make_loopback_address_allocator,
     make_operation_id,
 )
-from hpctl.sandbox.emulator.updates import ClusterUpdateOperation, SoftwareUpdateOperation
+from hpctl.sandbox.emulator.updates import ClusterSoftwareUpdateOperation, ClusterUpdateOperation
 from hpctl.sandbox.machines import EmulatedMachine, MachineBackend
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.cloud_facts import InstanceStatus
@@ -65,7 +69,7 @@ CALLS = "/_emulator/calls"
 log = logging.getLogger(__name__)
 
 
-class HttpAnswer(Struct, frozen=True):
+class EmulatorHttpResponse(Struct, frozen=True):
     """What goes back over the wire. `body` None: the connection is closed without a reply."""
 
     request_id: str
@@ -102,16 +106,20 @@ class _ApiHandler(BaseHTTPRequestHandler):
         """The calls so far."""
         path, _, operation = self.path.removeprefix(CALLS).partition("/")
         if not self.path.startswith(CALLS) or path:
-            self._send(HttpAnswer("", 404, {"error": f"no route GET {self.path}"}))
+            self._send_http_response(
+                EmulatorHttpResponse("", 404, {"error": f"no route GET {self.path}"})
+            )
         else:
-            self._send(HttpAnswer("", 200, {"calls": self.server.emulator.calls.all(operation)}))
+            self._send_http_response(
+                EmulatorHttpResponse("", 200, {"calls": self.server.emulator.calls.all(operation)})
+            )
 
     def do_POST(self) -> None:
         """A call of the API."""
         try:
-            self._send(self.server.emulator.handle(*self._parse_request()))
+            self._send_http_response(self.server.emulator.handle(*self._parse_request()))
         except ApiError as error:
-            self._send(_make_error_answer(error, ""))
+            self._send_http_response(_make_api_error_response(error, ""))
 
     def _parse_request(self) -> tuple[str, Body, str]:
         """Return the operation, the request and the service. Raises ApiError."""
@@ -148,7 +156,7 @@ class _ApiHandler(BaseHTTPRequestHandler):
             raise ApiError("SerializationException", "The body is not a JSON object.")
         return operation, request, SERVICES[prefix]
 
-    def _send(self, answer: HttpAnswer) -> None:
+    def _send_http_response(self, answer: EmulatorHttpResponse) -> None:
         if answer.body is None:
             with contextlib.suppress(OSError):
                 self.connection.shutdown(socket.SHUT_RDWR)
@@ -163,9 +171,9 @@ class _ApiHandler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
 
-def _make_error_answer(error: ApiError, request_id: str) -> HttpAnswer:
+def _make_api_error_response(error: ApiError, request_id: str) -> EmulatorHttpResponse:
     wire = {"__type": error.code, "message": error.message, "Message": error.message}
-    return HttpAnswer(request_id, error.status, wire)
+    return EmulatorHttpResponse(request_id, error.status, wire)
 
 
 class ApiCall(Struct):
@@ -188,7 +196,7 @@ class ApiCall(Struct):
         return tuple(named) if isinstance(named, list) else ()
 
 
-class CallLog:
+class ApiCallLog:
     """Every call in the order of arrival; safe to read from any thread."""
 
     def __init__(self) -> None:
@@ -209,7 +217,7 @@ class CallLog:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EmulatorExtensions:
+class EmulatorSandboxOptions:
     """What a sandbox adds to a plain emulator."""
 
     access_key: str = ""
@@ -251,10 +259,10 @@ class HyperPodEmulator:
         parallel_boots: int = 4,
         retry_time_s: float | None = None,
         health_check_time_s: float = 0.0,
-        site: EmulatorExtensions | None = None,
+        site: EmulatorSandboxOptions | None = None,
     ) -> None:
-        site = site or EmulatorExtensions()
-        self.world = EmulatedCloud(
+        site = site or EmulatorSandboxOptions()
+        self.world = EmulatedAwsRegion(
             region,
             account,
             allocate or make_loopback_address_allocator(),
@@ -262,7 +270,7 @@ class HyperPodEmulator:
             zones=site.zones,
         )
         self.faults = FaultInjector()
-        self.calls = CallLog()
+        self.calls = ApiCallLog()
         self.events = EventHistory(self.world)
         self.response_errors: list[str] = []
         self.capacity = EmulatedCapacity(self.world, places=site.places)
@@ -296,7 +304,7 @@ class HyperPodEmulator:
         nodes = NodeOperations(world, self.faults)
         batch = BatchNodeOperations(world, walks, scaling)
         tags = TagOperations(world)
-        checks = HealthCheckOperation(world, walks)
+        checks = DeepHealthCheckOperations(world, walks)
         return {
             "ListServiceQuotas": self.capacity.list_quotas,
             "ListAWSDefaultServiceQuotas": self.capacity.list_quotas,
@@ -306,7 +314,9 @@ class HyperPodEmulator:
             "UpdateCluster": ClusterUpdateOperation(
                 world, walks, scaling, parameters
             ).update_cluster,
-            "UpdateClusterSoftware": SoftwareUpdateOperation(world, walks, scaling).update_software,
+            "UpdateClusterSoftware": ClusterSoftwareUpdateOperation(
+                world, walks, scaling
+            ).update_cluster_software,
             "StartClusterHealthCheck": checks.start,
             "ListClusterOperations": checks.list_operations,
             "DescribeTrainingPlan": self.capacity.describe_training_plan,
@@ -334,7 +344,7 @@ class HyperPodEmulator:
         self._serving.start()
         if self._watch_interval_s is not None:
             interval = self._watch_interval_s
-            self.threads.spawn(lambda: self._recover_dead_instances(interval), "watch")
+            self.threads.spawn(lambda: self._recover_dead_instances_periodically(interval), "watch")
 
     def stop(self) -> None:
         """Stop serving and end every operation where it is. Machines are left as they are."""
@@ -346,13 +356,13 @@ class HyperPodEmulator:
 
     def create(self, spec: Mapping[str, Any]) -> str:
         """CreateCluster without HTTP; the ARN. Raises ApiError. Not in the log of calls."""
-        return str(self._run_validated_operation("CreateCluster", dict(spec))["ClusterArn"])
+        return str(self._run_and_validate_operation("CreateCluster", dict(spec))["ClusterArn"])
 
     def delete(self, cluster: str) -> None:
         """DeleteCluster without HTTP. Raises ApiError."""
-        self._run_validated_operation("DeleteCluster", {"ClusterName": cluster})
+        self._run_and_validate_operation("DeleteCluster", {"ClusterName": cluster})
 
-    def find_cluster(self, logical_id: str) -> EmulatedCluster | None:
+    def find_cluster_of_node(self, logical_id: str) -> EmulatedCluster | None:
         """Return the cluster of a node, by its logical id. Hold the world's lock."""
         for cluster in self.world.clusters.values():
             if logical_id in cluster.nodes:
@@ -364,15 +374,15 @@ class HyperPodEmulator:
         with self.world.changed:
             return self.world.changed.wait_for(done, timeout_s)
 
-    def wait_until_in_service(self, cluster: str, timeout_s: float = 60.0) -> None:
+    def wait_until_cluster_in_service(self, cluster: str, timeout_s: float = 60.0) -> None:
         """Wait until a cluster is InService and all its nodes settled. Raises HpctlError."""
 
-        def has_reached_final_status() -> bool:
+        def has_cluster_reached_final_status() -> bool:
             found = self.world.cluster(cluster)
             busy = any(n.operation for n in found.nodes.values())
             return found.status == "Failed" or (found.status == "InService" and not busy)
 
-        done = self.wait_until(has_reached_final_status, timeout_s)
+        done = self.wait_until(has_cluster_reached_final_status, timeout_s)
         found = self.world.cluster(cluster)
         if not done or found.status == "Failed":
             raise HpctlError(
@@ -398,7 +408,7 @@ class HyperPodEmulator:
                 self.walks.replace(*found, by="service")
             return True
 
-    def mark_unhealthy(self, instance_id: str) -> bool:
+    def mark_instance_unhealthy(self, instance_id: str) -> bool:
         """Have the service's health agent condemn an instance.
 
         With NodeRecovery=Automatic it is replaced; otherwise it is only marked. True where a
@@ -451,11 +461,11 @@ class HyperPodEmulator:
                 return cluster, node
         return None
 
-    def _recover_dead_instances(self, interval_s: float) -> None:
+    def _recover_dead_instances_periodically(self, interval_s: float) -> None:
         while not self.threads.stopping.wait(interval_s):
             for instance in self._list_dead_instances():
                 log.info("instance %s does not live; the service acts", instance)
-                self.mark_unhealthy(instance)
+                self.mark_instance_unhealthy(instance)
 
     def _list_dead_instances(self) -> list[InstanceId]:
         with self.world.lock:
@@ -468,7 +478,9 @@ class HyperPodEmulator:
             ]
         return [m.instance_id for m in watched if not self.launches.machines.alive(m)]
 
-    def handle(self, operation: str, request: Body, service: str = shapes.SAGEMAKER) -> HttpAnswer:
+    def handle(
+        self, operation: str, request: Body, service: str = shapes.SAGEMAKER
+    ) -> EmulatorHttpResponse:
         """Answer one call: faults first, then the checks, then the operation."""
         request_id = make_operation_id()
         call = self.calls.add(ApiCall(self.world.now(), operation, request))
@@ -476,9 +488,9 @@ class HyperPodEmulator:
             call.response = self._run_operation_with_faults(operation, request, service)
         except ApiError as error:
             call.error = error.code
-            return _make_error_answer(error, request_id)
+            return _make_api_error_response(error, request_id)
         call.replied = not self.faults.take(FaultKind.DROP_REPLY, operation=operation)
-        return HttpAnswer(request_id, 200, call.response if call.replied else None)
+        return EmulatorHttpResponse(request_id, 200, call.response if call.replied else None)
 
     def _run_operation_with_faults(self, operation: str, request: Body, service: str) -> Body:
         late = self.faults.take(FaultKind.LATENCY, operation=operation)
@@ -491,11 +503,11 @@ class HyperPodEmulator:
         broken = self.faults.take(FaultKind.INTERNAL_ERROR, operation=operation)
         if broken:
             if broken.accepted:
-                self._run_validated_operation(operation, request, service)
+                self._run_and_validate_operation(operation, request, service)
             raise make_internal_error()
-        return self._run_validated_operation(operation, request, service)
+        return self._run_and_validate_operation(operation, request, service)
 
-    def _run_validated_operation(
+    def _run_and_validate_operation(
         self, operation: str, request: Body, service: str = shapes.SAGEMAKER
     ) -> Body:
         """Run an operation between the two checks against the service model."""
@@ -508,7 +520,7 @@ class HyperPodEmulator:
             count = f"{len(wrong)} validation error{'s' if len(wrong) > 1 else ''} detected: "
             raise make_validation_error(count + "; ".join(wrong))
         with self.world.lock:
-            body = handler(shapes.decode_request(model, request))
+            body = handler(shapes.decode_request_timestamps(model, request))
         drifted = shapes.find_response_errors(model, body)
         if drifted:
             self.response_errors += [f"{operation}: {line}" for line in drifted]
@@ -516,7 +528,7 @@ class HyperPodEmulator:
             raise make_internal_error(
                 f"emulator bug: {operation} broke the service model: {drifted[0]}"
             )
-        return shapes.encode_answer(model, body)
+        return shapes.encode_response_timestamps(model, body)
 
 
 def _make_unknown_operation_error(operation: str, service: str, *, known: bool) -> ApiError:

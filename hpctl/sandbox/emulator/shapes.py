@@ -22,7 +22,7 @@ from botocore.validate import ParamValidator
 
 from hpctl.clusters.request import parse_provisioning_parameters
 from hpctl.sandbox.emulator.faults import make_validation_error
-from hpctl.sandbox.emulator.state import GroupSoftware, GroupState, Role
+from hpctl.sandbox.emulator.state import EmulatedInstanceGroup, GroupImageState, Role
 from hpctl.toolkit.compat import UTC, parse_iso_time
 
 Body = dict[str, Any]
@@ -36,7 +36,7 @@ _VERSIONS = {SAGEMAKER: "2017-07-24", "service-quotas": "2019-06-24"}
 
 
 @cache
-def load_service_model(service: str = SAGEMAKER) -> ServiceModel:
+def load_botocore_service_model(service: str = SAGEMAKER) -> ServiceModel:
     """botocore's model of a service, loaded once a process (SageMaker's in a third of a second)."""
     session = botocore.session.get_session()
     return ServiceModel(session.get_data(f"{service}/{_VERSIONS[service]}/service-2"), service)
@@ -45,13 +45,13 @@ def load_service_model(service: str = SAGEMAKER) -> ServiceModel:
 @cache
 def load_operation_model(name: str, service: str = SAGEMAKER) -> OperationModel | None:
     """Return the model of one operation, or None where the service has no such operation."""
-    model = load_service_model(service)
+    model = load_botocore_service_model(service)
     return model.operation_model(name) if name in model.operation_names else None
 
 
 def list_enum_values(shape: str) -> tuple[str, ...]:
     """Return the values of one of SageMaker's enumerations."""
-    return tuple(load_service_model().shape_for(shape).metadata["enum"])
+    return tuple(load_botocore_service_model().shape_for(shape).metadata["enum"])
 
 
 def find_request_errors(operation: OperationModel, params: Body) -> list[str]:
@@ -64,16 +64,24 @@ def find_response_errors(operation: OperationModel, body: Body) -> list[str]:
     return _find_shape_errors(operation.output_shape, body)
 
 
-def decode_request(operation: OperationModel, params: Body) -> Body:
+def decode_request_timestamps(operation: OperationModel, params: Body) -> Body:
     """Return the request with its wire timestamps (epoch seconds) as aware datetimes."""
     shape = operation.input_shape
-    return dict(_convert_timestamps(params, shape, _to_datetime)) if shape is not None else params
+    return (
+        dict(_convert_timestamp_members(params, shape, _convert_epoch_to_datetime))
+        if shape is not None
+        else params
+    )
 
 
-def encode_answer(operation: OperationModel, body: Body) -> Body:
+def encode_response_timestamps(operation: OperationModel, body: Body) -> Body:
     """Return the answer with datetimes as epoch seconds, SageMaker's form on the wire."""
     shape = operation.output_shape
-    return dict(_convert_timestamps(body, shape, _to_epoch)) if shape is not None else body
+    return (
+        dict(_convert_timestamp_members(body, shape, _convert_datetime_to_epoch))
+        if shape is not None
+        else body
+    )
 
 
 def _find_shape_errors(shape: Shape | None, value: Body) -> list[str]:
@@ -91,7 +99,7 @@ def _find_constraint_errors(value: Any, shape: Shape, place: str) -> Iterator[st
             if name in shape.members:
                 yield from _find_constraint_errors(item, shape.members[name], f"{place}.{name}")
     elif isinstance(shape, ListShape) and isinstance(value, list | tuple):
-        yield from _find_length_errors(value, shape, place)
+        yield from _find_max_length_errors(value, shape, place)
         for at, item in enumerate(value):
             yield from _find_constraint_errors(item, shape.member, f"{place}[{at}]")
     elif isinstance(shape, MapShape) and isinstance(value, Mapping):
@@ -99,41 +107,45 @@ def _find_constraint_errors(value: Any, shape: Shape, place: str) -> Iterator[st
             yield from _find_constraint_errors(name, shape.key, f"{place} key")
             yield from _find_constraint_errors(item, shape.value, f"{place}.{name}")
     elif shape.type_name == "string" and isinstance(value, str):
-        yield from _find_text_errors(value, shape, place)
+        yield from _find_string_constraint_errors(value, shape, place)
     elif shape.type_name in ("integer", "long") and isinstance(value, int):
-        yield from _find_number_errors(value, shape, place)
+        yield from _find_number_limit_errors(value, shape, place)
 
 
-def _find_number_errors(value: int, shape: Shape, place: str) -> Iterator[str]:
+def _find_number_limit_errors(value: int, shape: Shape, place: str) -> Iterator[str]:
     top = shape.metadata.get("max")
     if top is not None and value > top:
-        yield _format_constraint(value, place, f"have value less than or equal to {top}")
+        yield _format_constraint_violation(value, place, f"have value less than or equal to {top}")
 
 
-def _find_length_errors(value: Any, shape: Shape, place: str) -> Iterator[str]:
+def _find_max_length_errors(value: Any, shape: Shape, place: str) -> Iterator[str]:
     top = shape.metadata.get("max")
     if top is not None and len(value) > top:
-        yield _format_constraint(value, place, f"have length less than or equal to {top}")
+        yield _format_constraint_violation(value, place, f"have length less than or equal to {top}")
 
 
-def _find_text_errors(value: str, shape: Shape, place: str) -> Iterator[str]:
-    yield from _find_length_errors(value, shape, place)
+def _find_string_constraint_errors(value: str, shape: Shape, place: str) -> Iterator[str]:
+    yield from _find_max_length_errors(value, shape, place)
     enum = shape.metadata.get("enum")
     if enum and value not in enum:
-        yield _format_constraint(value, place, f"satisfy enum value set: [{', '.join(enum)}]")
+        yield _format_constraint_violation(
+            value, place, f"satisfy enum value set: [{', '.join(enum)}]"
+        )
     pattern = shape.metadata.get("pattern")
-    if pattern and (compiled := _compile_pattern(pattern)) and not compiled.fullmatch(value):
-        yield _format_constraint(value, place, f"satisfy regular expression pattern: {pattern}")
+    if pattern and (compiled := _compile_model_pattern(pattern)) and not compiled.fullmatch(value):
+        yield _format_constraint_violation(
+            value, place, f"satisfy regular expression pattern: {pattern}"
+        )
 
 
-def _format_constraint(value: Any, place: str, rule: str) -> str:
+def _format_constraint_violation(value: Any, place: str, rule: str) -> str:
     return (
         f"Value '{str(value)[:120]}' at '{place}' failed to satisfy constraint: Member must {rule}"
     )
 
 
 @cache
-def _compile_pattern(pattern: str) -> re.Pattern[str] | None:
+def _compile_model_pattern(pattern: str) -> re.Pattern[str] | None:
     """Return a pattern of the model, or None for Java's classes (`\\p{L}`), which re cannot
     read."""
     try:
@@ -142,30 +154,31 @@ def _compile_pattern(pattern: str) -> re.Pattern[str] | None:
         return None
 
 
-def _convert_timestamps(value: Any, shape: Shape, timestamp: Any) -> Any:
+def _convert_timestamp_members(value: Any, shape: Shape, timestamp: Any) -> Any:
     if isinstance(shape, StructureShape) and isinstance(value, Mapping):
         return {
-            name: _convert_timestamps(item, shape.members[name], timestamp)
+            name: _convert_timestamp_members(item, shape.members[name], timestamp)
             if name in shape.members
             else item
             for name, item in value.items()
         }
     if isinstance(shape, ListShape) and isinstance(value, list | tuple):
-        return [_convert_timestamps(item, shape.member, timestamp) for item in value]
+        return [_convert_timestamp_members(item, shape.member, timestamp) for item in value]
     if isinstance(shape, MapShape) and isinstance(value, Mapping):
         return {
-            name: _convert_timestamps(item, shape.value, timestamp) for name, item in value.items()
+            name: _convert_timestamp_members(item, shape.value, timestamp)
+            for name, item in value.items()
         }
     return timestamp(value) if shape.type_name == "timestamp" else value
 
 
-def _to_datetime(value: Any) -> Any:
+def _convert_epoch_to_datetime(value: Any) -> Any:
     if isinstance(value, int | float):
         return datetime.fromtimestamp(value, UTC)
     return parse_iso_time(value) if isinstance(value, str) else value
 
 
-def _to_epoch(value: Any) -> Any:
+def _convert_datetime_to_epoch(value: Any) -> Any:
     return value.timestamp() if isinstance(value, datetime) else value
 
 
@@ -174,7 +187,7 @@ PAGE = 100
 Item = TypeVar("Item")
 
 
-def paginate_items(
+def build_paginated_response(
     key: str, items: Sequence[Item], request: Body, show: Callable[[Item], Any] = lambda one: one
 ) -> Body:
     """Return one page of `items` below `key`, each as `show` has it, and the token of the next if
@@ -210,12 +223,12 @@ BOTH_STYLES = (
     "The LifeCycleConfig cannot include both a SLURM Orchestrator Config and a "
     "provisioning_parameters.json file simultaneously."
 )
-"""FailureMessage of an update with SlurmConfig that found the file (the migration guide)."""
+"""NvmlFailureMessage of an update with SlurmConfig that found the file (the migration guide)."""
 
 
-def make_group_state(
-    spec: Mapping[str, Any], parameters: Parameters, software: GroupSoftware
-) -> GroupState:
+def make_emulated_instance_group(
+    spec: Mapping[str, Any], parameters: Parameters, software: GroupImageState
+) -> EmulatedInstanceGroup:
     """Return an instance group of a specification that was checked, with no nodes yet.
 
     A group without SlurmConfig has its role and partition in provisioning_parameters.json;
@@ -230,22 +243,24 @@ def make_group_state(
         role = ROLES[name.capitalize()]
     version = str(spec.get("ImageReleaseVersion", software.desired))
     image = str(spec.get("ImageId", software.image or "default"))
-    return GroupState(
+    return EmulatedInstanceGroup(
         dict(spec),
         role,
         target=int(spec["InstanceCount"]),
-        software=GroupSoftware(version, version, "" if image == "default" else image),
+        software=GroupImageState(version, version, "" if image == "default" else image),
         legacy_partition=partition or "",
     )
 
 
-def has_mixed_slurm_settings(groups: Iterable[Mapping[str, Any]], parameters: Parameters) -> bool:
+def has_conflicting_slurm_config_sources(
+    groups: Iterable[Mapping[str, Any]], parameters: Parameters
+) -> bool:
     """Return whether groups with SlurmConfig have a provisioning_parameters.json beside their
     scripts."""
     return any("SlurmConfig" in group and parameters(group) is not None for group in groups)
 
 
-def check_cluster_spec(spec: Mapping[str, Any], releases: Sequence[str]) -> None:
+def check_create_cluster_request(spec: Mapping[str, Any], releases: Sequence[str]) -> None:
     """Raise ApiError ValidationException where CreateCluster would.
 
     `releases` are the AMI releases there are.
@@ -265,10 +280,10 @@ def check_cluster_spec(spec: Mapping[str, Any], releases: Sequence[str]) -> None
     strategy = "SlurmConfigStrategy" in spec.get("Orchestrator", {}).get("Slurm", {})
     if strategy and not any("SlurmConfig" in group for group in groups):
         raise make_validation_error("SlurmConfigStrategy needs SlurmConfig in the instance groups.")
-    check_orchestrator_settings(spec)
+    check_slurm_orchestrator_settings(spec)
 
 
-def check_orchestrator_settings(spec: Mapping[str, Any]) -> None:
+def check_slurm_orchestrator_settings(spec: Mapping[str, Any]) -> None:
     """Raise ApiError ValidationException for Slurm settings that do not suit the mode."""
     continuous = spec.get("NodeProvisioningMode") == "Continuous"
     slurm = spec.get("Orchestrator", {}).get("Slurm", {})

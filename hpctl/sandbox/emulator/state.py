@@ -21,7 +21,7 @@ from hpctl.sandbox.machines import EmulatedMachine
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.cloud_facts import InstanceStatus
 from hpctl.vocabulary.identity import InstanceId, LogicalId, NodeName
-from hpctl.vocabulary.instance_join import guess_node_name
+from hpctl.vocabulary.instance_join import guess_hyperpod_node_name
 
 Role = Literal["controller", "login", "compute"]
 Allocate = Callable[[str, Role], tuple[str, NodeName]]
@@ -48,7 +48,7 @@ def make_operation_id() -> str:
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
-class NodeState(Struct, frozen=True):
+class EmulatedNodeState(Struct, frozen=True):
     """What the API says of a node at one time. No instance id: no instance was launched yet.
 
     `message` is sticky, as the service's is: the last failure stays there after it is fixed.
@@ -60,7 +60,7 @@ class NodeState(Struct, frozen=True):
     launched: datetime
 
 
-class GroupSoftware(Struct):
+class GroupImageState(Struct):
     """The image that a group has and is to have, by release version; how the last update ended."""
 
     current: str = FIRST_RELEASE
@@ -70,7 +70,7 @@ class GroupSoftware(Struct):
     status: str = ""
 
 
-class GroupState(Struct):
+class EmulatedInstanceGroup(Struct):
     """An instance group: the specification as the customer gave it, and how many nodes it has."""
 
     spec: dict[str, Any]
@@ -78,7 +78,7 @@ class GroupState(Struct):
     target: int = 0
     phase: str = ""
     """The status that an operation gives the group while it lasts, "" for none."""
-    software: GroupSoftware = field(default_factory=GroupSoftware)
+    software: GroupImageState = field(default_factory=GroupImageState)
     legacy_partition: str = ""
     """What provisioning_parameters.json named when the group was made, "" with SlurmConfig."""
 
@@ -124,7 +124,7 @@ class EmulatedNode(Struct, eq=False):
     really went wrong last, which the API does not show.
     """
 
-    group: GroupState
+    group: EmulatedInstanceGroup
     number: int
     logical_id: LogicalId
     address: str
@@ -138,7 +138,7 @@ class EmulatedNode(Struct, eq=False):
     """What it was launched as; "" while it holds no capacity."""
     release: str = FIRST_RELEASE
     updated: datetime | None = None
-    states: deque[tuple[float, NodeState | None]] = field(
+    states: deque[tuple[float, EmulatedNodeState | None]] = field(
         default_factory=lambda: deque(maxlen=_HISTORY)
     )
 
@@ -153,7 +153,7 @@ class EmulatedNode(Struct, eq=False):
         return "Spot" in self.group.spec.get("CapacityRequirements", {})
 
     @property
-    def state(self) -> NodeState:
+    def state(self) -> EmulatedNodeState:
         """Return the state now. A deleted node has none, and is no longer reached."""
         state = self.states[-1][1]
         if state is None:
@@ -167,10 +167,10 @@ class EmulatedNode(Struct, eq=False):
         instance = (str(state.instance_id),) if state and state.instance_id else ()
         return frozenset({*instance, self.logical_id, self.node, self.name})
 
-    def state_at(self, moment: float) -> NodeState | None:
+    def get_state_at_time(self, moment: float) -> EmulatedNodeState | None:
         """Return the state at a moment of the monotonic clock; None before its birth, after its
         end."""
-        found: NodeState | None = None
+        found: EmulatedNodeState | None = None
         for when, state in self.states:
             if when > moment:
                 break
@@ -207,7 +207,7 @@ class EmulatedCluster(Struct, eq=False):
     failure: str = ""
     trouble: str = ""
     """What really went wrong, which the API does not show."""
-    groups: dict[str, GroupState] = field(default_factory=dict)
+    groups: dict[str, EmulatedInstanceGroup] = field(default_factory=dict)
     nodes: dict[LogicalId, EmulatedNode] = field(default_factory=dict)
     deleted: deque[EmulatedNode] = field(default_factory=lambda: deque(maxlen=_GONE))
     added: dict[str, tuple[float, dict[str, Any], list[LogicalId]]] = field(default_factory=dict)
@@ -249,7 +249,7 @@ class EmulatedCluster(Struct, eq=False):
         return None
 
 
-class EmulatedCloud:
+class EmulatedAwsRegion:
     """All clusters of one account in one region. Hold `lock` to read or change them."""
 
     def __init__(
@@ -295,7 +295,7 @@ class EmulatedCloud:
 
     def dns_name(self, node: EmulatedNode) -> str:
         """PrivateDnsHostname: EC2's name by the address, and the region's domain."""
-        host = guess_node_name(node.address, "")
+        host = guess_hyperpod_node_name(node.address, "")
         if self.region == "us-east-1":
             return f"{host}.ec2.internal"
         return f"{host}.{self.region}.compute.internal"
@@ -308,7 +308,7 @@ class EmulatedCloud:
         short = parts[0] + "".join(p[0] for p in parts[1:-1]) + parts[-1]
         return {"AvailabilityZone": zone, "AvailabilityZoneId": f"{short}-az{number}"}
 
-    def find_availability_zone(self, cluster: EmulatedCluster, group: GroupState) -> str:
+    def find_availability_zone(self, cluster: EmulatedCluster, group: EmulatedInstanceGroup) -> str:
         """Return the availability zone of a group's first subnet."""
         vpc = group.spec.get("OverrideVpcConfig") or cluster.spec.get("VpcConfig") or {}
         subnet = next(iter(vpc.get("Subnets", ())), "")
@@ -323,7 +323,7 @@ class EmulatedCloud:
         return f"ami-{zlib.crc32(f'{self.region}/{release}'.encode()):08x}"
 
     def add_pending_node(
-        self, cluster: EmulatedCluster, group: GroupState, *, launched: bool
+        self, cluster: EmulatedCluster, group: EmulatedInstanceGroup, *, launched: bool
     ) -> EmulatedNode:
         """Return a node more in a group, Pending, with the lowest free number."""
         taken = {n.number for n in cluster.nodes.values() if n.group is group}
@@ -335,10 +335,10 @@ class EmulatedCloud:
         )
         cluster.nodes[logical] = node
         instance = make_instance_id() if launched else None
-        self.set(node, NodeState(instance, InstanceStatus.PENDING, "", self.now()))
+        self.set(node, EmulatedNodeState(instance, InstanceStatus.PENDING, "", self.now()))
         return node
 
-    def set(self, node: EmulatedNode, state: NodeState | None) -> None:
+    def set(self, node: EmulatedNode, state: EmulatedNodeState | None) -> None:
         """Change a node and wake each thread that waits for it."""
         with self.changed:
             node.states.append((time.monotonic(), state))
@@ -362,7 +362,7 @@ def make_loopback_address_allocator() -> Allocate:
         if name not in given:
             high, low = divmod(len(given), 250)
             address = f"127.0.{high + 1}.{low + 1}"
-            given[name] = (address, NodeName(guess_node_name(address, "")))
+            given[name] = (address, NodeName(guess_hyperpod_node_name(address, "")))
         return given[name]
 
     return allocate_address
@@ -371,7 +371,7 @@ def make_loopback_address_allocator() -> Allocate:
 class StoppableThreads(Struct):
     """A thread that waits looks at `stopping`, or is woken by the world's condition."""
 
-    world: EmulatedCloud
+    world: EmulatedAwsRegion
     stopping: threading.Event = field(default_factory=threading.Event)
     _running: list[threading.Thread] = field(default_factory=list)
 

@@ -19,27 +19,27 @@ from hpctl.sandbox.emulator.shapes import (
     Body,
     Parameters,
     check_group_specs,
-    check_orchestrator_settings,
-    has_mixed_slurm_settings,
-    make_group_state,
+    check_slurm_orchestrator_settings,
+    has_conflicting_slurm_config_sources,
+    make_emulated_instance_group,
 )
 from hpctl.sandbox.emulator.state import (
-    EmulatedCloud,
+    EmulatedAwsRegion,
     EmulatedCluster,
+    EmulatedInstanceGroup,
     EmulatedNode,
-    GroupSoftware,
-    GroupState,
+    GroupImageState,
 )
 
 
-class SoftwareUpdateOperation(Struct):
+class ClusterSoftwareUpdateOperation(Struct):
     """UpdateClusterSoftware. Jobs are not asked: root volumes are rewritten under them."""
 
-    world: EmulatedCloud
+    world: EmulatedAwsRegion
     walks: NodeTransitions
     scaling: GroupScaler
 
-    def update_software(self, request: Body) -> Body:
+    def update_cluster_software(self, request: Body) -> Body:
         """UpdateClusterSoftware: all groups where none is named."""
         cluster = self.world.cluster(request["ClusterName"])
         if cluster.status != "InService":
@@ -67,18 +67,19 @@ class SoftwareUpdateOperation(Struct):
         if not cluster.continuous:
             self.scaling.settle(cluster, "SystemUpdating")
         self.walks.launches.threads.spawn(
-            lambda: self._update_groups(cluster, groups, deployment), f"software-{cluster.name}"
+            lambda: self._update_group_images(cluster, groups, deployment),
+            f"software-{cluster.name}",
         )
         return {"ClusterArn": cluster.arn}
 
-    def _update_groups(
-        self, cluster: EmulatedCluster, groups: list[GroupState], deployment: Body
+    def _update_group_images(
+        self, cluster: EmulatedCluster, groups: list[EmulatedInstanceGroup], deployment: Body
     ) -> None:
         for group in groups:
             policy = deployment.get("RollingUpdatePolicy", {})
             done: list[EmulatedNode] = []
             group.software.status = "InProgress"
-            good = self._update_group_nodes(
+            good = self._update_group_node_images(
                 cluster, group, deployment, policy.get("MaximumBatchSize"), done
             )
             if self.walks.launches.threads.stopping.is_set():
@@ -90,28 +91,28 @@ class SoftwareUpdateOperation(Struct):
                 self._roll_back_group(cluster, group, policy.get("RollbackMaximumBatchSize"), done)
         self.scaling.settle(cluster, "InService")
 
-    def _update_group_nodes(
+    def _update_group_node_images(
         self,
         cluster: EmulatedCluster,
-        group: GroupState,
+        group: EmulatedInstanceGroup,
         deployment: Body,
         size: Body | None,
         done: list[EmulatedNode],
     ) -> bool:
         """Update the group's nodes; those that were touched are in `done`. False: one failed."""
         pause_s = float(deployment.get("WaitIntervalInSeconds", 0))
-        while batch := self._claim_next_nodes(cluster, group, size, done):
+        while batch := self._claim_next_update_batch(cluster, group, size, done):
             done += batch
-            if not self.walks.update_all(cluster, batch, group.software.desired):
+            if not self.walks.update_software_of_nodes(cluster, batch, group.software.desired):
                 return False
             if self.walks.launches.threads.stopping.wait(pause_s):
                 return True
         return True
 
-    def _claim_next_nodes(
+    def _claim_next_update_batch(
         self,
         cluster: EmulatedCluster,
-        group: GroupState,
+        group: EmulatedInstanceGroup,
         size: Body | None,
         done: list[EmulatedNode],
     ) -> list[EmulatedNode]:
@@ -123,7 +124,7 @@ class SoftwareUpdateOperation(Struct):
                 for n in cluster.nodes.values()
                 if n.group is group and n not in done and n.state.instance_id and not n.doomed
             ]
-            batch = left[: _compute_batch_size(size, group.target)]
+            batch = left[: _compute_update_batch_size(size, group.target)]
             self.world.changed.wait_for(
                 lambda: (
                     self.walks.launches.threads.stopping.is_set()
@@ -137,7 +138,7 @@ class SoftwareUpdateOperation(Struct):
     def _roll_back_group(
         self,
         cluster: EmulatedCluster,
-        group: GroupState,
+        group: EmulatedInstanceGroup,
         size: Body | None,
         done: list[EmulatedNode],
     ) -> None:
@@ -146,11 +147,11 @@ class SoftwareUpdateOperation(Struct):
         software.status = "RollbackInProgress"
         software.current, software.desired = software.desired, software.current
         good = True
-        for start in range(0, len(done), _compute_batch_size(size, group.target)):
-            batch = done[start : start + _compute_batch_size(size, group.target)]
+        for start in range(0, len(done), _compute_update_batch_size(size, group.target)):
+            batch = done[start : start + _compute_update_batch_size(size, group.target)]
             for node in batch:
                 self.walks.launches.claim(node, "SoftwareUpdate")
-            good &= self.walks.update_all(cluster, batch, software.desired)
+            good &= self.walks.update_software_of_nodes(cluster, batch, software.desired)
         software.current = software.desired
         self._finish_group_update(group, "RollbackComplete" if good else "Failed")
         self.walks.launches.events.record(
@@ -160,18 +161,18 @@ class SoftwareUpdateOperation(Struct):
             failure="An instance did not come up with the new image.",
         )
 
-    def _finish_group_update(self, group: GroupState, status: str) -> None:
+    def _finish_group_update(self, group: EmulatedInstanceGroup, status: str) -> None:
         with self.world.changed:
             group.software.status, group.phase = status, ""
             self.world.changed.notify_all()
 
 
-def _find_requested_image_id(request: Body, group: GroupState) -> str:
+def _find_requested_image_id(request: Body, group: EmulatedInstanceGroup) -> str:
     image = request.get("ImageId", group.software.image)
     return "" if image == "default" else str(image)
 
 
-def _compute_batch_size(size: Body | None, target: int) -> int:
+def _compute_update_batch_size(size: Body | None, target: int) -> int:
     """Return how many nodes at once: all where no policy is given."""
     if not size:
         return max(1, target)
@@ -196,7 +197,7 @@ DRIFT = "Partition configuration drift detected."
 class ClusterUpdateOperation(Struct):
     """UpdateCluster."""
 
-    world: EmulatedCloud
+    world: EmulatedAwsRegion
     walks: NodeTransitions
     scaling: GroupScaler
     parameters: Parameters
@@ -209,16 +210,16 @@ class ClusterUpdateOperation(Struct):
         cluster = self.world.cluster(request["ClusterName"])
         self._check_cluster_in_service(cluster)
         restated = {
-            g["InstanceGroupName"]: _keep_omitted_values(
+            g["InstanceGroupName"]: _merge_omitted_group_values(
                 cluster.groups.get(g["InstanceGroupName"]), g
             )
             for g in request.get("InstanceGroups", [])
         }
         leaving = list(request.get("InstanceGroupsToDelete", []))
-        self._check_update_request(cluster, request, restated, leaving)
-        why = self._find_rollback_cause(cluster, request, restated)
+        self._check_cluster_update_request(cluster, request, restated, leaving)
+        why = self._find_update_rollback_cause(cluster, request, restated)
         if why:
-            self._start_failing_update(cluster, why)
+            self._start_update_that_rolls_back(cluster, why)
             return {"ClusterArn": cluster.arn}
         migrates = any("SlurmConfig" in g for g in restated.values()) and not cluster.by_api
         for key in _CHANGED_AT_ONCE:
@@ -237,7 +238,7 @@ class ClusterUpdateOperation(Struct):
             going += [n for n in cluster.nodes.values() if n.group.name == name and not n.doomed]
         self.scaling.begun(cluster, before)
         if new or going or leaving or migrates:
-            self._start_update(cluster, new, going, leaving, before)
+            self._start_cluster_update(cluster, new, going, leaving, before)
         return {"ClusterArn": cluster.arn}
 
     def _check_cluster_in_service(self, cluster: EmulatedCluster) -> None:
@@ -247,7 +248,7 @@ class ClusterUpdateOperation(Struct):
             )
         check_no_health_check_running(cluster)
 
-    def _check_update_request(
+    def _check_cluster_update_request(
         self,
         cluster: EmulatedCluster,
         request: Body,
@@ -260,7 +261,9 @@ class ClusterUpdateOperation(Struct):
             )
         after = {**cluster.spec, **request}
         # A strategy from before a cluster became Continuous is no wish of this request.
-        check_orchestrator_settings({**after, "Orchestrator": request.get("Orchestrator", {})})
+        check_slurm_orchestrator_settings(
+            {**after, "Orchestrator": request.get("Orchestrator", {})}
+        )
         for name in leaving:
             if name not in cluster.groups:
                 raise make_not_found_error(
@@ -275,11 +278,11 @@ class ClusterUpdateOperation(Struct):
         stays = {n: g.spec for n, g in cluster.groups.items() if n not in leaving}
         groups = {**stays, **restated}
         check_group_specs(groups.values(), self.world.releases, after, there=True)
-        self._check_provisioning_mode(cluster, request, groups)
+        self._check_provisioning_mode_change(cluster, request, groups)
         for name, spec in restated.items():
             group = cluster.groups.get(name)
             if group:
-                _check_group_change(group, spec)
+                _check_group_spec_change(group, spec)
                 if "SlurmConfig" in spec and group.software.current in self.world.outdated:
                     raise make_validation_error(
                         "Update required to use SlurmConfig in InstanceGroups"
@@ -287,7 +290,7 @@ class ClusterUpdateOperation(Struct):
         self.walks.launches.capacity.check_training_plans(restated)
         self.walks.launches.capacity.check_quota(cluster, restated)
 
-    def _check_provisioning_mode(
+    def _check_provisioning_mode_change(
         self, cluster: EmulatedCluster, request: Body, groups: Mapping[str, Mapping[str, Any]]
     ) -> None:
         """A cluster may become Continuous where Slurm is configured through the API, by Merge."""
@@ -308,7 +311,7 @@ class ClusterUpdateOperation(Struct):
         chosen = both.get("Orchestrator", {}).get("Slurm", {}).get("SlurmConfigStrategy")
         return str(chosen or ("Managed" if self.world.managed_by_default else "Merge"))
 
-    def _find_rollback_cause(
+    def _find_update_rollback_cause(
         self, cluster: EmulatedCluster, request: Body, restated: Mapping[str, Any]
     ) -> str:
         """Return why the update is taken and then rolled back; "" where it goes through.
@@ -316,7 +319,7 @@ class ClusterUpdateOperation(Struct):
         Both from the migration guide: the file beside the scripts, and drift under Managed.
         """
         groups = {**{n: g.spec for n, g in cluster.groups.items()}, **restated}.values()
-        if has_mixed_slurm_settings(groups, self.parameters):
+        if has_conflicting_slurm_config_sources(groups, self.parameters):
             return BOTH_STYLES
         if cluster.continuous or not any("SlurmConfig" in group for group in groups):
             return ""
@@ -327,10 +330,10 @@ class ClusterUpdateOperation(Struct):
         if drifted and strategy == "Managed":
             return DRIFT
         if drifted:
-            self.walks.launches.machines.write_partitions()
+            self.walks.launches.machines.restore_slurm_conf_partitions()
         return ""
 
-    def _start_failing_update(self, cluster: EmulatedCluster, failure: str) -> None:
+    def _start_update_that_rolls_back(self, cluster: EmulatedCluster, failure: str) -> None:
         """Updating, RollingBack, and InService as it was before."""
         pause_s = self.walks.launches.timings.boot_s
 
@@ -348,8 +351,8 @@ class ClusterUpdateOperation(Struct):
     ) -> tuple[list[EmulatedNode], list[EmulatedNode]]:
         """Take over a group's new specification; the nodes that are new, and those that go."""
         if name not in cluster.groups:
-            cluster.groups[name] = make_group_state(
-                spec, self.parameters, self._choose_group_software(cluster)
+            cluster.groups[name] = make_emulated_instance_group(
+                spec, self.parameters, self._choose_new_group_image_state(cluster)
             )
         group = cluster.groups[name]
         have = [n for n in cluster.nodes.values() if n.group is group and not n.doomed]
@@ -358,15 +361,15 @@ class ClusterUpdateOperation(Struct):
         surplus = max(0, len(have) - group.target)
         return new, self.chance.sample(have, surplus)
 
-    def _choose_group_software(self, cluster: EmulatedCluster) -> GroupSoftware:
+    def _choose_new_group_image_state(self, cluster: EmulatedCluster) -> GroupImageState:
         """Return what a new group gets: of a Continuous cluster "new instance groups inherit the
         AMI from the earliest existing instance group" (the API model on ImageId).
         """
         if cluster.continuous:
             return next(iter(cluster.groups.values())).software
-        return GroupSoftware(self.world.releases[-1], self.world.releases[-1])
+        return GroupImageState(self.world.releases[-1], self.world.releases[-1])
 
-    def _start_update(
+    def _start_cluster_update(
         self,
         cluster: EmulatedCluster,
         new: list[EmulatedNode],
@@ -379,7 +382,7 @@ class ClusterUpdateOperation(Struct):
         self.walks.mark_for_deletion(cluster, going)
         launches = self.walks.launches
 
-        def run_update() -> None:
+        def run_cluster_update() -> None:
             self.walks.destroy_nodes(cluster, going)
             with self.world.changed:
                 for name in leaving:
@@ -395,7 +398,7 @@ class ClusterUpdateOperation(Struct):
             else:
                 self.scaling.settle(cluster, "InService")
 
-        launches.threads.spawn(run_update, f"update-{cluster.name}")
+        launches.threads.spawn(run_cluster_update, f"update-{cluster.name}")
 
     def _roll_back_update(
         self,
@@ -418,13 +421,15 @@ class ClusterUpdateOperation(Struct):
         self.scaling.settle(cluster, "InService", failure, trouble)
 
 
-def _keep_omitted_values(group: GroupState | None, spec: Mapping[str, Any]) -> dict[str, Any]:
+def _merge_omitted_group_values(
+    group: EmulatedInstanceGroup | None, spec: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return a restated group, with what stays where a request omits it."""
     before = group.spec if group else {}
     return {**{k: before[k] for k in _KEPT if k in before}, **spec}
 
 
-def _check_group_change(group: GroupState, spec: Mapping[str, Any]) -> None:
+def _check_group_spec_change(group: EmulatedInstanceGroup, spec: Mapping[str, Any]) -> None:
     """Raise ApiError ValidationException for what cannot be changed of a group that is there.
 
     A NodeType may be given where there was none: the migration to API-driven configuration.

@@ -18,10 +18,10 @@ def main() -> int:
     signal.signal(signal.SIGUSR1, lambda signum, _frame: asked.append(signum))
     given = vars(_make_parser().parse_args())
 
-    from hpctl.sandbox.training.group import PeerLost, RankInfo
-    from hpctl.sandbox.training.loop import CannotResume, TrainingOptions, run_training
+    from hpctl.sandbox.training.group import RankInfo, TrainingPeerLostError
+    from hpctl.sandbox.training.loop import CheckpointResumeError, TrainingOptions, run_training
 
-    def take_save_request() -> bool:
+    def consume_checkpoint_save_request() -> bool:
         wanted = bool(asked)
         asked.clear()
         return wanted
@@ -30,11 +30,11 @@ def main() -> int:
     options = TrainingOptions(**given)
     try:
         options.directory.mkdir(parents=True, exist_ok=True)
-        run_training(options, place, take_save_request)
-    except CannotResume as error:
+        run_training(options, place, consume_checkpoint_save_request)
+    except CheckpointResumeError as error:
         print(f"training: {error}", file=sys.stderr)
         return 2
-    except (PeerLost, OSError) as error:
+    except (TrainingPeerLostError, OSError) as error:
         print(f"training: {error}", file=sys.stderr)
         return 1
     return 0
@@ -55,16 +55,20 @@ def _make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--fast-dir", dest="fast", type=Path, default=Path(fast) if fast else None)
     resume = get("HPCTL_RESUME_FROM")
     parser.add_argument("--resume-from", type=Path, default=Path(resume) if resume else None)
-    parser.add_argument("--steps", type=_parse_positive, default=200)
-    parser.add_argument("--checkpoint-every", type=_parse_positive, default=10, metavar="STEPS")
-    parser.add_argument("--batch", type=_parse_positive, default=64, help="rows over all ranks")
+    parser.add_argument("--steps", type=_parse_positive_integer, default=200)
+    parser.add_argument(
+        "--checkpoint-every", type=_parse_positive_integer, default=10, metavar="STEPS"
+    )
+    parser.add_argument(
+        "--batch", type=_parse_positive_integer, default=64, help="rows over all ranks"
+    )
     parser.add_argument("--step-s", type=float, default=0.25, help="least seconds a step takes")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--bind", default="", help="address that rank 0 listens on")
     return parser
 
 
-def _parse_positive(text: str) -> int:
+def _parse_positive_integer(text: str) -> int:
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError("must be at least 1")

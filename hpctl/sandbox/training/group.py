@@ -7,7 +7,8 @@ fresh cluster, the file carries a nonce that the listener checks as well.
 The sum is taken on rank 0 in the order of the ranks and sent to all. Floating-point addition is
 not associative: a tree or a ring would give other bits when ranks arrive in another order.
 
-A lost rank closes its sockets; the others read the end of the stream and leave with PeerLost.
+A lost rank closes its sockets; the others read the end of the stream and leave with
+TrainingPeerLostError.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import numpy as np
 from msgspec import Struct
 
 from hpctl.sandbox.training.model import Floats
-from hpctl.slurm.node_address import find_address
+from hpctl.slurm.node_address import find_node_address
 
 JOIN_S = 60.0
 """How long the ranks wait for each other at the start: srun may launch them seconds apart."""
@@ -34,7 +35,7 @@ PEER_S = 30.0
 """How long a silent peer is waited for. A frozen node closes no sockets."""
 
 
-class PeerLost(Exception):
+class TrainingPeerLostError(Exception):
     """A rank went away, or never came: this attempt is over."""
 
 
@@ -61,7 +62,7 @@ class RankInfo(Struct, frozen=True):
             size=int(get("SLURM_NTASKS", "1")),
             attempt=attempt,
             host=host,
-            bind=bind or (find_address(node) if node else host),
+            bind=bind or (find_node_address(node) if node else host),
         )
 
 
@@ -115,7 +116,8 @@ class ProcessGroup:
 
 
 def join_process_group(place: RankInfo, directory: Path) -> ProcessGroup:
-    """Meet the other ranks through a file in a shared directory. Raises PeerLost, OSError."""
+    """Meet the other ranks through a file in a shared directory. Raises TrainingPeerLostError,
+    OSError."""
     meeting = directory / f"rendezvous-{place.attempt}.json"
     deadline = time.monotonic() + JOIN_S
     if place.rank == 0:
@@ -125,7 +127,7 @@ def join_process_group(place: RankInfo, directory: Path) -> ProcessGroup:
         if group is not None:
             return group
         time.sleep(0.05)
-    raise PeerLost(f"rank 0 did not open its door within {JOIN_S:g} s ({meeting})")
+    raise TrainingPeerLostError(f"rank 0 did not open its door within {JOIN_S:g} s ({meeting})")
 
 
 def _accept_ranks(place: RankInfo, meeting: Path, deadline: float) -> ProcessGroup:
@@ -141,15 +143,17 @@ def _accept_ranks(place: RankInfo, meeting: Path, deadline: float) -> ProcessGro
             try:
                 peer = _make_connection(server.accept()[0])
             except TimeoutError:
-                raise PeerLost(f"{len(peers) + 1} of {place.size} ranks came") from None
-            rank = _admit_rank(peer, nonce, place.size)
+                raise TrainingPeerLostError(
+                    f"{len(peers) + 1} of {place.size} ranks came"
+                ) from None
+            rank = _admit_joining_rank(peer, nonce, place.size)
             if rank and rank not in peers:
                 peers[rank] = peer
     meeting.unlink(missing_ok=True)
     return ProcessGroup(place, nonce, [peers[rank] for rank in sorted(peers)])
 
 
-def _admit_rank(peer: Connection, nonce: str, size: int) -> int:
+def _admit_joining_rank(peer: Connection, nonce: str, size: int) -> int:
     """Return the rank that asks to join, which is answered; 0 where it is none of this
     meeting's."""
     with contextlib.suppress(OSError, EOFError, ValueError):
@@ -188,11 +192,13 @@ def _send_message(peer: Connection, message: bytes) -> None:
     try:
         peer.send_bytes(message)
     except OSError as error:
-        raise PeerLost(f"a rank is gone: {error}") from error
+        raise TrainingPeerLostError(f"a rank is gone: {error}") from error
 
 
 def _receive_message(peer: Connection) -> bytes:
     try:
         return peer.recv_bytes()
     except (OSError, EOFError) as error:
-        raise PeerLost(f"a rank is gone: {error or 'it closed its connection'}") from error
+        raise TrainingPeerLostError(
+            f"a rank is gone: {error or 'it closed its connection'}"
+        ) from error

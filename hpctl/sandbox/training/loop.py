@@ -21,13 +21,13 @@ from hpctl.checkpoints.formats.manifest import ManifestFile
 from hpctl.checkpoints.hpctl_checkpoint import NAME, publish_checkpoint
 from hpctl.sandbox.training import model
 from hpctl.sandbox.training.group import ProcessGroup, RankInfo, join_process_group
-from hpctl.sandbox.training.model import Floats, ProgressRecorder, TrainingState
+from hpctl.sandbox.training.model import Floats, TrainingProgressRecorder, TrainingState
 
 VECTORS = ("weights", "mean", "square")
 """What of the state is cut into shards."""
 
 
-class CannotResume(Exception):
+class CheckpointResumeError(Exception):
     """The checkpoint that the job is to start from cannot be used."""
 
 
@@ -43,7 +43,7 @@ def save_checkpoint(
 
     When it returns the checkpoint is on stable storage. Where the directory is each node's own and
     not `shared`, no rank can rename the others' files: the manifest is what comes last. Raises
-    PeerLost, OSError.
+    TrainingPeerLostError, OSError.
     """
     final = directory / f"step-{state.step:08d}"
     mine = directory / f"{final.name}.tmp-{group.name}" if shared else final
@@ -55,7 +55,7 @@ def save_checkpoint(
         np.savez(file, **{name: getattr(state, name)[part] for name in VECTORS})
         file.flush()
         os.fsync(file.fileno())
-    files = group.gather(msgspec.json.encode(manifest.describe_file(shard, mine)))
+    files = group.gather(msgspec.json.encode(manifest.make_file_manifest_entry(shard, mine)))
     if rank == 0:
         entries = [msgspec.json.decode(each, type=ManifestFile) for each in files]
         manifest.write_manifest(mine, step=state.step, world_size=size, files=entries, meta=meta)
@@ -68,16 +68,16 @@ def save_checkpoint(
 def load_checkpoint(directory: Path, meta: dict[str, str]) -> TrainingState:
     """Return the state that a checkpoint holds, from all its shards, whatever their number.
 
-    Raises CannotResume where it is not whole, or is another model's, and OSError.
+    Raises CheckpointResumeError where it is not whole, or is another model's, and OSError.
     """
     document = manifest.read_manifest(directory)
     if not isinstance(document, manifest.Manifest):
-        raise CannotResume(f"{directory}: {document or 'no ' + NAME}")
+        raise CheckpointResumeError(f"{directory}: {document or 'no ' + NAME}")
     defect: CheckpointDefect | None = manifest.verify_manifest_files(directory, document, deep=True)
     if defect is not None:
-        raise CannotResume(f"{directory}: {defect}")
+        raise CheckpointResumeError(f"{directory}: {defect}")
     if document.meta != meta:
-        raise CannotResume(f"{directory} is of another model: {document.meta}, not {meta}")
+        raise CheckpointResumeError(f"{directory} is of another model: {document.meta}, not {meta}")
     pieces: list[list[Floats]] = []
     for file in sorted(document.files, key=lambda each: each.path):
         with np.load(directory / file.path) as shard:
@@ -109,7 +109,7 @@ def run_training(options: TrainingOptions, place: RankInfo, save_asked: Callable
     """Train from the resume point to the last step, and leave `final.json` (rank 0).
 
     `save_asked()` is asked once a step; if it is true on any rank, all save after that step.
-    Raises PeerLost, CannotResume, OSError.
+    Raises TrainingPeerLostError, CheckpointResumeError, OSError.
     """
     group = join_process_group(place, options.directory)
     try:
@@ -131,12 +131,12 @@ def _train_steps(
     hosts = [each.decode() for each in group.gather(group.place.host.encode())]
     pen = None
     if group.place.rank == 0:
-        pen = ProgressRecorder(options.directory, group.name, state.step, hosts)
+        pen = TrainingProgressRecorder(options.directory, group.name, state.step, hosts)
 
     shard = _make_rank_slice(options.batch, group.place)
     while state.step < options.steps:
         not_before = time.monotonic() + options.step_s
-        windows, targets = model.make_batch(
+        windows, targets = model.make_training_batch(
             data, shape, options.seed, state.step + 1, options.batch
         )
         loss, gradient = model.compute_loss_and_gradient(

@@ -46,7 +46,9 @@ def load_corpus() -> tuple[Ints, int]:
     return np.array([index[character] for character in text], dtype=np.int64), len(index)
 
 
-def make_batch(data: Ints, shape: ModelShape, seed: int, step: int, size: int) -> tuple[Ints, Ints]:
+def make_training_batch(
+    data: Ints, shape: ModelShape, seed: int, step: int, size: int
+) -> tuple[Ints, Ints]:
     """Return the whole batch of a step: windows and the character after each.
 
     Derived from (seed, step) alone, so a resumed run sees what the undisturbed one saw.
@@ -103,7 +105,7 @@ ATTEMPTS = "attempts.jsonl"
 FINAL = "final.json"
 
 
-class ProgressRecorder:
+class TrainingProgressRecorder:
     """Rank 0's pen. Lines are flushed, not synced: a killed process loses none of them."""
 
     def __init__(self, directory: Path, attempt: str, start_step: int, hosts: list[str]) -> None:
@@ -168,11 +170,11 @@ def count_lost_steps(directory: Path) -> list[int]:
     for number, line in enumerate(a for a in read_attempts(directory) if a["event"] == "start"):
         if number:
             lost.append(max(0, reached - line["start_step"]))
-        reached = max(line["start_step"], find_last_step(directory, line["attempt"]))
+        reached = max(line["start_step"], find_last_finished_step(directory, line["attempt"]))
     return lost
 
 
-def find_last_step(directory: Path, attempt: str) -> int:
+def find_last_finished_step(directory: Path, attempt: str) -> int:
     """Return the last step that an attempt finished, 0 where it finished none."""
     try:
         lines = (directory / f"progress-{attempt}.txt").read_text(encoding="ascii").split("\n")

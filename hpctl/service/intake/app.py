@@ -7,8 +7,8 @@ are in authentication.py. `GET /healthz`, `GET /metrics` and the routes that the
 Starlette's. Reports do not pass through it: ten thousand agents are served on one thread, and half
 of its time would be spent on choosing among three routes.
 
-`make_authenticated_route` makes the other routes, whose sender MUNGE proves, and whose answer the
-daemon proves in turn:
+`make_authenticated_post_route` makes the other routes, whose sender MUNGE proves, and whose answer
+the daemon proves in turn:
 
 | status | code | meaning |
 |---|---|---|
@@ -41,12 +41,17 @@ from hpctl.wire.authentication import (
     AddressOf,
     AgentSession,
     Authenticator,
-    BodyLimits,
-    IntakeSettings,
+    IntakeAuthenticationSettings,
+    RequestBodyLimits,
     RequestRefusal,
-    read_body,
+    read_request_body,
 )
-from hpctl.wire.proved_route import BODY_TIMEOUT_S, AnswerT, RefusalCounter, send_response
+from hpctl.wire.proved_route import (
+    BODY_TIMEOUT_S,
+    AnswerT,
+    RequestRefusalCounter,
+    send_asgi_response,
+)
 
 log = logging.getLogger(__name__)
 
@@ -100,20 +105,20 @@ class ReportQueue:
         It does not wait for a report of the same node that is being stored: it changes no
         finding, so a report that ends after it loses nothing.
         """
-        self._check_report_is_newer(heartbeat)
+        self._check_message_is_newer(heartbeat)
         if not self._sink.heard(heartbeat):
             hint = "Send the findings: agents do so at once."
             raise RequestRefusal(409, "unknown_digest", "these findings are not held here", hint)
-        self._record_last_heard(heartbeat)
+        self._record_newest_message(heartbeat)
 
     async def store(self, report: AgentReport) -> None:
         """Have a report stored after those of its node that came before. Raises Refusal."""
         stored = asyncio.get_running_loop().create_future()
         self._waiting.append((report, stored))
-        self._start_writing()
+        self._start_report_batch_write()
         await stored
 
-    def _start_writing(self) -> None:
+    def _start_report_batch_write(self) -> None:
         """Start writing what may be written now."""
         if self._writes >= WRITERS:
             return
@@ -124,9 +129,9 @@ class ReportQueue:
                 later.append((report, stored))
                 continue
             try:
-                self._check_report_is_newer(report)
+                self._check_message_is_newer(report)
             except RequestRefusal as refusal:
-                _finish_request(stored, refusal)
+                _resolve_report_request(stored, refusal)
                 continue
             self._busy.add(report.node)
             batch.append((report, stored))
@@ -137,9 +142,11 @@ class ReportQueue:
             writing = asyncio.get_running_loop().run_in_executor(
                 self._pool, self._sink.accept, *reports
             )
-            writing.add_done_callback(lambda done: self._finish_batch(batch, done.exception()))
+            writing.add_done_callback(
+                lambda done: self._finish_report_batch(batch, done.exception())
+            )
 
-    def _finish_batch(
+    def _finish_report_batch(
         self, batch: list[tuple[AgentReport, asyncio.Future[None]]], error: BaseException | None
     ) -> None:
         self._writes -= 1
@@ -152,11 +159,11 @@ class ReportQueue:
         for report, stored in batch:
             self._busy.discard(report.node)
             if refusal is None:
-                self._record_last_heard(report)
-            _finish_request(stored, refusal)
-        self._start_writing()
+                self._record_newest_message(report)
+            _resolve_report_request(stored, refusal)
+        self._start_report_batch_write()
 
-    def _check_report_is_newer(self, message: AgentReport | wire.Heartbeat) -> None:
+    def _check_message_is_newer(self, message: AgentReport | wire.Heartbeat) -> None:
         newest = self._newest.get(NodeName(message.node))
         if newest is not None and (message.agent_start, message.seq) <= newest:
             raise RequestRefusal(
@@ -166,13 +173,13 @@ class ReportQueue:
                 f"not newer than {newest[1]} of the one started {newest[0].isoformat()}",
             )
 
-    def _record_last_heard(self, message: AgentReport | wire.Heartbeat) -> None:
+    def _record_newest_message(self, message: AgentReport | wire.Heartbeat) -> None:
         """A report may end after a later heartbeat: what was taken never grows older."""
         node, now = NodeName(message.node), (message.agent_start, message.seq)
         self._newest[node] = max(now, self._newest.get(node, now))
 
 
-def _finish_request(stored: asyncio.Future[None], refusal: RequestRefusal | None) -> None:
+def _resolve_report_request(stored: asyncio.Future[None], refusal: RequestRefusal | None) -> None:
     """Tell the request that waits, if it still does: a client may have gone."""
     if stored.cancelled():
         return
@@ -182,8 +189,8 @@ def _finish_request(stored: asyncio.Future[None], refusal: RequestRefusal | None
         stored.set_exception(refusal)
 
 
-def make_intake_app(  # noqa: PLR0913 -- what the application serves, by keyword with defaults
-    settings: IntakeSettings,
+def make_agent_intake_app(  # noqa: PLR0913 -- what the application serves, by keyword with defaults
+    settings: IntakeAuthenticationSettings,
     sink: ReportSink,
     address_of: AddressOf,
     registry: CollectorRegistry | None = None,
@@ -204,7 +211,7 @@ def make_intake_app(  # noqa: PLR0913 -- what the application serves, by keyword
     async def answer_healthz(_: Request) -> Response:
         return JSONResponse({"status": "ok"})
 
-    more = _DaemonMetricsCache(scrape)
+    more = _CachedDaemonAnswer(scrape)
 
     async def answer_metrics(_: Request) -> Response:
         text = generate_latest(registry) + await more.now()
@@ -217,17 +224,17 @@ def make_intake_app(  # noqa: PLR0913 -- what the application serves, by keyword
     others.router.redirect_slashes = False
     reports = _ReportEndpoint(settings, address_of, ReportQueue(sink), registry, order_for)
 
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+    async def route_intake_request(scope: Scope, receive: Receive, send: Send) -> None:
         hot = scope["type"] == "http" and scope["path"] == wire.PATH and scope["method"] == "POST"
         await (reports if hot else others)(scope, receive, send)
 
-    return app
+    return route_intake_request
 
 
 def make_discovery_route(discover: Callable[[], bytes]) -> Route:
     """GET /sd: https://prometheus.io/docs/prometheus/latest/http_sd. Asked once a second at most;
     Prometheus keeps what it had where there is no answer."""
-    known = _DaemonMetricsCache(discover)
+    known = _CachedDaemonAnswer(discover)
 
     async def answer_discovery(_: Request) -> Response:
         try:
@@ -238,7 +245,7 @@ def make_discovery_route(discover: Callable[[], bytes]) -> Route:
     return Route("/sd", answer_discovery)
 
 
-class _DaemonMetricsCache:
+class _CachedDaemonAnswer:
     """What another process adds to /metrics. A client that may read it may read it all day."""
 
     def __init__(self, scrape: Callable[[], bytes]) -> None:
@@ -258,7 +265,7 @@ class _ReportEndpoint:
 
     def __init__(
         self,
-        settings: IntakeSettings,
+        settings: IntakeAuthenticationSettings,
         address_of: AddressOf,
         queue: ReportQueue,
         registry: CollectorRegistry,
@@ -272,7 +279,7 @@ class _ReportEndpoint:
         self._heartbeats = Counter(
             "hpctl_heartbeats", "Heartbeats authenticated.", registry=registry
         )
-        self._refused = RefusalCounter("hpctl_reports_refused", "Reports refused.", registry)
+        self._refused = RequestRefusalCounter("hpctl_reports_refused", "Reports refused.", registry)
         # munged and the resolver may block: never on the event loop.
         self._pool = ThreadPoolExecutor(settings.threads, thread_name_prefix="intake")
 
@@ -283,10 +290,10 @@ class _ReportEndpoint:
         credential: munge.Credential | None = None
         status, close = 200, False
         try:
-            body = await read_body(
+            body = await read_request_body(
                 headers.get(b"content-length", b"0").decode("latin-1"),
                 receive,
-                BodyLimits(
+                RequestBodyLimits(
                     most=wire.MAX_BODY,
                     within_s=BODY_TIMEOUT_S,
                     too_large=f"a report has at most {wire.MAX_BODY} bytes",
@@ -297,7 +304,7 @@ class _ReportEndpoint:
             if authorization.startswith(_SESSION):
                 session = self._authenticator.session(authorization, body, peer)
                 message = self._authenticator.decode_session_message(session, body).content
-                ack = await self._accept_message(message)
+                ack = await self._store_agent_message(message)
             else:
                 credential = await self._run_in_thread_pool(
                     self._authenticator.verify, authorization, body
@@ -306,7 +313,7 @@ class _ReportEndpoint:
                     self._authenticator.authenticate_report, credential, body, peer
                 )
                 message = proved.message.content
-                ack = await self._accept_message(message)
+                ack = await self._store_agent_message(message)
                 if proved.message.open_session:
                     granted = await self._run_in_thread_pool(
                         self._authenticator.open_session, proved, peer
@@ -320,19 +327,19 @@ class _ReportEndpoint:
             # that is sent to the leader has nothing further to say here.
             status, close = refusal.status, refusal.status in (408, 413, 421)
             answer = refusal.as_json
-        answered, proof = wire.make_answer_payload(authorization, status, answer), ""
+        answered, proof = wire.make_answer_proof_payload(authorization, status, answer), ""
         if session is not None:
             proof = session.proof(answered)
         elif credential is not None:
             proof = await self._run_in_thread_pool(self._settings.prove, credential.uid, answered)
-        await send_response(send, status, answer, proof, close=close)
+        await send_asgi_response(send, status, answer, proof, close=close)
 
     async def _run_in_thread_pool(
         self, blocking: Callable[..., AnswerT], *arguments: object
     ) -> AnswerT:
         return await asyncio.get_running_loop().run_in_executor(self._pool, blocking, *arguments)
 
-    async def _accept_message(self, message: AgentReport | wire.Heartbeat) -> wire.ReportAck:
+    async def _store_agent_message(self, message: AgentReport | wire.Heartbeat) -> wire.ReportAck:
         if isinstance(message, AgentReport):
             await self._queue.store(message)
             self._accepted.inc()

@@ -20,7 +20,7 @@ from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.job_recovery import JobReport
 from hpctl.vocabulary.model import AgentReport
 from hpctl.wire import reports as wire
-from hpctl.wire.stack_request import StackRequest
+from hpctl.wire.stack_request import RankStackTraceRequest
 
 MAX_FRAME = 128 * 1024 * 1024
 """intake.MOST reports of wire.MAX_BODY bytes, and some."""
@@ -106,7 +106,7 @@ class IntakeNodes(Struct, frozen=True, tag=True):
 class Asks(Struct, frozen=True, tag=True):
     """What each node's agent is to be asked with the next answer to it; of other nodes nothing."""
 
-    stacks: dict[NodeName, StackRequest]
+    stacks: dict[NodeName, RankStackTraceRequest]
 
 
 class Leads(Struct, frozen=True, tag=True):

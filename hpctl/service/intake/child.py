@@ -30,20 +30,20 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from hpctl.engine.clock import SystemClock
-from hpctl.engine.journal.reader import open_journal
+from hpctl.engine.journal.reader import open_journal_for_reading
 from hpctl.engine.journal.source import make_sqlite_url
-from hpctl.engine.journal.sqlite_source import publish_readable_copy
-from hpctl.engine.request_intake import make_request_route as request_route
+from hpctl.engine.journal.sqlite_source import publish_world_readable_sqlite_copy
+from hpctl.engine.request_intake import make_operator_request_route as request_route
 from hpctl.service.alerts import make_alert_routes as alert_routes
 from hpctl.service.intake import channel
-from hpctl.service.intake.app import make_discovery_route, make_intake_app
+from hpctl.service.intake.app import make_agent_intake_app, make_discovery_route
 from hpctl.service.intake.server import (
     RESERVED,
-    ConnectionBounds,
-    IntakeServer,
+    ConnectionLimits,
     PeerConnectionTracker,
+    UvicornServerThread,
 )
-from hpctl.toolkit.errors import HpctlError, Unavailable
+from hpctl.toolkit.errors import HpctlError, ServiceUnavailable
 from hpctl.vocabulary.identity import NodeGeneration, NodeName
 from hpctl.vocabulary.job_recovery import JobReport
 from hpctl.vocabulary.model import AgentReport
@@ -51,9 +51,9 @@ from hpctl.vocabulary.ports import Clock
 from hpctl.wire import job_reports as job_wire
 from hpctl.wire import munge
 from hpctl.wire import reports as wire
-from hpctl.wire.authentication import IntakeSettings, LeadershipNotice, RequestRefusal
-from hpctl.wire.proved_route import RefusalCounter, make_authenticated_route
-from hpctl.wire.stack_request import StackRequest
+from hpctl.wire.authentication import IntakeAuthenticationSettings, LeadershipNotice, RequestRefusal
+from hpctl.wire.proved_route import RequestRefusalCounter, make_authenticated_post_route
+from hpctl.wire.stack_request import RankStackTraceRequest
 
 EVERY_S: Final = 1.0
 SHARE: Final = 20.0
@@ -80,8 +80,10 @@ class JournalCopier:
             if begun < self._next:
                 return
             try:
-                open_journal(make_sqlite_url(self._journal)).close()
-                publish_readable_copy(self._journal, wire.make_journal_copy_path(self._journal))
+                open_journal_for_reading(make_sqlite_url(self._journal)).close()
+                publish_world_readable_sqlite_copy(
+                    self._journal, wire.make_public_journal_copy_path(self._journal)
+                )
             except (HpctlError, OSError, sqlite3.Error) as error:
                 raise RequestRefusal(503, "journal_unavailable", f"not copied: {error}") from error
             finally:
@@ -90,7 +92,7 @@ class JournalCopier:
 
 
 def make_journal_copy_route(
-    copies: JournalCopier, settings: IntakeSettings, registry: CollectorRegistry
+    copies: JournalCopier, settings: IntakeAuthenticationSettings, registry: CollectorRegistry
 ) -> Route:
     """Return the route for the intake's application: each user known to MUNGE may request a copy.
 
@@ -102,8 +104,8 @@ def make_journal_copy_route(
         return b"{}"
 
     text = "Requested journal copies refused."
-    refused = RefusalCounter("hpctl_copies_refused", text, registry)
-    return make_authenticated_route(
+    refused = RequestRefusalCounter("hpctl_copies_refused", text, registry)
+    return make_authenticated_post_route(
         path=wire.COPY_PATH,
         most=64,
         settings=settings,
@@ -122,13 +124,13 @@ MEMORY = 1024 * 1024 * 1024
 """The most that this process may have; within the bounds of connections it needs a tenth."""
 
 
-class DaemonClient:
+class IntakeDaemonClient:
     """The daemon as the intake's process reaches it: the `ReportSink` of this process, and more."""
 
     def __init__(self, line: channel.IntakeChannel) -> None:
         self._line = line
         self.leading = LeadershipNotice(until=0.0)
-        self.asks: dict[NodeName, StackRequest] = {}
+        self.asks: dict[NodeName, RankStackTraceRequest] = {}
         self._open: dict[int, Future[bytes]] = {}
         self._numbers = iter(range(2**62))
         self._lock = threading.Lock()
@@ -159,7 +161,10 @@ class DaemonClient:
         """Have reports stored, and keep the digests of their findings."""
         self.ask(channel.StoreReports(reports))
         for report in reports:
-            self._held[report.node] = (report.generation, wire.digest_findings(report.findings))
+            self._held[report.node] = (
+                report.generation,
+                wire.compute_findings_digest(report.findings),
+            )
 
     def heard(self, heartbeat: wire.Heartbeat) -> bool:
         """Note a heartbeat; False where its findings are not those that were stored."""
@@ -192,19 +197,19 @@ class DaemonClient:
     def address_of(self, node: NodeName) -> str | None:
         """Slurm's address of a node. Raises Unavailable until it is known."""
         if self._addresses is None:
-            raise Unavailable(
+            raise ServiceUnavailable(
                 "the head node cannot check a node's report: Slurm has not answered the daemon yet",
                 "nothing to do: the agent sends the report again",
             )
         return self._addresses.get(node)
 
-    def take_job_report(
+    def relay_job_report(
         self, report: JobReport, uid: int, asked: datetime
     ) -> job_wire.JobReportAck:
         """Return what the daemon answers to a job's report. Raises Refusal."""
         return job_wire.decode_job_report_ack(self.ask(channel.FromJob(report, uid, asked)))
 
-    def take_request(self, asked: wire.OperatorRequest, uid: int, address: str) -> int:
+    def relay_operator_request(self, asked: wire.OperatorRequest, uid: int, address: str) -> int:
         """Return the number of an operator's request. Raises Refusal."""
         return int(self.ask(channel.RelayedRequest(asked, uid, address)))
 
@@ -255,37 +260,37 @@ class DaemonClient:
                     waiting.set_exception(RequestRefusal(status, code, text, hint, **more))
 
 
-class RouteDependencies(Struct, frozen=True):
+class IntakeRouteDependencies(Struct, frozen=True):
     """What the routes of a room are made of."""
 
-    daemon: DaemonClient
-    settings: IntakeSettings
+    daemon: IntakeDaemonClient
+    settings: IntakeAuthenticationSettings
     clock: Clock
     registry: CollectorRegistry
 
 
-MakeRoute = Callable[[RouteDependencies], Route]
+MakeRoute = Callable[[IntakeRouteDependencies], Route]
 
 
-def make_intake_application(
+def make_intake_process_application(
     setup: channel.Setup,
-    daemon: DaemonClient,
+    daemon: IntakeDaemonClient,
     registry: CollectorRegistry,
     others: Sequence[MakeRoute] = (),
 ) -> ASGIApp:
     """Return all that the intake answers, with its counters. `others`: the routes of other
     rooms."""
     munge_socket = Path(setup.munge_socket) if setup.munge_socket else None
-    settings = IntakeSettings(
+    settings = IntakeAuthenticationSettings(
         munge_socket, frozenset(setup.allowed_uids), leading=daemon.leading, asks=daemon.asks
     )
     token = Path(setup.token_file) if setup.token_file else None
     clock = SystemClock()
-    parts = RouteDependencies(daemon, settings, clock, registry)
+    parts = IntakeRouteDependencies(daemon, settings, clock, registry)
     routes = [
         *alert_routes(token, daemon.take, registry),
         *(make(parts) for make in others),
-        request_route(daemon.take_request, settings, registry),
+        request_route(daemon.relay_operator_request, settings, registry),
         make_discovery_route(daemon.discover),
     ]
     if setup.journal:
@@ -293,7 +298,7 @@ def make_intake_application(
             make_journal_copy_route(JournalCopier(Path(setup.journal), clock), settings, registry)
         )
     where, scrape = daemon.address_of, daemon.scrape
-    return make_intake_app(
+    return make_agent_intake_app(
         settings, daemon, where, registry,
         routes=routes, scrape=scrape, order_for=lambda node: daemon.orders.get(node, ""),
     )  # fmt: skip
@@ -311,11 +316,11 @@ def serve_intake(
 ) -> None:
     """Until the daemon is gone."""
     setup: channel.Setup = line.receive()
-    daemon, registry = DaemonClient(line), CollectorRegistry()
+    daemon, registry = IntakeDaemonClient(line), CollectorRegistry()
     disable_created_metrics()  # type: ignore[no-untyped-call]
-    app = make_intake_application(setup, daemon, registry, others)
-    server = IntakeServer(
-        app, bounds=ConnectionBounds(in_all=_raise_descriptor_limit() - RESERVED), tick=daemon.tick
+    app = make_intake_process_application(setup, daemon, registry, others)
+    server = UvicornServerThread(
+        app, bounds=ConnectionLimits(in_all=_raise_descriptor_limit() - RESERVED), tick=daemon.tick
     )
     register_connection_gauges(server.connections, registry)
     server.start(listener=listener)
@@ -329,7 +334,7 @@ def _raise_descriptor_limit() -> int:
     """How many descriptors this process may have, after it took all that it may."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    most = ConnectionBounds().in_all + RESERVED
+    most = ConnectionLimits().in_all + RESERVED
     return most if hard == resource.RLIM_INFINITY else min(hard, most)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from hpctl.service.intake import channel
 from hpctl.toolkit.threads import start_thread_pool
 from hpctl.vocabulary.identity import NodeName
-from hpctl.wire.stack_request import StackRequest
+from hpctl.wire.stack_request import RankStackTraceRequest
 
 
 class IntakeConnection:
@@ -28,7 +28,7 @@ class IntakeConnection:
     def connect(self, end: channel.IntakeChannel) -> None:
         """Talk to the process that was just started, and send it the nodes."""
         self._channel = end
-        self._sender.submit(self._send_nodes_and_orders)
+        self._sender.submit(self._send_node_addresses_and_orders)
 
     def detach_channel(self) -> None:
         """Send nothing until the next process."""
@@ -39,20 +39,20 @@ class IntakeConnection:
         self._closed.set()
         self._sender.shutdown(wait=wait, cancel_futures=True)
 
-    def set_addresses(self, addresses: Mapping[NodeName, str]) -> None:
+    def set_node_addresses(self, addresses: Mapping[NodeName, str]) -> None:
         """Say which nodes Slurm has where, if that is news. For the loop's thread."""
         if addresses is not self._addresses and not self._closed.is_set():
             self._addresses = addresses
-            self._sender.submit(self._send_nodes_and_orders)
+            self._sender.submit(self._send_node_addresses_and_orders)
 
-    def set_orders(self, orders: Mapping[NodeName, str]) -> None:
+    def set_pending_agent_orders(self, orders: Mapping[NodeName, str]) -> None:
         """Say which orders wait for the agents of these nodes, if that is news. For the loop's
         thread."""
         if orders != self._orders and not self._closed.is_set():
             self._orders = orders
-            self._sender.submit(self._send_nodes_and_orders)
+            self._sender.submit(self._send_node_addresses_and_orders)
 
-    def request_stacks(self, stacks: Mapping[NodeName, StackRequest]) -> None:
+    def request_stack_traces(self, stacks: Mapping[NodeName, RankStackTraceRequest]) -> None:
         """Have the agents of these nodes asked for stacks, and no others.
 
         An intake that is started again meanwhile asks no agent: the handler gives up in time.
@@ -67,6 +67,6 @@ class IntakeConnection:
             with contextlib.suppress(OSError):
                 end.send(message)
 
-    def _send_nodes_and_orders(self) -> None:
+    def _send_node_addresses_and_orders(self) -> None:
         if self._addresses is not None:
             self.send(channel.IntakeNodes(dict(self._addresses), dict(self._orders)))

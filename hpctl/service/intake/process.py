@@ -27,10 +27,10 @@ from hpctl.engine.request_intake import OperatorRequestHandler
 from hpctl.service.alerts import AlertmanagerWebhook
 from hpctl.service.intake import channel
 from hpctl.service.intake.line import IntakeConnection
-from hpctl.service.intake.server import open_listener
+from hpctl.service.intake.server import open_listening_socket
 from hpctl.service.metrics import DaemonMetrics
 from hpctl.toolkit.compat import SAFE_PATH
-from hpctl.toolkit.errors import HpctlError, Unavailable
+from hpctl.toolkit.errors import HpctlError, ServiceUnavailable
 from hpctl.toolkit.threads import start_thread_pool
 from hpctl.vocabulary.identity import NodeGeneration
 from hpctl.vocabulary.job_recovery import JobReport
@@ -57,7 +57,7 @@ LEADS_S: Final = 2.0
 """How often the intake hears whether the daemon leads, and how long it believes that."""
 
 
-class LeadershipStatus(Protocol):
+class DaemonLeadershipStatus(Protocol):
     """Which daemon leads, as this one knows it. Asked on several threads; never blocks."""
 
     @property
@@ -69,7 +69,7 @@ class LeadershipStatus(Protocol):
         """HOST:PORT of the leader's intake; empty where none is known."""
 
 
-class SoleLeader:
+class SingleDaemonLeadershipStatus:
     """The leadership of a daemon whose journal no other shares."""
 
     serves = True
@@ -93,16 +93,16 @@ class IntakeBackend(Struct, frozen=True):
     requests: OperatorRequestHandler
     webhook: AlertmanagerWebhook
     metrics: DaemonMetrics
-    leadership: LeadershipStatus = SoleLeader()
+    leadership: DaemonLeadershipStatus = SingleDaemonLeadershipStatus()
     jobs: JobReportSink | None = None
     on_gauges: Sequence[Callable[[NodeGeneration, Mapping[str, float]], None]] = ()
 
     def heard(self, heartbeat: wire.Heartbeat) -> None:
         """Note that a node lives, and take its gauges."""
         if self.health.heard(heartbeat):
-            self._forward_gauges(heartbeat.generation, heartbeat.gauges)
+            self._forward_node_gauges(heartbeat.generation, heartbeat.gauges)
 
-    def _forward_gauges(self, generation: NodeGeneration, gauges: Mapping[str, float]) -> None:
+    def _forward_node_gauges(self, generation: NodeGeneration, gauges: Mapping[str, float]) -> None:
         for hear in self.on_gauges:
             hear(generation, gauges)
 
@@ -120,7 +120,7 @@ class IntakeBackend(Struct, frozen=True):
             case channel.StoreReports(reports):
                 self.health.accept(*reports)
                 for report in reports:
-                    self._forward_gauges(report.generation, report.gauges)
+                    self._forward_node_gauges(report.generation, report.gauges)
                 return b""
             case channel.FromJob(report, uid, asked):
                 if self.jobs is None:
@@ -162,7 +162,7 @@ class IntakeProcess:
         self._stopping, self._changed = threading.Event(), threading.Event()
         self._up = threading.Event()
         self._thread = threading.Thread(
-            target=self._run_until_stopped, name="intake-keeper", daemon=True
+            target=self._restart_process_until_stopped, name="intake-keeper", daemon=True
         )
 
     @property
@@ -179,19 +179,19 @@ class IntakeProcess:
     def start(self) -> None:
         """Listen and serve. Raises Unavailable where the port cannot be had."""
         host, _, port = self._listen_on.rpartition(":")
-        self._listener = open_listener(host or "0.0.0.0", int(port))  # noqa: S104
+        self._listener = open_listening_socket(host or "0.0.0.0", int(port))  # noqa: S104
         self._thread.start()
         threading.Thread(
-            target=self._send_leadership_changes, name="intake-leads", daemon=True
+            target=self._send_leadership_status_until_stopped, name="intake-leads", daemon=True
         ).start()
         if not self._up.wait(START_S):
             self.stop()
-            raise Unavailable(
+            raise ServiceUnavailable(
                 "the daemon's process that receives agents' reports (the intake) did not start",
                 "The log lines before this one say why.",
             )
 
-    def duplicate_listener(self) -> int:
+    def duplicate_listening_socket(self) -> int:
         """Return a descriptor of the listening socket that outlives `stop`."""
         assert self._listener is not None
         return os.dup(self._listener.fileno())
@@ -200,7 +200,7 @@ class IntakeProcess:
         """End it; without `wait`, and leave what is being answered to itself. What was not
         acknowledged is sent again by its sender."""
         self._stopping.set()
-        self._end_process()
+        self._kill_intake_process()
         if self._thread.is_alive():
             self._thread.join(5.0)
         if self._listener is not None:
@@ -209,25 +209,25 @@ class IntakeProcess:
             pool.shutdown(wait=wait, cancel_futures=True)
         self._line.close(wait=wait)
 
-    def _run_until_stopped(self) -> None:
+    def _restart_process_until_stopped(self) -> None:
         soon, latest = AGAIN_S
         pause = soon
         while not self._stopping.is_set():
             begun = time.monotonic()
             try:
-                self._start_process()
+                self._start_intake_process()
                 self._process_intake_messages()
             # This thread is all that starts the intake: nothing may end it.
             except Exception:
                 log.exception("the intake's process failed")
-            self._end_process()
+            self._kill_intake_process()
             if self._stopping.is_set():
                 return
             pause = soon if time.monotonic() - begun > LIVED_S else min(2 * pause, latest)
             log.error("the intake's process ended; another is started in %.1f s", pause)
             self._stopping.wait(pause)
 
-    def _start_process(self) -> None:
+    def _start_intake_process(self) -> None:
         assert self._listener is not None
         ours, theirs = socket.socketpair()
         places = [str(Path(__file__).parents[3]), *os.environ.get("PYTHONPATH", "").split(":")]
@@ -252,11 +252,11 @@ class IntakeProcess:
         until = time.monotonic() + lasts_s if leadership.serves else 0.0
         return channel.Leads(until, leadership.leader_address)
 
-    def say_who_leads(self) -> None:
+    def send_leadership_change_now(self) -> None:
         """At once, where that has just changed."""
         self._changed.set()
 
-    def _send_leadership_changes(self) -> None:
+    def _send_leadership_status_until_stopped(self) -> None:
         """On a separate thread: neither the loop nor a journal that hangs may keep it waiting."""
         while not self._stopping.is_set():
             self._changed.wait(SAY_S)
@@ -278,9 +278,9 @@ class IntakeProcess:
                         self._backend.heard(heartbeat)
                 case channel.Ask(number, what):
                     pool = self._reports if isinstance(what, channel.StoreReports) else self._others
-                    pool.submit(self._answer_question, end, number, what)
+                    pool.submit(self._answer_intake_question, end, number, what)
 
-    def _answer_question(
+    def _answer_intake_question(
         self, end: channel.IntakeChannel, number: int, what: channel.Question
     ) -> None:
         message: channel.ToIntake
@@ -299,7 +299,7 @@ class IntakeProcess:
         with contextlib.suppress(OSError):
             end.send(message)
 
-    def _end_process(self) -> None:
+    def _kill_intake_process(self) -> None:
         if self._process is not None:
             self._process.kill()
             self._process.wait()

@@ -30,8 +30,8 @@ from msgspec import Struct
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from hpctl.toolkit.errors import Unavailable
-from hpctl.wire.systemd import get_passed_sockets
+from hpctl.toolkit.errors import ServiceUnavailable
+from hpctl.wire.systemd import get_systemd_passed_sockets
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ Serve = Callable[[socket.socket, bytes], Awaitable[object]]
 """Takes a connection over, with what came on it. Raises OSError where it is gone."""
 
 
-class AcceptFilter:
+class PacedConnectionAcceptor:
     """Accepts at a pace, within the bounds of `Connections`. For the event loop alone."""
 
     def __init__(
@@ -57,7 +57,7 @@ class AcceptFilter:
         self._serving: set[asyncio.Task[None]] = set()
         self._paused: asyncio.TimerHandle | None = None
         listener.setblocking(False)
-        self._resume_accepting()
+        self._resume_accepting_connections()
 
     def close(self) -> None:
         """Accept nothing further, and drop each peer that has not finished a head."""
@@ -65,9 +65,9 @@ class AcceptFilter:
             self._paused.cancel()
         self._loop.remove_reader(self._listener)
         for client in [*self._held]:
-            self._drop_client(client)
+            self._close_client_connection(client)
 
-    def _resume_accepting(self) -> None:
+    def _resume_accepting_connections(self) -> None:
         self._left = ACCEPTS
         self._loop.add_reader(self._listener, self._accept_connections)
 
@@ -83,12 +83,12 @@ class AcceptFilter:
             else:
                 self.take(client, str(address[0]) if address else "")
         self._loop.remove_reader(self._listener)
-        self._paused = self._loop.call_later(EVERY_S, self._resume_accepting)
+        self._paused = self._loop.call_later(EVERY_S, self._resume_accepting_connections)
 
     def take(self, client: socket.socket, address: str) -> None:
         """Hold a connection until its first head is here."""
         client.setblocking(False)
-        peer = ConnectedPeer(address, partial(self._drop_client, client))
+        peer = ConnectedPeer(address, partial(self._close_client_connection, client))
         self._held[client] = bytearray()
         self._crowd.made(peer)
         if client in self._held:
@@ -113,20 +113,20 @@ class AcceptFilter:
         if whole:
             del self._held[client]
             self._loop.remove_reader(client)
-            task = self._loop.create_task(self._hand_over_connection(client, bytes(held)))
+            task = self._loop.create_task(self._serve_accepted_connection(client, bytes(held)))
             self._serving.add(task)
             task.add_done_callback(self._serving.discard)
         else:
-            self._drop_client(client)
+            self._close_client_connection(client)
 
-    async def _hand_over_connection(self, client: socket.socket, came: bytes) -> None:
+    async def _serve_accepted_connection(self, client: socket.socket, came: bytes) -> None:
         try:
             await self._serve(client, came)
         except OSError as error:
             log.debug("a connection was not taken: %s", error)
             client.close()
 
-    def _drop_client(self, client: socket.socket) -> None:
+    def _close_client_connection(self, client: socket.socket) -> None:
         if self._held.pop(client, None) is not None:
             self._loop.remove_reader(client)
             client.close()
@@ -151,7 +151,7 @@ def tune_garbage_collection() -> None:
     gc.set_threshold(2_000, 20, 500)
 
 
-class _HeadBufferingTransport:
+class _ResponseHeadBufferingTransport:
     """A transport that keeps the head of an answer back until its body is there.
 
     uvicorn writes the two apart: two system calls, two packets, and twice the interpreter given
@@ -184,7 +184,7 @@ class _HeadBufferingTransport:
         self._transport.close()
 
 
-class _BoundedHttpProtocol(HttpToolsProtocol):
+class _RequestLimitedHttpProtocol(HttpToolsProtocol):
     """uvicorn's protocol on the C parser, within the bounds of `Connections`.
 
     A peer that sends more than MAX_HEAD bytes before a body, a second request before the first is
@@ -207,7 +207,7 @@ class _BoundedHttpProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client is there."""
         plain = cast(asyncio.Transport, transport)
-        self._joined = _HeadBufferingTransport(plain)
+        self._joined = _ResponseHeadBufferingTransport(plain)
         super().connection_made(cast(asyncio.Transport, self._joined))
         self._peer = ConnectedPeer(self.client[0] if self.client else "", plain.abort)
         self._crowd.made(self._peer)
@@ -244,15 +244,15 @@ class _BoundedHttpProtocol(HttpToolsProtocol):
 
     def on_url(self, url: bytes) -> None:
         """The request's target, or a part of it."""
-        self._count_head_bytes(len(url))
+        self._count_request_head_bytes(len(url))
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """One whole header."""
-        self._count_head_bytes(len(name) + len(value))
+        self._count_request_head_bytes(len(name) + len(value))
         super().on_header(name, value)
 
-    def _count_head_bytes(self, size: int) -> None:
+    def _count_request_head_bytes(self, size: int) -> None:
         self._parsed += size
         if self._parsed > MAX_HEAD:
             raise ValueError("the head of the request is too large")
@@ -260,7 +260,7 @@ class _BoundedHttpProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """The body begins, which the application bounds."""
         self._unread, self._in_head = True, False
-        self._crowd.mark_head_received(self._peer)
+        self._crowd.mark_request_head_received(self._peer)
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
@@ -285,14 +285,14 @@ class _BoundedHttpProtocol(HttpToolsProtocol):
             self._crowd.waits(self._peer)
 
 
-def open_listener(host: str, port: int) -> socket.socket:
+def open_listening_socket(host: str, port: int) -> socket.socket:
     """Return the socket to listen on: systemd's, where it passes one, else a new one.
 
     Raises Unavailable where the address cannot be had, or systemd's is another.
     """
-    for given in get_passed_sockets():
+    for given in get_systemd_passed_sockets():
         if given.getsockname()[1] != port:
-            raise Unavailable(
+            raise ServiceUnavailable(
                 f"systemd opened port {given.getsockname()[1]} for agents' reports, but "
                 f"intake.listen in hpctl.yaml names port {port}",
                 "Set the same port in both: systemctl edit hpctl-daemon.socket, or intake.listen",
@@ -307,14 +307,14 @@ def open_listener(host: str, port: int) -> socket.socket:
         listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
-        raise Unavailable(
+        raise ServiceUnavailable(
             f"the daemon cannot listen on {host}:{port} for agents' reports: {error.strerror}",
             "Check which program uses the port (ss -ltnp): another hpctl daemon may run",
         ) from error
     return listener
 
 
-class IntakeServer:
+class UvicornServerThread:
     """uvicorn in a separate thread.
 
     `start` returns once connections are accepted, with the bound `port` known (0 asks for any);
@@ -327,18 +327,18 @@ class IntakeServer:
         app: ASGIApp,
         host: str = "0.0.0.0",  # noqa: S104 - nodes must reach it; MUNGE decides who is accepted
         port: int = 0,
-        bounds: ConnectionBounds | None = None,
+        bounds: ConnectionLimits | None = None,
         tick: Callable[[], None] = lambda: None,
     ) -> None:
         self.host, self.port = host, port
-        self.connections = PeerConnectionTracker(bounds or ConnectionBounds())
+        self.connections = PeerConnectionTracker(bounds or ConnectionLimits())
         self._tick = tick
         # A line in the log for each request that is none would be the peers' to write.
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
         config = uvicorn.Config(
             app,
             # The pure Python parser takes more time for a heartbeat than everything else does.
-            http=cast(Any, partial(_BoundedHttpProtocol, connections=self.connections)),
+            http=cast(Any, partial(_RequestLimitedHttpProtocol, connections=self.connections)),
             ws="none",
             access_log=False,
             log_config=None,
@@ -360,7 +360,7 @@ class IntakeServer:
     def start(self, timeout_s: float = 10.0, listener: socket.socket | None = None) -> None:
         """Listen, or take what listens already; serve, and wait until it does."""
         tune_garbage_collection()
-        ours = listener or open_listener(self.host, self.port)
+        ours = listener or open_listening_socket(self.host, self.port)
         self.port = 0 if ours.family == socket.AF_UNIX else ours.getsockname()[1]
         ready = threading.Event()
 
@@ -374,7 +374,7 @@ class IntakeServer:
         self._thread = threading.Thread(target=run_server, name="intake-http", daemon=True)
         self._thread.start()
         if not ready.wait(timeout_s) or not self._server.started:
-            raise Unavailable(
+            raise ServiceUnavailable(
                 "the daemon's server for agents' reports (the intake) did not start on "
                 f"{self.host}:{self.port}",
                 "The log lines before this one say why.",
@@ -384,7 +384,9 @@ class IntakeServer:
         serving = asyncio.create_task(self._server.serve(sockets=[]))
         while not self._server.started and not serving.done():
             await asyncio.sleep(0.005)
-        accepting = AcceptFilter(listener, self.connections, self._serve_ready_connection)
+        accepting = PacedConnectionAcceptor(
+            listener, self.connections, self._pass_connection_to_uvicorn
+        )
         ready.set()
         while not serving.done():
             self.connections.sweep()
@@ -399,7 +401,7 @@ class IntakeServer:
             cast(Any, late).transport.abort()
         await asyncio.sleep(0)
 
-    async def _serve_ready_connection(self, client: socket.socket, came: bytes) -> None:
+    async def _pass_connection_to_uvicorn(self, client: socket.socket, came: bytes) -> None:
         """Serve a connection on which something has come. Raises OSError."""
         server = self._server
         make = partial(
@@ -432,7 +434,7 @@ RESERVED = 48
 """Descriptors that no connection may have: munged, the channel to the daemon, the resolver."""
 
 
-class ConnectionBounds(Struct, frozen=True):
+class ConnectionLimits(Struct, frozen=True):
     """How many connections, and how much of unproved requests, are kept in memory."""
 
     in_all: int = 16_384
@@ -464,7 +466,7 @@ class PeerConnectionTracker:
     """All connections of one intake."""
 
     def __init__(
-        self, bounds: ConnectionBounds, monotonic: Callable[[], float] = time.monotonic
+        self, bounds: ConnectionLimits, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
         self._bounds, self._monotonic = bounds, monotonic
         self._all: dict[ConnectedPeer, None] = {}
@@ -481,7 +483,7 @@ class PeerConnectionTracker:
         """A peer has connected; it, or an older one that waits, is dropped where room is out."""
         self._all[peer] = None
         bounds = self._bounds
-        crowded = self._find_oldest_excess_peer(
+        crowded = self._find_oldest_peer_over_limit(
             ("waiting", peer.address), bounds.waiting_of_address
         )
         if crowded is not None:
@@ -502,17 +504,17 @@ class PeerConnectionTracker:
     def lost(self, peer: ConnectedPeer) -> None:
         """Forget a connection that is over, whichever side ended it."""
         self._all.pop(peer, None)
-        self._remove_peer_from_group(peer)
+        self._remove_peer_from_limit_groups(peer)
 
     def waits(self, peer: ConnectedPeer) -> None:
         """A request is expected, or has begun: its head must be here in time."""
-        self._remove_peer_from_group(peer)
+        self._remove_peer_from_limit_groups(peer)
         peer.until = self._monotonic() + HEAD_S
         if not peer.node:
             self._waiting[peer] = None
-            self._add_peer_to_group(peer, "waiting", peer.address)
+            self._add_peer_to_limit_group(peer, "waiting", peer.address)
         else:
-            self._add_peer_to_group(peer, "kept", peer.node)
+            self._add_peer_to_limit_group(peer, "kept", peer.node)
 
     def holds(self, peer: ConnectedPeer, size: int) -> None:
         """Count so many bytes of a request in memory, whose sender has not proved itself."""
@@ -523,30 +525,30 @@ class PeerConnectionTracker:
         while self._bytes > self._bounds.waiting_bytes and self._waiting:
             self._drop_peer(next(iter(self._waiting)))
 
-    def mark_head_received(self, peer: ConnectedPeer) -> None:
+    def mark_request_head_received(self, peer: ConnectedPeer) -> None:
         """The body is next, which the application bounds in size and time."""
         peer.until = self._monotonic() + REQUEST_S
 
     def whole(self, peer: ConnectedPeer) -> None:
         """The request is here; no peer is dropped while it is handled."""
-        self._remove_peer_from_group(peer)
+        self._remove_peer_from_limit_groups(peer)
         peer.until = self._monotonic() + REQUEST_S
-        crowded = self._find_oldest_excess_peer(
+        crowded = self._find_oldest_peer_over_limit(
             ("busy", peer.address), self._bounds.busy_of_address
         )
         if crowded is not None:
             self._drop_peer(crowded if self._bounds.oldest_busy_goes else peer)
         if peer in self._all:
-            self._add_peer_to_group(peer, "busy", peer.address)
+            self._add_peer_to_limit_group(peer, "busy", peer.address)
 
     def kept(self, peer: ConnectedPeer, node: str) -> None:
         """A node has proved itself and is answered: its connection is kept, its oldest goes."""
-        self._remove_peer_from_group(peer)
+        self._remove_peer_from_limit_groups(peer)
         peer.node, peer.until = node, math.inf
-        crowded = self._find_oldest_excess_peer(("kept", node), self._bounds.kept_of_node)
+        crowded = self._find_oldest_peer_over_limit(("kept", node), self._bounds.kept_of_node)
         if crowded:
             self._drop_peer(crowded)
-        self._add_peer_to_group(peer, "kept", node)
+        self._add_peer_to_limit_group(peer, "kept", node)
 
     def sweep(self) -> None:
         """Drop each peer that is out of time. To be called once a second or so."""
@@ -559,16 +561,16 @@ class PeerConnectionTracker:
         self.lost(peer)
         peer.drop()
 
-    def _add_peer_to_group(self, peer: ConnectedPeer, what: str, whose: str) -> None:
+    def _add_peer_to_limit_group(self, peer: ConnectedPeer, what: str, whose: str) -> None:
         peer.group = (what, whose)
         self._groups.setdefault(peer.group, {})[peer] = None
 
-    def _find_oldest_excess_peer(self, group: Hashable, most: int) -> ConnectedPeer | None:
+    def _find_oldest_peer_over_limit(self, group: Hashable, most: int) -> ConnectedPeer | None:
         """Return the oldest of a group that has `most` or more."""
         peers = self._groups.get(group, {})
         return next(iter(peers)) if len(peers) >= most else None
 
-    def _remove_peer_from_group(self, peer: ConnectedPeer) -> None:
+    def _remove_peer_from_limit_groups(self, peer: ConnectedPeer) -> None:
         """It is no longer what it was."""
         self._waiting.pop(peer, None)
         peers = self._groups.get(peer.group, {})

@@ -13,11 +13,11 @@ from msgspec import Struct
 from hpctl.engine import config_loading
 from hpctl.engine.config import MAILPROG, Config
 from hpctl.service.notify import sinks
-from hpctl.service.notify.outbox import Outbox, SinkMessage
+from hpctl.service.notify.outbox import NotificationMessage, Outbox
 from hpctl.toolkit import output
-from hpctl.toolkit.checks_view import CheckView, DoctorView, choose_exit_code
-from hpctl.toolkit.declared_view import ItemLines, Layout
-from hpctl.toolkit.errors import Unavailable
+from hpctl.toolkit.checks_view import CheckView, DoctorView, choose_doctor_exit_code
+from hpctl.toolkit.declared_view import ItemTextLines, Layout
+from hpctl.toolkit.errors import ServiceUnavailable
 
 
 class NotifySinkView(Struct, frozen=True):
@@ -48,7 +48,7 @@ class NotifyView(Struct, frozen=True):
     sinks: tuple[NotifySinkView, ...]
 
     layout: ClassVar[Layout] = (
-        ItemLines(
+        ItemTextLines(
             "sinks",
             "{name} ({source}) receives {events}: {waiting} waiting{since}{last_sent}",
             unbroken=True,
@@ -61,10 +61,10 @@ def notify() -> None:
     """Which sink receives what, and a test message."""
 
 
-def _read_outbox(config: Config) -> Outbox:
+def _read_notification_outbox(config: Config) -> Outbox:
     from hpctl.engine.adapters import open_journal_reader
 
-    with suppress(Unavailable), closing(open_journal_reader(config)) as store:
+    with suppress(ServiceUnavailable), closing(open_journal_reader(config)) as store:
         kept = store.outbox()
         if kept:
             return msgspec.json.decode(kept, type=Outbox)
@@ -77,7 +77,7 @@ def _read_outbox(config: Config) -> Outbox:
 def show(config: str, as_json: bool) -> None:
     """Show the sinks, what they receive, and what waits for each."""
     loaded = config_loading.load_config(config)
-    settings, posted, rows = loaded.notify, _read_outbox(loaded).posted, []
+    settings, posted, rows = loaded.notify, _read_notification_outbox(loaded).posted, []
     mail = {MAILPROG: "slurm.conf"} if settings.users == MAILPROG else {}
     for name, source in {**settings.sinks, **mail}.items():
         mine = [p for p in posted if p.sink == name]
@@ -100,13 +100,13 @@ def test(sink: str | None, config: str, as_json: bool) -> None:
     known = loaded.notify.sinks
     if sink is not None and sink not in known:
         raise output.make_not_found_error("notify list", sink, known)
-    at, found = output.now(), []
+    at, found = output.get_current_utc_time(), []
     for name in known if sink is None else [sink]:
         title = f"[{loaded.cluster.name or 'hpctl'}] test of sink {name}"
         body = "Sent by hpctl notify test.\nNobody has to do anything.\nNext: hpctl status"
-        why = sinks.deliver_message(name, known[name], SinkMessage(title, body))
+        why = sinks.deliver_sink_message(name, known[name], NotificationMessage(title, body))
         found.append(CheckView(name, "fail" if why else "ok", why or "sent", ""))
     found = found or [CheckView("sinks", "fail", "there is none", "docs/notify.md")]
     view = DoctorView(at, tuple(found))
     output.show_view("notify-test", view, as_json)
-    output.exit_with_code(choose_exit_code(view))
+    output.exit_with_code(choose_doctor_exit_code(view))

@@ -22,20 +22,20 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpctl.engine.adapters import make_scheduler
-from hpctl.engine.config import MAILPROG, Config, RouteSection
+from hpctl.engine.adapters import make_slurm_command_client
+from hpctl.engine.config import MAILPROG, Config, NotificationRouteSection
 from hpctl.engine.journal.events import Event
 from hpctl.engine.journal.store import JournalStore
-from hpctl.engine.loop_port import LoopPort
+from hpctl.engine.loop_port import RecoveryLoopAccess
 from hpctl.service.metrics import DaemonMetrics
 from hpctl.service.notify import decide, sinks
 from hpctl.service.notify import outbox as notify_outbox
 from hpctl.service.notify.decide import Notice
-from hpctl.service.notify.outbox import KEEP_S, Outbox, PostedNotice, Reader, SinkMessage
-from hpctl.toolkit.bounds import add_seconds, clamp_duration
-from hpctl.toolkit.errors import Unavailable
-from hpctl.toolkit.jitter import pick_pause
-from hpctl.vocabulary.isolation import InconsistentState, isolate_call
+from hpctl.service.notify.outbox import KEEP_S, NotificationMessage, Outbox, OutboxEntry, Reader
+from hpctl.toolkit.bounds import add_seconds_within_bounds, clamp_duration
+from hpctl.toolkit.errors import ServiceUnavailable
+from hpctl.toolkit.jitter import pick_random_pause_seconds
+from hpctl.vocabulary.isolation import ItemProcessingFailure, call_and_capture_failure
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ _FOR_OWNERS: Final = ("job_preempted",)
 _MAIL = re.compile(r"^ *MailUser=(\S+) MailType=(\S+)$", re.MULTILINE)
 
 
-class _RetryState(Struct, frozen=True):
+class _DeliveryRetryState(Struct, frozen=True):
     """How often a message to one reader of a sink has failed in a row, and the time of the
     monotonic clock before which it is not tried again. `rows`: those of a message to one user,
     which is tried again as it was."""
@@ -80,7 +80,7 @@ class Notifier:
     """The threads. `look` is for the loop's."""
 
     def __init__(
-        self, config: Config, store: JournalStore, loop: LoopPort, metrics: DaemonMetrics
+        self, config: Config, store: JournalStore, loop: RecoveryLoopAccess, metrics: DaemonMetrics
     ) -> None:
         """Nothing is read or sent before `start`."""
         self._config, self._store, self._metrics = config, store, metrics
@@ -96,7 +96,7 @@ class Notifier:
         self._change, self._unkept = threading.Lock(), False
         self._stopping, self._news = threading.Event(), threading.Event()
         self._trouble: dict[str, str] = {}
-        self._retries: dict[tuple[str, Reader], _RetryState] = {}
+        self._retries: dict[tuple[str, Reader], _DeliveryRetryState] = {}
         self._silent, self._lost = frozenset[str](), deque[str]()
         self._seen = -1
 
@@ -108,7 +108,9 @@ class Notifier:
     def start(self) -> None:
         """Continue where the leader before has stopped. Returns at once."""
         if self._names:
-            threading.Thread(target=self._follow_journal, name="notify", daemon=True).start()
+            threading.Thread(
+                target=self._process_journal_events, name="notify", daemon=True
+            ).start()
 
     def look(self, silent: frozenset[str] = frozenset()) -> None:
         """There may be news in the journal; these other heads are silent. Returns at once."""
@@ -123,17 +125,22 @@ class Notifier:
         self._stopping.set()
         self._news.set()
 
-    def _follow_journal(self) -> None:
-        while not self._stopping.is_set() and not self._run_isolated(
+    def _process_journal_events(self) -> None:
+        while not self._stopping.is_set() and not self._call_and_log_exception(
             "start", self._load_outbox, None
         ):
             pass
         for name in self._names:
             threading.Thread(
-                target=self._run_sink_delivery, name=f"notify-{name}", args=[name], daemon=True
+                target=self._run_sink_delivery_loop, name=f"notify-{name}", args=[name], daemon=True
             ).start()
         while not self._stopping.is_set():
-            if self._run_isolated("notify", self._read_new_events, self._clock.now()) is False:
+            if (
+                self._call_and_log_exception(
+                    "notify", self._queue_notices_of_new_events, self._clock.now()
+                )
+                is False
+            ):
                 self._news.wait()
                 self._news.clear()
 
@@ -152,81 +159,89 @@ class Notifier:
         return True
 
     def _save_outbox(self, outbox: Outbox) -> None:
-        """On disk first. Raises LeaseLost, OSError."""
+        """On disk first. Raises LeaseLostError, OSError."""
         self._store.save_outbox(msgspec.json.encode(outbox).decode())
         self._outbox, self._unkept = outbox, False
 
-    def _read_new_events(self, now: datetime) -> bool:
+    def _queue_notices_of_new_events(self, now: datetime) -> bool:
         """Read once; return whether there may be more."""
         found = self._store.newer(self._outbox.position, AT_ONCE)
-        position, fresh = self._outbox.position, list[PostedNotice]()
+        position, fresh = self._outbox.position, list[OutboxEntry]()
         for number, event in found:
             away = abs(now - event.at)  # the clock may have been set back
-            if decide.needs_earlier_state(event, self._memory.state) and away < clamp_duration(
-                FOLD_S
-            ):
+            if decide.is_event_missing_from_state(
+                event, self._memory.state
+            ) and away < clamp_duration(FOLD_S):
                 self._stopping.wait(0.05)
                 break
-            if now < add_seconds(event.at, KEEP_S):
-                rows = self._run_isolated(f"event {number}", self._make_posted_notices, event)
-                if rows is None and _is_event_recent(event.at, now):
+            if now < add_seconds_within_bounds(event.at, KEEP_S):
+                rows = self._call_and_log_exception(
+                    f"event {number}", self._make_outbox_entries, event
+                )
+                if rows is None and _is_event_recent_enough_to_notify(event.at, now):
                     break
                 fresh += rows or ()
-            elif notice := self._run_isolated(f"event {number}", self._make_event_notice, event):
-                _log_expired_notices(notice)
+            elif notice := self._call_and_log_exception(
+                f"event {number}", self._make_event_notice, event
+            ):
+                _log_expired_notice(notice)
             position = number
         lost, person = self._lost.copy(), "an operator to see why, and to start hpctl-daemon there"
         for host in lost:
             what = f"The hpctl daemon on {host} is silent."
             notice = Notice("standby_lost", host, host, now, what, "hpctl status", person)
-            fresh += self._route_notice(notice, now)
+            fresh += self._route_notice_to_sinks(notice, now)
         if fresh or position != self._outbox.position:
             with self._change:
                 before = self._outbox.posted
                 self._save_outbox(self._outbox.add(position, fresh, now))
             left = {p.row for p in self._outbox.posted}
             for gone in (p for p in before if not p.sent and p.row not in left):
-                _log_expired_notices(gone.notice)
+                _log_expired_notice(gone.notice)
         for _ in lost:  # only now: what could not be kept is sent the next time
             self._lost.popleft()
         return bool(found)
 
-    def _make_posted_notices(self, event: Event) -> list[PostedNotice]:
+    def _make_outbox_entries(self, event: Event) -> list[OutboxEntry]:
         notice = self._make_event_notice(event)
-        return [] if notice is None else self._route_notice(notice, self._clock.now())
+        return [] if notice is None else self._route_notice_to_sinks(notice, self._clock.now())
 
     def _make_event_notice(self, event: Event) -> Notice | None:
         state, slurm = self._memory.state, self._observer.slurm
-        return decide.make_notice(event, state, slurm, self._config.policy())
+        return decide.make_event_notice(event, state, slurm, self._config.policy())
 
-    def _route_notice(self, notice: Notice, now: datetime) -> list[PostedNotice]:
+    def _route_notice_to_sinks(self, notice: Notice, now: datetime) -> list[OutboxEntry]:
         """Return a notice for each sink that it is for, and for which address there."""
         settings = self._settings
-        account, owner, mail, kinds = self._find_job_owner(notice, now)
-        routes = settings.routes or (RouteSection(tuple(settings.sinks.keys() - {settings.users})),)
+        account, owner, mail, kinds = self._read_job_owner_and_mail(notice, now)
+        routes = settings.routes or (
+            NotificationRouteSection(tuple(settings.sinks.keys() - {settings.users})),
+        )
         matching = [route for route in routes if _is_notice_for_route(route, notice, account)]
         to = dict.fromkeys(chain.from_iterable(route.to for route in matching))
-        rows = [PostedNotice(name, "", notice, now) for name in to]
+        rows = [OutboxEntry(name, "", notice, now) for name in to]
         if settings.users and mail and _WANTS.get(notice.kind) in kinds:
-            rows.append(PostedNotice(settings.users, mail, notice, now, owner=owner))
+            rows.append(OutboxEntry(settings.users, mail, notice, now, owner=owner))
         return rows
 
-    def _find_job_owner(self, notice: Notice, now: datetime) -> tuple[str, str, str, Sequence[str]]:
+    def _read_job_owner_and_mail(
+        self, notice: Notice, now: datetime
+    ) -> tuple[str, str, str, Sequence[str]]:
         """Return a job's account and user, whom Slurm mails about it, and about what; empty where
         Slurm does not say. A user's text can forge nothing here but the user's own address. Raises
         Unavailable."""
         if notice.job is None or not (self._settings.users or self._settings.routes):
             return "", "", "", ()
-        run, job = make_scheduler(self._config).runner.run, str(notice.job)
+        run, job = make_slurm_command_client(self._config).runner.run, str(notice.job)
         account = run("squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%a %u")
         shown = run("scontrol", "show", "job", job)
         for ran in (account, shown):
             if (
                 not ran.ok
                 and "Invalid job id" not in ran.message
-                and _is_event_recent(notice.at, now)
+                and _is_event_recent_enough_to_notify(notice.at, now)
             ):
-                raise Unavailable(
+                raise ServiceUnavailable(
                     f"cannot read job {job} from Slurm for its notification: {ran.message}",
                     "nothing to do: the daemon tries again",
                 )
@@ -235,15 +250,15 @@ class Notifier:
         name, _, owner = account.text.strip().partition("\n")[0].partition(" ")
         return name, owner.strip(), sinks.parse_mail_address(mail), kinds.split(",")
 
-    def _run_sink_delivery(self, name: str) -> None:
+    def _run_sink_delivery_loop(self, name: str) -> None:
         source = self._settings.sinks.get(name)
         if source:
-            for error in sinks.find_unusable_sinks({name: source}, reach=True):
-                self._record_delivery_failure(name, f"{error}: {error.hint}")
+            for error in sinks.list_unusable_sink_errors({name: source}, reach=True):
+                self._record_sink_delivery_failure(name, f"{error}: {error.hint}")
         while not self._stopping.wait(LOOK_S):
-            self._run_isolated(name, self._send_due_notices, name)
+            self._call_and_log_exception(name, self._send_due_sink_notices, name)
 
-    def _send_due_notices(self, name: str) -> None:
+    def _send_due_sink_notices(self, name: str) -> None:
         """Send each reader of a sink what is due; nothing before all that was sent is noted.
 
         A job owner has one attempt a turn, whichever address it goes to, and at most `per_hour`
@@ -255,10 +270,12 @@ class Notifier:
             if self._unkept:
                 self._save_outbox(self._outbox)
         now, posted = self._clock.now(), [p for p in self._outbox.posted if p.sink == name]
-        self._drop_stale_retries(name, {p.row for p in posted if not p.sent})
+        self._drop_stale_retry_states(name, {p.row for p in posted if not p.sent})
         readers = {p.reader for p in posted if not p.sent}
-        retries = {one: self._retries.get((name, one), _RetryState()) for one in sorted(readers)}
-        tried = notify_outbox.find_owners_at_limit(posted, self._settings.per_hour, now)
+        retries = {
+            one: self._retries.get((name, one), _DeliveryRetryState()) for one in sorted(readers)
+        }
+        tried = notify_outbox.find_owners_at_message_limit(posted, self._settings.per_hour, now)
         failed = {who for (sink, (to, who)), r in self._retries.items() if sink == name and to}
         in_turn = sorted(retries, key=lambda one: (one[1] in failed, retries[one].order))
         for reader in in_turn:
@@ -285,7 +302,7 @@ class Notifier:
             if retry.attempts:
                 return
 
-    def _drop_stale_retries(self, name: str, waiting: set[tuple[str, Reader, Notice]]) -> None:
+    def _drop_stale_retry_states(self, name: str, waiting: set[tuple[str, Reader, Notice]]) -> None:
         """Forget the failures of readers for whom nothing, or no part of the message, waits."""
         readers = {reader for _, reader, _ in waiting}
         for key, retry in tuple(self._retries.items()):
@@ -294,34 +311,34 @@ class Notifier:
                 self._retries.pop(key, None)
 
     def _deliver_notice_group(
-        self, name: str, reader: Reader, group: Sequence[PostedNotice]
+        self, name: str, reader: Reader, group: Sequence[OutboxEntry]
     ) -> bool:
         """Try to send a message once; whether it need not be tried again: it was sent, or it is for
         one user and has failed TRIES times."""
         notices = [p.notice for p in group]
-        text = notify_outbox.compose_message(
+        text = notify_outbox.compose_sink_message(
             self._config.cluster.name or socket.gethostname(), notices
         )
         to, _ = reader
-        why = self._send_to_sink(name, to, text)
-        attempts = self._retries.pop((name, reader), _RetryState()).attempts + 1
+        why = self._send_message_to_sink(name, to, text)
+        attempts = self._retries.pop((name, reader), _DeliveryRetryState()).attempts + 1
         if not why or (to and attempts >= TRIES):
             return True
         first_s, most_s = AGAIN_S
         longest_s = min(most_s, first_s * 2.0 ** min(attempts - 1, 30))
-        wait_s = pick_pause(0.0, longest_s)
+        wait_s = pick_random_pause_seconds(0.0, longest_s)
         rows = frozenset(p.row for p in group) if to else frozenset()
-        self._retries[name, reader] = _RetryState(attempts, time.monotonic() + wait_s, rows)
+        self._retries[name, reader] = _DeliveryRetryState(attempts, time.monotonic() + wait_s, rows)
         return False
 
-    def _send_to_sink(self, name: str, to: str, text: SinkMessage) -> str:
+    def _send_message_to_sink(self, name: str, to: str, text: NotificationMessage) -> str:
         if name == MAILPROG:
-            program = make_scheduler(self._config).show_config().get("MailProg", "")
-            why = sinks.send_mail(program, text, to)
+            program = make_slurm_command_client(self._config).show_config().get("MailProg", "")
+            why = sinks.send_mail_with_mail_program(program, text, to)
         else:
-            why = sinks.deliver_message(name, self._settings.sinks[name], text, to)
+            why = sinks.deliver_sink_message(name, self._settings.sinks[name], text, to)
         if why:
-            self._record_delivery_failure(name, why)
+            self._record_sink_delivery_failure(name, why)
         else:
             self._trouble.pop(name, None)
             self._count_delivery_result(name, "sent")
@@ -331,23 +348,23 @@ class Notifier:
         label = name if name in self._names[:NAMED] else "other"
         self._metrics.notifications.labels(label, outcome).inc(more)
 
-    def _record_delivery_failure(self, name: str, why: str) -> None:
+    def _record_sink_delivery_failure(self, name: str, why: str) -> None:
         self._count_delivery_result(name, "failed")
         if self._trouble.get(name) != why:
             log.error("notify: %s", why)
         self._trouble[name] = why
 
-    def _run_isolated(self, what: str, run: Callable[[Any], Any], given: object) -> Any:
+    def _call_and_log_exception(self, what: str, run: Callable[[Any], Any], given: object) -> Any:
         """Return what `run` answers; None where it raised, which is logged and costs a second."""
-        done = isolate_call("notify", what, run, given)
-        if isinstance(done, InconsistentState):
+        done = call_and_capture_failure("notify", what, run, given)
+        if isinstance(done, ItemProcessingFailure):
             log.error("notify: %s: %s", what, done.error)
             self._stopping.wait(1.0)
             return None
         return done
 
 
-def _is_notice_for_route(route: RouteSection, notice: Notice, account: str) -> bool:
+def _is_notice_for_route(route: NotificationRouteSection, notice: Notice, account: str) -> bool:
     """Return whether a route wants a notice. What is not known of a notice excludes it from no
     route."""
     if (route.kinds or notice.kind in _FOR_OWNERS) and notice.kind not in route.kinds:
@@ -361,11 +378,11 @@ def _is_notice_for_route(route: RouteSection, notice: Notice, account: str) -> b
     return not route.accounts or (notice.job is not None and account in ("", *route.accounts))
 
 
-def _is_event_recent(at: datetime, now: datetime) -> bool:
+def _is_event_recent_enough_to_notify(at: datetime, now: datetime) -> bool:
     """Return whether an event may still wait to be sent."""
     return abs(now - at) < clamp_duration(ASK_S)
 
 
-def _log_expired_notices(notice: Notice) -> None:
+def _log_expired_notice(notice: Notice) -> None:
     days = notify_outbox.KEEP_S / 86400
     log.warning("notify: not sent after %g days: %s of %s", days, notice.kind, notice.target)

@@ -25,19 +25,19 @@ from hpctl.engine.journal.state import EngineState
 from hpctl.engine.plan import ESCALATED, GATE
 from hpctl.engine.timeline import (
     Subject,
-    describe_hold_release,
-    find_awaited_event,
-    format_sentence,
-    format_subject_headline,
+    describe_gate_block_release,
+    find_next_awaited_event,
+    format_recovery_or_change_headline,
+    format_sentence_with_reason,
 )
 from hpctl.toolkit.bounds import parse_count
 from hpctl.vocabulary import change, job_recovery
 from hpctl.vocabulary.change import ChangeOpened, ClusterChange
-from hpctl.vocabulary.evidence import parse_kept_archive
+from hpctl.vocabulary.evidence import parse_stored_evidence_archive
 from hpctl.vocabulary.hang import ENDED_GATE, HANG_GATE, OTHERS_GATE
 from hpctl.vocabulary.identity import JobId, NodeName
 from hpctl.vocabulary.job_recovery import JobRecovery
-from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery
+from hpctl.vocabulary.node_recovery import NodeRecovery, NodeRecoveryPhase
 from hpctl.vocabulary.pause import Pause
 from hpctl.vocabulary.policy import NoticeKind, RecoveryPolicy
 from hpctl.vocabulary.slurm_facts import SchedulerView
@@ -102,7 +102,7 @@ class Notice(Struct, frozen=True):
         return bool(self.person) and self.kind != "job_gave_up"
 
 
-def needs_earlier_state(event: Event, state: EngineState) -> bool:
+def is_event_missing_from_state(event: Event, state: EngineState) -> bool:
     """Return whether a state that another thread folds events into has not got this one yet."""
     if not isinstance(event, SignalSeen):
         return False
@@ -110,7 +110,7 @@ def needs_earlier_state(event: Event, state: EngineState) -> bool:
     return rec is None or (event.at, event.signal) not in {(m.at, m.signal) for m in rec.trail}
 
 
-def make_notice(
+def make_event_notice(
     event: Event, state: EngineState, slurm: SchedulerView, policy: RecoveryPolicy
 ) -> Notice | None:
     """Return what an event tells people; None for most. `state` has the event folded in."""
@@ -118,14 +118,14 @@ def make_notice(
         case SignalSeen():
             return _make_recovery_end_notice(event, state, slurm, policy)
         case GateBlocked() if event.gate not in _PASSING:
-            return _make_hold_notice(event, slurm)
+            return _make_gate_blocked_notice(event, slurm)
         case RequestTaken(ok=True) if event.verb in _OF_PAUSES:
             return _make_pause_notice(event)
         case ChangeOpened(kind=change.ChangeKind.SPARES, nodes=()) if policy.spares.get(
             event.group
         ):
             group, show = event.group, "hpctl cluster capacity"
-            what = format_sentence(f"No spare is left in group {group}", event.why)
+            what = format_sentence_with_reason(f"No spare is left in group {group}", event.why)
             return Notice("spares_used_up", group, group, event.at, what, show)
     return None
 
@@ -143,7 +143,9 @@ def _make_pause_notice(e: RequestTaken) -> Notice:
     else:
         text = f"{e.by} lifted {'every pause' if pause.whole else f'the pause of {pause.what}'}"
     key = f"{e.verb} {e.target} {e.at}"
-    return Notice("paused", pause.what, key, e.at, format_sentence(text), "hpctl status")
+    return Notice(
+        "paused", pause.what, key, e.at, format_sentence_with_reason(text), "hpctl status"
+    )
 
 
 def _find_event_recovery(event: SignalSeen, state: EngineState) -> Subject | None:
@@ -161,36 +163,38 @@ def _make_recovery_end_notice(
     if isinstance(rec, JobRecovery) and rec.note:
         kind = "job_preempted"
     if isinstance(rec, NodeRecovery) and (
-        rec.is_for_capacity_change or _has_returned_from_maintenance(rec)
+        rec.is_for_capacity_change or _has_node_returned_from_maintenance(rec)
     ):
         return None
-    if kind is None or e.signal == job_recovery.JobSignal.FAILED_AGAIN:
+    if kind is None or e.signal == job_recovery.JobRecoverySignal.FAILED_AGAIN:
         return None  # of a run that failed again, the recovery of that run tells
-    person = find_awaited_event(rec, policy).what if kind in ("escalated", "job_gave_up") else ""
+    person = (
+        find_next_awaited_event(rec, policy).what if kind in ("escalated", "job_gave_up") else ""
+    )
     if isinstance(rec, NodeRecovery):
-        about = _make_target_fields(rec.node, slurm)
+        about = _make_notice_target_fields(rec.node, slurm)
     else:
         about = {"partitions": tuple(filter(None, [rec.partition])), "job": rec.key}
     target = rec.node if isinstance(rec, NodeRecovery) else rec.shown
     show = f"hpctl explain {target}"
-    what = format_subject_headline(rec) + _describe_evidence(rec)
+    what = format_recovery_or_change_headline(rec) + _describe_evidence_location(rec)
     return Notice(kind, target, rec.id, e.at, what, show, person, **about)
 
 
-def _describe_evidence(rec: NodeRecovery | JobRecovery) -> str:
+def _describe_evidence_location(rec: NodeRecovery | JobRecovery) -> str:
     """Return where the evidence of a node is that was kept before its remedy; "" for none."""
     if not isinstance(rec, NodeRecovery) or rec.evidence is None:
         return ""
-    archive = parse_kept_archive(rec.evidence.why)
+    archive = parse_stored_evidence_archive(rec.evidence.why)
     return f" Evidence: {archive.path} (`hpctl evidence case {rec.id}`)." if archive else ""
 
 
-def _has_returned_from_maintenance(rec: NodeRecovery) -> bool:
+def _has_node_returned_from_maintenance(rec: NodeRecovery) -> bool:
     """Return whether a node serves again after a maintenance window, as planned."""
-    return rec.is_for_maintenance and rec.phase is NodePhase.RETURNED
+    return rec.is_for_maintenance and rec.phase is NodeRecoveryPhase.RETURNED
 
 
-def _make_hold_notice(e: GateBlocked, slurm: SchedulerView) -> Notice:
+def _make_gate_blocked_notice(e: GateBlocked, slurm: SchedulerView) -> Notice:
     kind = _BY_GATE.get(e.gate, "held")
     # A mass event, a spent budget and an open breaker are one thing, however many nodes they hold.
     key = f"{e.gate} {e.rule}" if kind == "mass_event" else e.gate
@@ -198,7 +202,7 @@ def _make_hold_notice(e: GateBlocked, slurm: SchedulerView) -> Notice:
         key = f"{e.gate} {e.rule} {e.target}"
     person = ""
     if e.approvable or e.gate == "provider_auto_recovery":
-        person = describe_hold_release(e).what
+        person = describe_gate_block_release(e).what
     elif e.rule == ESCALATED:
         person = "an administrator to read the daemon's log, and to report the error"
     head = f"{e.shown} is held back"
@@ -206,13 +210,13 @@ def _make_hold_notice(e: GateBlocked, slurm: SchedulerView) -> Notice:
         head = f"Job {e.shown}"
     if kind == "job_hung":
         person = "the job's owner, to look at it and to cancel or requeue it"
-    what, show = format_sentence(head, e.why), f"hpctl explain {e.shown}"
+    what, show = format_sentence_with_reason(head, e.why), f"hpctl explain {e.shown}"
     return Notice(
-        kind, e.shown, key, e.at, what, show, person, **_make_target_fields(e.target, slurm)
+        kind, e.shown, key, e.at, what, show, person, **_make_notice_target_fields(e.target, slurm)
     )
 
 
-def _make_target_fields(target: str, slurm: SchedulerView) -> dict[str, Any]:
+def _make_notice_target_fields(target: str, slurm: SchedulerView) -> dict[str, Any]:
     job = slurm.jobs.get(JobId(parse_count(target)))
     if job is not None:
         return {"partitions": (job.partition,), "job": job.id}

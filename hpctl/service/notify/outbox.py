@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpctl.service.notify.decide import NOTICE_EFFECTS, WAITS_TEXT, Notice
-from hpctl.toolkit.bounds import add_seconds, clamp_duration, make_printable
+from hpctl.toolkit.bounds import add_seconds_within_bounds, clamp_duration, make_printable
 from hpctl.toolkit.hostlist import HostlistError, fold_hostlist
 
 HOUR: Final = timedelta(hours=1)
@@ -54,7 +54,7 @@ Reader = tuple[str, str]
 """An address and the job owner who named it, both empty for all who read a sink."""
 
 
-class PostedNotice(Struct, frozen=True):
+class OutboxEntry(Struct, frozen=True):
     """A notice for a sink, since when, and when it was sent. `to`: whom alone it is for, an
     address that Slurm has; empty for all who read the sink. `over`: since when it is too
     old, where it is urgent. `owner`: the user who named that address."""
@@ -77,13 +77,13 @@ class PostedNotice(Struct, frozen=True):
         """What, and to whom: the row, whatever became of it."""
         return self.sink, self.reader, self.notice
 
-    def looked_at(self, now: datetime) -> PostedNotice | None:
+    def looked_at(self, now: datetime) -> OutboxEntry | None:
         """Return the row as it stays, None where it leaves. The clock may have been set back: what
         was sent after now was sent now. Or forward: what is urgent is over for an hour first."""
         if self.sent:
             sent = min(self.sent, now)
             return replace(self, sent=sent) if now < sent + HOUR else None
-        if now < add_seconds(self.at, KEEP_S):
+        if now < add_seconds_within_bounds(self.at, KEEP_S):
             return replace(self, over=None)
         since = min(self.over or now, now)
         leaves = not self.notice.urgent or (self.over and now >= since + HOUR)
@@ -95,19 +95,19 @@ class Outbox(Struct, frozen=True):
     users were notified."""
 
     position: int
-    posted: tuple[PostedNotice, ...] = ()
+    posted: tuple[OutboxEntry, ...] = ()
 
-    def add(self, position: int, fresh: Iterable[PostedNotice], now: datetime) -> Outbox:
+    def add(self, position: int, fresh: Iterable[OutboxEntry], now: datetime) -> Outbox:
         """Add notices, unless they are there: each key goes to a sink once an hour. What is over
         leaves; so does what is not urgent once there is too much, and what is for the addresses of
         one owner."""
         kept = [p for row in self.posted if (p := row.looked_at(now))]
         of_owners = Counter((p.sink, p.owner) for p in kept if p.to)
         waiting_of_owners = Counter((p.sink, p.owner) for p in kept if p.to and not p.sent)
-        sent = {_make_posted_key(p) for p in kept if p.sent}
-        waits = {(*_make_posted_key(p), p.notice.target) for p in kept if not p.sent}
+        sent = {_make_notice_deduplication_key(p) for p in kept if p.sent}
+        waits = {(*_make_notice_deduplication_key(p), p.notice.target) for p in kept if not p.sent}
         for p in fresh:
-            this = (*_make_posted_key(p), p.notice.target)
+            this = (*_make_notice_deduplication_key(p), p.notice.target)
             if this not in waits and this[:-1] not in sent:
                 waits.add(this)
                 owner = (p.sink, p.owner)
@@ -120,20 +120,20 @@ class Outbox(Struct, frozen=True):
                     kept.append(p)
         return Outbox(position, tuple(kept))
 
-    def mark(self, group: Sequence[PostedNotice], sent: datetime) -> Outbox:
+    def mark(self, group: Sequence[OutboxEntry], sent: datetime) -> Outbox:
         """With a group sent, as one message."""
         rows = {p.row for p in group}
         posted = (replace(p, sent=sent) if p.row in rows and not p.sent else p for p in self.posted)
         return Outbox(self.position, tuple(posted))
 
 
-def _make_posted_key(posted: PostedNotice) -> tuple[str, ...]:
+def _make_notice_deduplication_key(posted: OutboxEntry) -> tuple[str, ...]:
     return posted.sink, *posted.reader, posted.notice.kind, posted.notice.key
 
 
 def select_due_notices(
-    posted: Sequence[PostedNotice], per_hour: int, now: datetime, *, quiet: bool = False
-) -> tuple[PostedNotice, ...]:
+    posted: Sequence[OutboxEntry], per_hour: int, now: datetime, *, quiet: bool = False
+) -> tuple[OutboxEntry, ...]:
     """Return what goes out now as one message to one reader; nothing while all of it waits.
 
     Half of an hour's messages go out as they come, one a kind. The others are spread over the
@@ -158,7 +158,9 @@ def select_due_notices(
     return tuple(waiting) if paced else ()
 
 
-def find_owners_at_limit(posted: Sequence[PostedNotice], per_hour: int, now: datetime) -> set[str]:
+def find_owners_at_message_limit(
+    posted: Sequence[OutboxEntry], per_hour: int, now: datetime
+) -> set[str]:
     """Return the job owners to whose addresses so many messages went within the hour. A row of a
     release that noted no owner counts for its address."""
     sent = {
@@ -170,33 +172,33 @@ def find_owners_at_limit(posted: Sequence[PostedNotice], per_hour: int, now: dat
     return {owner for owner, number in count.items() if number >= per_hour}
 
 
-class SinkMessage(Struct, frozen=True):
+class NotificationMessage(Struct, frozen=True):
     """Plain text for a sink."""
 
     title: str
     body: str
 
 
-def compose_message(cluster: str, notices: Sequence[Notice]) -> SinkMessage:
+def compose_sink_message(cluster: str, notices: Sequence[Notice]) -> NotificationMessage:
     """Return one message of one notice or of several, of which the first NAMED are written out."""
     first, kinds = notices[0], Counter(n.kind.replace("_", " ") for n in notices)
     one_kind, needed = len(kinds) == 1, [n.person for n in notices if n.person]
     title = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
     lines = [n.what for n in notices[:NAMED]]
     if one_kind:
-        title = f"{first.kind.replace('_', ' ')}: {_format_targets(notices)}"
+        title = f"{first.kind.replace('_', ' ')}: {_format_notice_targets(notices)}"
         lines.append(f"hpctl {NOTICE_EFFECTS.get(first.kind, WAITS_TEXT)}.")
     if len(notices) > NAMED:
         lines.insert(NAMED, f"and {len(notices) - NAMED} more: hpctl recoveries --all")
     lines.append(f"A person is needed: {needed[0]}." if needed else "No action is needed.")
     lines.append(f"Next: {first.next if one_kind else 'hpctl status'}")
-    return SinkMessage(
-        _clean_message_line(f"[{cluster}] {title}", 150),
-        "\n".join(_clean_message_line(line) for line in lines),
+    return NotificationMessage(
+        _sanitize_message_line(f"[{cluster}] {title}", 150),
+        "\n".join(_sanitize_message_line(line) for line in lines),
     )
 
 
-def _format_targets(notices: Sequence[Notice]) -> str:
+def _format_notice_targets(notices: Sequence[Notice]) -> str:
     names = list(dict.fromkeys(n.target for n in notices))
     count = f"{len(names)}, " if len(names) > 1 else ""
     try:
@@ -208,7 +210,7 @@ def _format_targets(notices: Sequence[Notice]) -> str:
 _NO_MENTION: Final = str.maketrans({"@": "\uff20", "<": "\u2039", ">": "\u203a"})
 
 
-def _clean_message_line(text: str, most: int = MAX_LINE) -> str:
+def _sanitize_message_line(text: str, most: int = MAX_LINE) -> str:
     """Return one line without control characters and chat mentions: users wrote parts of it."""
     text = make_printable(" ".join(text.split())).translate(_NO_MENTION)
     return text if len(text) <= most else text[: most - 3] + "..."

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote, unquote
 
-from hpctl.service.notify.outbox import SinkMessage
+from hpctl.service.notify.outbox import NotificationMessage
 from hpctl.toolkit.bounds import parse_count
 from hpctl.toolkit.errors import HpctlError
 
@@ -33,13 +33,13 @@ _ADDRESS: Final = re.compile(r"(?=.{1,254}$)\w[\w.%+-]*(@\w[\w.-]*)?", re.ASCII)
 """What may follow `mail -s SUBJECT`: never an option."""
 
 
-class UnusableSinkError(HpctlError):
+class UnusableNotificationSinkError(HpctlError):
     """A sink to which nothing can be sent as it is set up."""
 
 
-def read_sink_url(name: str, source: str) -> str:
-    """Return the URL that a file, or `env:NAME`, holds. Raises UnusableSinkError, which names the
-    fix."""
+def read_notification_sink_url(name: str, source: str) -> str:
+    """Return the URL that a file, or `env:NAME`, holds. Raises UnusableNotificationSinkError, which
+    names the fix."""
     if source.startswith("env:"):
         url = os.environ.get(source[4:], "")
     else:
@@ -48,12 +48,12 @@ def read_sink_url(name: str, source: str) -> str:
                 mode, url = os.fstat(file.fileno()).st_mode, file.read(4096)
         except OSError as error:
             fix = f"write the sink's URL into the file, and run: chmod 0640 {source}"
-            raise UnusableSinkError(
+            raise UnusableNotificationSinkError(
                 f"cannot use the notification sink {name}: cannot read {source}: {error.strerror}",
                 fix,
             ) from error
         if mode & (stat.S_IROTH | stat.S_IWOTH):
-            raise UnusableSinkError(
+            raise UnusableNotificationSinkError(
                 f"cannot use the notification sink {name}: other users can read {source}, which "
                 "holds credentials",
                 f"run: chmod 0640 {source}",
@@ -61,19 +61,19 @@ def read_sink_url(name: str, source: str) -> str:
     url = url.strip()
     if not re.fullmatch(r"\w+://[!-~]+", url):
         fix = "write one URL of Apprise into it, such as json://host/path or slack://..."
-        raise UnusableSinkError(
+        raise UnusableNotificationSinkError(
             f"cannot use the notification sink {name}: {source} must contain exactly one URL", fix
         )
     return url
 
 
-def check_sink(name: str, source: str, *, reach: bool = False) -> None:
-    """Raise UnusableSinkError where nothing can be sent. With `reach`, and where the URL has a host
-    and not a service's tokens, a server answers there."""
-    url = read_sink_url(name, source)
-    why = _send_with_apprise(url, ["--dry-run", "--body=x"])
+def validate_notification_sink(name: str, source: str, *, reach: bool = False) -> None:
+    """Raise UnusableNotificationSinkError where nothing can be sent. With `reach`, and where the
+    URL has a host and not a service's tokens, a server answers there."""
+    url = read_notification_sink_url(name, source)
+    why = _send_apprise_notification(url, ["--dry-run", "--body=x"])
     if why:
-        raise UnusableSinkError(
+        raise UnusableNotificationSinkError(
             f"cannot use the notification sink {name}: {why}",
             "check its URL: https://github.com/caronc/apprise/wiki",
         )
@@ -85,38 +85,42 @@ def check_sink(name: str, source: str, *, reach: bool = False) -> None:
             socket.create_connection((host, port), timeout=5).close()
         except (OSError, OverflowError, UnicodeError) as error:
             fix = "check that the service runs and that this host may connect to it"
-            raise UnusableSinkError(
+            raise UnusableNotificationSinkError(
                 f"the service of the notification sink {name} does not answer on port {port}: "
                 f"{error}",
                 fix,
             ) from error
 
 
-def find_unusable_sinks(
+def list_unusable_sink_errors(
     sinks: Mapping[str, str], *, reach: bool = False
-) -> Iterator[UnusableSinkError]:
+) -> Iterator[UnusableNotificationSinkError]:
     """Yield what is wrong with each, see `check`."""
     for name, source in sinks.items():
         try:
-            check_sink(name, source, reach=reach)
-        except UnusableSinkError as error:
+            validate_notification_sink(name, source, reach=reach)
+        except UnusableNotificationSinkError as error:
             yield error
 
 
-def deliver_message(name: str, source: str, message: SinkMessage, to: str = "") -> str:
+def deliver_sink_message(name: str, source: str, message: NotificationMessage, to: str = "") -> str:
     """Send a message; why it was not, and empty where the sink has taken it. `to` stands where the
     URL has `{mail}`."""
     try:
-        url = read_sink_url(name, source).replace("{mail}", quote(to, safe=""))
-    except UnusableSinkError as error:
+        url = read_notification_sink_url(name, source).replace("{mail}", quote(to, safe=""))
+    except UnusableNotificationSinkError as error:
         return f"{error}: {error.hint}"
-    why = _send_with_apprise(url, [f"--title={message.title}", "--input-format=text"], message.body)
+    why = _send_apprise_notification(
+        url, [f"--title={message.title}", "--input-format=text"], message.body
+    )
     return why and f"sink {name}: {why}"
 
 
-def send_mail(program: str, message: SinkMessage, to: str) -> str:
+def send_mail_with_mail_program(program: str, message: NotificationMessage, to: str) -> str:
     """Send a message as slurmctld sends its own, by MailProg; why it was not."""
-    return _run_program([program, "-s", message.title, to], message.body, os.environ)
+    return _run_command_and_describe_failure(
+        [program, "-s", message.title, to], message.body, os.environ
+    )
 
 
 def parse_mail_address(text: str) -> str:
@@ -124,18 +128,20 @@ def parse_mail_address(text: str) -> str:
     return text if _ADDRESS.fullmatch(text) else ""
 
 
-def _send_with_apprise(url: str, options: Sequence[str], body: str = "") -> str:
+def _send_apprise_notification(url: str, options: Sequence[str], body: str = "") -> str:
     if importlib.util.find_spec("apprise") is None:
         return "Apprise is not installed: pip install 'hpctl[notify]' on every head node"
     args = [sys.executable, "-c", _APPRISE, "-v", "--storage-mode=memory", *options]
-    why = _run_program(args, body, {**os.environ, "APPRISE_URLS": url})
+    why = _run_command_and_describe_failure(args, body, {**os.environ, "APPRISE_URLS": url})
     secret = url.partition("://")[2]
     for word in re.findall(r"[^\s/:@?&=#,]{4,}", f"{secret} {unquote(secret)}"):
         why = why.replace(word, "***")
     return why
 
 
-def _run_program(args: Sequence[str], body: str, env: Mapping[str, str]) -> str:
+def _run_command_and_describe_failure(
+    args: Sequence[str], body: str, env: Mapping[str, str]
+) -> str:
     """Return why a command failed; empty where it did not."""
     try:
         ran = subprocess.run(

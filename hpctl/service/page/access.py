@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from itsdangerous import BadSignature, TimestampSigner
 
-from hpctl.engine.config import PageSection
+from hpctl.engine.config import WebPageSection
 from hpctl.service.alerts import read_secret_file
 from hpctl.toolkit.compat import UTC
 
@@ -22,7 +22,7 @@ LINK_S, SESSION_S = 300, 12 * 3600
 """How long a link may wait for its one use, and how long a browser stays signed in."""
 
 
-class PageAccess:
+class StatusPageAccess:
     """The token's holders, and the names by which browsers may call this server."""
 
     def __init__(self, token: Callable[[], bytes] | None, hosts: Iterable[str] = ()) -> None:
@@ -34,7 +34,7 @@ class PageAccess:
         self._hosts = {"localhost", socket.gethostname().lower(), *map(str.lower, hosts)}
 
     @classmethod
-    def of(cls, page: PageSection) -> "PageAccess":
+    def of(cls, page: WebPageSection) -> "StatusPageAccess":
         """Return as configured. The token's file is read each time: it may change. Raises Refusal
         where it is unusable from the start."""
         file = page.token_file
@@ -54,7 +54,7 @@ class PageAccess:
 
     def link(self) -> str:
         """Return the code of a link that lets one browser in, once. Raises Refusal."""
-        return self._make_signer("link").sign(secrets.token_hex(8)).decode()
+        return self._make_timestamp_signer("link").sign(secrets.token_hex(8)).decode()
 
     def enter(self, code: str) -> str | None:
         """Return a session for a link's code; None for a code that is spent, old or forged. Raises
@@ -63,7 +63,7 @@ class PageAccess:
         if signed is None or signed < self._began or code in self._spent:
             return None
         self._spent.add(code)
-        return self._make_signer("session").sign(secrets.token_hex(8)).decode()
+        return self._make_timestamp_signer("session").sign(secrets.token_hex(8)).decode()
 
     def allows(self, authorization: str, session: str) -> bool:
         """Return whether a request may be answered. Raises Refusal where the token is unusable."""
@@ -74,12 +74,14 @@ class PageAccess:
             return hmac.compare_digest(given.strip().encode("latin-1", "replace"), self._token())
         return self._read_signed_time("session", session, SESSION_S) is not None
 
-    def _make_signer(self, what: str) -> TimestampSigner:
+    def _make_timestamp_signer(self, what: str) -> TimestampSigner:
         return TimestampSigner(self._token() if self._token else secrets.token_bytes(32), what)
 
     def _read_signed_time(self, what: str, word: str, within_s: int) -> datetime | None:
         """Return when a word was signed here; None where it was not, or too long ago."""
         try:
-            return self._make_signer(what).unsign(word, within_s, return_timestamp=True)[1]
+            return self._make_timestamp_signer(what).unsign(word, within_s, return_timestamp=True)[
+                1
+            ]
         except BadSignature:
             return None

@@ -1,6 +1,6 @@
 """The page over HTTP: pages, and streams of what changed.
 
-It answers GET only, from clients that `PageAccess` allows.
+It answers GET only, from clients that `StatusPageAccess` allows.
 
 One thread reads and renders, for all readers; it rests while there is none. Each answer, a stream
 too, ends within the time that the server gives an answer, so that who reads too slowly is dropped;
@@ -26,16 +26,16 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hpctl.engine.explain_view import NO_PARTS, ExplainExtensions
-from hpctl.service.intake.server import REQUEST_S, ConnectionBounds
-from hpctl.service.page.access import SESSION_S, PageAccess
+from hpctl.service.intake.server import REQUEST_S, ConnectionLimits
+from hpctl.service.page.access import SESSION_S, StatusPageAccess
 from hpctl.service.page.follow import StatusPagePoller
-from hpctl.service.page.render import PagePart, PageRenderer
+from hpctl.service.page.render import PagePart, StatusPageRenderer
 from hpctl.toolkit.bounds import parse_count
 from hpctl.wire.authentication import RequestRefusal
 
 T = TypeVar("T")
 
-BOUNDS = ConnectionBounds(
+BOUNDS = ConnectionLimits(
     in_all=256, waiting=64, waiting_of_address=64, busy_of_address=128, oldest_busy_goes=True
 )
 """All browsers that come through a tunnel or a Unix socket share one address, and each keeps a
@@ -65,7 +65,7 @@ SIGN_IN = (
 )
 
 
-class PageFeed:
+class PageChangeFeed:
     """One path: its parts, each with the version at which it last changed.
 
     Versions are milliseconds of the clock and grow: those of a former process are older.
@@ -93,15 +93,15 @@ class PageFeed:
         return {name: self.parts[name].html if name in self.parts else "" for name in news}
 
 
-class PageHub:
+class StatusPageStreamer:
     """The follower and the feeds, for the event loop; the work is done on one thread."""
 
     def __init__(
         self, follower: StatusPagePoller, explain_parts: ExplainExtensions = NO_PARTS
     ) -> None:
-        self._look_at, self._renderer = follower.look, PageRenderer(follower, explain_parts)
+        self._look_at, self._renderer = follower.look, StatusPageRenderer(follower, explain_parts)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="page-render")
-        self._feeds: dict[str, PageFeed] = {}
+        self._feeds: dict[str, PageChangeFeed] = {}
         self._look, self._asked = 1, 0.0
         self._following: asyncio.Task[None] | None = None
         self.closed = False
@@ -110,25 +110,25 @@ class PageHub:
         """Have the streams end soon."""
         self.closed = True
 
-    async def feed(self, path: str) -> PageFeed:
+    async def feed(self, path: str) -> PageChangeFeed:
         """Return the newest parts of a path."""
         before, self._asked = self._asked, time.monotonic()
         if self._asked - before > IDLE_S:
             await self._read_world()
         if path not in self._feeds and len(self._feeds) >= FEEDS:
             self._feeds.clear()
-        feed = self._feeds.setdefault(path, PageFeed())
+        feed = self._feeds.setdefault(path, PageChangeFeed())
         async with feed.lock:
             look = self._look
             if feed.of != look:
-                feed.take(await self._run_on_worker(lambda: self._renderer.page(path)), look)
+                feed.take(await self._run_on_render_thread(lambda: self._renderer.page(path)), look)
         return feed
 
     async def document(self, path: str) -> str:
         """Return a whole page; empty where there is none."""
         feed = await self.feed(path)
         parts, version = feed.parts, feed.version
-        return await self._run_on_worker(
+        return await self._run_on_render_thread(
             lambda: self._renderer.document(parts, path, version)
         ) * bool(parts)
 
@@ -145,10 +145,10 @@ class PageHub:
                 yield f"id: {since}\ndata: {json.dumps(changes)}\n\n"
             if feed.of == self._look:
                 if self._following is None or self._following.done():
-                    self._following = asyncio.create_task(self._poll_until_changed())
+                    self._following = asyncio.create_task(self._poll_status_until_changed())
                 await asyncio.wait([self._following], timeout=left)
 
-    async def _poll_until_changed(self) -> None:
+    async def _poll_status_until_changed(self) -> None:
         """Look again and again while anybody does, until there is news."""
         look = self._look
         while look == self._look and time.monotonic() - self._asked < IDLE_S and not self.closed:
@@ -156,16 +156,16 @@ class PageHub:
             await self._read_world()
 
     async def _read_world(self) -> None:
-        self._look += await self._run_on_worker(self._look_at)
+        self._look += await self._run_on_render_thread(self._look_at)
 
-    async def _run_on_worker(self, do: Callable[[], T]) -> T:
+    async def _run_on_render_thread(self, do: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, do)
 
 
-class RequestGuard:
+class HttpRequestGuard:
     """Check each request first: the method, the Host and the right to look; and every header."""
 
-    def __init__(self, app: ASGIApp, access: PageAccess) -> None:
+    def __init__(self, app: ASGIApp, access: StatusPageAccess) -> None:
         self._app, self._access = app, access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -176,11 +176,11 @@ class RequestGuard:
                 MutableHeaders(scope=message).update(HEADERS)
             await send(message)
 
-        await (self._make_refusal(HTTPConnection(scope)) or self._app)(
+        await (self._make_refusal_response(HTTPConnection(scope)) or self._app)(
             scope, receive, send_with_headers
         )
 
-    def _make_refusal(self, asked: HTTPConnection) -> Response | None:
+    def _make_refusal_response(self, asked: HTTPConnection) -> Response | None:
         if asked.scope["method"] not in ("GET", "HEAD"):
             return PlainTextResponse("This page only shows.\n", 405, {"allow": "GET, HEAD"})
         if not self._access.is_allowed_host(asked.headers.get("host", "")):
@@ -194,7 +194,7 @@ class RequestGuard:
         return PlainTextResponse(SIGN_IN, 401, {"www-authenticate": "Bearer"})
 
 
-def make_application(hub: PageHub, access: PageAccess) -> ASGIApp:
+def make_status_page_application(hub: StatusPageStreamer, access: StatusPageAccess) -> ASGIApp:
     """Return the whole server's ASGI application."""
 
     async def serve_page(request: Request) -> Response:
@@ -205,7 +205,7 @@ def make_application(hub: PageHub, access: PageAccess) -> ASGIApp:
             else PlainTextResponse(NOT_HERE, 404)
         )
 
-    async def serve_stream(request: Request) -> Response:
+    async def serve_event_stream(request: Request) -> Response:
         path, since = request.query_params.get("path", "/"), request.query_params.get("since", "")
         known = parse_count(request.headers.get("last-event-id", since))
         return StreamingResponse(hub.stream(path, known), media_type="text/event-stream")
@@ -222,8 +222,8 @@ def make_application(hub: PageHub, access: PageAccess) -> ASGIApp:
     pages = ("/", "/jobs", "/history", "/explain/{target:path}")
     routes = [
         *(Route(path, serve_page, middleware=small) for path in pages),
-        Route("/live", serve_stream),
+        Route("/live", serve_event_stream),
         Route("/enter/{code}", serve_login),
         Mount("/static", StaticFiles(directory=Path(__file__).parent / "static")),
     ]
-    return Starlette(routes=routes, middleware=[Middleware(RequestGuard, access=access)])
+    return Starlette(routes=routes, middleware=[Middleware(HttpRequestGuard, access=access)])

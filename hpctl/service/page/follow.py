@@ -12,15 +12,15 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
-from hpctl.engine.adapters import make_fault_rules, make_scheduler
+from hpctl.engine.adapters import build_fault_rules_with_overrides, make_slurm_command_client
 from hpctl.engine.config import Config
 from hpctl.engine.journal.state import EngineState, InconsistentEventError
 from hpctl.engine.world import World
-from hpctl.engine.world_offline import read_if_requested
+from hpctl.engine.world_offline import read_source_if_requested
 from hpctl.engine.world_reader import WorldReader
 from hpctl.engine.world_wire import get_world_socket_path
 from hpctl.toolkit.errors import HpctlError
-from hpctl.toolkit.output import now
+from hpctl.toolkit.output import get_current_utc_time
 from hpctl.vocabulary.identity import NodeName
 
 log = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ class StatusPagePoller:
     def __init__(self, config: Config, monotonic: Callable[[], float] = time.monotonic) -> None:
         """Raises HpctlError where the rules cannot be had, or only a copy of the journal."""
         self._monotonic = monotonic
-        self.config, self.rules = config, make_fault_rules(config)
+        self.config, self.rules = config, build_fault_rules_with_overrides(config)
         journal = config.state_dir / "journal.db"
         mine = (journal, get_world_socket_path(config.state_dir))
         here = not config.database_url and journal.exists()
@@ -58,14 +58,16 @@ class StatusPagePoller:
             )
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="page-read")
         self._reading: Future[World] | None = None
-        self._scheduler = make_scheduler(config)
+        self._scheduler = make_slurm_command_client(config)
         self.leaves: Mapping[NodeName, str] = {}
         """The leaf switch or block of each node, as far as Slurm has reported it."""
         self._reader = WorldReader(config)
         self._afresh = self._next = self._due = self._leaves_due = self._spent = 0.0
         self._begun = 0.0
         """When the reading that is under way began, on the monotonic clock."""
-        self.world = World(now(), config.policy(), EngineState(), config.cluster.name)
+        self.world = World(
+            get_current_utc_time(), config.policy(), EngineState(), config.cluster.name
+        )
         self.trouble = "the journal was not read yet"
         """Why what is here is not what it is now; empty: it is."""
 
@@ -75,7 +77,7 @@ class StatusPagePoller:
             return False
         begun, old = time.process_time(), self.trouble
         try:
-            changed = self._refresh_world(wait_s)
+            changed = self._refresh_cluster_state(wait_s)
         # What no isolation caught is shown as well, and tried again: the page outlives it.
         except Exception as error:
             if not isinstance(error, HpctlError | InconsistentEventError):
@@ -85,10 +87,10 @@ class StatusPagePoller:
         self._next = self._monotonic() + SHARE / 2 * (time.process_time() - begun)
         return changed or old != self.trouble
 
-    def _refresh_world(self, wait_s: float) -> bool:
+    def _refresh_cluster_state(self, wait_s: float) -> bool:
         if self._reading is None and self._monotonic() >= self._due:
             self._reading, self._begun = (
-                self._pool.submit(self._read_current_world),
+                self._pool.submit(self._read_due_cluster_state),
                 self._monotonic(),
             )
         if self._reading is None:
@@ -98,7 +100,7 @@ class StatusPagePoller:
                 self.trouble = f"the daemon, the journal or Slurm has not answered for {LATE_S:g} s"
             return False
         reading, self._reading = self._reading, None
-        self._schedule_next_read()
+        self._schedule_next_state_read()
         before, self.world = self.world, reading.result()
         self.trouble = ""
         if self.world.computed:
@@ -106,20 +108,20 @@ class StatusPagePoller:
         self._due = 0.0
         return self.world.number != before.number
 
-    def _read_current_world(self) -> World:
+    def _read_due_cluster_state(self) -> World:
         """Read what is due."""
         at = self._monotonic()
         if at >= self._afresh:
             self._reader, self._afresh = WorldReader(self.config), at + AFRESH_S
-        world = self._reader.read(now(), slurm=True, cloud=True, placement=True)
+        world = self._reader.read(get_current_utc_time(), slurm=True, cloud=True, placement=True)
         if world.leaves is not None:
             self.leaves = world.leaves
         elif at >= self._leaves_due:
             self._leaves_due = at + LEAVES_S
-            self.leaves = read_if_requested(True, self._scheduler.leaves)[0] or {}
+            self.leaves = read_source_if_requested(True, self._scheduler.leaves)[0] or {}
         return world
 
-    def _schedule_next_read(self) -> None:
+    def _schedule_next_state_read(self) -> None:
         """Read again the later, the more of a processor went into all since the last time, the
         commands of Slurm among it."""
         ran = resource.getrusage(resource.RUSAGE_CHILDREN)

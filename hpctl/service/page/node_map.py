@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from hpctl.engine import instance_resolver
 from hpctl.engine.world import World, list_known_nodes
-from hpctl.vocabulary.assessment import Assessment
+from hpctl.vocabulary.assessment import NodeAssessment
 from hpctl.vocabulary.identity import NodeName
 
 #
@@ -40,7 +40,7 @@ class NodeMapCell(Struct, frozen=True):
     says: str
 
 
-def make_node_cells(
+def make_node_map_cells(
     w: World, leaves: Mapping[NodeName, str], persons: Container[str] = frozenset()
 ) -> list[NodeMapCell]:
     """Return all nodes, by group, leaf and name. `persons`: the nodes that need a person."""
@@ -49,7 +49,7 @@ def make_node_cells(
     for job in running:
         jobs |= dict.fromkeys(job.nodes, job.shown)
     found = [
-        _make_node_cell(w, name, jobs.get(name), leaves.get(name, ""), name in persons)
+        _make_node_map_cell(w, name, jobs.get(name), leaves.get(name, ""), name in persons)
         for name in list_known_nodes(w)
     ]
     # Nodes are in order already.
@@ -62,14 +62,14 @@ def make_node_cells(
     )
 
 
-def summarize_node_cells(found: Iterable[NodeMapCell]) -> str:
+def summarize_node_map_cells(found: Iterable[NodeMapCell]) -> str:
     """Return how many cells there are, and of what is not well how many."""
     of = Counter(cell.kind for cell in found)
     unwell = [f"{of[k]} {meaning}" for k, (sign, meaning) in KINDS.items() if of[k] and sign]
     return "; ".join([f"{of.total()} node{'s' * (of.total() != 1)}", *unwell])
 
 
-def _make_node_cell(
+def _make_node_map_cell(
     w: World, name: NodeName, job: str | None, leaf: str, person: bool
 ) -> NodeMapCell:
     node, instance = w.slurm.nodes.get(name) if w.slurm else None, w.joined.instances.get(name)
@@ -89,12 +89,12 @@ def _make_node_cell(
         "closed": closed,
         "busy": job is not None,
         "idle": True,
-        **_make_health_flags(judged),
+        **_make_node_condition_flags(judged),
     }
     partition = node.partitions[0] if node and node.partitions else "other nodes"
     group = instance.group if instance and instance.group else partition
     return NodeMapCell(group, leaf, name, next(k for k in KINDS if is_so.get(k)), "; ".join(says))
 
 
-def _make_health_flags(judged: Assessment | None) -> dict[str, bool]:
+def _make_node_condition_flags(judged: NodeAssessment | None) -> dict[str, bool]:
     return {str(judged.condition) if judged else "unknown": True}

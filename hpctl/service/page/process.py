@@ -16,7 +16,7 @@ AGAIN_S = (1.0, 60.0)
 _HUMBLE = ("setpriv", "--pdeathsig", "TERM", "nice", "-n", "19")
 
 
-class PageProcess:
+class StatusPageProcess:
     """`hpctl page`, at the lowest priority."""
 
     def __init__(self, config_path: str, listen: str) -> None:
@@ -27,7 +27,7 @@ class PageProcess:
         self._stopping = threading.Event()
         self.process: subprocess.Popen[bytes] | None = None
         self._thread = threading.Thread(
-            target=self._restart_until_stopped, name="page-keeper", daemon=True
+            target=self._restart_process_until_stopped, name="page-keeper", daemon=True
         )
         self.trouble = ""
         """Why there is no page; empty where there is one, or none is wanted."""
@@ -49,18 +49,18 @@ class PageProcess:
         if self._thread.is_alive():
             self._thread.join(10.0)
 
-    def _restart_until_stopped(self) -> None:
+    def _restart_process_until_stopped(self) -> None:
         soon, latest = AGAIN_S
         pause = soon
         while not self._stopping.is_set():
-            ended = self._run_process_once(latest)
+            ended = self._run_status_page_process_once(latest)
             pause = min(2 * pause, latest) if ended and self.trouble else soon
             self.trouble = f"no page on {self._listen}: `hpctl page` ended: {ended}" * bool(ended)
             if ended:
                 log.error("%s; another is started in %.0f s", self.trouble, pause)
             self._stopping.wait(pause)
 
-    def _run_process_once(self, well_s: float) -> object:
+    def _run_status_page_process_once(self, well_s: float) -> object:
         """Run one until it ends; its exit status, 0 where it was asked to, or why it did not start.
         One that serves for so long is well."""
         try:

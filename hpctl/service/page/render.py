@@ -1,6 +1,6 @@
 """Pages as parts: each part is one element with an id, so that only what changed is sent again.
 
-Every text in a part has come through `_convert_template_value` and Jinja's escaping, whatever its
+Every text in a part has come through `_sanitize_template_value` and Jinja's escaping, whatever its
 source.
 """
 
@@ -20,29 +20,29 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 from msgspec.structs import replace
 
-from hpctl.engine.estimates import EndTimeEstimate, RecoveryTimeEstimator
+from hpctl.engine.estimates import RecoveryEndTimeEstimate, RecoveryTimeEstimator
 from hpctl.engine.explain_view import (
     NO_PARTS,
     ExplainExtensions,
     ExplainView,
     build_explain_view,
-    make_job_view,
+    make_job_explain_view,
 )
 from hpctl.engine.journal.state import EngineState
 from hpctl.engine.named_jobs import find_jobs_by_id
 from hpctl.engine.nodes_view import make_nodes_view
-from hpctl.engine.run_policies import RunPolicies
-from hpctl.engine.status_view import StatusView, make_status_view
-from hpctl.engine.timeline import describe_recovery_phase, format_subject_title
-from hpctl.engine.views import select_recoveries
+from hpctl.engine.run_policies import RunPolicyMerger
+from hpctl.engine.status_view import ClusterStatusView, make_cluster_status_view
+from hpctl.engine.timeline import describe_recovery_phase, format_recovery_or_change_title
+from hpctl.engine.views import select_node_and_job_recoveries
 from hpctl.engine.world import list_known_nodes
 from hpctl.service.page.follow import StatusPagePoller
-from hpctl.service.page.node_map import KINDS, make_node_cells, summarize_node_cells
+from hpctl.service.page.node_map import KINDS, make_node_map_cells, summarize_node_map_cells
 from hpctl.service.page.training import (
     Segment,
     TrainingJobSummary,
-    list_training_jobs,
-    make_time_segments,
+    list_training_job_summaries,
+    scale_time_spans_to_segments,
 )
 from hpctl.toolkit.bounds import make_printable
 from hpctl.toolkit.durations import format_duration
@@ -90,68 +90,70 @@ class PagePart(NamedTuple):
     key: str
 
 
-def _make_page_part(html: str) -> PagePart:
+def _make_page_part_from_html(html: str) -> PagePart:
     return PagePart(html, html)
 
 
-def _convert_template_value(value: object) -> object:
+def _sanitize_template_value(value: object) -> object:
     """Return what any expression of a template becomes, before it is escaped."""
     if type(value) is not str:
         return "" if value is None else value
     return make_printable(value if len(value) <= TEXT else value[:TEXT] + "\u2026", lines=True)
 
 
-def _find_css_class(word: object) -> str:
+def _find_status_css_class(word: object) -> str:
     """Return the style sheet's class for a word, as the terminal colors it."""
     return {"green": "good", "red": "bad", "yellow": "warn"}.get(STYLES.get(str(word), ""), "dim")
 
 
-def _add_command_links(text: str) -> Markup:
+def _link_explain_commands(text: str) -> Markup:
     """Return a text in which the command that explains a thing leads to its page."""
-    safe = str(escape(_convert_template_value(text)))
+    safe = str(escape(_sanitize_template_value(text)))
     return Markup(_COMMAND.sub(r'<a href="/explain/\1">\g<0></a>', safe))  # noqa: S704 -- escaped
 
 
-def _shorten_line(text: str) -> str:
+def _elide_line_middle(text: str) -> str:
     """Return a line of a list, without its middle where it is long: its end names what explains
     it."""
     return text if len(text) <= LETTERS else f"{text[: LETTERS // 2]}\u2026{text[-LETTERS // 4 :]}"
 
 
-def _mark_commands(text: str) -> Markup:
+def _format_quoted_commands_as_code(text: str) -> Markup:
     """A text in which the parts in backquotes are commands to copy."""
-    safe = str(escape(_convert_template_value(text)))
+    safe = str(escape(_sanitize_template_value(text)))
     return Markup(_QUOTED.sub(r"<code>\1</code>", safe))  # noqa: S704 -- escaped
 
 
-def _format_elapsed(at: datetime, fault_at: datetime) -> str:
+def _format_time_since_fault(at: datetime, fault_at: datetime) -> str:
     """`T+12 s`: how long after the fault."""
     return format_time_offset((at - fault_at).total_seconds())
 
 
-def _fold_node_names(names: Sequence[str], limit: int = 200) -> str:
+def _format_truncated_hostlist(names: Sequence[str], limit: int = 200) -> str:
     """Return names of nodes as a hostlist, cut where it is long."""
     text = format_node_names(names)
     return text if len(text) <= limit else text[:limit] + "\u2026"
 
 
-class PageCard(NamedTuple):
+class RecoveryCard(NamedTuple):
     """An open recovery: its name in words, its explanation, and when it is over, as far as that is
     known. `training`: of a job, what it has lost."""
 
     rec: NodeRecovery | JobRecovery
     title: str
     view: ExplainView
-    estimate: EndTimeEstimate | None
+    estimate: RecoveryEndTimeEstimate | None
     training: TrainingJobSummary | None = None
 
 
-def _list_recoveries(state: EngineState, **which: Any) -> list[NodeRecovery | JobRecovery]:
-    nodes, jobs = select_recoveries(state, **{"ended": True, "since": None, **which})
+def _list_node_and_job_recoveries(
+    state: EngineState, **which: Any
+) -> list[NodeRecovery | JobRecovery]:
+    nodes, jobs = select_node_and_job_recoveries(state, **{"ended": True, "since": None, **which})
     return [*nodes, *jobs]
 
 
-class PageRenderer:
+class StatusPageRenderer:
     """Makes pages of what a follower knows."""
 
     def __init__(
@@ -163,25 +165,25 @@ class PageRenderer:
             loader=folder,
             autoescape=True,
             undefined=StrictUndefined,
-            finalize=_convert_template_value,
+            finalize=_sanitize_template_value,
         )
         made.filters |= {
-            "tone": _find_css_class,
+            "tone": _find_status_css_class,
             "duration": format_duration,
-            "linked": _add_command_links,
+            "linked": _link_explain_commands,
         }
         made.filters |= {
-            "coded": _mark_commands,
-            "title": format_subject_title,
-            "shortened": _shorten_line,
+            "coded": _format_quoted_commands_as_code,
+            "title": format_recovery_or_change_title,
+            "shortened": _elide_line_middle,
             "standing": describe_recovery_phase,
-            "folded": _fold_node_names,
+            "folded": _format_truncated_hostlist,
         }
         made.globals |= {
             "KINDS": KINDS,
             "PAGES": PAGES,
-            "counted": summarize_node_cells,
-            "passed": _format_elapsed,
+            "counted": summarize_node_map_cells,
+            "passed": _format_time_since_fault,
         }
         parts: Any = made.get_template("parts.html").module
         self._follower, self._parts, self._layout = (
@@ -205,33 +207,35 @@ class PageRenderer:
         """Return what is to be seen at a path now, by id, in order; nothing where there is no
         page."""
         w = self._follower.world
-        status, page, _, target = make_status_view(w), *path.partition("/explain/")
+        status, page, _, target = make_cluster_status_view(w), *path.partition("/explain/")
         if path == "/":
-            parts = self._render_overview(status)
+            parts = self._render_overview_parts(status)
         elif path == "/jobs":
-            parts = {"jobs": _make_page_part(self._parts.jobs(list_training_jobs(w)))}
+            parts = {
+                "jobs": _make_page_part_from_html(self._parts.jobs(list_training_job_summaries(w)))
+            }
         elif path == "/history":
-            parts = {"history": _make_page_part(self._render_history())}
-        elif page or not (html := self._render_explanation(target)):
+            parts = {"history": _make_page_part_from_html(self._render_recovery_history())}
+        elif page or not (html := self._render_target_explanation(target)):
             return {}
         else:
-            parts = {"explain": _make_page_part(html)}
-        return {"head": self._render_header(status), **parts}
+            parts = {"explain": _make_page_part_from_html(html)}
+        return {"head": self._render_page_header(status), **parts}
 
-    def _render_header(self, status: StatusView) -> PagePart:
+    def _render_page_header(self, status: ClusterStatusView) -> PagePart:
         """Sent again once a minute where nothing else in it changes: its time shows its age."""
         w = self._follower.world
         minute = w.now.replace(second=0, microsecond=0)
         html = self._parts.head(status, self._follower.trouble, w.computed, minute)
-        return _make_page_part(html)
+        return _make_page_part_from_html(html)
 
-    def _render_overview(self, status: StatusView) -> dict[str, PagePart]:
+    def _render_overview_parts(self, status: ClusterStatusView) -> dict[str, PagePart]:
         w, to_html = self._follower.world, self._parts
         persons = set(chain.from_iterable(task.targets for task in status.person_tasks))
         waiting = {task.explain for task in status.person_tasks}
         holds = [h for h in status.holds if h.target not in persons and h.shown not in waiting]
-        nodes, jobs = select_recoveries(w.state, ended=False, since=None)
-        found = make_node_cells(w, self._follower.leaves, persons)
+        nodes, jobs = select_node_and_job_recoveries(w.state, ended=False, since=None)
+        found = make_node_map_cells(w, self._follower.leaves, persons)
         many, kinds = len(found) > FEW, Counter(cell.kind for cell in found)
         estimator = RecoveryTimeEstimator(w)
         counts = {
@@ -244,9 +248,9 @@ class PageRenderer:
             "capacity": len(status.changes),
         }
         parts = {
-            "contents": _make_page_part(to_html.contents(counts)),
-            "person": _make_page_part(to_html.person(status, LINES)),
-            "legend": _make_page_part(to_html.legend(kinds, len(found))),
+            "contents": _make_page_part_from_html(to_html.contents(counts)),
+            "person": _make_page_part_from_html(to_html.person(status, LINES)),
+            "legend": _make_page_part_from_html(to_html.legend(kinds, len(found))),
         }
         for group, members in groupby(found, attrgetter("group")):
             here = list(members)
@@ -258,37 +262,45 @@ class PageRenderer:
             # A group is drawn again where nodes came or went, else its cells one by one.
             key = "\n".join([f"{many}", *(f"{cell.leaf} {cell.name}" for cell in here)])
             parts[f"g-{group}"] = PagePart(to_html.group(group, here, leaves, many), key)
-            parts[f"c-{group}"] = _make_page_part(to_html.counts(group, here))
-            parts |= {f"n-{name}": _make_page_part(html) for name, html in drawn.items()}
-        parts["jobs"] = _make_page_part(to_html.open_jobs(*self._make_job_cards(jobs, estimator)))
-        parts["healing"] = _make_page_part(
-            to_html.healing(*self._make_node_cards(nodes, estimator))
+            parts[f"c-{group}"] = _make_page_part_from_html(to_html.counts(group, here))
+            parts |= {f"n-{name}": _make_page_part_from_html(html) for name, html in drawn.items()}
+        parts["jobs"] = _make_page_part_from_html(
+            to_html.open_jobs(*self._make_job_recovery_cards(jobs, estimator))
         )
-        parts["held"] = _make_page_part(to_html.held(holds[:ROWS], len(holds)))
-        parts["others"] = _make_page_part(to_html.others(status.other_problems, LINES))
-        parts["capacity"] = _make_page_part(to_html.capacity(status.changes))
+        parts["healing"] = _make_page_part_from_html(
+            to_html.healing(*self._make_node_recovery_cards(nodes, estimator))
+        )
+        parts["held"] = _make_page_part_from_html(to_html.held(holds[:ROWS], len(holds)))
+        parts["others"] = _make_page_part_from_html(to_html.others(status.other_problems, LINES))
+        parts["capacity"] = _make_page_part_from_html(to_html.capacity(status.changes))
         return parts
 
-    def _make_job_cards(
+    def _make_job_recovery_cards(
         self, jobs: Sequence[JobRecovery], estimator: RecoveryTimeEstimator
-    ) -> tuple[list[PageCard], Sequence[JobRecovery]]:
+    ) -> tuple[list[RecoveryCard], Sequence[JobRecovery]]:
         """Return the newest as cards, and the rest."""
         w = self._follower.world
-        known = list_training_jobs(w, [rec.key for rec in jobs[:CARDS]])
+        known = list_training_job_summaries(w, [rec.key for rec in jobs[:CARDS]])
         of_job = {training.id: training for training in known}
         found = []
         for rec in jobs[:CARDS]:
             view = build_explain_view(w, self._follower.rules, rec.id, self._explain_parts)
             if view is not None:
-                estimate = estimator.estimate_job_restart(rec)
+                estimate = estimator.estimate_job_restart_time(rec)
                 found.append(
-                    PageCard(rec, format_subject_title(rec), view, estimate, of_job.get(rec.key))
+                    RecoveryCard(
+                        rec,
+                        format_recovery_or_change_title(rec),
+                        view,
+                        estimate,
+                        of_job.get(rec.key),
+                    )
                 )
         return found, jobs[CARDS:]
 
-    def _make_node_cards(
+    def _make_node_recovery_cards(
         self, nodes: Sequence[NodeRecovery], estimator: RecoveryTimeEstimator
-    ) -> tuple[list[PageCard], Sequence[NodeRecovery]]:
+    ) -> tuple[list[RecoveryCard], Sequence[NodeRecovery]]:
         """Return the newest as cards, and the rest."""
         w = self._follower.world
         found = []
@@ -296,16 +308,19 @@ class PageRenderer:
             view = build_explain_view(w, self._follower.rules, rec.id, self._explain_parts)
             if view is not None:
                 found.append(
-                    PageCard(
-                        rec, format_subject_title(rec), view, estimator.estimate_node_return(rec)
+                    RecoveryCard(
+                        rec,
+                        format_recovery_or_change_title(rec),
+                        view,
+                        estimator.estimate_node_return_time(rec),
                     )
                 )
         return found, nodes[CARDS:]
 
-    def _render_history(self) -> str:
+    def _render_recovery_history(self) -> str:
         w = self._follower.world
         since = w.now - HISTORY
-        ended = [r for r in _list_recoveries(w.state, since=since) if r.ended]
+        ended = [r for r in _list_node_and_job_recoveries(w.state, since=since) if r.ended]
         ended.sort(key=lambda r: (r.since, r.id), reverse=True)
         days = [(since + timedelta(days=n)).date() for n in range(1, HISTORY.days + 1)]
         kinds = Counter((r.since.date(), ENDS.get(r.phase, "dim")) for r in ended)
@@ -313,20 +328,22 @@ class PageRenderer:
         html: str = self._parts.history(ended[:ROWS], len(ended), days, kinds, most)
         return html
 
-    def _render_explanation(self, target: str) -> str:
+    def _render_target_explanation(self, target: str) -> str:
         w = self._follower.world
         named = find_jobs_by_id(w, target)
         number = named[0] if len(named) == 1 else None
         view = build_explain_view(w, self._follower.rules, target, self._explain_parts)
         job = w.slurm.jobs.get(number) if w.slurm and number is not None else None
         if view is None and job is not None:
-            ruled = RunPolicies(self._follower.config.run_policy_layers).find_job_policy(job)
+            ruled = RunPolicyMerger(self._follower.config.list_run_policy_layers).find_job_policy(
+                job
+            )
             policies = {job.id: ruled.policy} if ruled else {}
-            view = make_job_view(w, policies, target, self._explain_parts)
+            view = make_job_explain_view(w, policies, target, self._explain_parts)
         if view is None:
             return ""
         node = make_nodes_view(w, (target,)).nodes[0] if target in list_known_nodes(w) else None
-        own = list_training_jobs(w, [number]) if number is not None else []
+        own = list_training_job_summaries(w, [number]) if number is not None else []
         title_of_it = self._format_target_name(target, view.target)
         if view.kind in ("job", "array") and title_of_it == target:
             title_of_it = f"Job {target}"
@@ -340,7 +357,7 @@ class PageRenderer:
             node,
             job,
             own,
-            self._make_phase_segments(view.target),
+            self._make_recovery_phase_segments(view.target),
         )
         return html
 
@@ -349,9 +366,9 @@ class PageRenderer:
         thing by its own name."""
         state, rid = self._follower.world.state, RecoveryId(subject or target)
         found = state.nodes.get(rid) or state.jobs.get(rid) or state.changes.get(rid)
-        return format_subject_title(found) if found is not None else target
+        return format_recovery_or_change_title(found) if found is not None else target
 
-    def _make_phase_segments(self, target: str) -> tuple[Segment, ...]:
+    def _make_recovery_phase_segments(self, target: str) -> tuple[Segment, ...]:
         """Return how long a recovery was in each phase."""
         state, rid = self._follower.world.state, RecoveryId(target)
         rec = state.nodes.get(rid) or state.jobs.get(rid)
@@ -370,4 +387,4 @@ class PageRenderer:
             )
             for n, ((begin, phase), end) in enumerate(zip(entered, ends, strict=False))
         ]
-        return make_time_segments(spans) if spans else ()
+        return scale_time_spans_to_segments(spans) if spans else ()

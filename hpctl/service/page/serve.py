@@ -10,9 +10,9 @@ from pathlib import Path
 
 from hpctl.engine.config import Config
 from hpctl.engine.explain_view import ExplainExtensions
-from hpctl.service.intake.server import IntakeServer
-from hpctl.service.page.access import PageAccess
-from hpctl.service.page.app import BOUNDS, PageHub, make_application
+from hpctl.service.intake.server import UvicornServerThread
+from hpctl.service.page.access import StatusPageAccess
+from hpctl.service.page.app import BOUNDS, StatusPageStreamer, make_status_page_application
 from hpctl.service.page.follow import StatusPagePoller
 from hpctl.toolkit import output
 from hpctl.toolkit.errors import HpctlError
@@ -21,7 +21,7 @@ FIRST_S = 3.0
 """How long Slurm and the cloud may take before the page is served without them."""
 
 
-def make_login_link(listen: str, access: PageAccess) -> str:
+def make_status_page_login_link(listen: str, access: StatusPageAccess) -> str:
     """Return the address to open. Raises HpctlError where it needs no link, or there is no page."""
     host, _, port = listen.rpartition(":")
     if not listen:
@@ -40,10 +40,10 @@ def make_login_link(listen: str, access: PageAccess) -> str:
     return f"http://{host}:{port}/enter/{access.link()}"
 
 
-def serve_page(
+def serve_status_page(
     loaded: Config,
     listen: str,
-    access: PageAccess,
+    access: StatusPageAccess,
     explain_parts: ExplainExtensions,
     *,
     by_hand: bool,
@@ -57,20 +57,22 @@ def serve_page(
     ends = {signal.SIGTERM, signal.SIGINT}
     signal.pthread_sigmask(signal.SIG_BLOCK, ends)
     with contextlib.closing(StatusPagePoller(loaded)) as follower:
-        listener = _open_listener(listen, loaded.access.group)
+        listener = _open_listening_socket(listen, loaded.access.group)
         follower.look(FIRST_S)
-        hub = PageHub(follower, explain_parts)
-        server = IntakeServer(make_application(hub, access), bounds=BOUNDS)
+        hub = StatusPageStreamer(follower, explain_parts)
+        server = UvicornServerThread(make_status_page_application(hub, access), bounds=BOUNDS)
         server.start(listener=listener)
         if by_hand:
             port = server.port
-            output.print_exact(make_login_link(f"{listen.rpartition(':')[0]}:{port}", access))
+            output.print_exact_text(
+                make_status_page_login_link(f"{listen.rpartition(':')[0]}:{port}", access)
+            )
         signal.sigwait(ends)
         hub.close()
         server.stop()
 
 
-def _open_listener(listen: str, group: str) -> socket.socket:
+def _open_listening_socket(listen: str, group: str) -> socket.socket:
     """Return the socket; a file is for its owner and for access.group alone. Raises HpctlError."""
     host, _, port = listen.rpartition(":")
     listener = socket.socket(socket.AF_UNIX if host == "unix" else socket.AF_INET)

@@ -7,15 +7,15 @@ from datetime import datetime
 
 from msgspec import Struct
 
-from hpctl.engine.estimates import EndTimeEstimate, RecoveryTimeEstimator
+from hpctl.engine.estimates import RecoveryEndTimeEstimate, RecoveryTimeEstimator
 from hpctl.engine.job_losses import (
     JobDowntime,
     JobInterruption,
     find_job_downtime,
     group_recoveries_by_job,
-    has_recent_phase_change,
+    has_recovery_changed_phase_recently,
 )
-from hpctl.engine.timeline import format_subject_headline
+from hpctl.engine.timeline import format_recovery_or_change_headline
 from hpctl.engine.world import World
 from hpctl.toolkit.durations import format_duration
 from hpctl.vocabulary.identity import JobId, NodeName
@@ -57,7 +57,7 @@ class TrainingJobSummary(Struct, frozen=True):
     until: datetime
     lost: JobDowntime
     recovery: JobRecovery | None = None
-    estimate: EndTimeEstimate | None = None
+    estimate: RecoveryEndTimeEstimate | None = None
 
     @property
     def ratio(self) -> float:
@@ -69,10 +69,10 @@ class TrainingJobSummary(Struct, frozen=True):
     def strip(self) -> tuple[Segment, ...]:
         """Return its time from left to right, losses in it."""
         whole = (self.since, self.until, "trained", f"since {self.since:%Y-%m-%d %H:%M} UTC")
-        return make_time_segments((whole, *map(_make_loss_span, self.lost.losses)))
+        return scale_time_spans_to_segments((whole, *map(_make_downtime_span, self.lost.losses)))
 
 
-def make_time_segments(spans: Sequence[Span]) -> tuple[Segment, ...]:
+def scale_time_spans_to_segments(spans: Sequence[Span]) -> tuple[Segment, ...]:
     """Spans of time in the width that all of them have together."""
     first, last = min(s[0] for s in spans), max(s[1] for s in spans)
     scale, found = WIDTH / max((last - first).total_seconds(), 1.0), []
@@ -83,7 +83,9 @@ def make_time_segments(spans: Sequence[Span]) -> tuple[Segment, ...]:
     return tuple(found)
 
 
-def list_training_jobs(w: World, only: Collection[JobId] | None = None) -> list[TrainingJobSummary]:
+def list_training_job_summaries(
+    w: World, only: Collection[JobId] | None = None
+) -> list[TrainingJobSummary]:
     """Return the jobs that run or wait, and those that were hit lately, or `only` these of them;
     open recoveries first, then most lost."""
     # Of the present minute: what is the same for a while is not sent each second.
@@ -91,18 +93,20 @@ def list_training_jobs(w: World, only: Collection[JobId] | None = None) -> list[
     hits, estimator = group_recoveries_by_job(w), RecoveryTimeEstimator(w)
     known = w.slurm.jobs.values() if w.slurm else ()
     jobs = {job.id: job for job in known if job.state not in ENDED}
-    shown = jobs.keys() | {job for job in hits if has_recent_phase_change(hits[job][-1], now)}
+    shown = jobs.keys() | {
+        job for job in hits if has_recovery_changed_phase_recently(hits[job][-1], now)
+    }
     if only is not None:
         shown &= {*only}
     found = []
     for job in shown:
-        one = _make_job_summary(w, jobs.get(job), hits.get(job, []), estimator, now)
+        one = _make_training_job_summary(w, jobs.get(job), hits.get(job, []), estimator, now)
         if one is not None:
             found.append(one)
     return sorted(found, key=lambda t: (t.recovery is None, -t.lost.seconds, -t.id))[:MOST]
 
 
-def _make_job_summary(
+def _make_training_job_summary(
     w: World,
     job: SlurmJob | None,
     hits: list[JobRecovery],
@@ -133,12 +137,13 @@ def _make_job_summary(
         until=max(until, begun, *(loss.end for loss in lost.losses)),
         lost=lost,
         recovery=still,
-        estimate=estimator.estimate_job_restart(still) if still else None,
+        estimate=estimator.estimate_job_restart_time(still) if still else None,
     )
 
 
-def _make_loss_span(loss: JobInterruption) -> Span:
+def _make_downtime_span(loss: JobInterruption) -> Span:
     """From the fault to the job's next run, or to its owner's hands."""
     lost = format_duration(loss.seconds)
-    says = f"{loss.begin:%m-%d %H:%M:%S}: {lost} lost. {format_subject_headline(loss.recovery)}"
+    headline = format_recovery_or_change_headline(loss.recovery)
+    says = f"{loss.begin:%m-%d %H:%M:%S}: {lost} lost. {headline}"
     return loss.begin, loss.end, "lost", says

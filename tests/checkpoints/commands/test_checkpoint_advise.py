@@ -45,7 +45,7 @@ def test_what_is_given_counts_before_what_the_program_reported_and_that_before_i
     for job, took in (("a-1", 3.0), ("a-2", 5.0)):
         (checkpoints / HISTORIES).mkdir(exist_ok=True)
         answer = JobHistory.open(checkpoints / HISTORIES / f"run-{job}.jsonl")
-        answer.record_checkpoint_saves(1, datetime(2026, 11, 21, tzinfo=UTC), [took])
+        answer.record_checkpoint_save_durations(1, datetime(2026, 11, 21, tzinfo=UTC), [took])
     args = ("checkpoint", "advise", str(checkpoints), "--nodes", "64", "--json")
     shown = json.loads(history.run(*args).stdout)
     assert shown["save_s"] == 4

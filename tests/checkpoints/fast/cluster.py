@@ -17,9 +17,9 @@ from hpctl.checkpoints import search
 from hpctl.checkpoints.fast import spec as specs
 from hpctl.checkpoints.fast.lead import find_file_locations, list_node_steps, restore_fast_saves
 from hpctl.checkpoints.fast.peer import PeerConnection
-from hpctl.checkpoints.fast.spec import FastSaveSpec, SavedFile
+from hpctl.checkpoints.fast.spec import FastCheckpointSaveSpec, FastSavedFile
 from hpctl.checkpoints.fast.union import PeerConnections
-from hpctl.vocabulary.fast_saves import FastSaveOptions
+from hpctl.vocabulary.fast_saves import FastCheckpointSaveOptions
 from tests.checkpoints.checkpoint_files import dcp_files
 from tests.process import ended
 from tests.waiting import PATIENCE_S
@@ -43,10 +43,10 @@ class Nodes:
         self.place, self.shared = place, place / "shared"
         self.shared.mkdir(parents=True)
         self.said: list[str] = []
-        self.spec = FastSaveSpec(
+        self.spec = FastCheckpointSaveSpec(
             job=str(os.getpid()),
             secret=os.urandom(32).hex(),
-            saves=FastSaveOptions("", **{"flush_s": 3600, "keep": True, **given}),
+            saves=FastCheckpointSaveOptions("", **{"flush_s": 3600, "keep": True, **given}),
             shared=str(self.shared),
             hosts=tuple(f"n{n}" for n in range(count)),
             addresses=tuple(f"127.0.9.{n + 1}" for n in range(count)),
@@ -132,7 +132,7 @@ class Nodes:
     ) -> search.CheckpointSearchResult:
         """As a start of the job does."""
         self.said.clear()
-        others = search.find_last_complete_checkpoint(self.shared)
+        others = search.find_newest_complete_checkpoint_in_tiers(self.shared)
         return restore_fast_saves(self.spec, others, self.said.append, gone, wait_s)
 
     def safe(self, name: str, limit_s: float = PATIENCE_S, copies: int = 2) -> None:
@@ -146,7 +146,7 @@ class Nodes:
         raise AssertionError(f"{name} is not safe: {alive} {self.log()[-2000:]}")
 
 
-def is_held(spec: FastSaveSpec, living: Sequence[str], name: str, copies: int) -> bool:
+def is_held(spec: FastCheckpointSaveSpec, living: Sequence[str], name: str, copies: int) -> bool:
     """Return whether so many of the living nodes hold each file of a step."""
     with closing(PeerConnections(spec)) as peers:
         steps, answered = list_node_steps(peers, list(living), 0)
@@ -189,7 +189,7 @@ def saved_file(path: Path, name: str, origin: str) -> dict:
     """A file as a request names it."""
     status = path.stat()
     when = status.st_mtime_ns
-    return msgspec.to_builtins(SavedFile(name, status.st_size, when, when, origin))
+    return msgspec.to_builtins(FastSavedFile(name, status.st_size, when, when, origin))
 
 
 def content(directory: Path) -> dict[str, bytes]:

@@ -114,7 +114,7 @@ class Bed:
         """The newest step in the checkpoint directory, by the job's log."""
         return max(map(int, re.findall(r"flushed step (\d+)", self.job.text())), default=0)
 
-    def nodes(self) -> specs.FastSaveSpec:
+    def nodes(self) -> specs.FastCheckpointSaveSpec:
         """The job's nodes now, and who holds whose copies."""
         return specs.read_fast_save_spec(self.job.saves / specs.META / f"{self.job.id}.json")
 

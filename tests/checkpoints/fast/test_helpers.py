@@ -34,9 +34,9 @@ from hpctl.checkpoints.fast.peer import (
 )
 from hpctl.checkpoints.fast.spec import (
     META,
-    FastSaveSpec,
-    SavedFile,
-    SavedStep,
+    FastCheckpointSaveSpec,
+    FastSavedFile,
+    FastSavedStep,
     compute_free_memory,
     load_step_ledger,
     write_fast_save_spec,
@@ -46,8 +46,8 @@ from hpctl.checkpoints.search import CompleteCheckpoint, verify_checkpoint
 from hpctl.cli.main import cli
 from hpctl.slurm.signals import SIGNALS
 from hpctl.toolkit.errors import HpctlError
-from hpctl.vocabulary.fast_saves import FastSaveOptions
-from hpctl.vocabulary.registration import Registration
+from hpctl.vocabulary.fast_saves import FastCheckpointSaveOptions
+from hpctl.vocabulary.registration import JobRegistration
 from tests.checkpoints.checkpoint_files import WHOLE, dcp_files, deepspeed_files
 from tests.checkpoints.fast import cluster
 from tests.checkpoints.fast.cluster import (
@@ -107,11 +107,16 @@ def test_a_copy_that_its_disk_has_damaged_is_not_restored(tmp_path):
 
 
 def test_a_late_word_of_the_leader_does_not_undo_a_move(tmp_path):
-    files = tuple(SavedFile("zero_pp_rank_0_x", 1, 1, 1, host) for host in ("n1", "n2"))
-    row = SavedStep("step-1", 1, "deepspeed", ("n1", "n2"), files, seen_s=1e12)
-    moved = lead.reassign_step_origins(row, ("n2", "n3"))
-    spec = FastSaveSpec(
-        "1", "x", FastSaveOptions(str(tmp_path / "n2")), str(tmp_path), ("n2",), ("127.0.0.1",)
+    files = tuple(FastSavedFile("zero_pp_rank_0_x", 1, 1, 1, host) for host in ("n1", "n2"))
+    row = FastSavedStep("step-1", 1, "deepspeed", ("n1", "n2"), files, seen_s=1e12)
+    moved = lead.reassign_step_files_to_hosts(row, ("n2", "n3"))
+    spec = FastCheckpointSaveSpec(
+        "1",
+        "x",
+        FastCheckpointSaveOptions(str(tmp_path / "n2")),
+        str(tmp_path),
+        ("n2",),
+        ("127.0.0.1",),
     )
     node = NodeSaveStore(spec, "n2")
     for each in (row, moved, row):
@@ -205,7 +210,7 @@ def test_a_jobs_steps_are_listed_with_their_copies(tmp_path, monkeypatch):
         nodes.safe(name)
         wait_for(nodes.shared / name)
         write_fast_save_spec(nodes.spec, nodes.shared / META / "7.json")
-        registered = str(nodes.shared), Registration(fast=nodes.spec.saves)
+        registered = str(nodes.shared), JobRegistration(fast=nodes.spec.saves)
         monkeypatch.setattr(advise, "find_checkpoint_directory", lambda job, config: registered)
 
         def listed(*more):
@@ -359,7 +364,9 @@ def test_helpers_are_launched_again_while_their_job_runs(tmp_path, monkeypatch, 
     env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "1"}
     with monkeypatch.context() as patch:
         patch.setattr(helpers.subprocess, "Popen", made := Mock())
-        helpers.launch_node_helpers(("n0", "n1"), tmp_path / "7.json", {"PATH": "/nowhere"})
+        helpers.launch_fast_save_helpers_on_nodes(
+            ("n0", "n1"), tmp_path / "7.json", {"PATH": "/nowhere"}
+        )
     ((command,), _) = made.call_args
     subprocess.run(command, env=env, timeout=PATIENCE_S, check=False)
     assert (tmp_path / "srun.calls").read_text().count("\n") == launches
@@ -458,8 +465,13 @@ def test_a_signal_that_asks_for_a_save_ends_no_helper(tmp_path):
 )  # fmt: skip
 def test_a_job_has_ended_where_slurm_says_so_of_itself(tmp_path, monkeypatch, records, runs, over):
     scontrol(tmp_path, monkeypatch).write_text("".join(f"{record}\n" for record in records))
-    spec = FastSaveSpec("7_1", "0", FastSaveOptions("/x"), "/x", ("n0",), ("n0",), id="7")
-    assert (helpers.is_job_running(spec), helpers.has_job_ended_for_good(spec)) == (runs, over)
+    spec = FastCheckpointSaveSpec(
+        "7_1", "0", FastCheckpointSaveOptions("/x"), "/x", ("n0",), ("n0",), id="7"
+    )
+    assert (helpers.is_job_running(spec), helpers.has_job_ended_without_requeue(spec)) == (
+        runs,
+        over,
+    )
 
 
 def asked_to_end(nodes):
@@ -543,8 +555,8 @@ def test_a_slow_answer_is_no_clock_that_differs():
 
 def test_a_helper_waits_for_the_one_of_the_run_before_to_exit(tmp_path):
     place = tmp_path / "n0"
-    spec = FastSaveSpec(
-        "7", "0" * 64, FastSaveOptions(str(place)), str(tmp_path), ("n0",), ("127.0.9.1",)
+    spec = FastCheckpointSaveSpec(
+        "7", "0" * 64, FastCheckpointSaveOptions(str(place)), str(tmp_path), ("n0",), ("127.0.9.1",)
     )
     (place / META).mkdir(parents=True, mode=0o700)
     with (place / META / "lock").open("w") as lock:
@@ -559,7 +571,9 @@ def test_two_jobs_do_not_share_a_directory(tmp_path, monkeypatch):
     monkeypatch.setattr("hpctl.checkpoints.fast.node.LOCK_S", 0.2)
     with Nodes(tmp_path, 1) as nodes:
         nodes.resume()
-        other = replace(nodes.spec, job="other", saves=FastSaveOptions(str(nodes.disk("n0"))))
+        other = replace(
+            nodes.spec, job="other", saves=FastCheckpointSaveOptions(str(nodes.disk("n0")))
+        )
         with pytest.raises(PeerError, match=f"the helper of job {nodes.spec.job} uses"):
             NodeSaveStore(other, "n0")
 
@@ -571,7 +585,10 @@ def test_a_helper_of_an_earlier_start_is_ended(tmp_path, monkeypatch):
         saved(nodes, 10)
         until(lambda: "step-10" in load_step_ledger(nodes.disk("n0") / META / "ledger.json"), 60)
         again = replace(
-            nodes.spec, secret="1" * 64, restarts=1, saves=FastSaveOptions(str(nodes.disk("n0")))
+            nodes.spec,
+            secret="1" * 64,
+            restarts=1,
+            saves=FastCheckpointSaveOptions(str(nodes.disk("n0"))),
         )
         node = NodeSaveStore(again, "n0")
         assert nodes.processes["n0"].wait(PATIENCE_S) == -signal.SIGKILL
@@ -582,7 +599,7 @@ def test_a_helper_of_an_earlier_start_is_ended(tmp_path, monkeypatch):
 def test_a_start_says_which_node_takes_no_part(tmp_path):
     (tmp_path / "n1").symlink_to(tmp_path)
     with Nodes(tmp_path, 2) as nodes:
-        why = helpers.wait_for_node_helpers(nodes.spec, lambda hosts: ())
+        why = helpers.wait_for_fast_save_helpers(nodes.spec, lambda hosts: ())
         assert why == f"on n1, {tmp_path}/n1 is not a directory of this user"
 
 
@@ -591,14 +608,16 @@ def test_a_directory_that_two_nodes_share_is_no_disk_of_their_own(tmp_path, monk
     monkeypatch.setattr(cluster, "HELPER", cluster.HELPER.replace(cluster.LOOK_OFTEN, short))
     monkeypatch.setattr(Nodes, "disk", lambda nodes, host: nodes.place / "disk")
     with Nodes(tmp_path, 2) as nodes:
-        why = helpers.wait_for_node_helpers(nodes.spec, lambda hosts: ())
+        why = helpers.wait_for_fast_save_helpers(nodes.spec, lambda hosts: ())
         assert re.search(r"disk is the same directory as on n[01]: fast saves need a disk", why)
 
 
 def test_where_locks_are_of_one_node_the_shared_directory_is_seen_all_the_same(tmp_path):
     place = tmp_path / "disk"
     hosts, addresses = ("n0", "n1"), ("127.0.9.1", "127.0.9.2")
-    spec = FastSaveSpec("7", "0" * 64, FastSaveOptions(str(place)), str(tmp_path), hosts, addresses)
+    spec = FastCheckpointSaveSpec(
+        "7", "0" * 64, FastCheckpointSaveOptions(str(place)), str(tmp_path), hosts, addresses
+    )
     first = NodeSaveStore(spec, "n0")
     assert first.handle({"do": "ready"}) == {"off": ""}
     with pytest.MonkeyPatch.context() as patch:
@@ -612,7 +631,7 @@ def test_a_node_without_a_helper_counts_while_it_is_the_job_s(tmp_path, gone, wh
     with Nodes(tmp_path, 2) as nodes:
         nodes.resume()
         nodes.kill("n1")
-        assert helpers.wait_for_node_helpers(nodes.spec, lambda hosts: gone, wait_s=5.0) == why
+        assert helpers.wait_for_fast_save_helpers(nodes.spec, lambda hosts: gone, wait_s=5.0) == why
 
 
 @pytest.mark.parametrize(
@@ -620,25 +639,29 @@ def test_a_node_without_a_helper_counts_while_it_is_the_job_s(tmp_path, gone, wh
 )
 def test_saves_in_memory_lie_in_a_tmpfs_and_keep_their_size(tmp_path, where, refused):
     with tempfile.TemporaryDirectory(dir=where) as place:  # /tmp may be either
-        spec = FastSaveSpec(
-            "7", "0" * 64, FastSaveOptions(place, memory=True, size=1 << 20), str(tmp_path),
-            ("n0", "n1"), ("127.0.9.1", "127.0.9.2"),
-        )  # fmt: skip
+        spec = FastCheckpointSaveSpec(
+            "7",
+            "0" * 64,
+            FastCheckpointSaveOptions(place, memory=True, size=1 << 20),
+            str(tmp_path),
+            ("n0", "n1"),
+            ("127.0.9.1", "127.0.9.2"),
+        )
         if refused:
             with pytest.raises(PeerError, match=refused):
                 NodeSaveStore(spec, "n0")
             return
         node = NodeSaveStore(spec, "n0")
-        file = SavedFile("x", 2 << 20, 1, 1, "n1")
-        row = SavedStep("step-1", 1, "torch-dcp", ("n0", "n1"), (file,), 0.0)
+        file = FastSavedFile("x", 2 << 20, 1, 1, "n1")
+        row = FastSavedStep("step-1", 1, "torch-dcp", ("n0", "n1"), (file,), 0.0)
         with pytest.raises(OSError, match="more than --fast-size 1 MiB"):
             node.copy(row, "n1", None)
 
 
 def test_what_a_killed_helper_and_a_restore_leave_takes_no_room_for_good(tmp_path):
     size = 100_000
-    saves = FastSaveOptions(str(tmp_path / "disk"), size=2 * size)
-    spec = FastSaveSpec(
+    saves = FastCheckpointSaveOptions(str(tmp_path / "disk"), size=2 * size)
+    spec = FastCheckpointSaveSpec(
         "7", "0" * 64, saves, str(tmp_path), ("n0", "n1"), ("127.0.9.1", "127.0.9.2")
     )
     left = tmp_path / "disk" / META / "copies/n1"
@@ -656,17 +679,17 @@ def test_what_a_killed_helper_and_a_restore_leave_takes_no_room_for_good(tmp_pat
     (node.root / "step-10").mkdir()
     os.link(node.meta / "aside/step-9/x", node.root / "step-10/x")
     assert node.measure_disk_usage() < size + 1000, "one file, at two places"
-    file = SavedFile("x", size, 1, 1, "n1")
-    row = SavedStep("step-11", 11, "torch-dcp", ("n0", "n1"), (file,), time.time() + 1)
+    file = FastSavedFile("x", size, 1, 1, "n1")
+    row = FastSavedStep("step-11", 11, "torch-dcp", ("n0", "n1"), (file,), time.time() + 1)
     node.rows = {row.name: row}
     (node.root / "step-10/x").unlink()
     (node.root / "step-10/y").write_bytes(b"y" * size)
     node.peer = lambda _: socket.socket()
-    (error,) = node.replicate_steps()
+    (error,) = node.copy_steps_of_partner_nodes()
     assert "more than --fast-size" in error
     assert not (node.meta / "aside").exists()
     assert node.measure_disk_usage() < size + 1000
-    node.check_free_space(size - 1000)
+    node.check_space_for_new_files(size - 1000)
 
 
 def test_memory_that_is_left_is_the_least_of_all_groups(tmp_path):
@@ -689,8 +712,8 @@ def spec_of(place, *hosts):
     """A job on these hosts, of which a test's process is one."""
     addresses = tuple(f"127.0.9.{number + 1}" for number in range(len(hosts)))
     secret = os.urandom(32).hex()
-    return FastSaveSpec(
-        "1", secret, FastSaveOptions(str(place / hosts[0])), str(place), hosts, addresses
+    return FastCheckpointSaveSpec(
+        "1", secret, FastCheckpointSaveOptions(str(place / hosts[0])), str(place), hosts, addresses
     )
 
 
@@ -715,7 +738,7 @@ def test_what_a_node_saves_while_it_lists_its_files_is_not_missed(tmp_path, monk
 def test_the_leaders_word_of_a_restore_waits_for_the_restore(tmp_path, monkeypatch):
     """The leader finds nodes that a running restore has not reached yet, and tells them of it."""
     node = NodeSaveStore(spec_of(tmp_path, "n0"), "n0")
-    row = SavedStep("step-1", 1, "torch-dcp", ("n0",), (), 1.0)
+    row = FastSavedStep("step-1", 1, "torch-dcp", ("n0",), (), 1.0)
     (node.meta / "new/step-1").mkdir(parents=True)
     missed = {"do": "missed", "epoch": 5, "above": 1, "begun": 1}
     told = threading.Thread(target=node.handle, args=(missed,))
@@ -736,7 +759,7 @@ def test_the_leaders_word_of_a_restore_waits_for_the_restore(tmp_path, monkeypat
 
 def test_a_copy_of_a_step_that_was_dropped_meanwhile_does_not_stay(tmp_path):
     node = NodeSaveStore(spec_of(tmp_path, "n0", "n1"), "n0")
-    row = SavedStep("step-1", 1, "torch-dcp", ("n0", "n1"), (), 1.0)
+    row = FastSavedStep("step-1", 1, "torch-dcp", ("n0", "n1"), (), 1.0)
     node.rows = {row.name: row}
     peer = Mock()
     peer.ask.side_effect = lambda *_, **__: node.drop([row.name])
@@ -822,8 +845,8 @@ def test_nothing_is_written_where_another_user_may_have_been_first(tmp_path):
     (tmp_path / "precious").write_text("mine")
     (meta := tmp_path / "shared" / META).mkdir(parents=True)
     given = str(tmp_path / "disk")
-    spec = FastSaveSpec(
-        "7", "0" * 64, FastSaveOptions(given), str(meta.parent), ("n0",), ("127.0.9.1",)
+    spec = FastCheckpointSaveSpec(
+        "7", "0" * 64, FastCheckpointSaveOptions(given), str(meta.parent), ("n0",), ("127.0.9.1",)
     )
     for mode in (0o777, 0o720, 0o755):
         meta.chmod(mode)
@@ -881,14 +904,14 @@ def test_two_leaders_flush_one_step_without_moving_one_copy_away(tmp_path, monke
     spec = replace(spec_of(tmp_path, "n0", "n1"), shared=str(tmp_path / "shared"))
     written_ns = time.time_ns()
     files = tuple(
-        SavedFile(name, len(data), written_ns, written_ns, "n0")
+        FastSavedFile(name, len(data), written_ns, written_ns, "n0")
         for name, data in dcp_files(step=1).items()
     )
-    row = SavedStep("step-1", 1, "torch-dcp", ("n0", "n1"), files, time.time())
+    row = FastSavedStep("step-1", 1, "torch-dcp", ("n0", "n1"), files, time.time())
     lines: list[str] = []
 
     def make_lead(host):
-        saves = FastSaveOptions(str(tmp_path / host))
+        saves = FastCheckpointSaveOptions(str(tmp_path / host))
         return lead.FastSaveLeader(
             NodeSaveStore(replace(spec, saves=saves), host), Mock(), lines.append
         )
@@ -901,11 +924,13 @@ def test_two_leaders_flush_one_step_without_moving_one_copy_away(tmp_path, monke
             (into / name).write_bytes(data)
 
     def write_after_the_other(row, peers, into, limit_s, halt):
-        monkeypatch.setattr(other, "write_step", lambda *given: write_files(given[2]))
+        monkeypatch.setattr(
+            other, "write_step_files_from_nodes", lambda *given: write_files(given[2])
+        )
         assert other.flush_step(row, peers, limit_s, halt)
         write_files(into)
 
-    monkeypatch.setattr(slow, "write_step", write_after_the_other)
+    monkeypatch.setattr(slow, "write_step_files_from_nodes", write_after_the_other)
     assert slow.flush_step(row, Mock(), 1.0, threading.Event())
     place = Path(spec.shared)
     assert [path.name for path in place.iterdir() if path.name != META] == ["step-1"]

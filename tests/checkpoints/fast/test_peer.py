@@ -19,9 +19,14 @@ from hpctl.checkpoints.fast.peer import (
     PeerError,
     PeerServer,
 )
-from hpctl.checkpoints.fast.spec import FastSaveSpec
-from hpctl.vocabulary.fast_saves import FastSaveOptions
-from hpctl.wire.admission import UNPROVEN, UNPROVEN_BY_ADDRESS, HandshakeLimiter, create_peer_name
+from hpctl.checkpoints.fast.spec import FastCheckpointSaveSpec
+from hpctl.vocabulary.fast_saves import FastCheckpointSaveOptions
+from hpctl.wire.admission import (
+    UNPROVEN,
+    UNPROVEN_BY_ADDRESS,
+    HandshakeLimiter,
+    create_signed_peer_name,
+)
 from hpctl.wire.job_channel import PIECE, JobChannel
 
 SECRETS = b"another user's weights"
@@ -31,8 +36,8 @@ def spec_of(place, *addresses):
     """A job on one host for each address."""
     hosts = tuple(f"n{number}" for number in range(len(addresses)))
     secret = os.urandom(32).hex()
-    return FastSaveSpec(
-        "1", secret, FastSaveOptions(str(place / "n0")), str(place), hosts, addresses
+    return FastCheckpointSaveSpec(
+        "1", secret, FastCheckpointSaveOptions(str(place / "n0")), str(place), hosts, addresses
     )
 
 
@@ -227,7 +232,7 @@ def test_a_peer_that_has_named_itself_stays_among_strangers(tmp_path, monkeypatc
     at = "127.0.9.96", next(peers.list_helper_ports(spec))
     context = peers.create_peer_tls_context(spec, "n0")
     outgoing = ssl.MemoryBIO()
-    name = create_peer_name(spec.secret)
+    name = create_signed_peer_name(spec.secret)
     client = context.wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname=name)
     with pytest.raises(ssl.SSLWantReadError):
         client.do_handshake()

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from hpctl.checkpoints.fast.node import NodeSaveStore
-from hpctl.checkpoints.fast.spec import META, FastSaveSpec, SavedFile, SavedStep
+from hpctl.checkpoints.fast.spec import META, FastCheckpointSaveSpec, FastSavedFile, FastSavedStep
 from hpctl.checkpoints.search import OWN_FORMAT, CompleteCheckpoint, verify_checkpoint
-from hpctl.vocabulary.fast_saves import FastSaveOptions
+from hpctl.vocabulary.fast_saves import FastCheckpointSaveOptions
 from tests.checkpoints.checkpoint_files import safetensors, torch_save
 from tests.checkpoints.fast import cluster
 from tests.checkpoints.fast.cluster import Nodes, wait_for
@@ -135,15 +135,20 @@ def test_what_is_not_copied_is_said_once_for_each_pattern_of_names(tmp_path, tel
 
 def test_a_file_that_changed_while_it_was_read_is_no_copy(tmp_path):
     """What the partner asks last."""
-    spec = FastSaveSpec(
-        "1", "x", FastSaveOptions(str(tmp_path / "n0")), str(tmp_path), ("n0",), ("127.0.0.1",)
+    spec = FastCheckpointSaveSpec(
+        "1",
+        "x",
+        FastCheckpointSaveOptions(str(tmp_path / "n0")),
+        str(tmp_path),
+        ("n0",),
+        ("127.0.0.1",),
     )
     node = NodeSaveStore(spec, "n0")
     path = tmp_path / "n0/latest.pt"
     path.write_bytes(raw(1))
     status = path.stat()
-    file = SavedFile("", status.st_size, status.st_mtime_ns, status.st_mtime_ns, "n0")
-    row = SavedStep("latest.pt", 1, "torch-save", ("n0",), (file,), 1.0)
+    file = FastSavedFile("", status.st_size, status.st_mtime_ns, status.st_mtime_ns, "n0")
+    row = FastSavedStep("latest.pt", 1, "torch-save", ("n0",), (file,), 1.0)
     request = {"do": "same", "step": row.name, "files": [{**_plain(file)}]}
     assert node.handle(request) == {}
     os.utime(path, ns=(1, status.st_mtime_ns + 1))
@@ -151,5 +156,5 @@ def test_a_file_that_changed_while_it_was_read_is_no_copy(tmp_path):
         node.handle(request)
 
 
-def _plain(file: SavedFile) -> dict[str, object]:
+def _plain(file: FastSavedFile) -> dict[str, object]:
     return {name: getattr(file, name) for name in file.__struct_fields__}

@@ -16,13 +16,13 @@ from msgspec.structs import replace
 from hpctl.checkpoints.fast import helpers, union
 from hpctl.checkpoints.fast.lead import restore_fast_saves
 from hpctl.checkpoints.fast.node import NodeSaveStore
-from hpctl.checkpoints.fast.spec import META, FastSaveSpec
+from hpctl.checkpoints.fast.spec import META, FastCheckpointSaveSpec
 from hpctl.checkpoints.files import record_job_start
-from hpctl.checkpoints.marks import CheckpointMark, write_mark
+from hpctl.checkpoints.marks import CheckpointMark, write_checkpoint_mark_file
 from hpctl.checkpoints.search import CheckpointSearchResult, UnsearchedPlace
-from hpctl.slurm.records import JobRecord
+from hpctl.slurm.records import SlurmJobRecord
 from hpctl.toolkit.compat import UTC
-from hpctl.vocabulary.fast_saves import FastSaveOptions
+from hpctl.vocabulary.fast_saves import FastCheckpointSaveOptions
 from hpctl.vocabulary.identity import JobId, NodeName
 from hpctl.vocabulary.slurm_facts import SlurmJob, SlurmNode
 from tests.checkpoints.checkpoint_files import dcp_files, deepspeed_files
@@ -43,7 +43,7 @@ def test_a_step_that_is_passed_over_does_not_come_back_from_memory(tmp_path):
         mark = CheckpointMark(
             True, 21, "alice", datetime.now(UTC), why="loss is NaN", until_start=True
         )
-        write_mark(nodes.shared, mark)
+        write_checkpoint_mark_file(nodes.shared, mark)
         nodes.restart("n0", "n1")
         found = nodes.resume().found
         assert found is not None
@@ -136,9 +136,9 @@ def test_a_start_from_scratch_keeps_its_own_saves(tmp_path):
 
 @pytest.mark.parametrize("resume", ["", "scratch"])
 def test_a_start_from_scratch_has_the_nodes_move_away_what_they_hold(tmp_path, monkeypatch, resume):
-    monkeypatch.setattr(helpers, "launch_node_helpers", lambda *_: None)
+    monkeypatch.setattr(helpers, "launch_fast_save_helpers_on_nodes", lambda *_: None)
     monkeypatch.setattr(helpers, "SlurmCommandReader", Mock())
-    monkeypatch.setattr(helpers, "wait_for_node_helpers", lambda spec, gone: "")
+    monkeypatch.setattr(helpers, "wait_for_fast_save_helpers", lambda spec, gone: "")
     monkeypatch.setattr(helpers, "restore_fast_saves", made := Mock())
     reader = helpers.SlurmCommandReader()
     reader.nodes.return_value = reader.leaves.return_value = {}
@@ -152,12 +152,12 @@ def test_a_flush_that_hangs_holds_up_nothing(tmp_path, monkeypatch):
     hangs = f"""{cluster.LOOK_OFTEN}
 import time
 from hpctl.checkpoints.fast import node
-place = node._write_new_file
+place = node._copy_stream_to_new_file
 def slow(source, to, *more):
     while "/step-10/" in str(to) and Path("{tmp_path}/hangs").exists():
         time.sleep(0.05)
     place(source, to, *more)
-node._write_new_file = slow
+node._copy_stream_to_new_file = slow
 """
     monkeypatch.setattr(cluster, "HELPER", cluster.HELPER.replace(cluster.LOOK_OFTEN, hangs))
     (tmp_path / "hangs").touch()
@@ -183,11 +183,11 @@ def test_a_flush_that_is_slower_than_the_saves_lands(tmp_path, monkeypatch):
     slow = f"""{cluster.LOOK_OFTEN}
 import time
 from hpctl.checkpoints.fast import node
-place = node._write_new_file
+place = node._copy_stream_to_new_file
 def slow(source, to, *more):
     time.sleep(0.5 if "/flush-" in str(to) else 0)
     place(source, to, *more)
-node._write_new_file = slow
+node._copy_stream_to_new_file = slow
 """
     monkeypatch.setattr(cluster, "HELPER", cluster.HELPER.replace(cluster.LOOK_OFTEN, slow))
     with Nodes(tmp_path, 2, flush_s=1) as nodes:
@@ -215,16 +215,19 @@ def test_a_node_that_is_lost_holds_up_no_end(tmp_path, monkeypatch):
 
 
 def test_a_full_disk_does_not_keep_a_helper_from_its_start(tmp_path, monkeypatch):
-    given = FastSaveOptions(str(tmp_path / "n0"))
+    given = FastCheckpointSaveOptions(str(tmp_path / "n0"))
     first, second = (
-        FastSaveSpec(secret, secret, given, str(tmp_path), ("n0",), ("",)) for secret in "ab"
+        FastCheckpointSaveSpec(secret, secret, given, str(tmp_path), ("n0",), ("",))
+        for secret in "ab"
     )
     for spec, full in ((first, False), (second, True)):
         with monkeypatch.context() as patch:
             if full:
                 no_room = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
                 patch.setattr(Path, "write_bytes", no_room)
-                patch.setattr("hpctl.checkpoints.fast.node.NodeSaveStore.lock_directory", Mock())
+                patch.setattr(
+                    "hpctl.checkpoints.fast.node.NodeSaveStore.lock_save_directory", Mock()
+                )
             node = NodeSaveStore(spec, "n0")
     assert node.start.job == hashlib.sha256(b"b").hexdigest()
     assert node.begun_ns > 0
@@ -296,11 +299,11 @@ def test_a_drained_node_that_answers_is_gone_when_the_job_has_lost_it(
     # As a sandbox shows it: DRAIN, then DOWN, and a second later slurmd has registered again.
     drained = SlurmNode(NodeName("n1"), "IDLE", frozenset({"DRAIN"}))
     job = SlurmJob(JobId(7), "RUNNING", datetime(2026, 1, 1, tzinfo=UTC), nodes=job_nodes or ())
-    record = None if job_nodes is None else JobRecord(job)
+    record = None if job_nodes is None else SlurmJobRecord(job)
     reader = Mock(nodes=lambda names: {drained.name: drained}, job=lambda number: record)
     monkeypatch.setattr(helpers, "SlurmCommandReader", lambda *_: reader)
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    assert (list(helpers.find_unavailable_hosts(["n1"])) == ["n1"]) is is_gone
+    assert (list(helpers.find_hosts_without_job_ranks(["n1"])) == ["n1"]) is is_gone
 
 
 def test_of_deepspeed_every_node_gets_all_where_one_was_a_spare(tmp_path):

@@ -16,8 +16,8 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from hpctl.checkpoints import files, search
-from hpctl.checkpoints.declared import is_rank_file
-from hpctl.checkpoints.patterns import FilePattern, parse_patterns
+from hpctl.checkpoints.declared import is_single_rank_torch_file
+from hpctl.checkpoints.patterns import FilePattern, parse_checkpoint_file_patterns
 from hpctl.checkpoints.search import CompleteCheckpoint, SkippedCheckpoint
 from tests.checkpoints.proof.library import Held
 from tests.checkpoints.proof.template import Template, Writer
@@ -61,7 +61,7 @@ class Kills:
     def __init__(self, template: Template, scratch: Path, seed: int) -> None:
         self.count = Count(template.name, seed)
         self._template, self._scratch = template, scratch
-        self._declared = parse_patterns(WAYS[template.name].declares)
+        self._declared = parse_checkpoint_file_patterns(WAYS[template.name].declares)
         self._random = random.Random(f"{seed} {template.name}")
         self._save_s = [0.005]
         self._loads: dict[Signature, Held | str] = {}
@@ -84,7 +84,9 @@ class Kills:
             self._loads.clear()
         self._attempt += 1
         files.record_job_start(self._root, self._template.ranks)
-        found = search.find_last_complete_checkpoint(self._root, declared=self._declared).found
+        found = search.find_newest_complete_checkpoint_in_tiers(
+            self._root, declared=self._declared
+        ).found
         held = self._loaded(found.path) if found else None
         first = (held.step or 0) + 1 if isinstance(held, Held) else 1
         writer = self._template.write(
@@ -116,7 +118,9 @@ class Kills:
     def _judge(self) -> None:
         rows = search.list_checkpoints(self._root, declared=self._declared)
         rows += [row for row in self._deeply(rows) if row not in rows]
-        chosen = search.find_last_complete_checkpoint(self._root, declared=self._declared).found
+        chosen = search.find_newest_complete_checkpoint_in_tiers(
+            self._root, declared=self._declared
+        ).found
         held = self._loaded(chosen.path) if chosen else None
         newest = held.step if isinstance(held, Held) and held.step is not None else -1
         for row in rows:
@@ -171,7 +175,7 @@ class Kills:
 
 
 def _is_part(path: Path, declared: Sequence[FilePattern]) -> bool:
-    return is_rank_file(path) or any(p.parts[0].fullmatch(path.name) for p in declared)
+    return is_single_rank_torch_file(path) or any(p.parts[0].fullmatch(path.name) for p in declared)
 
 
 def _signature(path: Path) -> Signature:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hpctl.checkpoints.search import find_last_complete_checkpoint
+from hpctl.checkpoints.search import find_newest_complete_checkpoint_in_tiers
 from tests.checkpoints.proof.torch_here import need
 
 pytestmark = [
@@ -35,8 +35,8 @@ def test_without_checksums_deep_says_so(tmp_path) -> None:
         save_file(tmp_path, 4)
     finally:
         torch.serialization.set_crc32_options(True)
-    assert find_last_complete_checkpoint(tmp_path).verdict == "found"
-    search = find_last_complete_checkpoint(tmp_path, deep=True)
+    assert find_newest_complete_checkpoint_in_tiers(tmp_path).verdict == "found"
+    search = find_newest_complete_checkpoint_in_tiers(tmp_path, deep=True)
     assert search.found is None
     assert "has no checksums" in search.passed_over[0].why
 
@@ -46,12 +46,12 @@ def test_the_stream_format_is_proved_by_its_size(tmp_path) -> None:
     saved = {**state(1), "global_step": torch.tensor(12), "half": torch.ones(3).bfloat16()}
     torch.save(saved, path, _use_new_zipfile_serialization=False)
     whole = path.read_bytes()
-    found = find_last_complete_checkpoint(tmp_path).found
+    found = find_newest_complete_checkpoint_in_tiers(tmp_path).found
     assert (found.step, found.format) == (12, "torch-save")
     cuts = [0, 1, 40, len(whole) // 3, len(whole) // 2, len(whole) - 1]
     for damaged in [*(whole[:at] for at in cuts), whole + b"\0", bytes(len(whole))]:
         path.write_bytes(damaged)
-        assert find_last_complete_checkpoint(tmp_path).found is None, len(damaged)
+        assert find_newest_complete_checkpoint_in_tiers(tmp_path).found is None, len(damaged)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_the_step_is_found_where_programs_write_it(tmp_path, saved, step, zipped
     optimizer.step()
     state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), **given(saved)}
     torch.save(state, tmp_path / "ckpt.pt", _use_new_zipfile_serialization=zipped)
-    assert find_last_complete_checkpoint(tmp_path).found.step == step
+    assert find_newest_complete_checkpoint_in_tiers(tmp_path).found.step == step
 
 
 @pytest.mark.parametrize("name", ["ckpt.pt", "checkpoint.pth.tar"])
@@ -88,7 +88,7 @@ def test_the_only_copy_that_was_cut_is_not_called_nothing(tmp_path, name) -> Non
     whole = (tmp_path / name).read_bytes()
     for left in (0, 100, len(whole) - 1):
         (tmp_path / name).write_bytes(whole[:left])
-        assert find_last_complete_checkpoint(tmp_path).verdict == "incomplete"
+        assert find_newest_complete_checkpoint_in_tiers(tmp_path).verdict == "incomplete"
 
 
 @pytest.mark.parametrize(
@@ -98,5 +98,5 @@ def test_the_only_copy_that_was_cut_is_not_called_nothing(tmp_path, name) -> Non
 def test_dcp_without_a_number_in_its_name_records_its_step(tmp_path, more, step) -> None:
     more = {key: torch.tensor(32) if each == "tensor" else each for key, each in more.items()}
     dcp.save({"model": {"w": torch.ones(5)}, **more}, checkpoint_id=tmp_path / "checkpoint")
-    found = find_last_complete_checkpoint(tmp_path).found
+    found = find_newest_complete_checkpoint_in_tiers(tmp_path).found
     assert (found.step, found.format) == (step, "torch-dcp")

@@ -114,4 +114,4 @@ def test_a_person_is_asked_about_the_site_s_scheduler_parameters(
 
 def test_the_json_is_as_documented():
     step, check = InstallStepView("PATH", "done", "there"), CheckView("munge", "ok", "fine", "")
-    holds("install", output.to_json("install", InstallView(False, (step,), (check,))))
+    holds("install", output.format_view_json("install", InstallView(False, (step,), (check,))))

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from hpctl.engine.world_client import WorldClient
-from hpctl.toolkit.errors import HpctlError, ResourceNotFound, Unavailable
+from hpctl.toolkit.errors import HpctlError, ResourceNotFound, ServiceUnavailable
 from tests.cli import paper_aws, worlds
 from tests.cli.paper_aws import GROUP
 
@@ -21,7 +21,7 @@ def test_a_plan_that_cannot_be_read_is_said_and_the_rest_is_shown(planned):
 
 
 def test_a_reservation_that_cannot_be_read_is_said_and_the_plan_is_shown(sold):
-    lost = Unavailable("sagemaker:DescribeReservedCapacity: no answer")
+    lost = ServiceUnavailable("sagemaker:DescribeReservedCapacity: no answer")
     sold.aws.sagemaker.answers["describe_reserved_capacity"] = lost
     shown = sold.run("cluster", "capacity", "plans", "gb200-in-may", width=200)
     assert shown.exit_code == 3
@@ -62,7 +62,7 @@ def test_what_is_shown_of_slurm_is_the_daemons_where_one_answers(served):
 
 def test_an_order_asks_slurm_whatever_the_daemon_knows(served):
     result = served.run("cluster", "replace", "ip-10-1-0-2", "--dry-run")
-    assert isinstance(result.exception, Unavailable)
+    assert isinstance(result.exception, ServiceUnavailable)
     assert "cannot see which jobs run on the nodes" in str(result.exception)
 
 
@@ -77,7 +77,7 @@ def test_a_degraded_group_is_a_problem_without_any_failed_instance(planned, monk
 
 def test_autoscaling_without_a_journal_says_that_no_daemon_decides(head):
     result = head.run("cluster", "autoscale", "explain")
-    assert isinstance(result.exception, Unavailable)
+    assert isinstance(result.exception, ServiceUnavailable)
     assert "has never run here" in str(result.exception)
     assert "it is off in any case" in str(result.exception)
 

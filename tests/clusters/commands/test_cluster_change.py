@@ -10,18 +10,18 @@ from rich.live import Live
 
 from hpctl.clusters.commands import change_view as screen
 from hpctl.clusters.commands.change_view import (
-    CallView,
+    ApiCallView,
     ClusterChangeView,
-    RemovalView,
-    select_progress_fields,
+    NodeRemovalView,
+    select_wait_result_fields,
 )
-from hpctl.clusters.diff import DiffKind, SpecChange
+from hpctl.clusters.diff import SpecChange, SpecChangeKind
 from hpctl.clusters.progress import (
     ClusterProgress,
     ClusterProgressEvent,
-    GroupProgress,
+    ClusterWaitState,
+    InstanceGroupProgress,
     NodeProgress,
-    WaitState,
 )
 from hpctl.sagemaker.failure_causes import (
     InstancePlacement,
@@ -42,8 +42,8 @@ ARN = "arn:aws:sagemaker:us-west-2:000000000000:cluster/abcdefghijkl"
 LOG = "/aws/sagemaker/Clusters/llm-prod/abcdefghijkl LifecycleConfig/h100/i-00000000000000002"
 
 GROUPS = (
-    GroupProgress("controller", ("ml.m5.xlarge",), "InService", 1, 1),
-    GroupProgress("h100", ("ml.p5.48xlarge", "ml.p5en.48xlarge"), "Degraded", 13, 16),
+    InstanceGroupProgress("controller", ("ml.m5.xlarge",), "InService", 1, 1),
+    InstanceGroupProgress("h100", ("ml.p5.48xlarge", "ml.p5en.48xlarge"), "Degraded", 13, 16),
 )
 SCRIPT = NodeProgress(
     "h100", "i-00000000000000002", "node-1", "ip-10-1-0-2", "Failure", LIFECYCLE, NOW,
@@ -68,26 +68,34 @@ LOOK = ClusterProgress(
     failures=(SCRIPT, SHORT), events=(EVENT,), waited_s=725.0,
 )  # fmt: skip
 CHANGES = (
-    SpecChange(DiffKind.CHANGE, "NodeRecovery", "Automatic", "None", "a person, or hpctl, does"),
-    SpecChange(DiffKind.ADD, "h100.InstanceCount", 16, 20, "4 instance(s) are made, and paid for"),
-    SpecChange(DiffKind.CHANGE, "h100.MinInstanceCount", 12, None, ""),
     SpecChange(
-        DiffKind.DESTROY, "old", "2 x ml.g5.48xlarge", None, "the group and its 2 instance(s) go"
+        SpecChangeKind.CHANGE, "NodeRecovery", "Automatic", "None", "a person, or hpctl, does"
     ),
     SpecChange(
-        DiffKind.IMPOSSIBLE, "h100.ThreadsPerCore", 1, 2, "a group keeps its threads per core"
+        SpecChangeKind.ADD, "h100.InstanceCount", 16, 20, "4 instance(s) are made, and paid for"
+    ),
+    SpecChange(SpecChangeKind.CHANGE, "h100.MinInstanceCount", 12, None, ""),
+    SpecChange(
+        SpecChangeKind.DESTROY,
+        "old",
+        "2 x ml.g5.48xlarge",
+        None,
+        "the group and its 2 instance(s) go",
+    ),
+    SpecChange(
+        SpecChangeKind.IMPOSSIBLE, "h100.ThreadsPerCore", 1, 2, "a group keeps its threads per core"
     ),
 )
 GONE = (
-    RemovalView(
+    NodeRemovalView(
         "ip-10-1-0-9", "i-00000000000000009", "node-9", "h100", "idle", (), "done", "deleted"
     ),
-    RemovalView(
+    NodeRemovalView(
         "ip-10-1-0-8", "i-00000000000000008", "node-8", "h100", "2 job(s) run there", (4242, 4243),
         "refused", "Another operation (Replace) is in progress for this node.", "NodeIdInUse",
         "another operation works on it: wait for that",
     ),
-    RemovalView("", "", "node-7", "h100", "no instance yet", (), "left", "ordered"),
+    NodeRemovalView("", "", "node-7", "h100", "no instance yet", (), "left", "ordered"),
 )  # fmt: skip
 
 
@@ -100,10 +108,10 @@ def view(command: str, outcome: str, **more) -> ClusterChangeView:
     )
 
 
-FAILED = replace(LOOK, verdict=WaitState.FAILED, why="2 node(s) did not come up")
-CALL = CallView("CreateCluster", {"ClusterName": "llm-prod"})
+FAILED = replace(LOOK, verdict=ClusterWaitState.FAILED, why="2 node(s) did not come up")
+CALL = ApiCallView("CreateCluster", {"ClusterName": "llm-prod"})
 VIEWS = {
-    "create-failed": view("create", **select_progress_fields(FAILED)),
+    "create-failed": view("create", **select_wait_result_fields(FAILED)),
     "update-impossible": view("update", "failed", why="nothing was done", changes=CHANGES),
     "scale-refused": view(
         "scale", "failed", why="1 of 3 node(s) did not go", removals=GONE, orders=(CALL,)
@@ -124,7 +132,7 @@ def test_the_live_screen_is_never_higher_than_the_terminal():
     for height, text in ((64, "4 node(s) failed otherwise"), (24, "otherwise"), (10, "9 node(s)")):
         console = Console(file=io.StringIO(), width=80, height=height)
         live = Live(console=console)
-        screen.LiveProgressScreen(live).show(many)
+        screen.LiveClusterProgressScreen(live).show(many)
         lines = console.render_lines(live.renderable, pad=False)
         assert len(lines) < height
         assert any(text in segment.text for line in lines for segment in line)
@@ -147,14 +155,14 @@ def test_nodes_that_failed_alike_are_reported_once(capsys):
     same = replace(SCRIPT, node="ip-10-1-0-4", trouble=replace(SCRIPT.trouble, line=other))
     unread = replace(SCRIPT, node="ip-10-1-0-5", trouble=None)
     look = replace(LOOK, failures=(SCRIPT, SHORT, same, unread))
-    text = shown(view("create", **select_progress_fields(look)), capsys)
+    text = shown(view("create", **select_wait_result_fields(look)), capsys)
     assert text.count("log: hpctl lifecycle: FAILED") == 1
     assert "so did ip-10-1-0-4, ip-10-1-0-5" in text
     assert "means: AWS has none of" in text
 
 
 def test_lines_are_written_when_something_changes_and_once_a_minute(capsys):
-    lines = screen.LineProgressScreen()
+    lines = screen.LineClusterProgressScreen()
     calm = replace(LOOK, events=(), waited_s=0.0)
     for seconds, look in [(0, LOOK), (10, calm), (20, calm), (61, calm)]:
         moment = NOW + timedelta(seconds=seconds)
@@ -165,6 +173,6 @@ def test_lines_are_written_when_something_changes_and_once_a_minute(capsys):
 
 
 def test_the_json_is_as_before_and_as_documented():
-    answer = {name: output.to_json("cluster-change", one) for name, one in VIEWS.items()}
+    answer = {name: output.format_view_json("cluster-change", one) for name, one in VIEWS.items()}
     compare("cluster-change.json", answer["create-failed"] + "\n")
     holds("cluster-change", *answer.values())

@@ -14,7 +14,7 @@ from hpctl.clusters.commands.events import (
     ClusterEventLine,
     ClusterEventsView,
     fold_repeated_events,
-    make_event_lines,
+    make_cluster_event_lines,
 )
 from hpctl.clusters.watch import ClusterEvent
 from hpctl.toolkit.compat import UTC
@@ -64,7 +64,7 @@ def test_an_option_outweighs_the_head_nodes_file_and_that_the_environment(histor
         "cluster: {name: llm-prod, region: us-west-2, endpoint_url: 'https://file'}\n"
     )
     monkeypatch.setenv("AWS_ENDPOINT_URL_SAGEMAKER", "https://environment")
-    monkeypatch.setattr(context, "open_aws", lambda *named: named)
+    monkeypatch.setattr(context, "make_aws_client_for_command", lambda *named: named)
     where = str(history.config)
     assert context.resolve_cluster_context(None, where, None, None, None).aws == (
         None,
@@ -248,7 +248,7 @@ def test_a_node_that_is_tried_again_and_again_says_it_in_one_line():
         }  # fmt: skip
         tries += [one, replace(one, **answer)]
     other = replace(tries[1], id="c", group="a100", at=begun + timedelta(hours=2))
-    message = make_event_lines([*tries, other], [])
+    message = make_cluster_event_lines([*tries, other], [])
     shown = fold_repeated_events(message)
     counts = [(line.count, len(line.instances), line.event.id) for line in shown]
     assert counts == [(40, 40, "a39"), (40, 40, "b39"), (1, 1, "c")]

@@ -9,8 +9,8 @@ import yaml
 
 from hpctl.clusters import request as provisioning
 from hpctl.clusters.cluster_file import OFFERS
-from hpctl.clusters.request import make_create_request
-from hpctl.clusters.spec import parse_spec, read_spec
+from hpctl.clusters.request import make_create_cluster_request
+from hpctl.clusters.spec import parse_cluster_spec_yaml, read_cluster_spec
 from hpctl.sandbox.emulator import HyperPodEmulator, NullMachineBackend
 from tests.cli.test_golden import compare
 from tests.clusters.api_model import FILES, complaints, files
@@ -47,7 +47,7 @@ def test_the_first_file_is_as_before(here, name, flags):
     text = (here / "cluster.yaml").read_text()
     compare(f"cluster-init-{name}.yaml", text)
     assert all(len(line) <= 100 and line == line.rstrip() for line in text.splitlines())
-    assert complaints(make_create_request(read_spec("cluster.yaml"))) == ""
+    assert complaints(make_create_cluster_request(read_cluster_spec("cluster.yaml"))) == ""
 
 
 def test_what_a_first_file_offers_can_be_taken_up(here):
@@ -59,19 +59,19 @@ def test_what_a_first_file_offers_can_be_taken_up(here):
         assert block in text
         taken = text.replace(block, block.replace("    # ", "    "))
         said = yaml.safe_load(taken)["instance_groups"][-1]
-        assert getattr(parse_spec(taken).groups[-1], key)
+        assert getattr(parse_cluster_spec_yaml(taken).groups[-1], key)
         assert key in said
 
 
 def test_a_file_that_is_there_is_left_alone(here):
     Path("cluster.yaml").write_text("mine")
-    assert parse_spec(run("init", *PLAIN, "--dry-run").stdout).name == "demo"
+    assert parse_cluster_spec_yaml(run("init", *PLAIN, "--dry-run").stdout).name == "demo"
     result = run("init", *PLAIN)
     assert result.exit_code == 1
     assert "cannot write cluster.yaml: the file exists already" in str(result.exception)
     assert Path("cluster.yaml").read_text() == "mine"
     assert run("init", *PLAIN, "--force").exit_code == 0
-    assert read_spec("cluster.yaml").name == "demo"
+    assert read_cluster_spec("cluster.yaml").name == "demo"
     answer = json.loads(run("init", "a.yaml", *PLAIN, "--json").stdout)
     assert (answer["path"], answer["yaml"]) == ("a.yaml", Path("a.yaml").read_text())
     assert {path.name for path in here.iterdir()} == {"a.yaml", "cluster.yaml"}
@@ -88,7 +88,7 @@ def test_on_a_terminal_it_asks_until_the_answer_is_one(here, monkeypatch):
     result = run("init", stdin="\n".join((*answers, "")))
     assert result.exit_code == 0, result.output
     assert "is not a name" in result.output
-    spec = read_spec(here / "cluster.yaml")
+    spec = read_cluster_spec(here / "cluster.yaml")
     assert spec.groups[-1].types == ("ml.p5.48xlarge", "ml.p5en.48xlarge")
     assert spec.vpc is not None
     assert spec.groups[0].lifecycle is None
@@ -113,8 +113,8 @@ def test_the_parameters_are_printed_or_written_beside_the_scripts(here):
 
 def test_the_example_of_the_documentation_is_a_spec():
     page = (FILES.parents[2] / "docs" / "cluster.md").read_text()
-    spec = parse_spec(page.partition("```yaml\n")[2].partition("```")[0])
-    assert complaints(make_create_request(spec)) == ""
+    spec = parse_cluster_spec_yaml(page.partition("```yaml\n")[2].partition("```")[0])
+    assert complaints(make_create_cluster_request(spec)) == ""
 
 
 @pytest.fixture
@@ -125,12 +125,12 @@ def aws(here: Path, monkeypatch):
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     emulator = HyperPodEmulator(NullMachineBackend(), boot_time_s=0.0)
     emulator.start()
-    request = make_create_request(files()["continuous"])
+    request = make_create_cluster_request(files()["continuous"])
     for group in request["InstanceGroups"]:
         group.pop("ImageReleaseVersion", None)
         group.pop("TrainingPlanArn", None)
     emulator.create(request)
-    emulator.wait_until_in_service("llm-next", 20)
+    emulator.wait_until_cluster_in_service("llm-next", 20)
     yield "--region", "us-west-2", "--endpoint-url", emulator.endpoint_url
     emulator.stop()
     assert emulator.response_errors == []
@@ -145,23 +145,23 @@ def test_a_living_cluster_becomes_a_file_that_changes_nothing(aws):
     answer = json.loads(run("update", "next.yaml", "--dry-run", "--json", *aws).stdout)
     assert answer["changes"] == []
     printed = run("import", "llm-next", *aws).stdout
-    assert parse_spec(printed).node_provisioning_mode == "Continuous"
+    assert parse_cluster_spec_yaml(printed).node_provisioning_mode == "Continuous"
     answer = json.loads(run("import", "llm-next", "--json", *aws).stdout)
     assert answer["schema"] == "hpctl.cluster-import/1"
     assert (answer["path"], answer["groups"], answer["yaml"]) == ("", ["head", "h100"], printed)
 
 
 def test_a_request_becomes_a_file_with_no_account_at_all(here, monkeypatch):
-    monkeypatch.setattr("hpctl.clusters.commands.init_import.open_aws", None)
+    monkeypatch.setattr("hpctl.clusters.commands.init_import.make_aws_client_for_command", None)
     for name, spec in files().items():
-        request = make_create_request(spec)
+        request = make_create_cluster_request(spec)
         Path("r.json").write_text(json.dumps(request, default=str))
         result = run("import", "--from-json", "r.json", "-o", "c.yaml", "--force")
         assert result.exit_code == 0, result.output
-        assert make_create_request(read_spec("c.yaml")) == request
+        assert make_create_cluster_request(read_cluster_spec("c.yaml")) == request
         untold = "The request does not tell the groups' roles" in result.stdout
         assert untold is (name == "provisioning")
-    text = json.dumps(make_create_request(files()["full"]), default=str)
+    text = json.dumps(make_create_cluster_request(files()["full"]), default=str)
     piped = run("import", "--from-json", "-", stdin=text)
     compare("cluster-import-json.yaml", piped.stdout)
 

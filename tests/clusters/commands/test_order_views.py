@@ -5,14 +5,14 @@ from datetime import datetime
 import pytest
 from rich.console import Console
 
-from hpctl.clusters.commands.node_orders import OrderedNode, OrderResultView
+from hpctl.clusters.commands.node_orders import NodeOrderEntry, NodeOrderResultView
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.view_drawing import draw_view
 
 
-def node(name: str, phase: str, **more: str) -> OrderedNode:
+def node(name: str, phase: str, **more: str) -> NodeOrderEntry:
     texts = dict.fromkeys(("text", "new_instance_id", "code", "fix", "left_drained"), "")
-    return OrderedNode(
+    return NodeOrderEntry(
         node=name,
         instance_id="i-1",
         group="workers",
@@ -27,8 +27,8 @@ def node(name: str, phase: str, **more: str) -> OrderedNode:
     )
 
 
-def draw(verb: str, *nodes: OrderedNode) -> list[str]:
-    view = OrderResultView(
+def draw(verb: str, *nodes: NodeOrderEntry) -> list[str]:
+    view = NodeOrderResultView(
         as_of=datetime(2026, 3, 4, tzinfo=UTC),
         cluster="llm",
         verb=verb,

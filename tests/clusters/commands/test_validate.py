@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpctl.clusters import spec
-from hpctl.clusters.commands.validate import FAMILIES, validate_or_exit
+from hpctl.clusters.commands.validate import FAMILIES, validate_spec_or_exit
 from hpctl.clusters.validate import FAMILIES as KNOWN
 from hpctl.toolkit.errors import HpctlError, ResourceNotFound
 from tests.clusters.validate import world
@@ -44,7 +44,7 @@ def test_nothing_wrong_is_0_and_stops_no_create(good, account, capsys):
     result = run("cluster", "validate", good)
     assert result.exit_code == 0, result.output
     assert "WARN" not in result.stdout
-    validate_or_exit(str(good), spec.read_spec(good), account)
+    validate_spec_or_exit(str(good), spec.read_cluster_spec(good), account)
     assert capsys.readouterr().err == ""
 
 
@@ -99,7 +99,7 @@ def test_create_stops_before_it_spends(account, capsys):
     with pytest.raises(
         HpctlError, match=r"checks of the cluster file .* failed, so nothing was created"
     ):
-        validate_or_exit(WRONG, spec.read_spec(WRONG), account)
+        validate_spec_or_exit(WRONG, spec.read_cluster_spec(WRONG), account)
     text = capsys.readouterr().err
     assert "ml.p5.48xlarge" in text
     assert all(line == line.rstrip() for line in text.splitlines())

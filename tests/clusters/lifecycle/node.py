@@ -108,7 +108,9 @@ def bundle(target: Path, wheels: tuple[Path, ...] = (), **files: str) -> bundles
     target.mkdir(parents=True)
     here = {"python": f"{sys.version_info.major}.{sys.version_info.minor}"}
     made_for = {**here, "machine": platform.machine()}
-    bundles.write_bundle_files(target, bundles.BundleParts(wheels=wheels, made_for=made_for))
+    bundles.write_bundle_files(
+        target, bundles.LifecycleBundleAdditions(wheels=wheels, made_for=made_for)
+    )
     (target / "config.json").write_text(json.dumps({"failure_wait_s": 0}))
     (target / "shared_users.txt").write_text("ada,2001,/fsx/ada\nbob,2002,/fsx/bob\n")
     (target / "provisioning_parameters.json").write_text(json.dumps(PARAMETERS))
@@ -116,7 +118,7 @@ def bundle(target: Path, wheels: tuple[Path, ...] = (), **files: str) -> bundles
         path = target / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
-    return bundles.write_manifest(target)
+    return bundles.write_bundle_manifest(target)
 
 
 HELPER = """#!/bin/sh

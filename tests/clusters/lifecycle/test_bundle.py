@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from hpctl.cli.main import cli
 from hpctl.clusters import bundle as bundles
 from hpctl.clusters.bundle_checks import find_bundle_problems
-from hpctl.clusters.bundle_wheels import repack_wheel
+from hpctl.clusters.bundle_wheels import repack_installed_wheel
 from hpctl.toolkit.errors import HpctlError
 from tests.clusters.lifecycle.node import bundle
 from tests.process import run_text
@@ -30,7 +30,7 @@ def test_the_default_scripts_have_no_problem_and_one_digest(tmp_path) -> None:
     one, other = bundle(tmp_path / "one"), bundle(tmp_path / "other")
     assert output(one.directory) == []
     assert one.digest == other.digest
-    assert bundles.read_bundle(one.directory) == one
+    assert bundles.read_lifecycle_bundle(one.directory) == one
     checked = subprocess.run(
         ["sha256sum", "--check", "--quiet", "--strict", "MANIFEST"],
         cwd=one.directory,
@@ -56,9 +56,9 @@ def test_a_changed_a_new_and_a_missing_file_are_named(tmp_path) -> None:
     with pytest.raises(
         HpctlError, match=r"MANIFEST in config\.json, more\.txt, systemd/hpctl\.slice"
     ):
-        bundles.read_bundle(made)
+        bundles.read_lifecycle_bundle(made)
     with pytest.raises(HpctlError, match="is not a lifecycle bundle: MANIFEST is missing"):
-        bundles.read_bundle(tmp_path)
+        bundles.read_lifecycle_bundle(tmp_path)
 
 
 BROKEN = {
@@ -106,20 +106,20 @@ def test_additions_lie_at_the_top_and_nothing_else_is_overwritten(tmp_path) -> N
     made = tmp_path / "b"
     made.mkdir()
     additions = [tmp_path / "site.d", tmp_path / "users.json"]
-    bundles.write_bundle_files(made, bundles.BundleParts(additions=additions))
+    bundles.write_bundle_files(made, bundles.LifecycleBundleAdditions(additions=additions))
     assert os.access(made / "site.d/1.sh", os.X_OK)
     assert (made / "users.json").is_file()
     assert not list(made.rglob("*.pyc"))
     with pytest.raises(HpctlError, match="exists and is not a lifecycle bundle"):
         bundles.require_replaceable_bundle_directory(tmp_path)
-    bundles.write_manifest(made)
+    bundles.write_bundle_manifest(made)
     bundles.require_replaceable_bundle_directory(made)
 
 
 def test_a_wheel_is_made_again_from_what_is_installed(tmp_path) -> None:
     """pip installs it, without a network, and finds the same files."""
     for name in ("click", "msgspec", "pip"):
-        repack_wheel(importlib.metadata.distribution(name), tmp_path)
+        repack_installed_wheel(importlib.metadata.distribution(name), tmp_path)
     (pip,) = tmp_path.glob("pip-*.whl")
     (binary,) = tmp_path.glob("msgspec-*.whl")
     assert f"-cp{sys.version_info.major}{sys.version_info.minor}-" in binary.name

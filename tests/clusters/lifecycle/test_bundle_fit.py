@@ -9,9 +9,9 @@ import pytest
 
 from hpctl.clusters.bundle_checks import find_bundle_problems
 from hpctl.clusters.bundle_wheels import (
-    WheelTarget,
-    find_missing_wheels,
-    find_packed_python_version,
+    WheelTargetPlatform,
+    find_python_version_in_archive,
+    find_unmet_wheel_requirements,
 )
 from tests.clusters.lifecycle.node import bundle
 
@@ -52,7 +52,7 @@ def test_a_wheel_that_does_not_fit_is_named(tmp_path, name: str) -> None:
     whole(tmp_path, *needs)
     for one in wheels:
         wheel(tmp_path, one)
-    (lack,) = find_missing_wheels(tmp_path, WheelTarget())
+    (lack,) = find_unmet_wheel_requirements(tmp_path, WheelTargetPlatform())
     assert why in lack.why
 
 
@@ -65,7 +65,7 @@ def test_a_wheel_that_does_not_fit_is_named(tmp_path, name: str) -> None:
 def test_what_pip_would_take_fits(tmp_path, name: str) -> None:
     whole(tmp_path, "fast[x]>=1", 'later; python_version >= "3.11"', 'more; extra == "x"')
     wheel(tmp_path, name)
-    assert find_missing_wheels(tmp_path, WheelTarget()) == []
+    assert find_unmet_wheel_requirements(tmp_path, WheelTargetPlatform()) == []
 
 
 def test_a_bundle_is_refused_whose_target_is_another(tmp_path) -> None:
@@ -90,4 +90,4 @@ def test_the_version_of_a_packed_python_is_read_from_it(tmp_path) -> None:
     with tarfile.open(archive, "w:gz") as packed:
         for name in ("python/bin/python3", "python/lib/python3.12/os.py"):
             packed.addfile(tarfile.TarInfo(name), io.BytesIO())
-    assert find_packed_python_version(archive) == "3.12"
+    assert find_python_version_in_archive(archive) == "3.12"

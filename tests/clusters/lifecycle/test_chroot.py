@@ -8,7 +8,11 @@ import time
 
 import pytest
 
-from hpctl.clusters.bundle import LifecycleBundle, find_lifecycle_scripts, write_manifest
+from hpctl.clusters.bundle import (
+    LifecycleBundle,
+    find_lifecycle_script_directory,
+    write_bundle_manifest,
+)
 from hpctl.engine.config import parse_config
 from tests.clusters.lifecycle import chroot
 from tests.clusters.lifecycle.chroot import PYTHON, Machine
@@ -186,7 +190,7 @@ KILLED = {
 """Every step but accounting_users, which asks a running slurmdbd."""
 
 
-TABLE = find_lifecycle_scripts() / "lifecycle/steps/__init__.py"
+TABLE = find_lifecycle_script_directory() / "lifecycle/steps/__init__.py"
 ORDER = re.findall(r'Step\("(\w+)"', TABLE.read_text())
 
 
@@ -200,7 +204,7 @@ def _with_everything(machine: Machine, made: LifecycleBundle, role: str) -> None
     machine.write(f"{BUCKET}/site.d/1.sh", "#!/bin/sh\nsleep 0.2; echo here >/etc/site\n")
     weights = {"pam": "required", "observability": "required"}
     machine.write(f"{BUCKET}/config.json", json.dumps({"failure_wait_s": 0, "steps": weights}))
-    write_manifest(machine.path(BUCKET))
+    write_bundle_manifest(machine.path(BUCKET))
     machine.write("/usr/bin/aws", AWS, 0o755)
     machine.write("/etc/enroot/enroot.conf", "ENROOT_CACHE_PATH  /opt/enroot\n")
     machine.write("/etc/slurm/cgroup.conf", "ConstrainCores=yes\n")
@@ -261,7 +265,7 @@ exit $(cat /root/broken 2>/dev/null || echo 0)
 @pytest.mark.nightly
 def test_a_node_that_ends_without_hpctl_is_incomplete_and_stays_in_the_cluster(machine):
     shutil.rmtree(machine.path(f"{BUCKET}/wheels"))
-    write_manifest(machine.path(BUCKET))
+    write_bundle_manifest(machine.path(BUCKET))
     fix = "hpctl cluster lifecycle bundle --wheels"
     why = f": no hpctl on this node: no wheels in this bundle: {fix}"
     output = last_line(birth(machine, "compute"))
@@ -274,7 +278,7 @@ def test_a_node_that_ends_without_hpctl_is_incomplete_and_stays_in_the_cluster(m
     assert last_line(birth(machine, "compute")).endswith(why)
     weights = {"failure_wait_s": 0, "steps": {"hpctl": "off"}}
     machine.write(f"{BUCKET}/config.json", json.dumps(weights))
-    write_manifest(machine.path(BUCKET))
+    write_bundle_manifest(machine.path(BUCKET))
     output = last_line(birth(machine, "compute"))
     assert "INCOMPLETE" in output
     assert output.endswith("config.json turns the step off: delete hpctl from its steps")
@@ -308,7 +312,7 @@ def test_a_python_in_the_bundle_runs_hpctl_and_a_newer_one_takes_its_place(machi
     for mark in ("older", "newer"):
         machine.write(f"{home}/mark.py", mark)
         machine.says(*pack)
-        write_manifest(machine.path(BUCKET))
+        write_bundle_manifest(machine.path(BUCKET))
         birth(machine, "login")
         assert machine.says(*where) == "/opt/hpctl-python"
         assert machine.path(f"/opt/hpctl-python/lib/python{PYTHON}/mark.py").read_text() == mark

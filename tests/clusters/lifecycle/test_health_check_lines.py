@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.cli.install_layout import open_machine
-from hpctl.cli.install_steps import make_lifecycle_node
+from hpctl.cli.install_layout import open_machine_at_root
+from hpctl.cli.install_steps import make_lifecycle_script_node
 from tests.cli.install.test_cli import write
 
 OURS = "HealthCheckProgram=/opt/hpctl/slurm/health_check.sh\n"
@@ -14,12 +14,12 @@ EVERY = "HealthCheckInterval=60\n"
 
 def give_birth(root: Path, lines: str, role: str = "head", wanted: bool = True) -> str:
     """Run the step of Slurm's plugins; return what slurm.conf says about health checks then."""
-    machine = open_machine(root)
+    machine = open_machine_at_root(root)
     from lifecycle.steps import slurm_plugins
 
     conf = root / "etc/slurm/slurm.conf"
     write(conf, f"ClusterName=x\n{lines}")
-    node = make_lifecycle_node(machine, role)
+    node = make_lifecycle_script_node(machine, role)
     node.config["hpctl"]["health_check"] = wanted
     slurm_plugins.run(node)
     assert slurm_plugins.done(node)
@@ -49,5 +49,5 @@ def test_a_node_and_a_cluster_that_does_not_want_it_get_no_line(tmp_path):
 
 def test_an_installation_of_one_node_after_the_other_adds_no_line(tmp_path):
     """slurm.conf would name a file that the other nodes do not have."""
-    node = make_lifecycle_node(open_machine(tmp_path), "head")
+    node = make_lifecycle_script_node(open_machine_at_root(tmp_path), "head")
     assert node.config["hpctl"]["health_check"] is False

@@ -10,7 +10,7 @@ import shutil
 
 import pytest
 
-from hpctl.clusters.bundle import write_manifest
+from hpctl.clusters.bundle import write_bundle_manifest
 from tests.clusters.lifecycle import chroot
 from tests.clusters.lifecycle.chroot import Machine
 from tests.clusters.lifecycle.node import (
@@ -157,7 +157,7 @@ def lay(machine, room):
         folder = made.directory / "debs" / step
         folder.mkdir(parents=True)
         deb(folder / f"{name}.deb", name, files, postinst)
-    write_manifest(made.directory)
+    write_bundle_manifest(made.directory)
     furnish(machine, made)
     machine.write("/srv/lustre/ldap.secret", SECRET + "\n", 0o600)
     machine.write("/etc/apt/sources.list", "")  # no network, and none is needed

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from hpctl.clusters import bundle as bundles
-from hpctl.clusters.bundle import LifecycleBundle, S3Prefix, write_manifest
-from hpctl.engine.adapters import open_aws_account
+from hpctl.clusters.bundle import LifecycleBundle, S3Prefix, write_bundle_manifest
+from hpctl.engine.adapters import make_aws_account_client
 from hpctl.toolkit.errors import HpctlError, OrderOutcomeUnknown, ResourceNotFound
 from tests.clusters.lifecycle.node import bundle
 from tests.s3 import BUCKET, s3, s3_endpoint
@@ -25,10 +25,10 @@ def made(tmp_path) -> LifecycleBundle:
     return bundle(tmp_path / "bundle")
 
 
-def send(made: LifecycleBundle) -> bundles.PushPlan:
-    aws = open_aws_account(None, None, None)
-    planned = bundles.plan_bundle_push(aws, made, TO)
-    bundles.push_bundle(aws, made, TO, planned)
+def send(made: LifecycleBundle) -> bundles.BundleUploadPlan:
+    aws = make_aws_account_client(None, None, None)
+    planned = bundles.plan_bundle_upload(aws, made, TO)
+    bundles.upload_bundle_to_s3(aws, made, TO, planned)
     return planned
 
 
@@ -50,7 +50,7 @@ def test_a_bundle_arrives_whole_and_only_what_changed_is_sent_again(s3, made, tm
     }
     assert send(made).send == ()
     (made.directory / "shared_users.txt").write_text("eve,2003,/fsx/eve\n")
-    second = send(write_manifest(made.directory))
+    second = send(write_bundle_manifest(made.directory))
     assert second.send == ("shared_users.txt", "MANIFEST")
     assert len(second.unchanged) == len(first.send) - 2
 
@@ -71,15 +71,15 @@ def test_what_lies_in_the_prefix_and_in_no_bundle_is_reported_and_deleted_on_req
     s3.put_object(Bucket=BUCKET, Key="demo/base2/other", Body=b"")
     planned = send(made)
     assert planned.left_over == ("old/step.py",)
-    bundles.delete_stale_objects(open_aws_account(None, None, None), TO, planned)
+    bundles.delete_stale_bundle_objects(make_aws_account_client(None, None, None), TO, planned)
     assert send(made).left_over == ()
     assert s3.get_object(Bucket=BUCKET, Key="demo/base2/other")
 
 
 def test_a_bucket_that_is_not_there_is_named(s3, made):
     with pytest.raises(ResourceNotFound, match="bucket sagemaker-other does not exist"):
-        bundles.plan_bundle_push(
-            open_aws_account(None, None, None), made, S3Prefix("sagemaker-other", "x")
+        bundles.plan_bundle_upload(
+            make_aws_account_client(None, None, None), made, S3Prefix("sagemaker-other", "x")
         )
 
 
@@ -116,11 +116,11 @@ class LosesAnswers:
 
 
 def test_a_put_without_an_answer_is_put_again_a_bounded_number_of_times(made):
-    planned = bundles.PushPlan(("config.json", "MANIFEST"), (), ())
+    planned = bundles.BundleUploadPlan(("config.json", "MANIFEST"), (), ())
     aws = LosesAnswers(2)
-    bundles.push_bundle(aws, made, TO, planned)
+    bundles.upload_bundle_to_s3(aws, made, TO, planned)
     assert aws.puts == ["demo/base/config.json"] * 3 + ["demo/base/MANIFEST"]
     aws = LosesAnswers(3)
     with pytest.raises(OrderOutcomeUnknown):
-        bundles.push_bundle(aws, made, TO, planned)
+        bundles.upload_bundle_to_s3(aws, made, TO, planned)
     assert aws.puts == ["demo/base/config.json"] * 3

@@ -56,7 +56,7 @@ def made(tmp_path_factory) -> bundles.LifecycleBundle:
     (target / "config.json").write_text(json.dumps({"failure_wait_s": 0}))
     (target / "provisioning_parameters.json").write_text(json.dumps(PARAMETERS))
     assert find_bundle_problems(target) == ()
-    return bundles.write_manifest(target)
+    return bundles.write_bundle_manifest(target)
 
 
 def with_python_310_alone(machine: Machine) -> None:

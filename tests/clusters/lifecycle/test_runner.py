@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.clusters.bundle import write_manifest
+from hpctl.clusters.bundle import write_bundle_manifest
 from tests.clusters.lifecycle.node import ADDRESSES, PARAMETERS, resources
 from tests.tables import beside
 
@@ -260,7 +260,7 @@ def test_settings_that_are_wrong_are_reported_with_their_place(place, given, out
 
 
 def test_a_changed_file_is_named_before_anything_runs(place):
-    write_manifest(place.scripts)
+    write_bundle_manifest(place.scripts)
     code, lines = place.run()
     assert code == 0, lines
     assert len(place.state("run")["bundle"]) == 64

@@ -6,13 +6,13 @@ import sys
 
 import pytest
 
-from hpctl.clusters.bundle import find_lifecycle_scripts
+from hpctl.clusters.bundle import find_lifecycle_script_directory
 from tests.architecture.source import ROOT, tracked
 from tests.process import run_text
 
 pytestmark = pytest.mark.integration
 
-SCRIPTS = find_lifecycle_scripts()
+SCRIPTS = find_lifecycle_script_directory()
 SHELL = [
     path
     for path in tracked()

@@ -8,7 +8,7 @@ from botocore import xform_name
 from botocore.validate import ParamValidator
 
 from hpctl.toolkit.compat import UTC
-from hpctl.toolkit.errors import CallRefused, OrderOutcomeUnknown, ResourceNotFound
+from hpctl.toolkit.errors import OrderOutcomeUnknown, ResourceNotFound, ServiceCallRefused
 
 Body = dict[str, Any]
 MODEL = botocore.session.get_session().get_service_model("fsx")
@@ -22,8 +22,8 @@ LUSTRE = {
 
 
 class Fsx:
-    """`ports.Aws` with this service alone. `looks` are still to come before a new association is
-    AVAILABLE, or `fails` with a message."""
+    """`ports.AwsClientFactory` with this service alone. `looks` are still to come before a new
+    association is AVAILABLE, or `fails` with a message."""
 
     region = "us-west-2"
 
@@ -83,7 +83,7 @@ class Fsx:
     def _create_data_repository_association(self, request) -> Body:
         below = request["FileSystemPath"] + "/"
         if any(a["FileSystemPath"].startswith(below) for a in self.associations.values()):
-            raise CallRefused("The file system path overlaps another association.")
+            raise ServiceCallRefused("The file system path overlaps another association.")
         name = f"dra-{len(self.associations) + 1:017x}"
         born = datetime(2026, 3, 1, 12, tzinfo=UTC)
         own = {"AssociationId": name, "Lifecycle": "CREATING", "CreationTime": born}

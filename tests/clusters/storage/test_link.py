@@ -18,7 +18,7 @@ FS = "fs-0123456789abcdef0"
 @pytest.fixture
 def fsx(monkeypatch) -> Fsx:
     made = Fsx()
-    monkeypatch.setattr("hpctl.engine.adapters.open_aws_account", lambda *_: made)
+    monkeypatch.setattr("hpctl.engine.adapters.make_aws_account_client", lambda *_: made)
     monkeypatch.setattr(storage, "POLL_S", 0.01)
     made.lustre(FS)
     return made
@@ -28,8 +28,8 @@ def run(*text):
     return command_line.run("cluster", "storage", *text)
 
 
-def wanted(s3: str, path: str) -> storage.WantedLink:
-    return storage.WantedLink.of(FS, s3, path, auto_import=True, auto_export=False)
+def wanted(s3: str, path: str) -> storage.RequestedDataRepositoryLink:
+    return storage.RequestedDataRepositoryLink.of(FS, s3, path, auto_import=True, auto_export=False)
 
 
 def test_a_link_is_made_and_waited_for(fsx):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpctl.clusters.commands import storage
-from hpctl.clusters.commands.storage import LustreLfsProgram, preload_files
+from hpctl.clusters.commands.storage import LustreLfsProgram, preload_files_from_s3
 from hpctl.toolkit.errors import HpctlError
 from tests.fakes import command_line
 
@@ -53,8 +53,8 @@ def run(*text):
     return command_line.run("cluster", "storage", "preload", *text, width=200)
 
 
-def looks(path: Path, **more) -> Iterator[storage.Preload]:
-    return preload_files(path, LustreLfsProgram(), sleep=lambda _: None, **more)
+def looks(path: Path, **more) -> Iterator[storage.FilePreloadProgress]:
+    return preload_files_from_s3(path, LustreLfsProgram(), sleep=lambda _: None, **more)
 
 
 def test_only_what_is_missing_is_loaded_in_bounded_batches(make, tmp_path, monkeypatch):
@@ -124,5 +124,5 @@ def test_a_path_that_is_no_lustre_says_so(tmp_path, monkeypatch):
     program.chmod(0o755)
     (tmp_path / "f").touch()
     with pytest.raises(HpctlError, match="Inappropriate ioctl") as caught:
-        list(preload_files(tmp_path / "f", LustreLfsProgram(str(program))))
+        list(preload_files_from_s3(tmp_path / "f", LustreLfsProgram(str(program))))
     assert "not on a Lustre file system" in caught.value.hint

@@ -17,8 +17,8 @@ from hpctl.sagemaker.aws import AwsAccount
 from hpctl.sandbox import other_aws
 from hpctl.sandbox.emulator import HyperPodEmulator, NullMachineBackend
 from hpctl.toolkit.compat import UTC
-from hpctl.toolkit.errors import CallRefused
-from hpctl.vocabulary.ports import Aws, ServiceClient
+from hpctl.toolkit.errors import ServiceCallRefused
+from hpctl.vocabulary.ports import AwsClientFactory, AwsServiceClient
 from tests.clusters.bed import SANDBOX_KEYS
 from tests.clusters.validate.world import SCRIPT, TRUST
 
@@ -29,7 +29,7 @@ Answer = Callable[[Mapping[str, Any]], Any]
 class Canned(Struct):
     """A service of which some operations are answered here."""
 
-    real: ServiceClient
+    real: AwsServiceClient
     answers: Mapping[str, Answer]
 
     def read(self, operation: str, **request) -> Mapping[str, Any]:
@@ -51,20 +51,20 @@ class Canned(Struct):
 class Account(Struct):
     """`answers` by service and operation, in the place of the real call."""
 
-    real: Aws
+    real: AwsClientFactory
     answers: dict[str, dict[str, Answer]] = field(default_factory=dict)
 
     @property
     def region(self) -> str:
         return self.real.region
 
-    def service(self, name: str) -> ServiceClient:
+    def service(self, name: str) -> AwsServiceClient:
         return Canned(self.real.service(name), self.answers.get(name, {}))
 
 
 def denied(request):
     """An account whose credentials may not."""
-    raise CallRefused("AccessDenied", "allow it", code="AccessDeniedException")
+    raise ServiceCallRefused("AccessDenied", "allow it", code="AccessDeniedException")
 
 
 class Bed:

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 
 from hpctl.clusters.validate import FAMILIES, validate_spec
 from hpctl.clusters.validate.wanted import CheckLevel
-from hpctl.toolkit.errors import ResourceNotFound, Unavailable
+from hpctl.toolkit.errors import ResourceNotFound, ServiceUnavailable
 from tests.clusters.any_spec import specs
 
 pytestmark = pytest.mark.integration
@@ -37,7 +37,7 @@ OFFLINE = {family.name for family in FAMILIES if family.offline}
 @settings(max_examples=40, deadline=None)
 @given(specs())
 def test_where_no_service_answers_nothing_is_blamed(spec):
-    found = validate_spec(SilentAccount(Unavailable), spec)
+    found = validate_spec(SilentAccount(ServiceUnavailable), spec)
     levels = {v.level for v in found if v.family not in OFFLINE}
     assert levels <= {CheckLevel.UNKNOWN}
     assert CheckLevel.UNKNOWN in levels

@@ -33,7 +33,7 @@ def file(bed, group=None, gpu=None, **more):
         "instance_groups": [head | both, work | both | {"partition": "dev"} | (gpu or {})],
         **more,
     }
-    return specs.build_spec(data, "the test")
+    return specs.build_cluster_spec(data, "the test")
 
 
 def said(aws, spec, level=CheckLevel.FAIL, **more):
@@ -89,7 +89,7 @@ def test_the_living_cluster_counts(bed: Bed) -> None:
     network = {"Subnets": [bed.subnet], "SecurityGroupIds": [bed.group]}
     request = cluster("h100-a", 2, VpcConfig=network)
     bed.emulator.create(request)
-    bed.emulator.wait_until_in_service("h100-a", 60)
+    bed.emulator.wait_until_cluster_in_service("h100-a", 60)
     try:
         found = validate_spec(bed.account(), file(bed), only=["cluster", "network"])
         args = {v.check: v.what for v in found}

@@ -4,12 +4,12 @@ import pytest
 import yaml
 from hypothesis import given, settings
 
-from hpctl.clusters.cluster_file import format_spec_yaml
-from hpctl.clusters.request import make_create_request
+from hpctl.clusters.cluster_file import format_commented_cluster_spec_yaml
+from hpctl.clusters.request import make_create_cluster_request
 from hpctl.clusters.validate.wanted import (
     SpecLineFinder,
+    convert_request_path_to_spec_keys,
     format_spec_key_path,
-    map_place_to_spec_keys,
 )
 from tests.clusters.any_spec import specs
 
@@ -40,9 +40,9 @@ def there(data, place: tuple[str | int, ...]) -> bool:
 @settings(max_examples=60, deadline=None)
 @given(specs())
 def test_every_place_leads_to_a_key(spec):
-    data = yaml.safe_load(format_spec_yaml(spec))
-    for place in leaves(make_create_request(spec)):
-        keys = map_place_to_spec_keys(place)
+    data = yaml.safe_load(format_commented_cluster_spec_yaml(spec))
+    for place in leaves(make_create_cluster_request(spec)):
+        keys = convert_request_path_to_spec_keys(place)
         if keys[:1] == ("tags",):
             # The API has a list where the file has a map.
             keys = keys[:1]

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from hpctl.clusters.bundle import find_lifecycle_scripts
+from hpctl.clusters.bundle import find_lifecycle_script_directory
 from hpctl.clusters.validate import scripts
 from hpctl.clusters.validate.scripts import FAMILY
 from hpctl.clusters.validate.wanted import CheckLevel
@@ -22,7 +22,7 @@ def write(path: Path, text: bytes, mode: int = 0o755) -> None:
 
 def trouble(directory: Path) -> dict[str, list[str]]:
     """What the checks say of a directory, by check."""
-    found = replace(facts(), scripts=scripts.gather_script_facts(directory))
+    found = replace(facts(), scripts=scripts.gather_local_lifecycle_script_facts(directory))
     answer: dict[str, list[str]] = {}
     for verdict in FAMILY.verdicts(wanted(), found):
         if verdict.level is not CheckLevel.OK:
@@ -63,4 +63,4 @@ def test_a_directory_without_end_is_cut_off(good: Path, monkeypatch) -> None:
 
 
 def test_hpctls_own_scripts_pass() -> None:
-    assert trouble(find_lifecycle_scripts()) == {}
+    assert trouble(find_lifecycle_script_directory()) == {}

@@ -16,18 +16,18 @@ from hpctl.clusters.validate.facts import (
     ExecutionRole,
     ExistingClusterFacts,
     FileSystemFacts,
+    IamSimulationResult,
     LifecycleScript,
-    ModelFacts,
+    LifecycleScriptFacts,
     NetworkFacts,
-    QuotaFacts,
     S3PrefixContents,
-    ScriptFacts,
-    SimulationResult,
-    SpecFacts,
+    ServiceModelFacts,
+    ServiceQuotaFacts,
+    SpecValidationFacts,
 )
 from hpctl.clusters.validate.wanted import (
     CheckLevel,
-    FailedCall,
+    FailedAwsCall,
     FindingWithCheck,
     RequestedCluster,
     build_requested_cluster,
@@ -51,7 +51,7 @@ class Loader(tables.Loader):
 Loader.add_constructor("!gone", lambda *_: GONE)
 Loader.add_constructor("!only", lambda loader, node: Only(loader.construct_mapping(node, True)))
 Loader.add_constructor(
-    "!unanswered", lambda *_: FailedCall("ec2:DescribeSubnets: AccessDenied", "allow it")
+    "!unanswered", lambda *_: FailedAwsCall("ec2:DescribeSubnets: AccessDenied", "allow it")
 )
 WORLD: dict[str, Any] = yaml.load(Path(__file__).with_name("world.yaml").read_text(), Loader)
 ACCOUNT = WORLD["account"]
@@ -77,10 +77,10 @@ def wanted(change: Mapping[str, Any] = {}) -> RequestedCluster:
     answer = merged(WORLD["file"], change)
     groups = [{"name": name, **group} for name, group in answer["instance_groups"].items()]
     text = yaml.safe_dump({**answer, "instance_groups": groups}, sort_keys=False)
-    return build_requested_cluster(specs.parse_spec(text))
+    return build_requested_cluster(specs.parse_cluster_spec_yaml(text))
 
 
-def facts(change: Mapping[str, Any] = {}) -> SpecFacts:
+def facts(change: Mapping[str, Any] = {}) -> SpecValidationFacts:
     """The account."""
     answer = merged(ACCOUNT, change)
     model, scripts, bucket, role = (answer[key] for key in ("model", "scripts", "bucket", "role"))
@@ -88,10 +88,10 @@ def facts(change: Mapping[str, Any] = {}) -> SpecFacts:
     zones = {kind: frozenset(names) for kind, names in zones.items()}
     problems = tuple((tuple(place), what) for place, what in model["problems"])
     below = _scripts(bucket["scripts"])
-    return SpecFacts(
+    return SpecValidationFacts(
         region="us-east-1",
-        model=ModelFacts(frozenset(model["types"]), problems),
-        scripts=ScriptFacts(
+        model=ServiceModelFacts(frozenset(model["types"]), problems),
+        scripts=LifecycleScriptFacts(
             scripts["directory"], _scripts(scripts["files"]), unfit=tuple(scripts["unfit"])
         ),
         network=NetworkFacts(**answer["network"]),
@@ -101,8 +101,10 @@ def facts(change: Mapping[str, Any] = {}) -> SpecFacts:
                 "sagemaker-ours", "scripts", bucket["region"], frozenset(below), below
             )
         },
-        role={ROLE: ExecutionRole(role["entry"], SimulationResult(role["denied"], role["unsure"]))},
-        quota=QuotaFacts(**answer["quota"]),
+        role={
+            ROLE: ExecutionRole(role["entry"], IamSimulationResult(role["denied"], role["unsure"]))
+        },
+        quota=ServiceQuotaFacts(**answer["quota"]),
         capacity=CapacityFacts(
             {WORLD["file"]["instance_groups"]["gpu"]["training_plan"]: plan}, zones, *more
         ),

@@ -10,7 +10,7 @@ import pytest
 
 from hpctl.sandbox.api import Sandbox
 from hpctl.vocabulary.assessment import Remedy
-from hpctl.vocabulary.node_recovery import NodePhase
+from hpctl.vocabulary.node_recovery import NodeRecoveryPhase
 from tests.live import EAGER, FAST, Live
 from tests.waiting import until
 
@@ -95,7 +95,7 @@ def test_an_idle_node_is_handed_to_the_daemon_and_followed(live: Live) -> None:
     assert "hpctl's daemon does it" in err
     assert "done: back in service" in " ".join(out.split())
     (recovery,) = [r for r in live.state().nodes.values() if r.node == name]
-    assert (recovery.phase, recovery.remedy) == (NodePhase.RETURNED, Remedy.REBOOT)
+    assert (recovery.phase, recovery.remedy) == (NodeRecoveryPhase.RETURNED, Remedy.REBOOT)
     assert not live.node(name).drained
 
 

@@ -2,13 +2,13 @@
 
 from hpctl.detection.nvml.snapshot import (
     ClockThrottleTimes,
-    EccCounters,
+    GpuEccCounters,
     GpuProcess,
+    GpuRowRemapping,
     GpuState,
-    NvLink,
     NvlinkFabric,
+    NvlinkState,
     PcieLinkState,
-    RowRemapping,
 )
 
 BUSES = ("0f", "10", "53", "64", "75", "86", "97", "ca")
@@ -23,10 +23,10 @@ def gpu(index: int, seconds: float) -> GpuState:
         utilization=97, sm_clock_mhz=1980, power_mw=640_000, temperature_c=58,
         temperature_slowdown_c=87, temperature_margin_c=29, memory_temperature_c=72,
         memory_temperature_max_c=95, throttle=ClockThrottleTimes(0, 0, 0),
-        remap=RowRemapping(0, 0, False, False, 0, 0), ecc=EccCounters(0, 3, False, None, None,
+        remap=GpuRowRemapping(0, 0, False, False, 0, 0), ecc=GpuEccCounters(0, 3, False, None, None,
         None),
         pcie=PcieLinkState(5, 5, 16, 16, int(seconds / 300)),
-        nvlinks=tuple(NvLink(n, True, 0, 0, 0, None, None) for n in range(LINKS)),
+        nvlinks=tuple(NvlinkState(n, True, 0, 0, 0, None, None) for n in range(LINKS)),
         fabric=NvlinkFabric(3, 0, 0, "0" * 31 + "1", 0),
         processes=(GpuProcess(4000 + index, 70_000_000_000),),
     )  # fmt: skip

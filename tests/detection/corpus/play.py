@@ -13,10 +13,10 @@ from msgspec.structs import replace
 
 from hpctl.detection.check import (
     CheckedMachine,
+    CheckResultUnknownError,
     DeviceAbsentError,
     DriverHungError,
     ExpectedHardware,
-    UnknownResultError,
 )
 from hpctl.detection.conditions import CheckFindingTracker
 from hpctl.detection.findings import FindingStore
@@ -27,7 +27,7 @@ from hpctl.faults.assess import assess_health
 from hpctl.faults.catalogue import build_fault_rules
 from hpctl.faults.table import CHECKS
 from hpctl.toolkit.compat import UTC
-from hpctl.vocabulary.assessment import Assessment, NodeCondition
+from hpctl.vocabulary.assessment import NodeAssessment, NodeCondition
 from hpctl.vocabulary.identity import NodeGeneration
 from hpctl.vocabulary.model import Finding, NodeHealth
 from tests.detection.corpus import healthy
@@ -48,7 +48,7 @@ class CaseVerdict(Struct, frozen=True):
     None for a case in which the node is left alone.
     """
 
-    verdict: Assessment
+    verdict: NodeAssessment
     delay_s: float | None
 
 
@@ -126,15 +126,15 @@ class _Run:
         except DeviceAbsentError:
             self._before = None
             self.conditions.saw([], at)
-        except UnknownResultError as error:
-            self.conditions.record_unknown(str(error), at)
+        except CheckResultUnknownError as error:
+            self.conditions.record_unknown_check_run(str(error), at)
 
 
 def _from_kernel(case: Case) -> Iterable[Finding]:
-    from hpctl.detection.kernel.log import KernelLineJudge
+    from hpctl.detection.kernel.log import KernelLogAnalyzer
     from hpctl.detection.kmsg import KernelRecord
 
-    kernel, folded = KernelLineJudge(lambda _pid, _at: ""), FindingStore()
+    kernel, folded = KernelLogAnalyzer(lambda _pid, _at: ""), FindingStore()
     for number, (seconds, text) in enumerate(line for w in case.kernel for line in split_lines(w)):
         facility = 1 if text.startswith("user: ") else 0
         at = T0 + timedelta(seconds=seconds)
@@ -199,7 +199,7 @@ def _with(thing, path: list[str], value):
     return replace(thing, **{name: _with(getattr(thing, name), rest, value)})
 
 
-def _delay_s(verdict: Assessment, reported: Reported, case: Case) -> float | None:
+def _delay_s(verdict: NodeAssessment, reported: Reported, case: Case) -> float | None:
     """From the fault's onset to a finding that was reported, and the time its row must settle."""
     if not acts(verdict) or verdict.fault is None:
         return None
@@ -208,6 +208,6 @@ def _delay_s(verdict: Assessment, reported: Reported, case: Case) -> float | Non
     return found + verdict.fault.settle_s
 
 
-def acts(verdict: Assessment) -> bool:
+def acts(verdict: NodeAssessment) -> bool:
     """Whether the node would be touched."""
     return verdict.condition is NodeCondition.FAULTY

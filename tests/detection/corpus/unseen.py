@@ -12,7 +12,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpctl.detection.triage import TriageReader
+from hpctl.detection.triage import KernelLogTriageReader
 
 HERE = Path(__file__).parent / "held_out"
 SETS = (
@@ -104,7 +104,7 @@ def figures(cases: Iterable[Case], judge: Callable[[str], Judgment]) -> Figures:
 
 def hpctl(text: str) -> Judgment:
     """`hpctl agent triage` of a log of one line."""
-    views = list(TriageReader().views(BytesIO(text.encode())))
+    views = list(KernelLogTriageReader().views(BytesIO(text.encode())))
     remedy = next((view.remedy for view in views if view.condition == "faulty"), "")
     return Judgment(bool(views), remedy)
 

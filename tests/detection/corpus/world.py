@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.detection.corpus.case import Case, Signal
-from tests.sysfs_tree import SysfsTree
+from tests.sysfs_tree import EmulatedSysfsTree
 
 IN_SERVICE = {
     "efa": {
@@ -28,9 +28,9 @@ class World:
         self._files = {path: Signal.of(value) for path, value in (case.files or {}).items()}
         self._counters: dict[tuple[str, str], Signal] = {}
         self._last: dict[Any, Any] = {}
-        self._tree: SysfsTree | None = None
+        self._tree: EmulatedSysfsTree | None = None
         if case.devices is not None:
-            self._tree = SysfsTree(root)
+            self._tree = EmulatedSysfsTree(root)
             self._add(self._tree, case)
 
     def at(self, seconds: float) -> None:
@@ -45,14 +45,14 @@ class World:
             if self._tree is not None and self._changed((device, name), v := signal.at(seconds)):
                 self._count(self._tree, device, name, v)
 
-    def _add(self, tree: SysfsTree, case: Case) -> None:
+    def _add(self, tree: EmulatedSysfsTree, case: Case) -> None:
         for kind, count in (case.devices or {}).items():
             for number in range(count):
                 device = f"{kind}{number}"
                 if kind == "efa":
-                    tree.add_efa(device)
+                    tree.add_efa_device(device)
                 else:
-                    tree.add_neuron(number)
+                    tree.add_neuron_device(number)
                 usual = {name: Signal.of(v) for name, v in IN_SERVICE[kind].items()}
                 self._counters |= {(device, name): s for name, s in usual.items()}
                 for path, value in case.counters.items():
@@ -71,7 +71,7 @@ class World:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(f"{value}\n")
 
-    def _count(self, tree: SysfsTree, device: str, name: str, value) -> None:
+    def _count(self, tree: EmulatedSysfsTree, device: str, name: str, value) -> None:
         if device.startswith("neuron"):
             self._put(
                 tree.find_neuron_counter_file(int(device.removeprefix("neuron")), name), value

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from hpctl.detection.check import DriverHungError, UnknownResultError
+from hpctl.detection.check import CheckResultUnknownError, DriverHungError
 from hpctl.detection.nvml.client import NvmlClient
 from hpctl.detection.nvml.snapshot import NvmlSnapshot
 from tests.waiting import PATIENCE_S as PATIENCE_S
@@ -27,7 +27,7 @@ def fresh(client: NvmlClient) -> NvmlSnapshot:
 def newest(client: NvmlClient) -> NvmlSnapshot | None:
     try:
         return client.newest()
-    except UnknownResultError:
+    except CheckResultUnknownError:
         return None
 
 
@@ -36,7 +36,7 @@ def hung(client: NvmlClient) -> DriverHungError | None:
         client.newest()
     except DriverHungError as error:
         return error
-    except UnknownResultError:
+    except CheckResultUnknownError:
         pass
     return None
 

@@ -6,9 +6,9 @@ import pytest
 
 from hpctl.detection.check import (
     CheckedMachine,
+    CheckResultUnknownError,
     DeviceAbsentError,
     ExpectedHardware,
-    UnknownResultError,
 )
 from hpctl.detection.runner import load_check
 from hpctl.faults.table import CHECKS
@@ -40,7 +40,7 @@ def observe(client, root):
         for _ in range(2):
             try:
                 seen = check.gather(machine)
-            except (DeviceAbsentError, UnknownResultError):
+            except (DeviceAbsentError, CheckResultUnknownError):
                 continue
             output |= {(o.code, o.device) for o in check.judge(seen, before, check.limits)}
             before = seen

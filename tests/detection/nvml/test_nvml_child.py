@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hpctl.detection.check import DeviceAbsentError
-from hpctl.detection.nvml.snapshot import GpuProcess, NvLink, NvlinkFabric, NvmlEvent
+from hpctl.detection.nvml.snapshot import GpuProcess, NvlinkFabric, NvlinkState, NvmlEvent
 from tests.detection.nvml.bed import PATIENCE_S, fresh, pci_gpu, until
 from tests.stubs.nvml import GPU_UNAVAILABLE, LIBRARY, RECOVERY_ACTION, XID, uuid
 
@@ -60,7 +60,7 @@ def test_each_link_has_its_own_state_and_counters(stub, connect):
     stub.set(0, at=5, nvmlDeviceGetNvLinkState=0, field161=1, field162=2)
     stub.set(0, at=6, field215=4, field214=5, field220=0x0C08, field222=0x010F)
     links = connect().wait(PATIENCE_S).gpus[0].nvlinks
-    assert links[5] == NvLink(5, active=False, replays=1, recoveries=2)
+    assert links[5] == NvlinkState(5, active=False, replays=1, recoveries=2)
     assert (links[6].recoveries, links[6].recoveries_failed) == (4, 5)
     assert links[6].effective_ber == pytest.approx(12e-8)
     assert links[6].symbol_ber == pytest.approx(1e-15)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from hpctl.detection.check import CheckedMachine, ExpectedHardware
-from hpctl.detection.check_once import CheckRow, run_checks_once
+from hpctl.detection.check_once import CheckResultRow, run_node_checks_once
 from hpctl.detection.runner import load_check
 from hpctl.faults.table import CHECKS
 from tests.detection.nvml import halts
@@ -37,9 +37,11 @@ def connected(connect, **settings):
     return client
 
 
-def says(client, root) -> CheckRow:
+def says(client, root) -> CheckResultRow:
     """What `gpu.hung` says now."""
-    (row,) = run_checks_once(GPU_HUNG, CheckedMachine(root, ExpectedHardware(), nvml=client.newest))
+    (row,) = run_node_checks_once(
+        GPU_HUNG, CheckedMachine(root, ExpectedHardware(), nvml=client.newest)
+    )
     return row
 
 
@@ -96,7 +98,7 @@ def test_sigstop_inside_a_sweep_ten_times(stub, connect, tmp_path):
 
 
 def _inside(client) -> bool:
-    call = client._child.get_oldest_call()
+    call = client._child.get_oldest_driver_call()
     return call is not None and call.name.startswith("nvmlDeviceGetFieldValues")
 
 
@@ -137,7 +139,7 @@ def test_a_call_that_spins_is_hung(stub, connect):
 
 AGENT = """
 import time
-from hpctl.detection.check import UnknownResultError, DriverHungError
+from hpctl.detection.check import CheckResultUnknownError, DriverHungError
 from hpctl.detection.nvml.client import NvmlClient
 client = NvmlClient(0.05, 0.3)
 client.wait(60)
@@ -148,7 +150,7 @@ while True:
         print("ok", flush=True)
     except DriverHungError as hung:
         print("HUNG", hung, flush=True)
-    except UnknownResultError as error:
+    except CheckResultUnknownError as error:
         print("unknown", error, flush=True)
     time.sleep(0.02)
 """

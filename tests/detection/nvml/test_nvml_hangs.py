@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.detection.check import UnknownResultError
+from hpctl.detection.check import CheckResultUnknownError
 from hpctl.detection.nvml import client as client_module
 from tests.detection.nvml.bed import PATIENCE_S, alive, fresh, hung, newest, until
 
@@ -90,7 +90,7 @@ def test_a_healthy_child_ends_when_the_client_closes(stub, connect):
     client.close()
     assert not alive(pid)
     client.close()
-    with pytest.raises(UnknownResultError, match="closed"):
+    with pytest.raises(CheckResultUnknownError, match="closed"):
         client.newest()
     assert client.events() == ()
 
@@ -143,13 +143,15 @@ def test_while_there_is_no_sweep_nothing_is_claimed(stub, connect, monkeypatch):
     monkeypatch.setattr(client_module, "FIRST_PAUSE_S", 60.0)
     stub.gpus(1)
     client = connect(every_s=0.1, deadline_s=0.2)
-    with pytest.raises(UnknownResultError, match="first sweep"):
+    with pytest.raises(CheckResultUnknownError, match="first sweep"):
         client.newest()
     client.wait(PATIENCE_S)
     stub.crash("nvmlDeviceGetFieldValues")
     until(lambda: newest(client) is None)
     time.sleep(0.2)
-    with pytest.raises(UnknownResultError, match=r"s old; the NVML child ended with status -6"):
+    with pytest.raises(
+        CheckResultUnknownError, match=r"s old; the NVML child ended with status -6"
+    ):
         client.newest()
 
 

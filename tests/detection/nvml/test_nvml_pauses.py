@@ -8,10 +8,10 @@ from hpctl.detection.nvml.pauses import (
     FROZEN,
     STARVED,
     STOPPED,
-    ChildPauses,
+    NvmlChildPauseTracker,
     ThreadSample,
     is_process_frozen,
-    sample_thread,
+    sample_thread_state,
 )
 
 LONGEST_S = 5.0
@@ -21,9 +21,9 @@ def thread(halted: str = "", *, runnable: bool = False, cpu_s: float = 0.0) -> T
     return ThreadSample(7, halted, runnable, cpu_s)
 
 
-def looks(*samples: ThreadSample, every_s: float = 2.0) -> tuple[ChildPauses, float]:
+def looks(*samples: ThreadSample, every_s: float = 2.0) -> tuple[NvmlChildPauseTracker, float]:
     """A call begins at 100 s, and the child is looked at again and again."""
-    pauses = ChildPauses(LONGEST_S)
+    pauses = NvmlChildPauseTracker(LONGEST_S)
     pauses.calm(100.0)
     now = 100.0
     for seen in samples:
@@ -131,7 +131,7 @@ def test_a_frozen_cgroup_of_either_version(tmp_path, membership, mount, file, te
 
 def test_a_process_that_is_gone_is_not_frozen(tmp_path):
     assert is_process_frozen(7, tmp_path) is False
-    assert sample_thread(7, 7, tmp_path) is None
+    assert sample_thread_state(7, 7, tmp_path) is None
 
 
 @pytest.mark.parametrize(
@@ -143,6 +143,6 @@ def test_the_state_letter_of_the_thread_in_the_call(tmp_path, state, halted):
     (proc / "7/task/9").mkdir(parents=True)
     fields = " ".join(["0"] * 10 + ["150", "50"] + ["0"] * 10)
     (proc / "7/task/9/stat").write_text(f"9 (a) T b) {state} {fields}\n")
-    seen = sample_thread(7, 9, proc)
+    seen = sample_thread_state(7, 9, proc)
     assert seen == ThreadSample(9, halted, state == "R", seen.cpu_s)
     assert seen.cpu_s == pytest.approx(2.0)

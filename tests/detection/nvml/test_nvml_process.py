@@ -10,13 +10,13 @@ import pytest
 from hpctl.detection.nvml import client
 from hpctl.detection.nvml.client import (
     LENGTH,
-    ChildClosedError,
-    EventMessage,
     Message,
+    NvmlChildClosedError,
     NvmlChildProcess,
-    SweepMessage,
+    NvmlEventMessage,
+    NvmlSweepMessage,
 )
-from hpctl.detection.nvml.driver import EVENTS, SWEEP, CallsInFlight
+from hpctl.detection.nvml.driver import EVENTS, SWEEP, DriverCallsInFlight
 from hpctl.detection.nvml.snapshot import NvmlEvent
 from tests.waiting import PATIENCE_S
 
@@ -56,15 +56,15 @@ def read(child: NvmlChildProcess) -> tuple[list[Message], str]:
     try:
         for message in child.messages():
             messages.append(message)
-    except ChildClosedError as closed:
+    except NvmlChildClosedError as closed:
         return messages, str(closed)
     return messages, ""
 
 
 def test_messages_come_in_order_and_then_the_end(start: Start) -> None:
     messages, end = read(start(frame(EVENT) + frame(SWEPT)))
-    assert messages[0] == EventMessage(NvmlEvent(2.0, "0000:10:00.0", 8, 79))
-    assert isinstance(messages[1], SweepMessage)
+    assert messages[0] == NvmlEventMessage(NvmlEvent(2.0, "0000:10:00.0", 8, 79))
+    assert isinstance(messages[1], NvmlSweepMessage)
     assert (messages[1].snapshot.at, messages[1].done, end) == (1.0, 3.0, "has ended")
 
 
@@ -85,13 +85,13 @@ def test_what_is_no_message_ends_the_child(start: Start, args: bytes, end: str) 
 
 @pytest.fixture
 def page():
-    page = CallsInFlight.create()
+    page = DriverCallsInFlight.create()
     yield page
     page.close()
 
 
-def test_the_page_is_shared_through_its_descriptor(page: CallsInFlight) -> None:
-    other = CallsInFlight(os.dup(page.fd))
+def test_the_page_is_shared_through_its_descriptor(page: DriverCallsInFlight) -> None:
+    other = DriverCallsInFlight(os.dup(page.fd))
     assert page.oldest() is None
     other.begin(SWEEP, "nvmlInit")
     call = page.oldest()
@@ -102,7 +102,7 @@ def test_the_page_is_shared_through_its_descriptor(page: CallsInFlight) -> None:
     other.close()
 
 
-def test_a_call_that_is_meant_to_wait_is_late_only_afterwards(page: CallsInFlight) -> None:
+def test_a_call_that_is_meant_to_wait_is_late_only_afterwards(page: DriverCallsInFlight) -> None:
     page.begin(EVENTS, "nvmlEventSetWait", lasts_s=100.0)
     page.begin(SWEEP, "nvmlDeviceGetCount")
     assert page.oldest().name == "nvmlDeviceGetCount"

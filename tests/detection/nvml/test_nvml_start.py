@@ -14,7 +14,7 @@ from hpctl.detection.checking import CheckSupervisor
 from hpctl.detection.config import AgentConfig, CheckConfig
 from hpctl.detection.settings import AgentSettings
 from hpctl.faults.table import CHECKS
-from hpctl.wire.heads import HeadAddress
+from hpctl.wire.heads import HeadNodeAddress
 from tests.detection.nvml.bed import PATIENCE_S, pci_gpu
 
 pytestmark = pytest.mark.integration
@@ -27,11 +27,11 @@ def checks(root, seen):
     chosen = {spec.name: CheckConfig(enabled=spec.name == "gpu.recovery") for spec in CHECKS}
     chosen["gpu.recovery"] = CheckConfig(every_s=1)
     settings = AgentSettings(
-        (HeadAddress("127.0.0.1", 1),), "n1", "i-1", "b-1", spool=root / "spool", root=root,
+        (HeadNodeAddress("127.0.0.1", 1),), "n1", "i-1", "b-1", spool=root / "spool", root=root,
         config=AgentConfig(checks=chosen),
     )  # fmt: skip
     listener = Mock(
-        spec_set=FindingChangeListener, note_change=lambda: seen.extend(made.findings())
+        spec_set=FindingChangeListener, handle_finding_change=lambda: seen.extend(made.findings())
     )
     made = CheckSupervisor(settings, (), listener)
     return made

@@ -12,7 +12,7 @@ import pytest
 
 from hpctl.detection.nvml import snapshot
 from hpctl.detection.nvml.child import AllGpusReader
-from hpctl.detection.nvml.driver import BATCH, SWEEP, CallsInFlight, NvmlDriver
+from hpctl.detection.nvml.driver import BATCH, SWEEP, DriverCallsInFlight, NvmlDriver
 from tests.process import run_text
 
 
@@ -75,7 +75,7 @@ class Nvml:
 
 @pytest.fixture
 def page():
-    page = CallsInFlight.create()
+    page = DriverCallsInFlight.create()
     yield page
     page.close()
 

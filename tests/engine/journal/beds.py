@@ -6,7 +6,7 @@ from typing import Protocol
 from sqlalchemy import text
 
 from hpctl.engine.journal.database import make_database_engine
-from hpctl.engine.journal.reader import JournalReader, open_journal
+from hpctl.engine.journal.reader import JournalReader, open_journal_for_reading
 from hpctl.engine.journal.store import JournalStore
 from tests.engine.journal.servers import Server
 from tests.fakes.journal import Disk, MemoryJournal
@@ -48,7 +48,7 @@ class DatabaseBed:
 
     def read(self) -> JournalReader:
         """As commands read it."""
-        reader = open_journal(self.url)
+        reader = open_journal_for_reading(self.url)
         self._open.append(reader)
         return reader
 

@@ -13,10 +13,10 @@ import time
 from datetime import datetime
 
 from hpctl.engine.journal.rows import DaemonIdentity
-from hpctl.engine.journal.store import JournalStore, LeaseLost
-from hpctl.engine.leadership import Leadership, LeaseTerms, read_boot_clock
+from hpctl.engine.journal.store import JournalStore, LeaseLostError
+from hpctl.engine.leadership import Leadership, LeaseTerms, read_seconds_since_boot
 from hpctl.toolkit.compat import UTC
-from hpctl.toolkit.errors import Unavailable
+from hpctl.toolkit.errors import ServiceUnavailable
 from tests.engine.journal.events import signal
 
 
@@ -24,7 +24,7 @@ class SteppedClock:
     """A wall clock that somebody sets forth and back by a day, every second."""
 
     def now(self) -> datetime:
-        step = 86400.0 * (int(read_boot_clock()) % 3 - 1)
+        step = 86400.0 * (int(read_seconds_since_boot()) % 3 - 1)
         return datetime.fromtimestamp(time.time() + step, UTC)
 
     def monotonic(self) -> float:
@@ -44,17 +44,17 @@ def live(url: str, name: str, effects: int, lease_s: float) -> None:
             time.sleep(head.poll_s)
         info = store.daemon()
         assert info is not None
-        print(f"{info.epoch} {read_boot_clock()}", flush=True)
+        print(f"{info.epoch} {read_seconds_since_boot()}", flush=True)
         known += sum(1 for _ in store.events(after=store.position))
         for intent in range(known, 1_000_000):
             head.progress()
             store.append([signal(intent)])
             if head.may_act():
-                os.write(effects, f"{info.epoch} {intent} {read_boot_clock()}\n".encode())
+                os.write(effects, f"{info.epoch} {intent} {read_seconds_since_boot()}\n".encode())
             time.sleep(0.01)
     finally:
         # Its thread would go on to renew what this head has given up.
-        with contextlib.suppress(LeaseLost, OSError, Unavailable):
+        with contextlib.suppress(LeaseLostError, OSError, ServiceUnavailable):
             head.release()
         store.close()
 
@@ -64,7 +64,7 @@ def main(url: str, name: str, path: str, lease_s: str) -> None:
     while True:
         try:
             live(url, name, effects, float(lease_s))
-        except (LeaseLost, OSError, Unavailable):
+        except (LeaseLostError, OSError, ServiceUnavailable):
             time.sleep(0.05)
 
 

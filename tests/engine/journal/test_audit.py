@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from hpctl.engine.journal.audit_chain import find_broken_audit_row
+from hpctl.engine.journal.audit_chain import find_audit_row_with_wrong_digest
 from hpctl.engine.journal.events import ConfigurationTaken
 from hpctl.engine.journal.rows import DaemonIdentity
 from tests.engine.journal.events import NOW, signal, taken
@@ -23,7 +23,7 @@ def test_audit_lists_all_requests_in_order(database):
     trail = filled(database).read().audit_trail()
     assert [row.kind for row in trail] == ["RequestTaken", "ConfigurationTaken", "RequestTaken"]
     assert trail[2].event == taken(2, "refused ✓")
-    assert find_broken_audit_row(trail) is None
+    assert find_audit_row_with_wrong_digest(trail) is None
     assert len({row.digest for row in trail}) == 3
 
 
@@ -38,7 +38,7 @@ def test_audit_lists_all_requests_in_order(database):
 )
 def test_a_changed_or_missing_row_is_found(database, tampering, found):
     filled(database).execute(tampering)
-    assert find_broken_audit_row(database.read().audit_trail()).seq == found
+    assert find_audit_row_with_wrong_digest(database.read().audit_trail()).seq == found
 
 
 def test_retirement_keeps_the_audit_trail(database):
@@ -47,7 +47,7 @@ def test_retirement_keeps_the_audit_trail(database):
     journal.forget(NOW + timedelta(days=2))
     assert len(journal.audit_trail()) == 3
     journal.append([taken(3)])
-    assert find_broken_audit_row(journal.audit_trail()) is None
+    assert find_audit_row_with_wrong_digest(journal.audit_trail()) is None
 
 
 def test_a_batch_that_is_not_stored_leaves_no_row(database):

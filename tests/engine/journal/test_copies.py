@@ -51,7 +51,7 @@ class Journal:
 
 @pytest.fixture
 def journal(database, tmp_path, monkeypatch):
-    monkeypatch.setattr(output, "now", lambda: worlds.NOW)
+    monkeypatch.setattr(output, "get_current_utc_time", lambda: worlds.NOW)
     return Journal(database, tmp_path)
 
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from hpctl.engine.journal.rows import DaemonIdentity
-from hpctl.toolkit.errors import HpctlError, Unavailable
+from hpctl.toolkit.errors import HpctlError, ServiceUnavailable
 from tests.engine.journal.beds import DatabaseBed
 from tests.engine.journal.events import NOW, numbers, signal
 from tests.engine.journal.test_facts import WELL
@@ -99,9 +99,9 @@ def test_a_server_that_goes_away_and_comes_back(served: DatabaseBed) -> None:
     store.record([WELL])
     with served.server.away():
         for call in (store.health, store.requests, store.daemon, lambda: list(store.events())):
-            with pytest.raises(Unavailable):
+            with pytest.raises(ServiceUnavailable):
                 call()
-        with pytest.raises(Unavailable):
+        with pytest.raises(ServiceUnavailable):
             store.answer(1)
         with pytest.raises(OSError, match="cannot be written"):
             store.append([signal(2)])
@@ -109,11 +109,11 @@ def test_a_server_that_goes_away_and_comes_back(served: DatabaseBed) -> None:
             store.record([WELL])
         with pytest.raises(OSError, match="cannot be written"):
             store.renew_lease(NOW, 30.0, 0.0, "", "own")
-        with pytest.raises(Unavailable):
+        with pytest.raises(ServiceUnavailable):
             store.take_lease(DaemonIdentity("head-1", 1, "0.1", "own", ""), None, NOW, 30.0)
         with pytest.raises(HpctlError, match="cannot write the request"):
             store.ask("pause", "", "ann", NOW)
-        with pytest.raises(Unavailable):
+        with pytest.raises(ServiceUnavailable):
             served.open()
         gc.collect()
     store.append([signal(3)])

@@ -13,8 +13,8 @@ from selectors import EVENT_READ, DefaultSelector
 
 import pytest
 
-from hpctl.engine.journal.reader import open_journal
-from hpctl.engine.leadership import read_boot_clock
+from hpctl.engine.journal.reader import open_journal_for_reading
+from hpctl.engine.leadership import read_seconds_since_boot
 from tests.engine.journal.beds import DatabaseBed
 from tests.engine.journal.events import numbers
 from tests.examples import SEED, sliced
@@ -60,10 +60,10 @@ class Pair:
 
     def stands_by(self, name: str) -> None:
         """Wait until it says so: on a busy machine it takes seconds to start."""
-        until = read_boot_clock() + WITHIN_S
-        with closing(open_journal(self.url)) as store:
+        until = read_seconds_since_boot() + WITHIN_S
+        with closing(open_journal_for_reading(self.url)) as store:
             while self.heads[name].pid not in {one.pid for one in store.standbys()}:
-                assert read_boot_clock() < until, "it stands by"
+                assert read_seconds_since_boot() < until, "it stands by"
                 time.sleep(0.05)
 
     def acts(self) -> list[tuple[int, int, float]]:
@@ -88,12 +88,12 @@ def pair(url: str, effects: Path, lease_s: float) -> Iterator[Pair]:
 def fail_over(heads: Pair, leader: str, how: str) -> tuple[str, float]:
     """End or freeze the leader: who leads next, and after how many seconds."""
     process, acted = heads.heads[leader], len(heads.acts())
-    begun = read_boot_clock()
+    begun = read_seconds_since_boot()
     process.send_signal(signal.SIGKILL if how == "kill" else signal.SIGSTOP)
     successor = heads.next_leader(leader)
     took = heads.terms[-1][1] - begun
     while len(heads.acts()) <= acted + 1:
-        assert read_boot_clock() - begun < WITHIN_S, "the new leader acts"
+        assert read_seconds_since_boot() - begun < WITHIN_S, "the new leader acts"
         time.sleep(0.01)
     if how == "kill":
         process.communicate()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.engine.journal.check import check_journal
+from hpctl.engine.journal.check import check_journal_at_url
 from hpctl.engine.journal.state import replay_events
 from hpctl.engine.journal.store import JournalStore
 from hpctl.vocabulary.identity import RecoveryId
@@ -74,5 +74,5 @@ def test_the_file_as_it_was_is_kept_beside_the_new_one(store: JournalStore, file
 
 
 def test_the_migrated_journal_passes_the_check(store: JournalStore, file: Path) -> None:
-    found = check_journal(f"sqlite:///{file}", lambda *_: None)
+    found = check_journal_at_url(f"sqlite:///{file}", lambda *_: None)
     assert (found.schema, found.problem) == ("2", None)

@@ -15,10 +15,10 @@ from click.testing import CliRunner
 from sqlalchemy.exc import SQLAlchemyError
 
 from hpctl.daemon.command import config
-from hpctl.daemon.locks import AlreadyRunning, lock_state_dir
+from hpctl.daemon.locks import DaemonAlreadyRunningError, lock_state_dir
 from hpctl.engine.journal.events import RequestTaken
-from hpctl.engine.journal.rows import DaemonIdentity, DaemonInfo
-from hpctl.engine.journal.store import LeaseHeld, LeaseLost
+from hpctl.engine.journal.rows import DaemonIdentity, DaemonLeaseInfo
+from hpctl.engine.journal.store import LeaseHeldByOtherError, LeaseLostError
 from hpctl.engine.journaled_state import JournaledState
 from hpctl.engine.leadership import FOLLOW_S, STUCK_S, Leadership, LeaseTerms
 from hpctl.engine.view import Request
@@ -52,7 +52,7 @@ class Host:
     """One daemon's store and leadership. Its thread is the test: `renew` is called by hand."""
 
     def __init__(self, bed, name, ticks, monkeypatch):
-        monkeypatch.setattr(Leadership, "_renew_until_ended", lambda _: None)
+        monkeypatch.setattr(Leadership, "_renew_lease_until_stopped", lambda _: None)
         self.store, self.ticks = bed.open(), ticks
         self.me = DaemonIdentity(name, 7, "0.1", "own", f"{name}:8470")
         terms = LeaseTerms(LEASE_S, shared=True)
@@ -62,7 +62,7 @@ class Host:
         """Do what an executor does: append, ask, act."""
         try:
             self.store.append([signal(number)])
-        except LeaseLost:
+        except LeaseLostError:
             return False
         return self.leadership.may_act()
 
@@ -112,7 +112,7 @@ def test_the_holder_can_be_read_exactly(database, hosts, ticks):
     head.leadership.renew()
     info = database.read().daemon()
     until = ticks.wall + timedelta(seconds=LEASE_S)
-    assert info == DaemonInfo(
+    assert info == DaemonLeaseInfo(
         "head-1", 7, "0.1", "observe", NOW, ticks.wall, until, 0.25, "slurmctld is ✗",
         epoch=1, beat=1, lease_s=LEASE_S, address="head-1:8470",
     )  # fmt: skip
@@ -125,7 +125,7 @@ def test_a_standby_takes_over_after_the_old_leader_stopped_by_its_own_clock(jump
     assert old.leadership.try_to_lead()
     assert old.acts(1)
     assert not old.leadership.serves, "before it knows what the former leader knew"
-    old.leadership.mark_caught_up()
+    old.leadership.mark_leader_state_caught_up()
     assert old.leadership.serves
     assert new.leadership.try_to_lead() is False
     assert new.leadership.leader_address == "head-1:8470"
@@ -144,7 +144,7 @@ def test_a_standby_takes_over_after_the_old_leader_stopped_by_its_own_clock(jump
     assert (new.leadership.leads, new.store.daemon().epoch) == (True, 2)
     old.leadership.renew()
     assert old.leadership.lost
-    with pytest.raises(LeaseLost):
+    with pytest.raises(LeaseLostError):
         old.leadership.progress()
     for write in (
         lambda: old.store.append([signal(4)]),
@@ -152,7 +152,7 @@ def test_a_standby_takes_over_after_the_old_leader_stopped_by_its_own_clock(jump
         lambda: old.store.store_last_heard_times({HEALTH.generation.node: NOW}),
         lambda: old.store.save_outbox("[]"),
     ):
-        with pytest.raises(LeaseLost):
+        with pytest.raises(LeaseLostError):
             write()
     assert new.leadership.silent() == {"head-1"}
     assert new.acts(5)
@@ -169,7 +169,7 @@ def test_a_renewal_that_comes_late_is_no_second_leader(hosts, ticks):
     ticks.at += LEASE_S
     seen = new.store.daemon()
     old.leadership.renew()
-    with pytest.raises(LeaseHeld):
+    with pytest.raises(LeaseHeldByOtherError):
         new.store.take_lease(new.me, seen, NOW, LEASE_S)
     assert old.leadership.leads
     ticks.at += LEASE_S
@@ -248,7 +248,7 @@ def test_the_active_slurmctlds_host_comes_first(hosts, ticks):
         for one in (near, far):
             one.leadership.record_standby_heartbeat()
         old.leadership.renew()
-        old.leadership.follow_active_controller()
+        old.leadership.hand_over_to_active_controller_host()
         assert bool(old.leadership.hand_over_to) == (ticks.at >= 1000 + FOLLOW_S)
         ticks.at += FOLLOW_S
         old.leadership.progress()
@@ -346,7 +346,7 @@ def test_leader_frozen_in_a_write_does_not_block_a_standby(served):
         other.take_lease(me, other.daemon(), NOW, LEASE_S)
         # By the server's limit of 2 s; what a busy machine adds is no lock that is kept.
         assert time.monotonic() - begun < 15
-    with pytest.raises(LeaseLost):
+    with pytest.raises(LeaseLostError):
         head.append([signal(1)])
 
 
@@ -386,7 +386,7 @@ def test_one_daemon_a_directory_until_it_is_dead(tmp_path):
     command = [sys.executable, "-c", script, str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout.readline() == b"held\n"
-        with pytest.raises(AlreadyRunning, match=f"pid {other.pid} "):
+        with pytest.raises(DaemonAlreadyRunningError, match=f"pid {other.pid} "):
             lock_state_dir(tmp_path)
         other.kill()
     with lock_state_dir(tmp_path):

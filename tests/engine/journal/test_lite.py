@@ -13,12 +13,12 @@ from sqlalchemy.exc import DBAPIError
 
 from hpctl.engine.journal import database as journal_database
 from hpctl.engine.journal.events import Event
-from hpctl.engine.journal.reader import TABLES, JournalReader, open_journal
+from hpctl.engine.journal.reader import TABLES, JournalReader, open_journal_for_reading
 from hpctl.engine.journal.rows import DaemonIdentity
 from hpctl.engine.journal.source import make_sqlite_url
-from hpctl.engine.journal.sqlite_source import is_transient
+from hpctl.engine.journal.sqlite_source import is_transient_sqlite_error
 from hpctl.engine.journal.state import replay_events
-from hpctl.toolkit.errors import JournalCorrupt, Unavailable
+from hpctl.toolkit.errors import CorruptJournalError, ServiceUnavailable
 from tests.cli import worlds
 from tests.engine.journal.beds import DatabaseBed
 from tests.engine.journal.events import NOW, numbers, signal, values
@@ -111,21 +111,21 @@ def test_unreadable_row_raises_journal_corrupt(
     store.record([WELL])
     store.take_lease(DaemonIdentity("head", 7, "1.2", "own", ""), store.daemon(), NOW, 30)
     sqlite.execute(statement)
-    with closing(sqlite.read()) as reader, pytest.raises(JournalCorrupt, match=UNREADABLE):
+    with closing(sqlite.read()) as reader, pytest.raises(CorruptJournalError, match=UNREADABLE):
         read(reader)
 
 
 def test_missing_journal_is_not_read_as_empty(sqlite: DatabaseBed, tmp_path) -> None:
-    with pytest.raises(Unavailable, match="cannot open the journal"):
-        open_journal(make_sqlite_url(tmp_path / "none.db"))
+    with pytest.raises(ServiceUnavailable, match="cannot open the journal"):
+        open_journal_for_reading(make_sqlite_url(tmp_path / "none.db"))
     (tmp_path / "empty.db").touch()
-    with pytest.raises(Unavailable, match="no journal yet"):
-        open_journal(make_sqlite_url(tmp_path / "empty.db"))
+    with pytest.raises(ServiceUnavailable, match="no journal yet"):
+        open_journal_for_reading(make_sqlite_url(tmp_path / "empty.db"))
     (tmp_path / "text.db").write_text("Dear diary, this is no database at all. " * 99)
-    with pytest.raises(JournalCorrupt, match="not a database"):
-        open_journal(make_sqlite_url(tmp_path / "text.db"))
+    with pytest.raises(CorruptJournalError, match="not a database"):
+        open_journal_for_reading(make_sqlite_url(tmp_path / "text.db"))
     sqlite.open()
-    for schema, error in (("99", JournalCorrupt), ("1", Unavailable)):
+    for schema, error in (("99", CorruptJournalError), ("1", ServiceUnavailable)):
         sqlite.execute(f"UPDATE hpctl_meta SET value = '{schema}'")
         with pytest.raises(
             error, match=(f"schema version {schema}, but this release of hpctl reads version 2")
@@ -139,14 +139,14 @@ def test_showing_loads_no_sqlalchemy(sqlite: DatabaseBed) -> None:
         "import sys; from pathlib import Path; from hpctl.engine.config import Config\n"
         "from hpctl.cli import status, explain, nodes, recoveries\n"
         "from hpctl.engine import adapters, world_reader\n"
-        "from hpctl.engine.journal.check import check_journal, list_journal_events\n"
+        "from hpctl.engine.journal.check import check_journal_at_url, list_journal_events\n"
         "from hpctl.engine.journal.source import make_sqlite_url\n"
         "from hpctl.toolkit import output\n"
         f"config = Config(state_dir=Path({str(sqlite.file.parent)!r}))\n"
-        "world_reader.read_world_once(config, output.now())\n"
+        "world_reader.read_world_once(config, output.get_current_utc_time())\n"
         "adapters.open_journal_reader(config).audit_trail()\n"
         f"url = make_sqlite_url(Path({str(sqlite.file)!r}))\n"
-        "assert check_journal(url, print).problem is None\n"
+        "assert check_journal_at_url(url, print).problem is None\n"
         "list(list_journal_events(url, None, None))\n"
         "assert not {'sqlalchemy', 'boto3', 'asyncio', 'rich'} & set(sys.modules), sys.modules\n"
     )
@@ -157,8 +157,8 @@ def test_a_server_that_was_demoted_is_no_corrupt_journal() -> None:
     class ReadOnly(Exception):
         sqlstate = "25006"
 
-    assert journal_database.is_transient_error(DBAPIError("UPDATE lease", {}, ReadOnly()))
-    assert not journal_database.is_transient_error(
+    assert journal_database.is_transient_database_error(DBAPIError("UPDATE lease", {}, ReadOnly()))
+    assert not journal_database.is_transient_database_error(
         DBAPIError("SELECT 1", {}, Exception("no such column"))
     )
 
@@ -174,4 +174,4 @@ def test_a_server_that_was_demoted_is_no_corrupt_journal() -> None:
 )
 def test_transient_failure_is_shown_without_error_codes(text: str, can_pass: bool) -> None:
     """Python 3.10 has no `sqlite_errorname`."""
-    assert is_transient(sqlite3.OperationalError(text)) is can_pass
+    assert is_transient_sqlite_error(sqlite3.OperationalError(text)) is can_pass

@@ -9,7 +9,7 @@ from sqlalchemy.exc import OperationalError
 
 from hpctl.engine.journal.database import STEPS
 from hpctl.engine.journal.rows import SCHEMA_VERSION, DaemonIdentity
-from hpctl.toolkit.errors import JournalCorrupt, Unavailable
+from hpctl.toolkit.errors import CorruptJournalError, ServiceUnavailable
 from tests.engine.journal.beds import DatabaseBed
 from tests.engine.journal.events import NOW, numbers, signal
 
@@ -37,7 +37,7 @@ def test_migration_exists_for_every_schema() -> None:
 def test_a_reader_leaves_it_as_it_is(database: DatabaseBed) -> None:
     schema_1(database)
     with pytest.raises(
-        Unavailable, match=("schema version 1, but this release of hpctl reads")
+        ServiceUnavailable, match=("schema version 1, but this release of hpctl reads")
     ) as caught:
         database.read()
     assert "systemctl restart hpctl-daemon" in caught.value.hint
@@ -72,7 +72,7 @@ def test_a_file_is_tried_on_a_copy_and_kept(sqlite: DatabaseBed, monkeypatch) ->
     with monkeypatch.context() as patch:
         patch.setitem(STEPS, 2, breaks)
         with pytest.raises(
-            JournalCorrupt, match="cannot migrate the journal from schema version 1 to 2"
+            CorruptJournalError, match="cannot migrate the journal from schema version 1 to 2"
         ):
             sqlite.open()
     assert schema(file) == "1"

@@ -6,7 +6,7 @@ import pytest
 
 from hpctl.engine.journal.events import Event, SignalSeen
 from hpctl.engine.journal.rows import DaemonIdentity
-from hpctl.engine.journal.store import LeaseLost
+from hpctl.engine.journal.store import LeaseLostError
 from tests.engine.journal.beds import DatabaseBed
 from tests.engine.journal.events import NOW, numbers, signal, taken
 
@@ -90,9 +90,9 @@ def test_store_without_the_lease_retires_nothing(database: DatabaseBed) -> None:
     first.append([signal(1), signal(2)])
     first.retire(ended({1: NOW}))
     second.take_lease(DaemonIdentity("head-2", 7, "0.1", "own", ""), second.daemon(), NOW + DAY, 30)
-    with pytest.raises(LeaseLost):
+    with pytest.raises(LeaseLostError):
         first.retire(ended({2: NOW}))
-    with pytest.raises(LeaseLost):
+    with pytest.raises(LeaseLostError):
         first.forget(NOW + DAY)
     assert numbers(second.events()) == [2]
     assert numbers(second.events(past=True)) == [1, 2]

@@ -12,7 +12,7 @@ from hpctl.engine.journal import reserve as reserve_module
 from hpctl.engine.journal.reserve import BALLAST, RESERVE, WAL_ROOM, JournalDiskReserve
 from hpctl.engine.journal.source import make_sqlite_url
 from hpctl.engine.journal.store import JournalStore
-from hpctl.toolkit.errors import Unavailable
+from hpctl.toolkit.errors import ServiceUnavailable
 from tests.engine.journal.events import numbers, signal
 from tests.small_disk import count_free_bytes, filled_by_another_user, small_disk
 
@@ -101,7 +101,7 @@ def test_a_daemon_starts_on_a_full_disk(disk: Path, journal: Path) -> None:
     full = disk / "full"
     with full.open("wb") as file:
         os.posix_fallocate(file.fileno(), 0, count_free_bytes(disk))
-    with pytest.raises((OSError, Unavailable)):
+    with pytest.raises((OSError, ServiceUnavailable)):
         JournalStore(make_sqlite_url(journal)).append([signal(10)])
     JournalDiskReserve(journal).free_space_for_start()
     with closing(JournalStore(make_sqlite_url(journal))) as store:
@@ -120,7 +120,7 @@ def test_the_reserve_is_made_again_once_there_is_room(disk: Path, journal: Path)
             assert not (journal.parent / "reserve").exists()
             for _ in range(3000):
                 store.append([signal(number) for number in range(18)])
-            reserve.allocate_if_due()
+            reserve.allocate_reserve_if_due()
             assert count_free_pages(journal) < RESERVE // 2
             assert not (journal.parent / "reserve").exists(), "there is no room for it"
         reserve.free_space_for_write()

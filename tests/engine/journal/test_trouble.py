@@ -6,13 +6,13 @@ from contextlib import closing
 import pytest
 from sqlalchemy import make_url
 
-from hpctl.engine.database_url import mask_database_url
-from hpctl.engine.journal.reader import JournalReader, open_journal
+from hpctl.engine.database_url import mask_database_url_password
+from hpctl.engine.journal.reader import JournalReader, open_journal_for_reading
 from hpctl.engine.journal.rows import DaemonIdentity
 from hpctl.engine.journal.source import make_sqlite_url
 from hpctl.engine.journal.sqlite_source import SqliteRowSource
 from hpctl.engine.journal.store import JournalStore
-from hpctl.toolkit.errors import HpctlError, JournalCorrupt, Unavailable
+from hpctl.toolkit.errors import CorruptJournalError, HpctlError, ServiceUnavailable
 from tests.engine.journal.beds import DatabaseBed
 from tests.engine.journal.events import NOW, numbers, signal
 from tests.engine.journal.test_facts import WELL
@@ -58,7 +58,9 @@ def test_an_event_that_cannot_be_read(database):
         database.execute(statement.replace(":", "\\:"))
         found = store.events(after=bad - 2)
         assert numbers([next(found)]) == [0]
-        with pytest.raises(JournalCorrupt, match=f"journal event {bad} cannot be read") as caught:
+        with pytest.raises(
+            CorruptJournalError, match=f"journal event {bad} cannot be read"
+        ) as caught:
             next(found)
         assert "corrupt journal" in caught.value.hint
         assert numbers(store.events(after=bad)) == [2]
@@ -68,7 +70,7 @@ def test_findings_that_cannot_be_read(database):
     store = database.open()
     store.record([WELL])
     database.execute("UPDATE hpctl_agents SET findings = '[{}]'")
-    with pytest.raises(JournalCorrupt, match="stored findings of node n1") as caught:
+    with pytest.raises(CorruptJournalError, match="stored findings of node n1") as caught:
         store.health()
     assert "hpctl_agents" in caught.value.hint
     store.record([WELL])
@@ -84,11 +86,11 @@ def test_times_that_cannot_be_read(database):
     database.execute(f"UPDATE hpctl_agents SET last_heard = {value}")
     database.execute(f"UPDATE hpctl_requests SET at = {value}")
     database.execute(f"UPDATE hpctl_lease SET heartbeat = {value}")
-    with pytest.raises(JournalCorrupt, match="node n1"):
+    with pytest.raises(CorruptJournalError, match="node n1"):
         store.health()
-    with pytest.raises(JournalCorrupt, match=f"request {number}"):
+    with pytest.raises(CorruptJournalError, match=f"request {number}"):
         store.requests()
-    with pytest.raises(JournalCorrupt, match="the lease"):
+    with pytest.raises(CorruptJournalError, match="the lease"):
         store.daemon()
 
 
@@ -98,7 +100,7 @@ def test_a_value_of_another_type(sqlite, column, value):
     store = sqlite.open()
     store.append([signal(1), signal(2)])
     sqlite.execute(f"UPDATE hpctl_events SET {column} = {value} WHERE seq = 2")
-    with pytest.raises(JournalCorrupt):
+    with pytest.raises(CorruptJournalError):
         list(store.events())
 
 
@@ -108,11 +110,11 @@ def test_tables_that_are_gone(database):
     for table in TABLES:
         database.execute(f"DROP TABLE {table}")
     for read in (store.health, store.requests, store.daemon, lambda: list(store.events())):
-        with pytest.raises(JournalCorrupt, match="cannot be read"):
+        with pytest.raises(CorruptJournalError, match="cannot be read"):
             read()
-    with pytest.raises(JournalCorrupt):
+    with pytest.raises(CorruptJournalError):
         store.answer(1)
-    with pytest.raises(JournalCorrupt):
+    with pytest.raises(CorruptJournalError):
         store.take_lease(DaemonIdentity("head-1", 1, "0.1", "own", ""), None, NOW, 30.0)
     with pytest.raises(HpctlError, match="cannot write the request into"):
         store.ask("pause", "", "ann", NOW)
@@ -137,18 +139,18 @@ def test_journal_with_another_schema_is_refused(database, opens):
     database.open().append([signal(1)])
     database.execute("UPDATE hpctl_meta SET value = '99'")
     with pytest.raises(
-        JournalCorrupt, match=("schema version 99, but this release of hpctl reads version 2")
+        CorruptJournalError, match=("schema version 99, but this release of hpctl reads version 2")
     ):
         opens(database)
 
 
 def test_a_database_without_a_journal_is_not_an_empty_journal(served):
-    with pytest.raises(Unavailable, match="no journal yet"):
+    with pytest.raises(ServiceUnavailable, match="no journal yet"):
         served.read()
 
 
 def test_reading_what_is_not_there_makes_nothing(sqlite):
-    with pytest.raises(Unavailable):
+    with pytest.raises(ServiceUnavailable):
         sqlite.read()
     assert list(sqlite.file.parent.iterdir()) == []
 
@@ -156,7 +158,10 @@ def test_reading_what_is_not_there_makes_nothing(sqlite):
 def test_a_reader_changes_nothing(sqlite):
     sqlite.open().append([signal(1)])
     with closing(SqliteRowSource(sqlite.file)) as source:
-        with pytest.raises(Unavailable, match="readonly"), source.rows("DELETE FROM hpctl_events"):
+        with (
+            pytest.raises(ServiceUnavailable, match="readonly"),
+            source.rows("DELETE FROM hpctl_events"),
+        ):
             pass
         assert numbers(JournalReader(source).events()) == [1]
 
@@ -170,23 +175,23 @@ def test_a_journal_that_is_read_after_its_writer_has_gone(sqlite):
 
 
 def test_a_directory_that_is_not_there(tmp_path):
-    with pytest.raises(Unavailable, match=str(tmp_path)):
+    with pytest.raises(ServiceUnavailable, match=str(tmp_path)):
         JournalStore(f"sqlite:///{tmp_path}/none/journal.db")
 
 
-@pytest.mark.parametrize("opens", [JournalStore, open_journal])
+@pytest.mark.parametrize("opens", [JournalStore, open_journal_for_reading])
 @pytest.mark.parametrize("name", ["journal.db", "a #b c.db"])
 def test_a_file_that_is_no_database(tmp_path, name, opens):
     file = tmp_path / name
     file.write_text("not a database, " * 1000)
-    with pytest.raises(JournalCorrupt, match="not a database"):
+    with pytest.raises(CorruptJournalError, match="not a database"):
         opens(make_sqlite_url(file))
     assert file.read_text() == "not a database, " * 1000
 
 
 def test_a_file_that_was_cut_to_nothing(sqlite):
     sqlite.file.touch()
-    with pytest.raises(JournalCorrupt, match="is an empty file: its contents were lost"):
+    with pytest.raises(CorruptJournalError, match="is an empty file: its contents were lost"):
         sqlite.open()
     assert sqlite.file.stat().st_size == 0
 
@@ -230,7 +235,7 @@ def test_a_driver_that_is_not_installed(url, module, monkeypatch):
 
 def test_a_password_is_never_shown(served):
     secret = served.url.replace("@", ":hunter2@", 1).replace("hpctl_", "nowhere_")
-    with pytest.raises(Unavailable) as caught:
+    with pytest.raises(ServiceUnavailable) as caught:
         JournalStore(secret)
     assert "hunter2" not in f"{caught.value} {caught.value.hint}"
 
@@ -244,4 +249,4 @@ def test_a_password_is_never_shown(served):
     ],
 )
 def test_the_name_of_a_database_has_no_place_for_a_password(url, name):
-    assert mask_database_url(make_url(url)) == name
+    assert mask_database_url_password(make_url(url)) == name

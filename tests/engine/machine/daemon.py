@@ -16,27 +16,27 @@ from msgspec.structs import replace
 from hpctl.daemon.kinds import KINDS
 from hpctl.engine.cloud_watch import CloudPoller
 from hpctl.engine.config import Config
-from hpctl.engine.execute import ExecutorPorts, StepExecutor
+from hpctl.engine.execute import StepExecutor, StepExecutorPorts
 from hpctl.engine.journal.events import Event, JobReported
 from hpctl.engine.journal.port import Journal
 from hpctl.engine.journaled_state import JournaledState
 from hpctl.engine.live_config import LiveConfig
-from hpctl.engine.loop import NextCycle, RecoveryLoop
-from hpctl.engine.loop_port import LoopPort
+from hpctl.engine.loop import NextLoopCycleTime, RecoveryLoop
+from hpctl.engine.loop_port import RecoveryLoopAccess
 from hpctl.engine.node_health import NodeHealthStore
 from hpctl.engine.observe import ClusterObserver, ObserverSources
 from hpctl.engine.request_intake import OperatorRequestHandler
-from hpctl.toolkit.errors import Unavailable
-from hpctl.vocabulary.cloud_facts import ProviderView
-from hpctl.vocabulary.controller_news import ControllerLogEvent
-from hpctl.vocabulary.evidence import EvidenceOrder
+from hpctl.toolkit.errors import ServiceUnavailable
+from hpctl.vocabulary.cloud_facts import CloudProviderView
+from hpctl.vocabulary.controller_news import SlurmctldLogEvent
+from hpctl.vocabulary.evidence import EvidenceCollectionOrder
 from hpctl.vocabulary.identity import JobAttempt
-from hpctl.vocabulary.isolation import InconsistentState
+from hpctl.vocabulary.isolation import ItemProcessingFailure
 from hpctl.vocabulary.job_recovery import JobReport
 from hpctl.vocabulary.model import AgentReport, NodeHealth
-from hpctl.vocabulary.node_test import NodeTest
+from hpctl.vocabulary.node_test import NodeTestJobSpec
 from hpctl.vocabulary.outcome import Outcome
-from hpctl.vocabulary.reset_order import ResetOrder
+from hpctl.vocabulary.reset_order import GpuResetOrder
 from hpctl.vocabulary.slurm_facts import SchedulerView
 from tests.engine.machine.world import World
 from tests.fakes.journal import Disk, MemoryJournal
@@ -77,7 +77,7 @@ class Boundary(Struct):
 class Watcher:
     """What the doors tell: the oracle overrides it."""
 
-    def on_flaws(self, flaws: Sequence[InconsistentState]) -> None:
+    def on_flaws(self, flaws: Sequence[ItemProcessingFailure]) -> None:
         """What raised in a cycle, each inside its wall."""
 
     def on_append(self, events: Sequence[Event]) -> None:
@@ -193,7 +193,7 @@ class SchedulerDoor:
         return partial(self._on_job, ON_JOBS[name], order) if name in ON_JOBS else order
 
     def _on_test(self, kind, order, what, *detail, **options):
-        name = what.name if isinstance(what, NodeTest) else what
+        name = what.name if isinstance(what, NodeTestJobSpec) else what
         kind = "unreserve" if kind == "isolate" and not detail[0] else kind
         return self._call(kind, {name: None}, lambda: {name: order(what, *detail, **options)})[name]
 
@@ -234,9 +234,9 @@ class ProviderDoor:
     def __init__(self, world: World, boundary: Boundary, watcher: Watcher) -> None:
         self.world, self._boundary, self._watcher = world, boundary, watcher
 
-    def view(self) -> ProviderView:
+    def view(self) -> CloudProviderView:
         if self.world.cloud_away:
-            raise Unavailable("the cloud is away", "wait")
+            raise ServiceUnavailable("the cloud is away", "wait")
         return replace(self.world.provider.view(), as_of=self.world.clock.now())
 
     def __getattr__(self, name: str):
@@ -263,7 +263,7 @@ class AgentsDoor:
     def __init__(self, world: World, boundary: Boundary) -> None:
         self.world, self._boundary = world, boundary
 
-    def reset(self, orders: Sequence[ResetOrder]) -> Mapping[str, Outcome]:
+    def reset(self, orders: Sequence[GpuResetOrder]) -> Mapping[str, Outcome]:
         def whole() -> dict[str, Outcome]:
             for order in orders:
                 self.world.ordered(order)
@@ -272,7 +272,7 @@ class AgentsDoor:
         nodes = ",".join(order.generation.node for order in orders)
         return self._boundary.cross(f"reset {nodes}", whole)
 
-    def request_evidence(self, orders: Sequence[EvidenceOrder]) -> Mapping[str, Outcome]:
+    def request_evidence(self, orders: Sequence[EvidenceCollectionOrder]) -> Mapping[str, Outcome]:
         def whole() -> dict[str, Outcome]:
             for order in orders:
                 self.world.keeps_evidence(order)
@@ -311,11 +311,11 @@ class ControllerLog:
         self.is_following = True
         return ""
 
-    def read(self) -> ControllerLogEvent:
+    def read(self) -> SlurmctldLogEvent:
         before, self._seen = self._seen, self._look()
         if not self.is_following or before == self._seen:
-            return ControllerLogEvent.NONE
-        return ControllerLogEvent.NODE if before[0] != self._seen[0] else ControllerLogEvent.JOB
+            return SlurmctldLogEvent.NONE
+        return SlurmctldLogEvent.NODE if before[0] != self._seen[0] else SlurmctldLogEvent.JOB
 
 
 class Daemon:
@@ -351,9 +351,9 @@ class Daemon:
         self.observer = ClusterObserver(sources, live, clock, whole_cheap_s=-1.0)
         memory = JournaledState(door)
         agents = AgentsDoor(self.world, self.boundary)
-        effectors = ExecutorPorts(self.scheduler, self.provider, agents)
+        effectors = StepExecutorPorts(self.scheduler, self.provider, agents)
         executor = StepExecutor(effectors, memory, clock)
-        port = LoopPort(self.observer, memory, clock, self._wake)
+        port = RecoveryLoopAccess(self.observer, memory, clock, self._wake)
         requests = OperatorRequestHandler(self.journal, port, live)
         jobs: Any = self
         self.loop = RecoveryLoop(memory, executor, self.observer, requests, clock, KINDS, jobs)
@@ -397,7 +397,7 @@ class Daemon:
         """What `hpctl pause` and the like write."""
         self.journal.ask(verb, target, by, self.world.clock.now())
 
-    def cycle(self) -> NextCycle | None:
+    def cycle(self) -> NextLoopCycleTime | None:
         """One cycle; None where the process died in it and was started again."""
         self.world.speak(self.hear)
         every = 2.0 if self.loop.state.open_nodes else 30.0

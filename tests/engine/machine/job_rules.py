@@ -5,7 +5,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from hpctl.daemon.kinds import KINDS
 from hpctl.jobs.kind import JOBS
-from hpctl.vocabulary.job_recovery import JobPhase, JobReport, RequestedAction
+from hpctl.vocabulary.job_recovery import JobRecoveryPhase, JobReport, RequestedAction
 from hpctl.vocabulary.run_policy import RunAction
 from hpctl.vocabulary.trouble import Trouble, TroubleKind
 from tests.engine.machine.daemon import Daemon
@@ -134,7 +134,9 @@ class JobRules(RuleBasedStateMachine):
         """The jobs whose own supervisors are to go on without a node."""
         state, jobs = self.daemon.loop.state, self.world.slurm.jobs
         watched = [
-            i for i, r in state.open_jobs.items() if state.jobs[r].phase is JobPhase.WATCHING
+            i
+            for i, r in state.open_jobs.items()
+            if state.jobs[r].phase is JobRecoveryPhase.WATCHING
         ]
         return [jobs[i] for i in watched if jobs[i].running]
 

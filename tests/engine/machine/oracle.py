@@ -22,15 +22,15 @@ from hpctl.engine.journal.events import (
 )
 from hpctl.engine.journal.state import EngineState
 from hpctl.engine.test_reservation import PREFIX
-from hpctl.faults.hma_marks import MARKS, find_hma_mark
+from hpctl.faults.hma_marks import MARKS, find_hma_reason_mark
 from hpctl.vocabulary import job_recovery, node_recovery
 from hpctl.vocabulary.assessment import Remedy
 from hpctl.vocabulary.identity import NodeGeneration
-from hpctl.vocabulary.isolation import InconsistentState
+from hpctl.vocabulary.isolation import ItemProcessingFailure
 from hpctl.vocabulary.job_recovery import RequestedAction
 from hpctl.vocabulary.outcome import Outcome, OutcomeKind
 from hpctl.vocabulary.policy import OperatingMode, RecoveryPolicy
-from hpctl.vocabulary.reason import parse_reason_owner
+from hpctl.vocabulary.reason import parse_recovery_id_from_reason
 from tests.engine.machine.daemon import Daemon, Watcher
 from tests.engine.machine.world import T0, World
 from tests.fakes.slurmctld import Job
@@ -44,7 +44,8 @@ FELT = {"reset", "reboot", "replace"}
 ENDS_TEST = {
     s
     for (p, s), q in node_recovery.TRANSITIONS.items()
-    if (p, q) == (node_recovery.NodePhase.ACCEPTING, node_recovery.NodePhase.UNRESERVING)
+    if (p, q)
+    == (node_recovery.NodeRecoveryPhase.ACCEPTING, node_recovery.NodeRecoveryPhase.UNRESERVING)
 }
 """Of a node under test they end the test alone: its reservation is taken away first."""
 
@@ -101,7 +102,7 @@ class Oracle(Watcher):
         self.unreached: set[str] = set()
         """Instances that nobody could reach, whatever ailed them."""
 
-    def on_flaws(self, flaws: Sequence[InconsistentState]) -> None:
+    def on_flaws(self, flaws: Sequence[ItemProcessingFailure]) -> None:
         """Nothing here raises: what did is a bug, or a promise that a door saw broken."""
         if flaws:
             raise Violation(f"internal error: {flaws}")
@@ -260,19 +261,19 @@ class Oracle(Watcher):
         answer = self.told[e.recovery]
         _require(not answer.ended, 6, f"{e.recovery} moves ({e.signal}) after {answer.ended}")
         self.signals.add((answer.kind, str(e.signal)))
-        if e.signal == job_recovery.JobSignal.PROVED and answer.job is not None:
+        if e.signal == job_recovery.JobRecoverySignal.PROVED and answer.job is not None:
             job = self.world.slurm.jobs[answer.job]
             word = self.words.get((answer.job, job.restarts))
             asks = word is not None and word.report.wish is not RequestedAction.NONE
             _require(not asks, 8, f"{e.recovery} calls a run proved that asks for something")
         if e.generation is not None:
             answer.generation = e.generation
-        if e.signal == node_recovery.NodeSignal.ACCEPTANCE_DUE:
+        if e.signal == node_recovery.NodeRecoverySignal.ACCEPTANCE_DUE:
             answer.test = answer.in_test = True
         elif answer.in_test and e.signal in ENDS_TEST:
             answer.in_test = False
             return
-        if e.signal == node_recovery.NodeSignal.RETURN_SEEN and answer.test:
+        if e.signal == node_recovery.NodeRecoverySignal.RETURN_SEEN and answer.test:
             # UNTESTED and a node that is given back all the same are not among these policies.
             tested = answer.generation in self.world.passed
             _require(tested, 9, f"{e.recovery} gave {answer.node} back, which passed no test")
@@ -328,7 +329,7 @@ class Oracle(Watcher):
             f"{kind} {target} by {rid}, which treats {answer.generation.instance}",
         )
         node = self.world.slurm.nodes[answer.node]
-        mine = node.drained and parse_reason_owner(node.reason) == rid
+        mine = node.drained and parse_recovery_id_from_reason(node.reason) == rid
         _require(mine, 1, f"{kind} {target} while {answer.node} has the reason {node.reason!r}")
         running = [
             j.id for j in self.world.slurm.jobs.values() if j.running and answer.node in j.nodes
@@ -344,7 +345,11 @@ class Oracle(Watcher):
             _require(not completing, 8, f"{kind} of job {detail[0]}, seen COMPLETING")
         if kind in ("requeue", "signal") and job is not None and job.running:
             shown = [seen.nodes[n] for n in job.nodes]
-            closed = [n.name for n in shown if parse_reason_owner(n.reason) or find_hma_mark(n)]
+            closed = [
+                n.name
+                for n in shown
+                if parse_recovery_id_from_reason(n.reason) or find_hma_reason_mark(n)
+            ]
             mine = self.world.slurm.jobs[job.id]
             asked = self._wished(mine) or self._headless(mine)
             given_up = mine.no_kill and (asked or self._silent(mine, answer))
@@ -379,7 +384,7 @@ class Oracle(Watcher):
             if was == node.shut():
                 continue
             _require(name in targets, 1, f"{kind} of {list(targets)} changed {name}")
-            owner = parse_reason_owner(was[2])
+            owner = parse_recovery_id_from_reason(was[2])
             marked = was[2].partition(" : ")[0] in MARKS
             _require(
                 not was[1] or marked or owner is not None,
@@ -502,13 +507,13 @@ def wipes(world: World, policy: RecoveryPolicy, kind: str, name: str) -> bool:
     """
     if policy.mode is OperatingMode.OWN or kind == "return":
         return False
-    return not find_hma_mark(world.slurm.node(world.slurm.nodes[name]))
+    return not find_hma_reason_mark(world.slurm.node(world.slurm.nodes[name]))
 
 
 def forgotten(world: World, state: EngineState) -> str:
     """A marked node that is not healed, not held with a reason, and of which no person was told."""
     for name, node in world.slurm.nodes.items():
-        if not find_hma_mark(world.slurm.node(node)) or name in state.holds:
+        if not find_hma_reason_mark(world.slurm.node(node)) or name in state.holds:
             continue
         last = state.last_of_node.get(name)
         phase = state.nodes[last].phase if last is not None else "never treated"

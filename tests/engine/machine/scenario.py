@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from hpctl.daemon.kinds import KINDS
 from hpctl.faults.catalogue import build_fault_rules as catalogue_rules
 from hpctl.jobs.kind import JOBS
-from hpctl.vocabulary.policy import AcceptancePolicy, OperatingMode, RecoveryPolicy
+from hpctl.vocabulary.policy import AcceptanceTestPolicy, OperatingMode, RecoveryPolicy
 from tests.engine.machine.daemon import Daemon
 from tests.engine.machine.oracle import Oracle
 from tests.engine.machine.world import Defect, World
@@ -15,7 +15,7 @@ assert JOBS in KINDS, "the story rests on the recoveries of jobs"
 
 RULES = catalogue_rules()
 POLICY = RecoveryPolicy(mode=OperatingMode.OWN)
-TESTED = AcceptancePolicy(replace="quick", reboot="quick")
+TESTED = AcceptanceTestPolicy(replace="quick", reboot="quick")
 BROKEN = Defect("79", reboot_cures=False, kills=False)
 """A GPU off the bus, for good: rebooted, faulty again, replaced, healthy, given back."""
 LASTS_S = 2000.0

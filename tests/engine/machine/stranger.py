@@ -20,27 +20,27 @@ from msgspec.structs import replace
 from hpctl.daemon.kinds import KINDS
 from hpctl.engine.cloud_watch import CloudPoller
 from hpctl.engine.config import Config
-from hpctl.engine.execute import ExecutorPorts, StepExecutor
+from hpctl.engine.execute import StepExecutor, StepExecutorPorts
 from hpctl.engine.journal.events import Event, GateBlocked, JobReported
 from hpctl.engine.journal.rows import decode_event, encode_event
 from hpctl.engine.journal.state import EngineState, replay_events
 from hpctl.engine.journaled_state import JournaledState
 from hpctl.engine.live_config import LiveConfig
 from hpctl.engine.loop import RecoveryLoop
-from hpctl.engine.loop_port import LoopPort
+from hpctl.engine.loop_port import RecoveryLoopAccess
 from hpctl.engine.node_health import NodeHealthStore
 from hpctl.engine.observe import ClusterObserver, ObserverSources
 from hpctl.engine.request_intake import OperatorRequestHandler
 from hpctl.faults.catalogue import build_fault_rules
 from hpctl.sagemaker import provider
 from hpctl.slurm.cli import CliScheduler
-from hpctl.slurm.run import CommandEnd, CommandResult, SlurmRunner
+from hpctl.slurm.run import CommandEndKind, CommandResult, SlurmCommandRunner
 from hpctl.toolkit.compat import UTC
-from hpctl.vocabulary.cloud_facts import ProviderView
-from hpctl.vocabulary.isolation import InconsistentState
+from hpctl.vocabulary.cloud_facts import CloudProviderView
+from hpctl.vocabulary.isolation import ItemProcessingFailure
 from hpctl.vocabulary.job_recovery import JobReport
 from hpctl.vocabulary.model import AgentReport, DeviceVerdict, Finding
-from hpctl.vocabulary.policy import OperatingMode, RecoveryPolicy, TreatmentBudgets
+from hpctl.vocabulary.policy import ConcurrentRecoveryBudgets, OperatingMode, RecoveryPolicy
 from hpctl.wire import job_reports as job_wire
 from hpctl.wire import reports as wire
 from tests.fakes.journal import MemoryJournal
@@ -54,7 +54,9 @@ OTHERS = 7
 RULES = build_fault_rules()
 POLICY = RecoveryPolicy(
     mode=OperatingMode.ASSIST,
-    budgets=TreatmentBudgets(open_min=99, partition_min=99, per_hour=999, correlated_min=99),
+    budgets=ConcurrentRecoveryBudgets(
+        open_min=99, partition_min=99, per_hour=999, correlated_min=99
+    ),
 )
 """With room for all: a node that tells of its own fault is believed, and then one more is open."""
 CYCLES = 3
@@ -94,14 +96,14 @@ class _Clock:
         return (self.at - NOW).total_seconds()
 
 
-class _Commands(SlurmRunner, frozen=True):
+class _Commands(SlurmCommandRunner, frozen=True):
     """Slurm's commands on this cluster."""
 
     said: Said = ()
 
     def run(self, name, *args, timeout=None, environ=None, give_up=None):
         return CommandResult(
-            (name, *args), CommandEnd.EXITED, 0, self._out(name, args, environ or {}), "", 0.0
+            (name, *args), CommandEndKind.EXITED, 0, self._out(name, args, environ or {}), "", 0.0
         )
 
     def _out(self, name: str, args: Sequence[str], environ: Mapping[str, str]) -> bytes:
@@ -166,7 +168,7 @@ class Outcome(Struct):
     """
 
     decisions: list[tuple[Any, ...]]
-    flaws: list[InconsistentState]
+    flaws: list[ItemProcessingFailure]
     state: EngineState
     journal: list[Event]
     reached: Counter[str]
@@ -195,12 +197,12 @@ def play(*answer: Words | None) -> Outcome:
             return new
 
     memory = JournaledState(journal)
-    executor = StepExecutor(ExecutorPorts(scheduler, provider), memory, clock)
+    executor = StepExecutor(StepExecutorPorts(scheduler, provider), memory, clock)
     requests = OperatorRequestHandler(
-        journal, LoopPort(observer, memory, clock, lambda: None), live
+        journal, RecoveryLoopAccess(observer, memory, clock, lambda: None), live
     )
     loop = RecoveryLoop(memory, executor, observer, requests, clock, KINDS, Jobs())
-    flaws: list[InconsistentState] = []
+    flaws: list[ItemProcessingFailure] = []
     for _ in range(CYCLES):
         cloud.read()
         assert not cloud.trouble, cloud.trouble
@@ -242,7 +244,7 @@ def _speak(place, args, book, lines, reached):
                 "sent_at": NOW.isoformat(), "agent_start": NOW.isoformat()}  # fmt: skip
         body = json.dumps({"v": 1, "report": {**base, **args.report, "node": f"n{number}"}})
         with contextlib.suppress(wire.MalformedReportError):
-            book.accept(wire.decode_report(body.encode("utf-8", "replace")))
+            book.accept(wire.decode_agent_report(body.encode("utf-8", "replace")))
             reached["reports"] += 1
     if args.told is not None:
         body = json.dumps({"v": 1, "job_report": {"restarts": 2, **args.told, "job": JOB + place}})
@@ -265,10 +267,10 @@ class _Cloud:
             {**_summary(i), **their} for i, their in zip(_numbers(answer), theirs, strict=True)
         ]
 
-    def view(self) -> ProviderView:
+    def view(self) -> CloudProviderView:
         found, flaws = provider.parse_instances(self._said, frozenset())
         return replace(
-            ProviderView(self._clock.now(), present=True, instances={i.id: i for i in found}),
+            CloudProviderView(self._clock.now(), present=True, instances={i.id: i for i in found}),
             flaws=tuple(flaws),
         )
 

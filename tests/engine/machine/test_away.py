@@ -4,8 +4,8 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.faults.hma_marks import MARKS
-from hpctl.vocabulary.job_recovery import JobPhase
-from hpctl.vocabulary.node_recovery import NodePhase
+from hpctl.vocabulary.job_recovery import JobRecoveryPhase
+from hpctl.vocabulary.node_recovery import NodeRecoveryPhase
 from hpctl.vocabulary.policy import OperatingMode, RecoveryPolicy
 from tests.engine.machine.daemon import Daemon
 from tests.engine.machine.oracle import Oracle
@@ -23,7 +23,7 @@ class Interrupted(Story):
         super().__init__(VARIANTS[0])
         self.pass_time(1.0)
 
-    def until(self, phase: NodePhase, step_s: float = 1.0) -> None:
+    def until(self, phase: NodeRecoveryPhase, step_s: float = 1.0) -> None:
         """Go on until the first node's recovery is in a phase."""
         for _ in range(1000):
             self.pass_time(step_s)
@@ -31,7 +31,7 @@ class Interrupted(Story):
                 return
         raise AssertionError(f"never {phase}: {self.phase()}")
 
-    def phase(self) -> NodePhase | None:
+    def phase(self) -> NodeRecoveryPhase | None:
         state = self.daemon.loop.state
         rid = state.last_of_node.get(self.world.names[0])
         return None if rid is None else state.nodes[rid].phase
@@ -48,7 +48,7 @@ class Interrupted(Story):
         return [order.kind for order in self.world.provider.orders]
 
 
-@pytest.mark.parametrize("phase", [NodePhase.REMEDYING, NodePhase.VERIFYING])
+@pytest.mark.parametrize("phase", [NodeRecoveryPhase.REMEDYING, NodeRecoveryPhase.VERIFYING])
 def test_head_node_off_for_hours_continues_where_it_was(phase):
     """In its first seconds no agent has been heard, and each deadline is long past."""
     story = Interrupted()
@@ -62,7 +62,7 @@ def test_head_node_off_for_hours_continues_where_it_was(phase):
     assert story.phase() is phase
     story.agents(silent=False)
     story.continues(300)
-    assert story.phase() is NodePhase.RETURNED
+    assert story.phase() is NodeRecoveryPhase.RETURNED
     assert story.orders() == ["reboot"], "the machine that came back well is not replaced"
 
 
@@ -73,9 +73,9 @@ def test_waiting_recoveries_continue_after_an_outage(away):
     story.world.breaks(story.world.names[0], CURED)
     story.daemon.scheduler.mishaps.lost_before = 1
     story.daemon.run()
-    assert story.phase() is NodePhase.OPEN
+    assert story.phase() is NodeRecoveryPhase.OPEN
     (job,) = story.daemon.loop.state.jobs.values()
-    assert job.phase is JobPhase.HIT
+    assert job.phase is JobRecoveryPhase.HIT
     if away == "slurm":
         story.world.away("slurm", HOURS)
     elif away == "pause":
@@ -87,44 +87,50 @@ def test_waiting_recoveries_continue_after_an_outage(away):
         story.daemon.ask("unpause")
     story.daemon.kill_switch.on = False
     story.continues(600)
-    assert story.phase() is NodePhase.RETURNED
+    assert story.phase() is NodeRecoveryPhase.RETURNED
     (job,) = story.daemon.loop.state.jobs.values()
-    assert job.phase is JobPhase.RESUMED
+    assert job.phase is JobRecoveryPhase.RESUMED
     assert slurm.jobs[story.job].restarts == 1
 
 
 def test_a_deadline_still_comes_when_all_had_time_to_speak():
     story = Interrupted()
     story.world.breaks(story.world.names[0], CURED)
-    story.until(NodePhase.VERIFYING)
+    story.until(NodeRecoveryPhase.VERIFYING)
     story.world.machines[story.world.names[0]].agent_silent = True
     story.world.passes(HOURS)
     story.daemon.start()
     story.continues(300)
-    assert story.phase() is NodePhase.ESCALATED
+    assert story.phase() is NodeRecoveryPhase.ESCALATED
 
 
 @pytest.mark.parametrize(
-    "phase", [NodePhase.OPEN, NodePhase.CORDONED, NodePhase.VACATED, NodePhase.VERIFYING]
+    "phase",
+    [
+        NodeRecoveryPhase.OPEN,
+        NodeRecoveryPhase.CORDONED,
+        NodeRecoveryPhase.VACATED,
+        NodeRecoveryPhase.VERIFYING,
+    ],
 )
 def test_open_recoveries_rest_while_mode_is_observe(phase):
     story = Interrupted()
     story.world.breaks(story.world.names[0], CURED)
-    if phase is NodePhase.OPEN:
+    if phase is NodeRecoveryPhase.OPEN:
         story.daemon.scheduler.mishaps.lost_before = 1
         story.daemon.run()
         assert story.phase() is phase
     else:
-        story.until(phase, 0.05 if phase is NodePhase.CORDONED else 1.0)
+        story.until(phase, 0.05 if phase is NodeRecoveryPhase.CORDONED else 1.0)
     own, story.daemon.policy = story.daemon.policy, replace(POLICY, mode=OperatingMode.OBSERVE)
     before = story.effects()
     for _ in range(int(HOURS / 60)):
         story.pass_time(60.0)
     assert story.effects() == before
-    assert story.phase() in (phase, NodePhase.VACATED), "a phase that only looks may end"
+    assert story.phase() in (phase, NodeRecoveryPhase.VACATED), "a phase that only looks may end"
     story.daemon.policy = own
     story.continues(600)
-    assert story.phase() is NodePhase.RETURNED
+    assert story.phase() is NodeRecoveryPhase.RETURNED
     assert story.orders() == ["reboot"]
 
 
@@ -145,6 +151,6 @@ def test_a_mark_that_comes_just_before_our_drain_stays_and_the_service_acts(mark
         daemon.run()
     assert not daemon.scheduler.mishaps.mark, "our drain came"
     (recovery,) = daemon.loop.state.nodes.values()
-    assert recovery.phase is NodePhase.RETURNED
+    assert recovery.phase is NodeRecoveryPhase.RETURNED
     assert world.provider.instance_of(sick) != born, "by the service"
     assert sick not in world.slurm.jobs[job].nodes

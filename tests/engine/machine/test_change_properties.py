@@ -8,16 +8,16 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from hpctl.capacity.plan import make_empty_risks, plan_capacity
+from hpctl.capacity.plan import make_empty_node_risks, plan_all_capacity_changes
 from hpctl.engine.journal.events import Event, StepResolved, StepStarted
 from hpctl.engine.journal.state import EngineState
 from hpctl.engine.view import group_jobs_by_node
 from hpctl.faults.catalogue import build_fault_rules
 from hpctl.vocabulary.change import ChangeKind, ChangeOpened
-from hpctl.vocabulary.cloud_facts import InstanceStatus, ProviderView
+from hpctl.vocabulary.cloud_facts import CloudProviderView, InstanceStatus
 from hpctl.vocabulary.outcome import Outcome, OutcomeKind
-from hpctl.vocabulary.reason import format_own_reason, parse_reason_owner
-from hpctl.vocabulary.recovery import StartStep, StepKind
+from hpctl.vocabulary.reason import format_hpctl_node_reason, parse_recovery_id_from_reason
+from hpctl.vocabulary.recovery import StepKind, StepStartDecision
 from tests.examples import examples
 from tests.fakes.capacity import N1, SCALE, cluster, removal
 from tests.fakes.engine import advance_all, plan
@@ -73,7 +73,7 @@ class LeavingNode:
         scheduler = replace(view.scheduler, nodes=quiet)
         return replace(view, provider=self.seen, scheduler=scheduler, instances=instances)
 
-    def _cloud(self) -> ProviderView:
+    def _cloud(self) -> CloudProviderView:
         whole = cluster(seconds=self.now).provider
         listed = dict(whole.instances)
         if self.going is not None and self.now >= self.going:
@@ -82,7 +82,7 @@ class LeavingNode:
             listed[OLD] = replace(listed[OLD], status=InstanceStatus.SHUTTING_DOWN)
         return replace(whole, instances=listed)
 
-    def carry_out(self, owner: str, do: StartStep, way: str) -> None:
+    def carry_out(self, owner: str, do: StepStartDecision, way: str) -> None:
         now = at(self.now)
         self.append([StepStarted(now, owner, do.kind, do.attempt, do.target)])
         gone = do.kind is StepKind.REMOVE
@@ -105,14 +105,14 @@ class LeavingNode:
             self.going = self.now + 400
         return Outcome.ambiguous("timeout") if way == "lost" else Outcome.accepted()
 
-    def _slurm(self, do: StartStep, owner: str, way: str) -> Outcome:
-        theirs = parse_reason_owner(self.reason)
+    def _slurm(self, do: StepStartDecision, owner: str, way: str) -> Outcome:
+        theirs = parse_recovery_id_from_reason(self.reason)
         if way == "refused":
             return Outcome.rejected("ESLURM_ACCESS_DENIED")
         if way != "crash before" and do.kind is StepKind.DRAIN:
             if self.drained and theirs is None:
                 return Outcome.rejected("foreign_drain")
-            self.drained, self.reason = True, format_own_reason(owner, "x")
+            self.drained, self.reason = True, format_hpctl_node_reason(owner, "x")
         elif way != "crash before" and self.drained:
             if theirs != owner:
                 return Outcome.rejected("not_ours")
@@ -126,7 +126,15 @@ class LeavingNode:
             group_jobs_by_node(list(self.state.open_nodes), self.view().scheduler.jobs),
         )
         self.append([*plan(view, SCALE, build_fault_rules(), here, at(self.now)).opens])
-        self.append([*unflawed(plan_capacity(self.view(), SCALE, at(self.now), make_empty_risks))])
+        self.append(
+            [
+                *unflawed(
+                    plan_all_capacity_changes(
+                        self.view(), SCALE, at(self.now), make_empty_node_risks
+                    )
+                )
+            ]
+        )
         for _ in range(20):
             progress = advance_all(self.view(), SCALE, at(self.now))
             if not progress.moves:
@@ -183,5 +191,7 @@ def test_no_node_is_deleted_with_work_and_none_is_left_closed_for_nothing(first,
         and (s.in_doubt or (s.outcome and s.outcome.kind is OutcomeKind.ACCEPTED))
     ]  # fmt: skip
     if played.going is None and not unsure:
-        assert parse_reason_owner(played.reason) is None, "left closed, and nobody deletes it"
+        assert parse_recovery_id_from_reason(played.reason) is None, (
+            "left closed, and nobody deletes it"
+        )
     assert 5 not in played.view().scheduler.jobs

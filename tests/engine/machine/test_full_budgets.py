@@ -12,16 +12,16 @@ from collections.abc import Callable
 import pytest
 
 from hpctl.engine.remedies import find_remedy_start
-from hpctl.engine.status_view import StatusView, make_status_view
+from hpctl.engine.status_view import ClusterStatusView, make_cluster_status_view
 from hpctl.engine.world import World as ReadWorld
 from hpctl.faults.catalogue import build_fault_rules as catalogue_rules
-from hpctl.vocabulary.policy import OperatingMode, RecoveryPolicy, TreatmentBudgets
+from hpctl.vocabulary.policy import ConcurrentRecoveryBudgets, OperatingMode, RecoveryPolicy
 from tests.engine.machine.daemon import Daemon
 from tests.engine.machine.world import Defect, World
 from tests.examples import sliced
 
 RULES = catalogue_rules()
-ONE_SLOT = TreatmentBudgets(
+ONE_SLOT = ConcurrentRecoveryBudgets(
     open_min=1, open_fraction=0.0, partition_min=1, partition_fraction=0.0, per_hour=1000,
     correlated_min=30,
 )  # fmt: skip
@@ -175,10 +175,10 @@ class Queue:
         state = self.daemon.loop.state
         return str(state.nodes[state.last_of_node[node]].phase)
 
-    def status(self) -> StatusView:
+    def status(self) -> ClusterStatusView:
         """What `hpctl status` would show."""
         now, slurm = self.world.clock.now(), self.world.slurm.view()
-        return make_status_view(ReadWorld(now, POLICY, self.daemon.loop.state, slurm=slurm))
+        return make_cluster_status_view(ReadWorld(now, POLICY, self.daemon.loop.state, slurm=slurm))
 
     def settle(self) -> None:
         self._until(lambda: not self.daemon.loop.state.open_nodes)

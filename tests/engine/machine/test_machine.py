@@ -20,12 +20,12 @@ from hypothesis.stateful import initialize, invariant, precondition, rule, run_s
 from hpctl.faults.catalogue import build_fault_rules as catalogue_rules
 from hpctl.faults.hma_marks import MARKS
 from hpctl.vocabulary.policy import (
-    AcceptancePolicy,
-    JobPolicy,
-    NodePolicy,
+    AcceptanceTestPolicy,
+    ConcurrentRecoveryBudgets,
+    JobRecoveryPolicy,
+    NodeRecoveryPolicy,
     OperatingMode,
     RecoveryPolicy,
-    TreatmentBudgets,
     UnrecoverableJobAction,
 )
 from tests.engine.machine.daemon import Daemon, calm_down
@@ -89,12 +89,14 @@ class ClusterMachine(JobRules):
         ghosts=st.booleans(), tests=st.sampled_from(("off", "quick")),
     )  # fmt: skip
     def begin(self, mode, kill, automatic, budget, jobs, ghosts, tests):
-        node = NodePolicy(
+        node = NodeRecoveryPolicy(
             unrecoverable_jobs=UnrecoverableJobAction.KILL if kill else UnrecoverableJobAction.WAIT
         )
-        budgets = TreatmentBudgets(open_min=budget, partition_min=budget, per_hour=5 * budget)
-        job = JobPolicy(max_restarts=2 if kill else 10)
-        after = AcceptancePolicy(replace=tests, reboot=tests, returned=tests)
+        budgets = ConcurrentRecoveryBudgets(
+            open_min=budget, partition_min=budget, per_hour=5 * budget
+        )
+        job = JobRecoveryPolicy(max_restarts=2 if kill else 10)
+        after = AcceptanceTestPolicy(replace=tests, reboot=tests, returned=tests)
         self.policy = RecoveryPolicy(
             mode=mode, node=node, job=job, budgets=budgets, acceptance=after
         )

@@ -5,14 +5,19 @@ from msgspec.structs import replace
 
 from hpctl.engine import gates, node_deadlines, observe, plan, remedies, view
 from hpctl.engine.execute import StepExecutor
-from hpctl.engine.kinds import DueStep
+from hpctl.engine.kinds import DueRecoveryStep
 from hpctl.jobs import advance, kind, run_cases
 from hpctl.jobs import plan as jobs_plan
 from hpctl.nodes import advance as nodes_advance
 from hpctl.nodes import facts
-from hpctl.vocabulary.job_recovery import JobPhase, JobReport, JobSignal, RequestedAction
-from hpctl.vocabulary.recovery import PhaseMove
-from hpctl.vocabulary.registration import Registration
+from hpctl.vocabulary.job_recovery import (
+    JobRecoveryPhase,
+    JobRecoverySignal,
+    JobReport,
+    RequestedAction,
+)
+from hpctl.vocabulary.recovery import RecoveryPhaseMove
+from hpctl.vocabulary.registration import JobRegistration
 from hpctl.vocabulary.run_policy import RunAction
 from hpctl.vocabulary.trouble import Trouble, TroubleKind
 from tests.engine.machine.daemon import calm_down
@@ -47,7 +52,7 @@ def test_addressing_by_todays_instance_is_caught(monkeypatch):
         call = getattr(self._provider, str(batch[0].do.kind))
         return {d.do.target: o for d, o in zip(batch, call(ids).values(), strict=True)}
 
-    monkeypatch.setattr(StepExecutor, "order_instances", by_name)
+    monkeypatch.setattr(StepExecutor, "send_instance_orders", by_name)
     story = Story(Variant("second", second_actor_s=4.0))
     with pytest.raises(Violation, match=r"promise [345]"):
         _late_replace(story)
@@ -62,14 +67,14 @@ def _late_replace(story: Story) -> None:
     story.world.provider.start_unrequested_recovery(rec.generation.instance)
     story.world.passes(120.0)
     executor = story.daemon.loop.executor
-    executor.run([DueStep(rec.id, _replace_of(rec.generation.instance))])
+    executor.run([DueRecoveryStep(rec.id, _replace_of(rec.generation.instance))])
     story.oracle.on_flaws(executor.flaws())
 
 
 def _replace_of(instance: str):
-    from hpctl.vocabulary.recovery import StartStep, StepKind
+    from hpctl.vocabulary.recovery import StepKind, StepStartDecision
 
-    return StartStep(StepKind.REPLACE, instance, 1)
+    return StepStartDecision(StepKind.REPLACE, instance, 1)
 
 
 def test_acting_before_writing_down_is_caught(monkeypatch):
@@ -107,7 +112,7 @@ def test_a_missing_drain_budget_is_caught(monkeypatch):
 
 def test_a_missing_budget_of_remedies_is_caught(monkeypatch):
     monkeypatch.setattr(remedies, "REMEDY_GATES", ())
-    monkeypatch.setattr(remedies, "find_correlated_recoveries", lambda *_: {})
+    monkeypatch.setattr(remedies, "find_mass_event_recoveries", lambda *_: {})
     with pytest.raises(Violation, match=r"promise 2: .* are remedied"):
         Story(Variant("many", nodes=3)).play()
 
@@ -127,7 +132,7 @@ def test_ignoring_who_owns_the_node_is_caught(monkeypatch):
 
 def test_acting_on_stale_facts_is_caught(monkeypatch):
     for module in (gates, facts, view):
-        monkeypatch.setattr(module, "is_fresh", lambda *_: True)
+        monkeypatch.setattr(module, "is_timestamp_fresh", lambda *_: True)
     monkeypatch.setattr(
         observe, "PlanningView", lambda **k: view.PlanningView(**{**k, "current": True})
     )
@@ -142,19 +147,19 @@ def test_acting_on_stale_facts_is_caught(monkeypatch):
 
 def test_requeueing_a_completing_job_is_caught(monkeypatch):
     phases = advance.PHASES
-    real = phases[JobPhase.STOPPING]
+    real = phases[JobRecoveryPhase.STOPPING]
 
     def blind(c):
         job = c.facts.job and replace(c.facts.job, flags=frozenset())
         return real(replace(c, facts=replace(c.facts, job=job)))
 
-    monkeypatch.setitem(phases, JobPhase.STOPPING, blind)
+    monkeypatch.setitem(phases, JobRecoveryPhase.STOPPING, blind)
     with pytest.raises(Violation, match="promise 8: requeue of job 1, seen COMPLETING"):
         Story(DIES).play()
 
 
 def test_a_missing_deadline_is_caught(monkeypatch):
-    monkeypatch.setattr(node_deadlines, "find_phase_deadline_s", lambda rec, policy: 1e9)
+    monkeypatch.setattr(node_deadlines, "find_node_phase_timeout_s", lambda rec, policy: 1e9)
     story = Story(VARIANTS[0])
     story.world.provider.no_capacity(1)
     story.world.provider.throttle(0)
@@ -184,7 +189,7 @@ def test_unregistered_job_is_not_touched(monkeypatch):
     story, job = _job_of_a_story("my own words")
     _crashes(story, job)
     assert job.state == "FAILED"
-    monkeypatch.setattr(jobs_plan, "parse_registration_comment", lambda _: Registration())
+    monkeypatch.setattr(jobs_plan, "parse_registration_comment", lambda _: JobRegistration())
     with pytest.raises(Violation, match=r"promise 8: .* of 2, never asked for"):
         story.pass_time(3.0)
 
@@ -214,10 +219,10 @@ def test_a_backoff_that_is_forgotten_is_caught(monkeypatch):
 def test_a_supervised_job_that_is_stopped_too_soon_is_caught(monkeypatch):
     story, job = _job_of_a_story('hpctl:{"spares":1}', no_kill=True)
 
-    def at_once(_) -> PhaseMove:
-        return PhaseMove(JobSignal.STOP_WANTED, "impatient")
+    def at_once(_) -> RecoveryPhaseMove:
+        return RecoveryPhaseMove(JobRecoverySignal.STOP_WANTED, "impatient")
 
-    monkeypatch.setitem(advance.PHASES, JobPhase.WATCHING, at_once)
+    monkeypatch.setitem(advance.PHASES, JobRecoveryPhase.WATCHING, at_once)
     victim = next(n for n in job.nodes if n != job.batch_host)
     story.world.breaks(victim, Defect("79", reboot_cures=False))
     with pytest.raises(Violation, match=r"promise 8: requeue of job 2, running on .* all open"):
@@ -228,6 +233,6 @@ def test_a_forgotten_job_is_caught(monkeypatch):
     def no_jobs(*_):
         return [], []
 
-    monkeypatch.setattr(kind, "plan_affected_jobs", no_jobs)
+    monkeypatch.setattr(kind, "plan_fault_affected_job_recoveries", no_jobs)
     with pytest.raises(Violation, match=r"promise 8: job 1, hit at .* is lost"):
         Story(DIES).play()

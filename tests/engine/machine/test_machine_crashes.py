@@ -11,7 +11,7 @@ import pytest
 from hpctl.engine.journal.events import Event, NodeRecoveryOpened
 from hpctl.engine.journal.state import replay_events
 from hpctl.engine.journal.store import JournalStore
-from hpctl.vocabulary.node_recovery import NodePhase
+from hpctl.vocabulary.node_recovery import NodeRecoveryPhase
 from hpctl.vocabulary.recovery import StepKind
 from tests.engine.machine.daemon import Daemon, calm_down
 from tests.engine.machine.scenario import POLICY, RULES, VARIANTS, End, Story, Variant
@@ -109,7 +109,7 @@ def _crashing_twice(variant: Variant, number: int, gap: int) -> Story:
 
 def _reboots_in_doubt(story: Story) -> int:
     (rec,) = story.daemon.loop.state.nodes.values()
-    escalated = rec.phase is NodePhase.ESCALATED
+    escalated = rec.phase is NodeRecoveryPhase.ESCALATED
     reboots = [s for s in rec.steps if s.kind is StepKind.REBOOT]
     return sum(s.in_doubt for s in reboots) if escalated else 0
 

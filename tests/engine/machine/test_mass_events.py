@@ -12,7 +12,12 @@ from hpctl.faults.catalogue import build_fault_rules as catalogue_rules
 from hpctl.vocabulary.assessment import Remedy, Urgency
 from hpctl.vocabulary.identity import RuleId
 from hpctl.vocabulary.model import ClearCondition, DeviceVerdict, Finding
-from hpctl.vocabulary.policy import FaultClassOverride, NodePolicy, OperatingMode, RecoveryPolicy
+from hpctl.vocabulary.policy import (
+    FaultClassOverride,
+    NodeRecoveryPolicy,
+    OperatingMode,
+    RecoveryPolicy,
+)
 from tests.engine.machine.daemon import Daemon
 from tests.engine.machine.world import Defect, World
 from tests.examples import sliced
@@ -25,7 +30,7 @@ OVERRIDE = FaultClassOverride(
     meaning="the storage check fails",
 )
 RULES = catalogue_rules({RULE: OVERRIDE})
-POLICY = RecoveryPolicy(mode=OperatingMode.OWN, node=NodePolicy(verify_healthy_s=30.0))
+POLICY = RecoveryPolicy(mode=OperatingMode.OWN, node=NodeRecoveryPolicy(verify_healthy_s=30.0))
 NEVER = 1e9
 
 

@@ -10,15 +10,15 @@ from msgspec.structs import replace
 from hpctl.engine.config import Config
 from hpctl.engine.journal.events import GateBlocked, NodeRecoveryOpened
 from hpctl.engine.kinds import RecoveryPlan
-from hpctl.engine.plan import find_node_candidates
+from hpctl.engine.plan import find_node_recovery_candidates
 from hpctl.engine.view import PlanningView
 from hpctl.faults.catalogue import OWN_HARDWARE
 from hpctl.faults.catalogue import build_fault_rules as catalogue_rules
 from hpctl.vocabulary.assessment import FaultClass, Remedy, Urgency
 from hpctl.vocabulary.model import NodeHealth
 from hpctl.vocabulary.pause import Pause
-from hpctl.vocabulary.policy import OperatingMode, RecoveryPolicy, TreatmentBudgets
-from hpctl.vocabulary.reason import format_own_reason, parse_reason_owner
+from hpctl.vocabulary.policy import ConcurrentRecoveryBudgets, OperatingMode, RecoveryPolicy
+from hpctl.vocabulary.reason import format_hpctl_node_reason, parse_recovery_id_from_reason
 from hpctl.vocabulary.recovery import make_recovery_id
 from hpctl.vocabulary.slurm_facts import SlurmNode
 from tests.examples import examples
@@ -36,7 +36,7 @@ FAULTS = tuple(
         ("xid-48", Urgency.NOW),
     )
 )
-REASONS = ("", "", "", "bad fan", format_own_reason(make_recovery_id("n", 0), "old"))
+REASONS = ("", "", "", "bad fan", format_hpctl_node_reason(make_recovery_id("n", 0), "old"))
 
 
 @st.composite
@@ -66,14 +66,14 @@ def clusters(draw: st.DrawFn) -> PlanningView:
 
 
 budgets = st.builds(
-    TreatmentBudgets, open_min=st.integers(1, 4), partition_min=st.integers(1, 4),
+    ConcurrentRecoveryBudgets, open_min=st.integers(1, 4), partition_min=st.integers(1, 4),
     drain_min=st.integers(1, 4), drain_fraction=st.sampled_from((0.0, 0.25, 0.5, 1.0)),
     correlated_min=st.integers(2, 5),
 )  # fmt: skip
 
 
 def _plan(
-    view: PlanningView, budgets: TreatmentBudgets, mode: OperatingMode = OperatingMode.OWN
+    view: PlanningView, budgets: ConcurrentRecoveryBudgets, mode: OperatingMode = OperatingMode.OWN
 ) -> RecoveryPlan:
     return plan(view, RecoveryPolicy(mode=mode, budgets=budgets), RULES, {}, at(0))
 
@@ -85,12 +85,12 @@ def _opens(made: RecoveryPlan) -> list[str]:
 @EXAMPLES
 @given(clusters(), budgets)
 def test_every_candidate_yields_exactly_one_open_or_hold(
-    view: PlanningView, b: TreatmentBudgets
+    view: PlanningView, b: ConcurrentRecoveryBudgets
 ) -> None:
     made = _plan(view, b)
     decided = [*_opens(made), *(h.target for h in made.holds if not _blocked(h, view))]
     assert sorted(decided) == sorted(
-        c.node.name for c in unflawed(find_node_candidates(view, RULES, at(0)))
+        c.node.name for c in unflawed(find_node_recovery_candidates(view, RULES, at(0)))
     )
 
 
@@ -102,7 +102,7 @@ def _blocked(hold: GateBlocked, view: PlanningView) -> bool:
 @EXAMPLES
 @given(clusters(), budgets)
 def test_the_same_view_gives_the_same_plan_in_any_order(
-    view: PlanningView, b: TreatmentBudgets
+    view: PlanningView, b: ConcurrentRecoveryBudgets
 ) -> None:
     shuffled = random.Random(7)
     nodes = list(view.scheduler.nodes.items())
@@ -121,7 +121,9 @@ def test_the_same_view_gives_the_same_plan_in_any_order(
 
 @EXAMPLES
 @given(clusters(), budgets, st.integers(0, 3))
-def test_a_larger_budget_opens_no_fewer(view: PlanningView, b: TreatmentBudgets, more: int) -> None:
+def test_a_larger_budget_opens_no_fewer(
+    view: PlanningView, b: ConcurrentRecoveryBudgets, more: int
+) -> None:
     larger = replace(b, drain_min=b.drain_min + more, partition_min=b.partition_min + more)
     few, many = set(_opens(_plan(view, b))), set(_opens(_plan(view, larger)))
     assert few <= many
@@ -130,7 +132,7 @@ def test_a_larger_budget_opens_no_fewer(view: PlanningView, b: TreatmentBudgets,
 @EXAMPLES
 @given(clusters(), budgets)
 def test_nothing_opens_while_paused_stale_stopped_or_observing(
-    view: PlanningView, b: TreatmentBudgets
+    view: PlanningView, b: ConcurrentRecoveryBudgets
 ) -> None:
     view.state.pauses = {"": Pause("", "eve", at(-1))}
     assert not _opens(_plan(view, b))
@@ -142,10 +144,14 @@ def test_nothing_opens_while_paused_stale_stopped_or_observing(
     assert not _opens(_plan(replace(view, scheduler=old), b))
 
 
-def dumb(view: PlanningView, b: TreatmentBudgets) -> list[str]:
+def dumb(view: PlanningView, b: ConcurrentRecoveryBudgets) -> list[str]:
     """A second opinion in as few lines as can be, for one partition and mode own."""
     nodes, state, now = view.scheduler.nodes, view.state, at(0)
-    ours = {n for n, node in nodes.items() if node.drained and parse_reason_owner(node.reason)}
+    ours = {
+        n
+        for n, node in nodes.items()
+        if node.drained and parse_recovery_id_from_reason(node.reason)
+    }
     kept_out = ours - set(state.open_nodes)
     size, is_open = len(nodes), len(state.open_nodes) + len(kept_out)
     recent = {r.node: r.opened for r in state.nodes.values()}
@@ -170,7 +176,7 @@ def dumb(view: PlanningView, b: TreatmentBudgets) -> list[str]:
         )
         if now - view.health[name].last_heard > timedelta(seconds=120):
             continue
-        if node.drained and parse_reason_owner(node.reason) is None:
+        if node.drained and parse_recovery_id_from_reason(node.reason) is None:
             continue
         own = a.fault.rule in OWN_HARDWARE
         if near >= max(b.correlated_min, -(-size // 10)) and not own:
@@ -187,7 +193,7 @@ def dumb(view: PlanningView, b: TreatmentBudgets) -> list[str]:
 
 @EXAMPLES
 @given(clusters(), budgets)
-def test_a_dumb_second_opinion_agrees(view: PlanningView, b: TreatmentBudgets) -> None:
+def test_a_dumb_second_opinion_agrees(view: PlanningView, b: ConcurrentRecoveryBudgets) -> None:
     assert _opens(_plan(view, b)) == dumb(view, b)
 
 

@@ -9,9 +9,14 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.faults.catalogue import build_fault_rules
-from hpctl.vocabulary.node_recovery import SCALE_DOWN, NodePhase
-from hpctl.vocabulary.policy import AutoscalePolicy, GroupLimits, OperatingMode, RecoveryPolicy
-from hpctl.vocabulary.reason import parse_reason_owner
+from hpctl.vocabulary.node_recovery import SCALE_DOWN, NodeRecoveryPhase
+from hpctl.vocabulary.policy import (
+    AutoscalePolicy,
+    InstanceGroupSizeLimits,
+    OperatingMode,
+    RecoveryPolicy,
+)
+from hpctl.vocabulary.reason import parse_recovery_id_from_reason
 from hpctl.vocabulary.recovery import StepKind
 from tests.engine.machine.daemon import Daemon
 from tests.engine.machine.oracle import Oracle
@@ -20,7 +25,9 @@ from tests.fakes.provider import GROUP
 
 pytestmark = pytest.mark.slow
 
-SCALE = AutoscalePolicy(enabled=True, groups={GROUP: GroupLimits(3, 4)}, down_after_s=60.0)
+SCALE = AutoscalePolicy(
+    enabled=True, groups={GROUP: InstanceGroupSizeLimits(3, 4)}, down_after_s=60.0
+)
 POLICY = RecoveryPolicy(mode=OperatingMode.OWN, autoscale=SCALE)
 
 
@@ -70,7 +77,12 @@ def test_a_crash_at_every_boundary_deletes_the_one_instance_once() -> None:
         whole = Removal()
         whole.world.provider.lose_reply(lost)
         wanted = whole.play()
-        assert wanted == ([("remove", whole.instance)], True, {NodePhase.REMOVED}, "RUNNING")
+        assert wanted == (
+            [("remove", whole.instance)],
+            True,
+            {NodeRecoveryPhase.REMOVED},
+            "RUNNING",
+        )
         assert len(whole.world.provider.orders) == 1
         assert whole.daemon.boundary.count >= 6, whole.daemon.boundary.passed
         for number in range(1, whole.daemon.boundary.count + 1):
@@ -93,7 +105,7 @@ def test_a_job_that_comes_before_the_deletion_has_the_node_whatever_crashes() ->
     whole = Removal()
     whole.world.provider.throttle(10)
     wanted = whole.play(come)
-    assert wanted == ([], False, {NodePhase.CANCELLED}, "RUNNING")
+    assert wanted == ([], False, {NodeRecoveryPhase.CANCELLED}, "RUNNING")
     doubts = 0
     for number in range(1, whole.daemon.boundary.count + 1):
         for after in (False, True):
@@ -106,13 +118,13 @@ def test_a_job_that_comes_before_the_deletion_has_the_node_whatever_crashes() ->
                 doubts += 1
                 continue
             assert end[1] is False, (number, after)
-            assert parse_reason_owner(story.world.slurm.nodes[story.idle].reason) is None
+            assert parse_recovery_id_from_reason(story.world.slurm.nodes[story.idle].reason) is None
             assert all(job.state == "RUNNING" for job in story.world.slurm.jobs.values())
     assert doubts == 4, "between the intent and the answer"
 
 
 def test_a_group_at_its_minimum_loses_no_node() -> None:
     story = Removal()
-    groups = {GROUP: GroupLimits(4, 4)}
+    groups = {GROUP: InstanceGroupSizeLimits(4, 4)}
     story.daemon.policy = replace(POLICY, autoscale=replace(SCALE, groups=groups))
     assert story.play() == ([], False, set(), "RUNNING")

@@ -81,11 +81,12 @@ def _breaks(monkeypatch, module, name: str) -> None:
 
 
 BUGS = [
-    (parse, "_parse_squeue_record", "parse", str(JOB)), (parse, "_parse_node", "parse", NODE),
+    (parse, "_parse_squeue_record", "parse", str(JOB)),
+    (parse, "_parse_scontrol_node", "parse", NODE),
     (observe, "assess_health", "assess", NODE),
-    (run_policies.RunPolicies, "find_job_policy", "policy", str(JOB)),
-    (plan, "_make_candidate", "plan", NODE), (plan, "decide_candidate", "plan", NODE),
-    (jobs_plan, "find_failed_run_case", "plan", str(JOB)),
+    (run_policies.RunPolicyMerger, "find_job_policy", "policy", str(JOB)),
+    (plan, "_make_recovery_candidate", "plan", NODE), (plan, "decide_candidate", "plan", NODE),
+    (jobs_plan, "find_failed_job_run", "plan", str(JOB)),
     (kind, "make_node_facts", "advance", NODE),
 ]  # fmt: skip
 
@@ -121,7 +122,7 @@ def test_bug_affects_all_entries_without_isolation(module, name, where, target, 
         return handle(given)
 
     _plant(monkeypatch, module, name)
-    monkeypatch.setattr(wall, "isolate_call", open_field)
+    monkeypatch.setattr(wall, "call_and_capture_failure", open_field)
     with pytest.raises((Planted, AssertionError)):
         check(BAD, flawless=False)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hpctl.daemon.kinds import KINDS
-from hpctl.engine.config import Config, LoopSection
+from hpctl.engine.config import Config, RecoveryLoopSection
 from hpctl.engine.journal.state import replay_events
 from hpctl.engine.plan import plan_recoveries
 from hpctl.engine.view import group_jobs_by_node
@@ -20,11 +20,11 @@ from hpctl.engine.world import World
 from hpctl.engine.world_client import unpack_world
 from hpctl.engine.world_offline import add_cluster_assessments
 from hpctl.engine.world_wire import (
-    CycleDecisions,
+    RecoveryCycleDecisions,
     WorldAnswerSummary,
     WorldPart,
-    build_state_from_records,
-    decode_frames,
+    build_engine_state_from_records,
+    decode_record_frames,
     encode_frames,
     find_history_start,
 )
@@ -32,14 +32,14 @@ from hpctl.faults.catalogue import build_fault_rules as catalogue_rules
 from hpctl.faults.hma_marks import MARKS
 from hpctl.faults.reachability import CHECKS
 from hpctl.vocabulary.identity import NodeName
-from hpctl.vocabulary.policy import OperatingMode, RecoveryPolicy, TreatmentBudgets
+from hpctl.vocabulary.policy import ConcurrentRecoveryBudgets, OperatingMode, RecoveryPolicy
 from tests.cli.worlds import DAEMON
 from tests.engine.machine.daemon import Daemon
 from tests.engine.machine.world import DEFECTS
 from tests.engine.machine.world import World as Cluster
 
 RULES = catalogue_rules()
-CONFIG = Config(state_dir=Path("/nonexistent"), loop=LoopSection(lease_s=1e-9))
+CONFIG = Config(state_dir=Path("/nonexistent"), loop=RecoveryLoopSection(lease_s=1e-9))
 SEEDS, STEPS = 24, 30
 SPANS = (0.1, 1.0, 5.0, 12.0, 35.0, 65.0, 190.0, 700.0)
 
@@ -52,7 +52,9 @@ class Play:
         mode = self.dice.choice(
             (OperatingMode.OWN, OperatingMode.OWN, OperatingMode.ASSIST, OperatingMode.OBSERVE)
         )
-        budgets = TreatmentBudgets(open_min=self.dice.choice((1, 2)), partition_min=2, per_hour=4)
+        budgets = ConcurrentRecoveryBudgets(
+            open_min=self.dice.choice((1, 2)), partition_min=2, per_hour=4
+        )
         self.policy = RecoveryPolicy(mode=mode, budgets=budgets)
         self.cluster = Cluster(8, automatic=self.dice.random() < 0.2, protected=1)
         for _ in range(self.dice.randint(1, 4)):
@@ -91,7 +93,7 @@ class Play:
         """The daemon's world after the encoding and back."""
         last = self.daemon.loop.last
         assert last is not None
-        decided = CycleDecisions(last.candidates, last.holds, last.flaws)
+        decided = RecoveryCycleDecisions(last.candidates, last.holds, last.flaws)
         about = WorldAnswerSummary(
             daemon=DAEMON,
             policy=last.policy,
@@ -104,8 +106,8 @@ class Play:
             sent = [*encode_frames(part, last.view, decided, find_history_start(last.at))]
             listed = [(kind, len(body)) for kind, body in sent]
             body = b"".join(body for _, body in sent)
-            found |= decode_frames(listed, memoryview(body))
-        return unpack_world(about, build_state_from_records(found), found, last.at)
+            found |= decode_record_frames(listed, memoryview(body))
+        return unpack_world(about, build_engine_state_from_records(found), found, last.at)
 
     def computed(self) -> World:
         """What the offline reader makes of the facts of that cycle."""

@@ -20,7 +20,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from hpctl.vocabulary.isolation import InconsistentState
+from hpctl.vocabulary.isolation import ItemProcessingFailure
 from tests.engine.machine.hostile import stranger
 from tests.engine.machine.stranger import OTHERS, Words, play, restarted, targets
 
@@ -53,7 +53,7 @@ def check(*answer: Words, flawless: bool = True) -> Counter[str]:
     return came.reached
 
 
-def _unreadable(flaw: InconsistentState, lines: Sequence[Words]) -> bool:
+def _unreadable(flaw: ItemProcessingFailure, lines: Sequence[Words]) -> bool:
     """Whether it is of an instance whose status is no object, which no stranger writes."""
     of = {f"n{OTHERS + 1 + place}": args.cloud or {} for place, args in enumerate(lines)}
     status = of.get(flaw.target, {}).get("InstanceStatus", {})

@@ -13,13 +13,13 @@ from hpctl.engine.test_reservation import PREFIX
 from hpctl.faults.health import RESET_CHECK as CHECK
 from hpctl.faults.health import RESET_DONE as DONE
 from hpctl.faults.health import RESET_FAILED as FAILED
-from hpctl.faults.hma_marks import MARKS, find_hma_mark
+from hpctl.faults.hma_marks import MARKS, find_hma_reason_mark
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary import evidence
-from hpctl.vocabulary.evidence import EvidenceOrder
+from hpctl.vocabulary.evidence import EvidenceCollectionOrder
 from hpctl.vocabulary.identity import NodeGeneration
 from hpctl.vocabulary.model import TEST_SUMMARY, AgentReport, ClearCondition, DeviceVerdict, Finding
-from hpctl.vocabulary.reset_order import ResetOrder
+from hpctl.vocabulary.reset_order import GpuResetOrder
 from tests.fakes.provider import FakeProvider
 from tests.fakes.scheduler import SimSlurm
 
@@ -176,7 +176,7 @@ class World:
                 finding = replace(finding, first=same[0].first, count=same[0].count + 1)
             machine.findings = (*(f for f in machine.findings if f not in same), finding)
 
-    def ordered(self, order: ResetOrder) -> None:
+    def ordered(self, order: GpuResetOrder) -> None:
         """An agent that speaks takes an order of its own boot, once, and answers.
 
         It refuses one for another boot: the machine was another by the time the order came.
@@ -196,14 +196,14 @@ class World:
         said = Finding(CHECK, verdict, now, now, order.recovery, code, "words", "0000:3b:00")
         machine.findings += (said,)
 
-    def keeps_evidence(self, order: EvidenceOrder) -> None:
+    def keeps_evidence(self, order: EvidenceCollectionOrder) -> None:
         """An agent that speaks keeps the evidence of its own boot, and says so."""
         machine = self.machines[order.generation.node]
         if machine.agent_silent or not self.runs(machine.node):
             return
         if machine.generation != order.generation:
             return
-        now, kept = self.clock.now(), evidence.describe_archive(1234, "ab" * 32)
+        now, kept = self.clock.now(), evidence.describe_archive_size_and_digest(1234, "ab" * 32)
         said = Finding(
             evidence.EVIDENCE_CHECK,
             DeviceVerdict.OK,
@@ -288,7 +288,7 @@ class World:
         """A mark that is younger than the boot by the clock that was set back since is a word about
         that boot: to Slurm, to the service and to hpctl it looks like one that came after."""
         node = self.slurm.nodes[machine.node]
-        mark, at = find_hma_mark(self.slurm.node(node)), node.reason_at
+        mark, at = find_hma_reason_mark(self.slurm.node(node)), node.reason_at
         if mark and at is not None and at > self.clock.now():
             afflicted = self.afflicted.setdefault(machine.generation.instance, [])
             afflicted.append(Defect("", mark))

@@ -112,8 +112,8 @@ def _lose_node(
     reference: dict[str, Any],
 ) -> dict[str, Any]:
     """Submit a job, let one of its nodes lose a GPU, and follow the job to its end."""
-    from hpctl.sandbox.demo import make_job_running_test, make_node_test
-    from hpctl.sandbox.training.model import find_last_step, read_attempts
+    from hpctl.sandbox.demo import make_job_running_test, make_node_state_test
+    from hpctl.sandbox.training.model import find_last_finished_step, read_attempts
     from hpctl.vocabulary.identity import JobId
     from tests.gpu.boxes import hpctl_in, run_in, wait_for
 
@@ -124,7 +124,10 @@ def _lose_node(
 
     def reached() -> bool:
         starts = [row for row in read_attempts(directory) if row.get("event") == "start"]
-        return bool(starts) and find_last_step(directory, starts[-1]["attempt"]) >= FAULT_AFTER_STEP
+        return (
+            bool(starts)
+            and find_last_finished_step(directory, starts[-1]["attempt"]) >= FAULT_AFTER_STEP
+        )
 
     if not wait_for(reached, START_LIMIT_S):
         fact["log"] = _read_log(directory)
@@ -145,7 +148,7 @@ def _lose_node(
     # With a spare the batch host must live, and the spare is the last.
     victim = nodes[-1]
     fact |= {"nodes": nodes, "victim": victim}
-    watch.expect("drained", make_node_test(victim, lambda node: node.drained))
+    watch.expect("drained", make_node_state_test(victim, lambda node: node.drained))
     watch.expect("again", make_job_running_test(job, known.restarts + 1))
     watch.expect(
         "completed",
@@ -154,15 +157,15 @@ def _lose_node(
     fault, fault_at = time.monotonic(), time.time()
     fact["fault"] = box.inject(victim, "xid", code=79)
     end = fault + min(70.0, context.left_s() - 12.0)
-    wait_for(lambda: watch.get_first_match_time("drained"), end - time.monotonic())
+    wait_for(lambda: watch.get_first_time_test_passed("drained"), end - time.monotonic())
     watch.expect(
-        "returned", make_node_test(victim, lambda node: node.in_service and node.responding)
+        "returned", make_node_state_test(victim, lambda node: node.in_service and node.responding)
     )
     for mark in ("completed", "returned"):
-        wait_for(lambda mark=mark: watch.get_first_match_time(mark), end - time.monotonic())
+        wait_for(lambda mark=mark: watch.get_first_time_test_passed(mark), end - time.monotonic())
     marks = ("drained", "returned", "completed")
     for mark in marks if has_spare else (*marks, "again"):
-        seen = watch.get_first_match_time(mark)
+        seen = watch.get_first_time_test_passed(mark)
         fact[f"fault_to_{mark}_s"] = None if seen is None else round(seen - fault, 2)
     fact |= _read_attempts(directory, fault_at)
     final = _read_final(directory)

@@ -46,7 +46,7 @@ def main() -> None:
     import torch
     import torch.distributed as dist
 
-    from hpctl.sandbox.training.model import ProgressRecorder
+    from hpctl.sandbox.training.model import TrainingProgressRecorder
 
     if options.device == "cuda":
         # One thread of a CPU is deterministic anyway, and this imports torch's compiler.
@@ -68,7 +68,7 @@ def main() -> None:
     if rank == 0:
         print(f"started in {time.monotonic() - born:.2f} s on {name_device(torch, device)}")
         hosts = [os.environ.get("SLURMD_NODENAME", "")]
-        recorder = ProgressRecorder(options.directory, attempt, first, hosts)
+        recorder = TrainingProgressRecorder(options.directory, attempt, first, hosts)
     loss = 0.0
     for step in range(first + 1, options.steps + 1):
         began = time.monotonic()

@@ -37,7 +37,7 @@ def wait_until_hung(folder: Path, ranks: list[Rank], culprit: int, limit_s: floa
 def look_at_stacks(job: int, world: int, *, native: bool) -> dict[str, Any]:
     """Return what `hpctl stacks` makes of the ranks of a job, one "node" each, timed."""
     from hpctl.jobs.hangs import stacks
-    from hpctl.jobs.hangs.stack_groups import aggregate_stacks
+    from hpctl.jobs.hangs.stack_groups import diagnose_hang_from_rank_stacks
 
     began = time.monotonic()
 
@@ -47,7 +47,7 @@ def look_at_stacks(job: int, world: int, *, native: bool) -> dict[str, Any]:
     with ThreadPoolExecutor(world) as pool:
         dumps = list(pool.map(look, range(world)))
     took_s = time.monotonic() - began
-    verdict = aggregate_stacks(dumps, [f"n{rank}" for rank in range(world)])
+    verdict = diagnose_hang_from_rank_stacks(dumps, [f"n{rank}" for rank in range(world)])
     return {
         "took_s": round(took_s, 2),
         "text": verdict.text,
@@ -83,10 +83,10 @@ def judge_by_ras(port: int, apart_s: float) -> dict[str, Any]:
     from hpctl.jobs.hangs import ras_judge, ras_report
 
     where = ras_report.parse_ras_address(f"localhost:{port}")
-    first = ras_judge.RasSample(ras_report.query_ras_service(where, RAS_S), time.monotonic())
+    first = ras_judge.RasReportSample(ras_report.query_ras_service(where, RAS_S), time.monotonic())
     time.sleep(apart_s)
-    second = ras_judge.RasSample(ras_report.query_ras_service(where, RAS_S), time.monotonic())
-    finding = ras_judge.find_awaited_ranks(first, second)
+    second = ras_judge.RasReportSample(ras_report.query_ras_service(where, RAS_S), time.monotonic())
+    finding = ras_judge.diagnose_hang_from_ras_samples(first, second)
     return {
         "cause": str(finding.cause),
         "why": finding.why,

@@ -42,7 +42,7 @@ def find_newest(directory: Path) -> dict[str, Any] | None:
     """Return the checkpoint that hpctl would resume from; None if there is none."""
     from hpctl.checkpoints import search
 
-    found = search.find_last_complete_checkpoint(directory).found
+    found = search.find_newest_complete_checkpoint_in_tiers(directory).found
     return _judged(found) if found else None
 
 

@@ -17,8 +17,8 @@ from msgspec import Struct
 from hpctl.insight.forecast.decide import (
     PRIORS,
     STEPS,
-    ForecastInstance,
     InstanceFailure,
+    InstanceFailureTimeline,
     fit_failure_model,
 )
 
@@ -153,14 +153,16 @@ def walk(trace: Trace, days: float, every: float = 1.0, end: float = DAYS) -> li
     scored = [Scored("forecast", []), *(Scored(name, []) for name, _ in RULES)]
     for now in _times(30.0, end - days, every):
         since = max(0.0, now - WINDOW)
-        known = {n: ForecastInstance(0.0, breaks).at(now).breaks for n, breaks in trace.items()}
+        known = {
+            n: InstanceFailureTimeline(0.0, breaks).at(now).breaks for n, breaks in trace.items()
+        }
         units = {
-            n: ForecastInstance(since, tuple(b for b in p if b.begun >= since))
+            n: InstanceFailureTimeline(since, tuple(b for b in p if b.begun >= since))
             for n, p in known.items()
         }
         broken = [unit for unit in units.values() if unit.breaks]
         model = fit_failure_model(broken, (len(units) - len(broken)) * (now - since), now, PRIORS)
-        usual = model.chance(ForecastInstance(since), days)
+        usual = model.chance(InstanceFailureTimeline(since), days)
         for node, unit in units.items():
             past = known[node]
             if past and past[-1].back > now:

@@ -3,7 +3,7 @@
 import pytest
 
 from hpctl.engine.journal.state import replay_events
-from hpctl.insight.forecast.history import forecast_nodes
+from hpctl.insight.forecast.history import forecast_node_failures
 from tests.insight.grey import history, make, score
 
 pytestmark = pytest.mark.integration
@@ -31,7 +31,9 @@ def test_lemons_are_distinguished_from_bad_luck() -> None:
     for seed in range(61, 91):
         past = history.past(seed)
         state = replay_events(past.events)
-        found = {f.instance for f in forecast_nodes(state, past.nodes, {}, past.now) if f.again}
+        found = {
+            f.instance for f in forecast_node_failures(state, past.nodes, {}, past.now) if f.again
+        }
         true, named = true + len(found & past.lemons), named + len(found)
         there += len(past.lemons)
     assert there >= 30

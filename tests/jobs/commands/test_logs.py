@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.jobs.logs.rules import load_rule_preset, parse_log_rules
-from hpctl.toolkit.errors import Unavailable
+from hpctl.jobs.logs.rules import load_log_rule_preset, parse_log_rules
+from hpctl.toolkit.errors import ServiceUnavailable
 from hpctl.vocabulary.log_presets import PRESETS
 from tests.fakes import command_line
 
@@ -62,7 +62,7 @@ def test_presets_and_rules_add_up(rules):
     document = json.loads(
         run("test-logs", rules, SAMPLES / "deepspeed.txt", "--preset", "deepspeed", "--json").stdout
     )
-    assert len(document["rules"]) == 2 + len(load_rule_preset("deepspeed").rules)
+    assert len(document["rules"]) == 2 + len(load_log_rule_preset("deepspeed").rules)
     assert {v["rule"] for v in document["verdicts"]} > {"high", "deepspeed slow"}
 
 
@@ -72,15 +72,15 @@ def test_a_log_that_cannot_be_read_is_exit_code_3_and_no_usage_error(tmp_path, m
 
     # `main` makes 3 of an Unavailable; what fired is 1, and nothing was looked at here.
     for log in (tmp_path / "none", tmp_path):
-        assert isinstance(run("test-logs", "--preset", "hf", log).exception, Unavailable)
+        assert isinstance(run("test-logs", "--preset", "hf", log).exception, ServiceUnavailable)
     locked = tmp_path / "locked"
     locked.write_text("")
     monkeypatch.setattr(os, "access", lambda *_, **__: False)
     monkeypatch.setattr(os, "open", denied)
-    assert isinstance(run("test-logs", "--preset", "hf", locked).exception, Unavailable)
+    assert isinstance(run("test-logs", "--preset", "hf", locked).exception, ServiceUnavailable)
 
 
 def test_every_preset_can_be_printed_and_is_rules():
     assert run("log-rules").stdout.split() == list(PRESETS)
     for name in PRESETS:
-        assert parse_log_rules(run("log-rules", name).stdout) == load_rule_preset(name)
+        assert parse_log_rules(run("log-rules", name).stdout) == load_log_rule_preset(name)

@@ -13,12 +13,12 @@ from msgspec.structs import replace
 from hpctl.checkpoints import search
 from hpctl.jobs import resume_command
 from hpctl.jobs.resume_command import act_as_user, resume
-from hpctl.slurm.records import JobRecord
+from hpctl.slurm.records import SlurmJobRecord
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.identity import JobId
 from hpctl.vocabulary.outcome import Outcome
-from hpctl.vocabulary.registration import Registration, format_registration_comment
+from hpctl.vocabulary.registration import JobRegistration, format_registration_comment
 from hpctl.vocabulary.slurm_facts import SlurmJob
 from tests.checkpoints.checkpoint_files import generic
 from tests.cli.test_json_contract import holds
@@ -31,7 +31,7 @@ class Desk:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        comment = format_registration_comment(Registration(ckpt=str(root)))
+        comment = format_registration_comment(JobRegistration(ckpt=str(root)))
         self.job = SlurmJob(
             JobId(12), "RUNNING", AT, comment=comment, uid=os.geteuid(), user="alice"
         )
@@ -46,7 +46,7 @@ class Desk:
 
     @property
     def newest(self) -> int | None:
-        found = search.find_last_complete_checkpoint(self.root).found
+        found = search.find_newest_complete_checkpoint_in_tiers(self.root).found
         return found.step if found else None
 
 
@@ -55,8 +55,8 @@ def desk(tmp_path, monkeypatch) -> Desk:
     made = Desk(tmp_path)
     for step in (10, 20, 30, 40):
         generic(tmp_path, f"step-{step}", step)
-    made.slurm.job.side_effect = lambda _: JobRecord(made.job)
-    monkeypatch.setattr("hpctl.engine.adapters.make_scheduler", lambda _: made.slurm)
+    made.slurm.job.side_effect = lambda _: SlurmJobRecord(made.job)
+    monkeypatch.setattr("hpctl.engine.adapters.make_slurm_command_client", lambda _: made.slurm)
     monkeypatch.setattr(resume_command.time, "sleep", lambda _: None)
     monkeypatch.setenv("COLUMNS", "1000")  # no line wraps, however long the directory's name
     return made
@@ -74,7 +74,7 @@ def test_a_running_job_is_requeued_and_says_from_where(desk):
         "job 12: requeued; it starts when Slurm has nodes for it",
     ]
     assert desk.newest == 20
-    assert search.find_last_complete_checkpoint(desk.root).skip == "25:28"
+    assert search.find_newest_complete_checkpoint_in_tiers(desk.root).skip == "25:28"
     desk.slurm.requeue.assert_called_once_with(desk.job.attempt)
     desk.slurm.start_pending_job.assert_called_once_with(desk.job.id, ())
 
@@ -161,7 +161,7 @@ def test_a_job_that_did_not_register_or_has_no_checkpoints(desk):
     assert refused(desk, 12, "--from-step", 20)[0] == (
         "cannot choose where job 12 resumes: it was not submitted with hpctl sbatch"
     )
-    desk.job = replace(desk.job, comment=format_registration_comment(Registration(spares=1)))
+    desk.job = replace(desk.job, comment=format_registration_comment(JobRegistration(spares=1)))
     assert "without --checkpoint-dir" in refused(desk, 12, "--from-step", 20)[0]
 
 

@@ -15,7 +15,7 @@ import pytest
 from hpctl.checkpoints.resume import (
     NoCompleteCheckpointError,
     ResumePoint,
-    find_generation_resume_point,
+    find_resume_point_of_rank_generation,
 )
 from hpctl.jobs import elastic
 from hpctl.jobs.elastic import controller, options
@@ -28,7 +28,7 @@ from hpctl.jobs.elastic.options import (
     read_launcher_location,
 )
 from hpctl.jobs.job_processes import has_signal_handler
-from hpctl.slurm.node_address import find_address
+from hpctl.slurm.node_address import find_node_address
 from hpctl.toolkit.compat import SAFE_PATH
 from hpctl.toolkit.errors import HpctlError
 from tests.checkpoints.checkpoint_files import generic, write
@@ -47,13 +47,13 @@ SECRET = "0123456789abcdef"
     ],
 )
 def test_a_script_a_module_and_a_command(monkeypatch, words, runs, script):
-    monkeypatch.setattr(options, "find_default_python", lambda: "/py")
+    monkeypatch.setattr(options, "find_default_python_interpreter", lambda: "/py")
     found = parse_rank_command(words.split())
     assert (found.argv, found.script) == (tuple(runs.split()), script)
 
 
 def test_what_command_gives_is_what_the_parser_reads():
-    line = elastic.build_launcher_command(
+    line = elastic.build_rank_launcher_command(
         ["train.py", "--max-restarts", "9"], 4, final_exit_codes=(93, 5)
     )
     assert line[1:4] == [*SAFE_PATH, "hpctl.jobs.elastic"]
@@ -64,11 +64,13 @@ def test_what_command_gives_is_what_the_parser_reads():
 
 
 def test_a_program_is_begun_again_in_its_process_where_it_is_python():
-    line = elastic.build_launcher_command(["-m", "train", "--lr=1"], 2, in_process=True)
+    line = elastic.build_rank_launcher_command(["-m", "train", "--lr=1"], 2, in_process=True)
     argv = parse_launcher_options(line[4:], {}).program.argv
     assert argv[1:] == ("-u", options.IN_PROCESS, "-m", "train", "--lr=1")
     with pytest.raises(HpctlError, match="can start only a Python program"):
-        parse_launcher_options(elastic.build_launcher_command(["./train"], in_process=True)[4:], {})
+        parse_launcher_options(
+            elastic.build_rank_launcher_command(["./train"], in_process=True)[4:], {}
+        )
 
 
 def test_without_nvidia_s_library_nothing_is_started_again_and_again():
@@ -90,7 +92,9 @@ def test_without_nvidia_s_library_nothing_is_started_again_and_again():
 )
 def test_auto_is_as_many_as_gpus(environment, count):
     assert (
-        parse_launcher_options(elastic.build_launcher_command(["train.py"])[3:], environment).nproc
+        parse_launcher_options(
+            elastic.build_rank_launcher_command(["train.py"])[3:], environment
+        ).nproc
         == count
     )
 
@@ -136,13 +140,19 @@ def test_a_node_is_reached_by_the_address_that_its_name_spells_or_that_slurm_has
     (tmp_path / "scontrol").write_text(SCONTROL.format(asked=asked))
     (tmp_path / "scontrol").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    assert (find_address("ip-10-9-8-7"), find_address("10.9.8.6")) == ("10.9.8.7", "10.9.8.6")
+    assert (find_node_address("ip-10-9-8-7"), find_node_address("10.9.8.6")) == (
+        "10.9.8.7",
+        "10.9.8.6",
+    )
     assert not asked.exists(), "a name that spells its address costs slurmctld nothing"
-    assert (find_address("gpu-compute-3"), find_address("localhost")) == ("10.9.8.7", "localhost")
+    assert (find_node_address("gpu-compute-3"), find_node_address("localhost")) == (
+        "10.9.8.7",
+        "localhost",
+    )
     assert asked.read_text() == "-o show node gpu-compute-3\n-o show node localhost\n"
     (tmp_path / "scontrol").unlink()
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert find_address("gpu-compute-3") == "gpu-compute-3"
+    assert find_node_address("gpu-compute-3") == "gpu-compute-3"
 
 
 ORDER = {
@@ -202,21 +212,23 @@ def test_undecodable_file_name_is_sent_and_kept(tmp_path):
         0, 0.0, 1.0, None, "", (raised(tmp_path, text, trace),)
     )
     assert b"caf\\\\udce9.bin" in msgspec.json.encode(
-        controller.find_generation_trouble(generation)
+        controller.find_generation_failure(generation)
     )
 
 
 def test_nothing_whole_is_refused_unless_this_step_began_with_nothing(tmp_path):
     there = {"HPCTL_CHECKPOINT_DIR": str(tmp_path)}
-    assert find_generation_resume_point(there, 0, was_empty=False) == ResumePoint()
+    assert find_resume_point_of_rank_generation(there, 0, was_empty=False) == ResumePoint()
     write(tmp_path, {"step-1/manifest.json": b"{}"})
     with pytest.raises(NoCompleteCheckpointError, match="step-1"):
-        find_generation_resume_point(there, 1, was_empty=False)
-    assert find_generation_resume_point(there, 1, was_empty=True).path is None
+        find_resume_point_of_rank_generation(there, 1, was_empty=False)
+    assert find_resume_point_of_rank_generation(there, 1, was_empty=True).path is None
     scratch = {**there, "HPCTL_RESUME": "scratch"}
-    assert find_generation_resume_point(scratch, 0, was_empty=False) == ResumePoint(judged=False)
+    assert find_resume_point_of_rank_generation(scratch, 0, was_empty=False) == ResumePoint(
+        judged=False
+    )
     with pytest.raises(NoCompleteCheckpointError):
-        find_generation_resume_point(scratch, 1, was_empty=False)
+        find_resume_point_of_rank_generation(scratch, 1, was_empty=False)
 
 
 def test_tiers_are_looked_at_too(tmp_path):
@@ -224,9 +236,11 @@ def test_tiers_are_looked_at_too(tmp_path):
     for tier, step in ((near, 7), (far, 5)):
         generic(tier, f"step-{step}", step)
     there = {"HPCTL_CHECKPOINT_DIR": str(far), "HPCTL_TIERS": json.dumps([f"local:{near}"])}
-    assert find_generation_resume_point(there, 1, was_empty=False).path == str(near / "step-7")
+    assert find_resume_point_of_rank_generation(there, 1, was_empty=False).path == str(
+        near / "step-7"
+    )
     # The other node has nothing of this one's disk.
-    assert find_generation_resume_point(there, 1, was_empty=False, nodes=2).path == str(
+    assert find_resume_point_of_rank_generation(there, 1, was_empty=False, nodes=2).path == str(
         far / "step-5"
     )
 
@@ -237,7 +251,7 @@ def test_tiers_that_are_no_list_are_no_reason_to_overlook_one(tmp_path):
         HpctlError,
         match=("the environment variable HPCTL_TIERS is not a JSON list of places: local:/nvme"),
     ):
-        find_generation_resume_point(there, 0, was_empty=False)
+        find_resume_point_of_rank_generation(there, 0, was_empty=False)
 
 
 def test_a_process_may_have_a_name_that_is_no_text():

@@ -7,15 +7,15 @@ import pytest
 from hpctl.jobs.elastic.group import (
     LOST,
     STOPPED,
-    EndGroupOrder,
-    PrepareGenerationOrder,
+    EndRankGroupOrder,
+    PrepareRankGenerationOrder,
     RankFailure,
     RankGroup,
     RankGroupPhase,
     RankGroupResult,
     RankRestartLimits,
-    StopGenerationOrder,
-    format_group_end_line,
+    StopRankGenerationOrder,
+    format_rank_group_end_line,
 )
 
 
@@ -23,8 +23,8 @@ def running(nodes: int = 2, ranks: int = 2, **limits) -> RankGroup:
     group = RankGroup(nodes, RankRestartLimits(**limits))
     for node in range(nodes - 1):
         assert group.add_launcher(node, ranks) is None
-    assert group.add_launcher(nodes - 1, ranks) == PrepareGenerationOrder(0)
-    group.mark_running()
+    assert group.add_launcher(nodes - 1, ranks) == PrepareRankGenerationOrder(0)
+    group.mark_generation_running()
     return group
 
 
@@ -32,13 +32,13 @@ def bad(rank: int = 1, code: int = 1, at: float = 10.0, message: str = "") -> Ra
     return RankFailure(rank, f"n{rank}", code, at, "RuntimeError" if message else "", message)
 
 
-def stop_all(group: RankGroup, now: float = 0.0) -> PrepareGenerationOrder | EndGroupOrder:
+def stop_all(group: RankGroup, now: float = 0.0) -> PrepareRankGenerationOrder | EndRankGroupOrder:
     orders = [
         group.handle_stopped_ranks(node, group.generation, now) for node in list(group.members)
     ]
     assert orders[:-1] == [None] * (len(orders) - 1)
     last = orders[-1]
-    assert isinstance(last, PrepareGenerationOrder | EndGroupOrder)
+    assert isinstance(last, PrepareRankGenerationOrder | EndRankGroupOrder)
     return last
 
 
@@ -52,19 +52,19 @@ def test_global_ranks_follow_the_nodes_whatever_their_sizes() -> None:
 
 def test_a_failure_stops_all_once_and_a_new_generation_follows_when_all_have_stopped() -> None:
     group = running()
-    assert isinstance(group.handle_failed_rank(0, bad()), StopGenerationOrder)
+    assert isinstance(group.handle_failed_rank(0, bad()), StopRankGenerationOrder)
     assert group.handle_failed_rank(0, bad(2)) is None
     assert group.handle_finished_rank(0, 0) is None
     assert group.handle_stopped_ranks(0, 0, 1.0) is None
     assert group.handle_stopped_ranks(0, 0, 1.0) is None
-    assert group.handle_stopped_ranks(1, 0, 1.0) == PrepareGenerationOrder(1)
+    assert group.handle_stopped_ranks(1, 0, 1.0) == PrepareRankGenerationOrder(1)
     assert ([each.rank for each in group.previous], group.failures) == ([1, 2], [])
 
 
 def test_the_end_comes_with_the_last_rank_and_each_counts_once() -> None:
     group = running()
     assert [group.handle_finished_rank(0, rank) for rank in (0, 1, 1, 2)] == [None] * 4
-    assert group.handle_finished_rank(0, 3) == EndGroupOrder(
+    assert group.handle_finished_rank(0, 3) == EndRankGroupOrder(
         RankGroupResult.DONE, 0, "all ranks are done"
     )
 
@@ -73,12 +73,12 @@ def test_the_budget_is_a_sliding_window() -> None:
     group = running(max_restarts=2, window_s=100.0)
     for now in (0.0, 50.0, 101.0):
         group.handle_failed_rank(group.generation, bad(code=7))
-        assert isinstance(stop_all(group, now), PrepareGenerationOrder)
-        group.mark_running()
+        assert isinstance(stop_all(group, now), PrepareRankGenerationOrder)
+        group.mark_generation_running()
     group.handle_failed_rank(group.generation, bad(code=7))
     end = stop_all(group, 140.0)
     assert (end.verdict, end.code) == (RankGroupResult.GAVE_UP, 7)
-    assert "restarts used up: 2 within 100 s" in format_group_end_line(end)
+    assert "restarts used up: 2 within 100 s" in format_rank_group_end_line(end)
 
 
 def test_a_final_code_wins_over_whatever_else_failed() -> None:
@@ -94,16 +94,16 @@ def test_a_command_that_is_not_there_is_not_tried_again() -> None:
     group.handle_failed_rank(0, bad(0, code=127))
     end = stop_all(group)
     assert (end.verdict, end.code) == (RankGroupResult.FINAL, 127)
-    assert format_group_end_line(end).startswith(
+    assert format_rank_group_end_line(end).startswith(
         "final, exit code 127 (its command was not found): rank 0"
     )
     # One that was there before may be there again.
     group = running()
     group.handle_failed_rank(0, bad(0))
     stop_all(group)
-    group.mark_running()
+    group.mark_generation_running()
     group.handle_failed_rank(1, bad(0, code=127))
-    assert isinstance(stop_all(group), PrepareGenerationOrder)
+    assert isinstance(stop_all(group), PrepareRankGenerationOrder)
 
 
 @pytest.mark.parametrize("complaint", ["Connection reset by peer", "remote process exited"])
@@ -118,24 +118,24 @@ def test_a_peers_complaint_is_not_the_cause_though_it_came_first(complaint: str)
 def test_a_lost_launcher_ends_the_group_when_the_others_have_stopped() -> None:
     group = running(nodes=3)
     assert isinstance(
-        group.handle_lost_launcher(1, "the launcher on n1 is gone", 0.0), StopGenerationOrder
+        group.handle_lost_launcher(1, "the launcher on n1 is gone", 0.0), StopRankGenerationOrder
     )
     assert group.handle_stopped_ranks(0, 0, 0.0) is None
     end = group.handle_stopped_ranks(2, 0, 0.0)
-    assert end == EndGroupOrder(RankGroupResult.LOST, LOST, "the launcher on n1 is gone")
+    assert end == EndRankGroupOrder(RankGroupResult.LOST, LOST, "the launcher on n1 is gone")
     assert group.handle_lost_launcher(0, "later", 0.0) is None
 
 
 def test_requests_count_as_restarts_and_are_refused_while_one_is_under_way() -> None:
     group = running(max_restarts=1)
-    assert group.request_restart("it hangs") == StopGenerationOrder(
+    assert group.request_rank_restart("it hangs") == StopRankGenerationOrder(
         0, "restart asked for: it hangs"
     )
-    assert group.request_restart("it still hangs") is None
-    assert stop_all(group) == PrepareGenerationOrder(1)
-    assert group.request_restart("again") is None
-    group.mark_running()
-    group.request_restart("again")
+    assert group.request_rank_restart("it still hangs") is None
+    assert stop_all(group) == PrepareRankGenerationOrder(1)
+    assert group.request_rank_restart("again") is None
+    group.mark_generation_running()
+    group.request_rank_restart("again")
     end = stop_all(group)
     assert (end.verdict, end.code) == (RankGroupResult.GAVE_UP, 1)
 
@@ -148,7 +148,7 @@ def test_launchers_that_do_not_come_and_a_step_that_is_ended() -> None:
     assert group.handle_launcher_join_timeout("1 of 2 did not come").code == LOST
     other = running()
     assert other.handle_launcher_join_timeout("late") is None
-    assert other.handle_step_end("SIGTERM") == EndGroupOrder(
+    assert other.handle_step_end("SIGTERM") == EndRankGroupOrder(
         RankGroupResult.STOPPED, STOPPED, "SIGTERM"
     )
     assert other.handle_step_end("SIGTERM") is None
@@ -170,15 +170,15 @@ def test_no_order_of_facts_starts_a_generation_over_living_ranks() -> None:
                     alive.discard(node)
                 order = group.handle_stopped_ranks(node, generation, now)
             elif fact == 2:
-                order = group.request_restart("hang")
+                order = group.request_rank_restart("hang")
             elif fact == 3 and dice.random() < 0.02:
                 order = group.handle_lost_launcher(node, "gone", now)
                 alive.discard(node)
             else:
                 order = group.handle_finished_rank(generation, node)
-            if isinstance(order, PrepareGenerationOrder):
+            if isinstance(order, PrepareRankGenerationOrder):
                 assert not alive & set(group.members), f"seed {seed}"
                 alive = set(group.members)
-                group.mark_running()
-            if isinstance(order, EndGroupOrder):
+                group.mark_generation_running()
+            if isinstance(order, EndRankGroupOrder):
                 break

@@ -15,12 +15,17 @@ import pytest
 from hpctl.jobs.elastic import controller as account
 from hpctl.jobs.elastic import wire
 from hpctl.jobs.elastic.controller import RankGroupController, RankGroupRecorder, RankGroupTimeouts
-from hpctl.jobs.elastic.group import EndGroupOrder, RankFailure, RankGroupResult, RankRestartLimits
+from hpctl.jobs.elastic.group import (
+    EndRankGroupOrder,
+    RankFailure,
+    RankGroupResult,
+    RankRestartLimits,
+)
 from hpctl.jobs.elastic.options import LauncherLocation
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.trouble import TroubleKind
 from hpctl.wire import job_ports
-from hpctl.wire.admission import UNPROVEN, HandshakeLimiter, create_peer_name
+from hpctl.wire.admission import UNPROVEN, HandshakeLimiter, create_signed_peer_name
 
 SECRET = "0123456789abcdef"
 
@@ -116,7 +121,9 @@ def test_failed_start_is_reported_with_its_reason(tmp_path, monkeypatch):
     def find_start(*_, **__) -> None:
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr("hpctl.jobs.elastic.controller.find_generation_resume_point", find_start)
+    monkeypatch.setattr(
+        "hpctl.jobs.elastic.controller.find_resume_point_of_rank_generation", find_start
+    )
     ran = asyncio.run(
         _reported_end(LauncherLocation(0, 1, "n1", "127.0.0.1", str(tmp_path), SECRET))
     )
@@ -330,7 +337,7 @@ def test_a_launcher_that_has_named_itself_stays_among_strangers(monkeypatch):
 
         async with listening(answer):
             peer = await asyncio.to_thread(socket.create_connection, ("127.0.0.1", PORT))
-            first = create_client_hello(create_peer_name(SECRET))
+            first = create_client_hello(create_signed_peer_name(SECRET))
             peer.sendall(first)
             strangers = []
             for _ in range(3 * UNPROVEN):
@@ -372,7 +379,7 @@ def test_an_account_is_read_as_it_was_written(tmp_path):
     )
     pen.record_generation_start(1, "/c/step-5", ["a", "b"])
     pen.record_group_end(
-        EndGroupOrder(RankGroupResult.FINAL, 93, "rank 0 ..."), [RankFailure(0, "a", 93, 11.0)]
+        EndRankGroupOrder(RankGroupResult.FINAL, 93, "rank 0 ..."), [RankFailure(0, "a", 93, 11.0)]
     )
     answer = account.read_rank_group_record(path)
     assert (answer.run_id, answer.verdict, answer.exit_code, answer.restarts) == (

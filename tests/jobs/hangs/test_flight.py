@@ -4,12 +4,12 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.jobs.hangs.flight_recorder import (
-    FlightRecorderCause,
     FlightRecorderDump,
     FlightRecorderEntry,
+    FlightRecorderHangCause,
+    FlightRecorderHangVerdict,
     FlightRecorderProcessGroup,
-    FlightRecorderVerdict,
-    align_rank_collectives,
+    diagnose_hang_from_recorder_dumps,
 )
 
 WORLD = 8
@@ -45,15 +45,15 @@ def waiting(*ranks: int) -> list[FlightRecorderDump]:
     return [dump(rank, entries(5, done=4)) for rank in ranks]
 
 
-def named(dumps: list[FlightRecorderDump]) -> tuple[FlightRecorderCause, tuple[int, ...]]:
-    found = align_rank_collectives(dumps)
+def named(dumps: list[FlightRecorderDump]) -> tuple[FlightRecorderHangCause, tuple[int, ...]]:
+    found = diagnose_hang_from_recorder_dumps(dumps)
     return found.cause, found.ranks
 
 
 def test_the_rank_that_did_not_come_is_named() -> None:
-    found = align_rank_collectives([*waiting(0, 1, 2, 4, 5, 6, 7), dump(3, entries(4))])
+    found = diagnose_hang_from_recorder_dumps([*waiting(0, 1, 2, 4, 5, 6, 7), dump(3, entries(4))])
     assert (found.cause, found.ranks, found.world, found.dumps) == (
-        FlightRecorderCause.ABSENT,
+        FlightRecorderHangCause.ABSENT,
         (3,),
         8,
         8,
@@ -66,15 +66,15 @@ def test_the_rank_that_did_not_come_is_named() -> None:
 
 def test_a_rank_that_issued_nothing_at_all_is_named_where_its_dump_is_whole() -> None:
     others = waiting(0, 1, 2, 4, 5, 6, 7)
-    assert named([*others, dump(3)]) == (FlightRecorderCause.ABSENT, (3,))
+    assert named([*others, dump(3)]) == (FlightRecorderHangCause.ABSENT, (3,))
     assert named([*others, dump(3, whole=False)])[1] == ()
 
 
 def test_hosts_that_run_ahead_of_their_gpus_are_not_behind_each_other() -> None:
     """All wait in collective 5; some have issued further ones already."""
     dumps = [dump(rank, entries(5 + rank, done=4)) for rank in range(WORLD)]
-    found = align_rank_collectives(dumps)
-    assert (found.cause, found.ranks) == (FlightRecorderCause.TOGETHER, ())
+    found = diagnose_hang_from_recorder_dumps(dumps)
+    assert (found.cause, found.ranks) == (FlightRecorderHangCause.TOGETHER, ())
     assert "all 8 ranks came to collective 5" in found.text
 
 
@@ -87,7 +87,10 @@ def test_a_victim_in_one_group_that_waits_in_another_is_not_named() -> None:
     pair = FlightRecorderProcessGroup("1", "tensor", (1, 3))
     stuck = dump(1, entries(4), entries(9, group="1", done=8), groups=(ALL, pair))
     culprit = dump(3, entries(4), entries(8, group="1"), groups=(ALL, pair))
-    assert named([*waiting(0, 2, 4, 5, 6, 7), stuck, culprit]) == (FlightRecorderCause.ABSENT, (3,))
+    assert named([*waiting(0, 2, 4, 5, 6, 7), stuck, culprit]) == (
+        FlightRecorderHangCause.ABSENT,
+        (3,),
+    )
 
 
 def test_ranks_that_came_together_and_do_not_get_on_are_not_behind_in_another_group() -> None:
@@ -96,8 +99,8 @@ def test_ranks_that_came_together_and_do_not_get_on_are_not_behind_in_another_gr
     small = [
         dump(rank, entries(4), entries(9, group="1", done=8), groups=(ALL, pair)) for rank in (1, 3)
     ]
-    found = align_rank_collectives([*waiting(0, 2, 4, 5, 6, 7), *small])
-    assert (found.cause, found.ranks) == (FlightRecorderCause.TOGETHER, ())
+    found = diagnose_hang_from_recorder_dumps([*waiting(0, 2, 4, 5, 6, 7), *small])
+    assert (found.cause, found.ranks) == (FlightRecorderHangCause.TOGETHER, ())
     assert "all 2 ranks came to collective 9 of tensor" in found.text
 
 
@@ -105,7 +108,7 @@ def test_ranks_that_wait_for_each_other_in_two_groups_are_not_named() -> None:
     pair = FlightRecorderProcessGroup("1", "tensor", (0, 1))
     one = dump(0, entries(5, done=4), entries(8, group="1"), groups=(ALL, pair))
     two = dump(1, entries(4), entries(9, group="1", done=8), groups=(ALL, pair))
-    assert named([one, two]) == (FlightRecorderCause.NOTHING, ())
+    assert named([one, two]) == (FlightRecorderHangCause.NOTHING, ())
 
 
 def test_groups_of_one_name_are_distinguished_by_their_ranks() -> None:
@@ -115,11 +118,11 @@ def test_groups_of_one_name_are_distinguished_by_their_ranks() -> None:
     ahead = [dump(rank, entries(90, group="2"), groups=(left,)) for rank in (0, 1)]
     waits = dump(2, entries(41, group="2", done=40), groups=(right,))
     late = dump(3, entries(40, group="2"), groups=(right,))
-    assert named([*ahead, waits, late]) == (FlightRecorderCause.ABSENT, (3,))
+    assert named([*ahead, waits, late]) == (FlightRecorderHangCause.ABSENT, (3,))
     # One pair stands together at 41, and the other has not come so far: nobody is late.
     behind = [dump(rank, entries(7, group="2", done=6), groups=(left,)) for rank in (0, 1)]
     stands = [dump(rank, entries(41, group="2", done=40), groups=(right,)) for rank in (2, 3)]
-    assert named([*behind, *stands]) == (FlightRecorderCause.TOGETHER, ())
+    assert named([*behind, *stands]) == (FlightRecorderHangCause.TOGETHER, ())
 
 
 def test_a_rank_in_a_point_to_point_operation_waits_itself() -> None:
@@ -138,10 +141,10 @@ def test_a_rank_in_a_point_to_point_operation_waits_itself() -> None:
     ids=["operation", "size", "type"],
 )
 def test_a_rank_in_another_collective_is_named(other, said) -> None:
-    found = align_rank_collectives(
+    found = diagnose_hang_from_recorder_dumps(
         [*waiting(0, 1, 2, 4, 5, 6, 7), dump(3, entries(5, done=4, **other))]
     )
-    assert (found.cause, found.ranks) == (FlightRecorderCause.DIFFERENT, (3,))
+    assert (found.cause, found.ranks) == (FlightRecorderHangCause.DIFFERENT, (3,))
     assert f"the ranks differ in collective 5 of default_pg: rank 3 called {said}" in found.text
 
 
@@ -151,21 +154,21 @@ def test_of_two_ranks_that_differ_neither_is_named() -> None:
         dump(0, entries(5, done=4), groups=(pair,)),
         dump(1, entries(5, done=4, op="barrier"), groups=(pair,)),
     ]
-    assert named(two) == (FlightRecorderCause.DIFFERENT, ())
+    assert named(two) == (FlightRecorderHangCause.DIFFERENT, ())
 
 
 def test_collectives_whose_sizes_may_differ_are_not_compared_by_size() -> None:
     dumps = [
         dump(rank, entries(5, done=4, op="all_to_all", sizes=(rank,))) for rank in range(WORLD)
     ]
-    assert named(dumps)[0] is FlightRecorderCause.TOGETHER
+    assert named(dumps)[0] is FlightRecorderHangCause.TOGETHER
 
 
 def test_ranks_without_a_dump_are_named_where_they_are_few() -> None:
-    found = align_rank_collectives(waiting(0, 1, 2, 4, 5, 6, 7))
-    assert (found.cause, found.ranks) == (FlightRecorderCause.SILENT, (3,))
+    found = diagnose_hang_from_recorder_dumps(waiting(0, 1, 2, 4, 5, 6, 7))
+    assert (found.cause, found.ranks) == (FlightRecorderHangCause.SILENT, (3,))
     assert found.text.startswith("rank 3 wrote no flight recorder dump")
-    assert named(waiting(0, 1, 2, 4)) == (FlightRecorderCause.NOTHING, ())
+    assert named(waiting(0, 1, 2, 4)) == (FlightRecorderHangCause.NOTHING, ())
 
 
 @pytest.mark.parametrize(
@@ -174,30 +177,32 @@ def test_ranks_without_a_dump_are_named_where_they_are_few() -> None:
 def test_the_only_rank_without_a_dump_is_known_where_none_waits(world, dumped, silent) -> None:
     group = FlightRecorderProcessGroup("0", "default_pg", tuple(range(world)))
     dumps = [dump(rank, entries(5), groups=(group,)) for rank in dumped]
-    assert align_rank_collectives(dumps).only_silent == silent
+    assert diagnose_hang_from_recorder_dumps(dumps).only_silent == silent
 
 
 def test_a_rank_whose_dump_could_not_be_read_is_not_the_only_rank_without_a_dump() -> None:
     dumps = [dump(rank, entries(5)) for rank in range(WORLD - 1)]
-    assert align_rank_collectives(dumps).only_silent == WORLD - 1
-    assert align_rank_collectives(dumps, unread={WORLD - 1}).only_silent is None
+    assert diagnose_hang_from_recorder_dumps(dumps).only_silent == WORLD - 1
+    assert diagnose_hang_from_recorder_dumps(dumps, unread={WORLD - 1}).only_silent is None
 
 
 def test_a_rank_whose_dump_could_not_be_read_is_not_called_silent() -> None:
-    found = align_rank_collectives(waiting(0, 1, 2, 4, 5, 6, 7), unread={3})
-    assert (found.cause, found.ranks) == (FlightRecorderCause.NOTHING, ())
+    found = diagnose_hang_from_recorder_dumps(waiting(0, 1, 2, 4, 5, 6, 7), unread={3})
+    assert (found.cause, found.ranks) == (FlightRecorderHangCause.NOTHING, ())
 
 
 def test_a_run_that_is_well_names_no_one() -> None:
-    found = align_rank_collectives([dump(rank, entries(5)) for rank in range(WORLD)])
+    found = diagnose_hang_from_recorder_dumps([dump(rank, entries(5)) for rank in range(WORLD)])
     assert found.text == "no rank waits in a collective"
-    assert align_rank_collectives([]) == FlightRecorderVerdict(text="no rank waits in a collective")
+    assert diagnose_hang_from_recorder_dumps([]) == FlightRecorderHangVerdict(
+        text="no rank waits in a collective"
+    )
 
 
 def test_a_thousand_ranks_are_aligned() -> None:
     group = FlightRecorderProcessGroup("0", "default_pg", tuple(range(1000)))
     dumps = [dump(rank, entries(5, done=4), groups=(group,)) for rank in range(1000) if rank != 617]
-    found = align_rank_collectives([*dumps, dump(617, entries(4), groups=(group,))])
+    found = diagnose_hang_from_recorder_dumps([*dumps, dump(617, entries(4), groups=(group,))])
     assert (found.ranks, found.world) == ((617,), 1000)
     assert len(found.text) < 400
 
@@ -205,8 +210,8 @@ def test_a_thousand_ranks_are_aligned() -> None:
 def test_a_rank_that_completed_another_collective_is_named() -> None:
     """The root of a broadcast returns at once, and waits nowhere."""
     other = dump(3, entries(5, op="broadcast", sizes=(8,), dtypes=("Long",), completed=True))
-    found = align_rank_collectives([*waiting(0, 1, 2, 4, 5, 6, 7), other])
-    assert (found.cause, found.ranks) == (FlightRecorderCause.DIFFERENT, (3,))
+    found = diagnose_hang_from_recorder_dumps([*waiting(0, 1, 2, 4, 5, 6, 7), other])
+    assert (found.cause, found.ranks) == (FlightRecorderHangCause.DIFFERENT, (3,))
     assert "rank 3 called broadcast of 8 Long" in found.text
 
 
@@ -216,15 +221,15 @@ def test_a_swapped_order_of_two_collectives_is_named() -> None:
         return dump(rank, entries(4), later)
 
     others = [issued(rank, "all_reduce", "all_gather") for rank in range(WORLD) if rank != 3]
-    found = align_rank_collectives([*others, issued(3, "all_gather", "all_reduce")])
-    assert (found.cause, found.ranks) == (FlightRecorderCause.DIFFERENT, (3,))
+    found = diagnose_hang_from_recorder_dumps([*others, issued(3, "all_gather", "all_reduce")])
+    assert (found.cause, found.ranks) == (FlightRecorderHangCause.DIFFERENT, (3,))
     assert found.text.endswith("; rank 3 called them in another order")
-    skipped = align_rank_collectives([*others, issued(3, "all_gather", "barrier")])
+    skipped = diagnose_hang_from_recorder_dumps([*others, issued(3, "all_gather", "barrier")])
     assert "another order" not in skipped.text
 
 
 def test_a_dump_that_cannot_be_read_is_mentioned() -> None:
-    found = align_rank_collectives(waiting(0, 1, 2, 4, 5, 6, 7), unread={3})
+    found = diagnose_hang_from_recorder_dumps(waiting(0, 1, 2, 4, 5, 6, 7), unread={3})
     assert "the dump of rank 3 cannot be read" in found.text
 
 
@@ -232,8 +237,10 @@ def test_a_dump_that_cannot_be_read_is_mentioned() -> None:
 def test_one_late_rank_is_named_in_every_size_of_job(world: int) -> None:
     group = FlightRecorderProcessGroup("0", "default_pg", tuple(range(world)))
     dumps = [dump(rank, entries(2, done=1), groups=(group,)) for rank in range(world - 1)]
-    found = align_rank_collectives([*dumps, dump(world - 1, entries(1), groups=(group,))])
-    assert (found.cause, found.ranks) == (FlightRecorderCause.ABSENT, (world - 1,))
+    found = diagnose_hang_from_recorder_dumps(
+        [*dumps, dump(world - 1, entries(1), groups=(group,))]
+    )
+    assert (found.cause, found.ranks) == (FlightRecorderHangCause.ABSENT, (world - 1,))
 
 
 def over(count: int, op: str = "all_reduce") -> list[FlightRecorderEntry]:
@@ -246,19 +253,19 @@ def over(count: int, op: str = "all_reduce") -> list[FlightRecorderEntry]:
 
 def test_a_collective_that_a_rank_never_issued_failed_on_the_others() -> None:
     others = [dump(rank, over(5)) for rank in (0, 1, 2, 4, 5, 6, 7)]
-    assert named([*others, dump(3, over(4))]) == (FlightRecorderCause.ABSENT, (3,))
-    assert named([*others, dump(3, over(5))])[0] is FlightRecorderCause.NOTHING
+    assert named([*others, dump(3, over(4))]) == (FlightRecorderHangCause.ABSENT, (3,))
+    assert named([*others, dump(3, over(5))])[0] is FlightRecorderHangCause.NOTHING
 
 
 def test_the_root_of_a_broadcast_completes_it_without_the_others() -> None:
     others = [dump(rank, over(5, "broadcast")) for rank in (0, 1, 2, 4, 5, 6, 7)]
-    assert named([*others, dump(3, over(4, "broadcast"))])[0] is FlightRecorderCause.NOTHING
+    assert named([*others, dump(3, over(4, "broadcast"))])[0] is FlightRecorderHangCause.NOTHING
 
 
 def test_failed_collectives_name_no_rank_where_as_many_are_behind_as_ahead() -> None:
     ahead = [dump(rank, over(5)) for rank in range(4)]
     behind = [dump(rank, over(4)) for rank in range(4, 8)]
-    assert named([*ahead, *behind])[0] is FlightRecorderCause.NOTHING
+    assert named([*ahead, *behind])[0] is FlightRecorderHangCause.NOTHING
 
 
 UNLISTED = FlightRecorderProcessGroup("0", "default_pg")
@@ -270,19 +277,19 @@ def test_ranks_that_differ_are_named_where_no_dump_lists_the_ranks_of_its_groups
     dumps = [dump(rank, entries(5, done=4), groups=groups) for rank in (0, 1)]
     dumps += [dump(2, entries(5, done=4, op="barrier"), groups=groups)]
     dumps += [dump(3, entries(4), entries(2, group="1", done=1), groups=groups)]
-    assert named(dumps) == (FlightRecorderCause.DIFFERENT, (2,))
+    assert named(dumps) == (FlightRecorderHangCause.DIFFERENT, (2,))
 
 
 def test_a_rank_that_issued_in_an_unlisted_group_before_is_known_not_to_have_come() -> None:
     dumps = [dump(rank, entries(5, done=4), groups=(UNLISTED,)) for rank in (0, 1, 2)]
     dumps += [dump(3, entries(4), groups=(UNLISTED,))]
-    assert named(dumps) == (FlightRecorderCause.ABSENT, (3,))
+    assert named(dumps) == (FlightRecorderHangCause.ABSENT, (3,))
 
 
 def test_ranks_of_an_unlisted_group_are_not_known_to_be_all_of_it() -> None:
     waits = dump(0, entries(5), entries(2, group="1", done=1), groups=(UNLISTED, PAIR))
-    found = align_rank_collectives([waits])
-    assert (found.cause, found.world) == (FlightRecorderCause.NOTHING, 0)
+    found = diagnose_hang_from_recorder_dumps([waits])
+    assert (found.cause, found.world) == (FlightRecorderHangCause.NOTHING, 0)
 
 
 def came(at_s: float, *, failed: bool = True, clock_s: float = 0.0) -> list[FlightRecorderEntry]:
@@ -297,8 +304,8 @@ def came(at_s: float, *, failed: bool = True, clock_s: float = 0.0) -> list[Flig
 
 def test_a_rank_that_came_when_the_others_had_given_up_is_named() -> None:
     others = [dump(rank, came(0.1 * rank)) for rank in (0, 1, 2, 4, 5, 6, 7)]
-    found = align_rank_collectives([*others, dump(3, came(26.0))])
-    assert (found.cause, found.ranks) == (FlightRecorderCause.LATE, (3,))
+    found = diagnose_hang_from_recorder_dumps([*others, dump(3, came(26.0))])
+    assert (found.cause, found.ranks) == (FlightRecorderHangCause.LATE, (3,))
     assert "until 25 s after the others" in found.text
 
 
@@ -314,23 +321,23 @@ def test_a_rank_that_came_when_the_others_had_given_up_is_named() -> None:
 )
 def test_no_rank_is_late_where_the_others_had_not_given_up_on_it_together(late, other) -> None:
     dumps = [dump(0, came(0.0)), dump(1, other), dump(2, came(0.1)), dump(3, late)]
-    assert named(dumps) == (FlightRecorderCause.NOTHING, ())
+    assert named(dumps) == (FlightRecorderHangCause.NOTHING, ())
 
 
 def test_no_rank_is_late_for_a_broadcast_whose_root_does_not_wait() -> None:
     dumps = [dump(rank, came(0.1 * rank)) for rank in (0, 1, 2)]
     dumps += [dump(3, came(26.0))]
-    assert named(dumps)[0] is FlightRecorderCause.LATE
+    assert named(dumps)[0] is FlightRecorderHangCause.LATE
     sent = [
         replace(one, entries=tuple(replace(entry, op="broadcast") for entry in one.entries))
         for one in dumps
     ]
-    assert named(sent)[0] is FlightRecorderCause.NOTHING
+    assert named(sent)[0] is FlightRecorderHangCause.NOTHING
 
 
 def test_a_verdict_lists_the_ranks_that_wait() -> None:
-    assert align_rank_collectives(waiting(0, 2)).waiting == (0, 2)
-    assert align_rank_collectives([dump(0, entries(5))]).waiting == ()
+    assert diagnose_hang_from_recorder_dumps(waiting(0, 2)).waiting == (0, 2)
+    assert diagnose_hang_from_recorder_dumps([dump(0, entries(5))]).waiting == ()
 
 
 def test_a_verdict_has_the_sizes_of_the_last_collective_where_they_differ() -> None:
@@ -338,8 +345,11 @@ def test_a_verdict_has_the_sizes_of_the_last_collective_where_they_differ() -> N
         last = FlightRecorderEntry("0", 5, "all_gather", (size,), ("Float",), True, may_fail=True)
         return dump(rank, [last])
 
-    assert align_rank_collectives([sized(1, 64), sized(2, 128)]).last_sizes == ((1, 64), (2, 128))
-    assert align_rank_collectives([sized(1, 64), sized(2, 64)]).last_sizes == ()
+    assert diagnose_hang_from_recorder_dumps([sized(1, 64), sized(2, 128)]).last_sizes == (
+        (1, 64),
+        (2, 128),
+    )
+    assert diagnose_hang_from_recorder_dumps([sized(1, 64), sized(2, 64)]).last_sizes == ()
 
 
 def issue(group: str, seq: int, at_s: float) -> list[FlightRecorderEntry]:
@@ -365,9 +375,9 @@ def test_a_rank_that_went_on_to_another_group_is_in_every_circle_of_waits() -> N
         dump(2, issue("0", 4, 2.0), issue("1", 6, 9.0), issue("4", 12, 2.0), groups=groups),
         dump(3, issue("0", 4, 2.0), issue("4", 13, 9.0), groups=groups),
     ]
-    found = align_rank_collectives(dumps)
-    assert (found.cause, found.ranks) == (FlightRecorderCause.DIFFERENT, (0,))
+    found = diagnose_hang_from_recorder_dumps(dumps)
+    assert (found.cause, found.ranks) == (FlightRecorderHangCause.DIFFERENT, (0,))
     assert found.text.startswith("the ranks wait for each other in different groups: rank 0")
     calm = [replace(one, entries=tuple(replace(e, may_fail=False) for e in one.entries))
             for one in dumps]  # fmt: skip
-    assert align_rank_collectives(calm).cause is FlightRecorderCause.NOTHING
+    assert diagnose_hang_from_recorder_dumps(calm).cause is FlightRecorderHangCause.NOTHING

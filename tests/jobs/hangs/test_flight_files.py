@@ -14,16 +14,16 @@ from hpctl.jobs.hangs.flight_files import (
     KEPT_OPEN,
     LARGEST,
     PER_PROCESS,
-    InvalidFlightDumpError,
-    align_flight_dumps_in_subprocess,
-    parse_flight_dump,
-    read_dumps_in_parallel,
-    read_flight_dump_files,
+    InvalidFlightRecorderDumpError,
+    diagnose_hang_from_dumps_in_subprocess,
+    parse_flight_recorder_dump,
+    read_flight_recorder_dump_files,
+    read_flight_recorder_dumps_in_parallel,
 )
 from hpctl.jobs.hangs.flight_recorder import (
-    FlightRecorderCause,
     FlightRecorderDump,
-    align_rank_collectives,
+    FlightRecorderHangCause,
+    diagnose_hang_from_recorder_dumps,
 )
 from tests.gpu.recordings import H200
 
@@ -48,21 +48,24 @@ def document(count: int, done: int, ranks: str = "[0, 1]") -> dict[str, object]:
 
 @pytest.mark.parametrize("write", [pickle.dumps, lambda one: json.dumps(one).encode()])
 def test_both_forms_say_the_same(write) -> None:
-    found = align_rank_collectives(
-        [parse_flight_dump(0, write(document(5, 4))), parse_flight_dump(1, write(document(4, 4)))]
+    found = diagnose_hang_from_recorder_dumps(
+        [
+            parse_flight_recorder_dump(0, write(document(5, 4))),
+            parse_flight_recorder_dump(1, write(document(4, 4))),
+        ]
     )
-    assert (found.cause, found.ranks) == (FlightRecorderCause.ABSENT, (1,))
+    assert (found.cause, found.ranks) == (FlightRecorderHangCause.ABSENT, (1,))
     assert "(all_reduce of 64 Float), where rank 0 waits in step (train.py:7)" in found.text
 
 
 def test_the_recorded_dump_as_json_says_the_same_as_the_pickle() -> None:
     """nccl_skip.nccl_trace_rank_0.pickle of the H200."""
     as_json = json.dumps(pickle.loads(SKIP[0])).encode()
-    assert parse_flight_dump(0, as_json) == parse_flight_dump(0, SKIP[0])
+    assert parse_flight_recorder_dump(0, as_json) == parse_flight_recorder_dump(0, SKIP[0])
 
 
 def test_what_the_alignment_needs_is_kept_of_a_long_dump() -> None:
-    found = parse_flight_dump(0, pickle.dumps(document(4000, 3000)))
+    found = parse_flight_recorder_dump(0, pickle.dumps(document(4000, 3000)))
     open_ = [entry.seq for entry in found.entries if not entry.completed]
     assert (open_[0], len(open_)) == (3001, KEPT_OPEN)
     assert len(found.entries) == KEPT_OPEN + KEPT_COMPLETED
@@ -92,9 +95,11 @@ def test_a_part_of_a_coalesced_collective_is_completed_with_the_whole() -> None:
                 profiling_name="nccl:_broadcast_oop",
             )
         ]  # fmt: skip
-        dumps.append(parse_flight_dump(rank, pickle.dumps(document(0, 0) | {"entries": rows})))
-    found = align_rank_collectives(dumps)
-    assert (found.cause, found.ranks) == (FlightRecorderCause.ABSENT, (1,))
+        dumps.append(
+            parse_flight_recorder_dump(rank, pickle.dumps(document(0, 0) | {"entries": rows}))
+        )
+    found = diagnose_hang_from_recorder_dumps(dumps)
+    assert (found.cause, found.ranks) == (FlightRecorderHangCause.ABSENT, (1,))
     assert "rank 1 did not come to collective 401" in found.text
 
 
@@ -104,11 +109,11 @@ def test_a_batch_of_sends_that_is_over_is_no_wait() -> None:
     for rank, count in ((0, 5), (1, 4)):
         other = document(count, 4)
         other["entries"] = sent + [row | {"record_id": 99} for row in other["entries"]]
-        dumps.append(parse_flight_dump(rank, pickle.dumps(other)))
-    assert align_rank_collectives(dumps).ranks == (1,)
+        dumps.append(parse_flight_recorder_dump(rank, pickle.dumps(other)))
+    assert diagnose_hang_from_recorder_dumps(dumps).ranks == (1,)
     waits = coalesced(0, 9, "started", is_p2p=True, profiling_name="nccl:recv 1<-0")
-    dumps[1] = parse_flight_dump(1, pickle.dumps(document(4, 4) | {"entries": waits}))
-    assert align_rank_collectives(dumps).ranks == ()
+    dumps[1] = parse_flight_recorder_dump(1, pickle.dumps(document(4, 4) | {"entries": waits}))
+    assert diagnose_hang_from_recorder_dumps(dumps).ranks == ()
 
 
 class Evil:
@@ -135,8 +140,8 @@ BOMBS = {
 @pytest.mark.parametrize("name", BOMBS)
 def test_what_is_no_dump_is_refused(name: str, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InvalidFlightDumpError):
-        parse_flight_dump(0, BOMBS[name])
+    with pytest.raises(InvalidFlightRecorderDumpError):
+        parse_flight_recorder_dump(0, BOMBS[name])
     assert list(tmp_path.iterdir()) == []
 
 
@@ -150,7 +155,7 @@ LENGTH_BOMB = b"\x80\x05\x96" + struct.pack("<Q", 1 << 40) + b"."
 def test_a_file_that_asks_for_all_memory_costs_itself_alone(tmp_path, bomb: bytes) -> None:
     for rank, raw in enumerate([*SKIP, bomb]):
         (tmp_path / f"fr-{rank}").write_bytes(raw)
-    found = align_flight_dumps_in_subprocess(f"{tmp_path}/fr-", 0.0)
+    found = diagnose_hang_from_dumps_in_subprocess(f"{tmp_path}/fr-", 0.0)
     assert (found.dumps, found.ranks) == (2, (1,))
 
 
@@ -159,7 +164,7 @@ def test_repeated_mentions_cost_no_more_than_the_bounds(tmp_path) -> None:
     one = document(1, 0)["entries"][0]
     one["frames"] = one["frames"] * 1000
     (tmp_path / "fr-0").write_bytes(pickle.dumps(document(5, 4) | {"entries": [one] * 1_000_000}))
-    assert align_flight_dumps_in_subprocess(f"{tmp_path}/fr-", 0.0).dumps == 1
+    assert diagnose_hang_from_dumps_in_subprocess(f"{tmp_path}/fr-", 0.0).dumps == 1
 
 
 def test_only_plain_files_of_ours_are_read(tmp_path) -> None:
@@ -172,13 +177,13 @@ def test_only_plain_files_of_ours_are_read(tmp_path) -> None:
     (tmp_path / "fr-3").mkdir()
     with (tmp_path / "fr-4").open("wb") as file:
         file.truncate(LARGEST + 1)
-    dumps, unread = read_flight_dump_files(f"{tmp_path}/fr-", 0.0, LATER)
+    dumps, unread = read_flight_recorder_dump_files(f"{tmp_path}/fr-", 0.0, LATER)
     assert ([dump.rank for dump in dumps], unread) == ([0], {1, 2, 3, 4})
 
 
 def test_reading_stops_at_its_deadline(tmp_path) -> None:
     (tmp_path / "fr-0").write_bytes(SKIP[0])
-    assert read_flight_dump_files(f"{tmp_path}/fr-", 0.0, 0.0) == ([], {0})
+    assert read_flight_recorder_dump_files(f"{tmp_path}/fr-", 0.0, 0.0) == ([], {0})
 
 
 def test_no_process_is_started_where_there_is_no_dump(tmp_path, monkeypatch) -> None:
@@ -186,7 +191,7 @@ def test_no_process_is_started_where_there_is_no_dump(tmp_path, monkeypatch) -> 
         "hpctl.jobs.hangs.flight_files.subprocess.run", lambda *_, **__: pytest.fail("started")
     )
     (tmp_path / "fr-").write_bytes(SKIP[0])
-    assert align_flight_dumps_in_subprocess(f"{tmp_path}/fr-", 0.0).dumps == 0
+    assert diagnose_hang_from_dumps_in_subprocess(f"{tmp_path}/fr-", 0.0).dumps == 0
 
 
 def test_a_full_disk_and_an_odd_name_cost_the_verdict_alone(tmp_path, monkeypatch) -> None:
@@ -196,22 +201,24 @@ def test_a_full_disk_and_an_odd_name_cost_the_verdict_alone(tmp_path, monkeypatc
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("hpctl.jobs.hangs.flight_files.tempfile.TemporaryFile", full)
-    assert align_flight_dumps_in_subprocess(f"{tmp_path}/fr-", 0.0).dumps == 0
-    assert align_flight_dumps_in_subprocess(f"{tmp_path}/a\0b/fr-", 0.0).dumps == 0
+    assert diagnose_hang_from_dumps_in_subprocess(f"{tmp_path}/fr-", 0.0).dumps == 0
+    assert diagnose_hang_from_dumps_in_subprocess(f"{tmp_path}/a\0b/fr-", 0.0).dumps == 0
 
 
 def test_without_a_folder_there_are_no_dumps(tmp_path) -> None:
-    assert align_flight_dumps_in_subprocess(f"{tmp_path}/gone/fr-", 0.0).dumps == 0
+    assert diagnose_hang_from_dumps_in_subprocess(f"{tmp_path}/gone/fr-", 0.0).dumps == 0
 
 
 def test_a_terminals_commands_do_not_pass() -> None:
     hostile = document(5, 4)
     for entry in hostile["entries"]:
         entry["profiling_name"] = "nccl:\x1b[2Jall_reduce"
-    others = parse_flight_dump(1, msgspec.json.encode(document(4, 4)))
+    others = parse_flight_recorder_dump(1, msgspec.json.encode(document(4, 4)))
     assert (
         "\x1b"
-        not in align_rank_collectives([parse_flight_dump(0, pickle.dumps(hostile)), others]).text
+        not in diagnose_hang_from_recorder_dumps(
+            [parse_flight_recorder_dump(0, pickle.dumps(hostile)), others]
+        ).text
     )
 
 
@@ -225,9 +232,12 @@ def test_many_dumps_are_shared_between_processes(tmp_path) -> None:
         (tmp_path / f"fr-{rank}").write_bytes(raw)
     (tmp_path / "fr-4").write_bytes(MEMO_BOMB)
     (tmp_path / "fr-5").write_bytes(SKIP[0][:100])
-    dumps, unread = read_dumps_in_parallel(f"{tmp_path}/fr-", 0.0, LATER, 2)
+    dumps, unread = read_flight_recorder_dumps_in_parallel(f"{tmp_path}/fr-", 0.0, LATER, 2)
     assert unread == {4, 5}
-    assert (len(dumps), align_rank_collectives(dumps, unread).ranks) == (world - 2, (77,))
+    assert (len(dumps), diagnose_hang_from_recorder_dumps(dumps, unread).ranks) == (
+        world - 2,
+        (77,),
+    )
 
 
 def test_a_process_that_is_ended_costs_the_ranks_of_its_share(tmp_path, monkeypatch) -> None:
@@ -239,10 +249,10 @@ def test_a_process_that_is_ended_costs_the_ranks_of_its_share(tmp_path, monkeypa
     def end_process(rank: int, raw: bytes, kept: object) -> FlightRecorderDump:
         if rank == 1 and os.getpid() != own:
             os.kill(os.getpid(), signal.SIGKILL)
-        return parse_flight_dump(rank, raw)
+        return parse_flight_recorder_dump(rank, raw)
 
-    monkeypatch.setattr("hpctl.jobs.hangs.flight_files.parse_flight_dump", end_process)
-    dumps, unread = read_dumps_in_parallel(f"{tmp_path}/fr-", 0.0, LATER, 2)
+    monkeypatch.setattr("hpctl.jobs.hangs.flight_files.parse_flight_recorder_dump", end_process)
+    dumps, unread = read_flight_recorder_dumps_in_parallel(f"{tmp_path}/fr-", 0.0, LATER, 2)
     assert unread == set(range(1, world, 2))
     assert {dump.rank for dump in dumps} == set(range(0, world, 2))
 
@@ -251,7 +261,7 @@ def test_less_is_kept_of_each_dump_where_there_are_very_many(tmp_path, monkeypat
     monkeypatch.setattr("hpctl.jobs.hangs.flight_files.MANY_FILES", 1)
     for rank in (0, 1):
         (tmp_path / f"fr-{rank}").write_bytes(pickle.dumps(document(4000, 3000)))
-    dumps, _ = read_dumps_in_parallel(f"{tmp_path}/fr-", 0.0, LATER, 1)
+    dumps, _ = read_flight_recorder_dumps_in_parallel(f"{tmp_path}/fr-", 0.0, LATER, 1)
     assert [len(one.entries) for one in dumps] == [(KEPT_OPEN + KEPT_COMPLETED) // 8] * 2
 
 
@@ -265,16 +275,19 @@ def gloo_document(count: int, retired: int) -> dict[str, object]:
 
 
 def test_a_dump_of_gloo_names_the_rank_that_did_not_come() -> None:
-    dumps = [parse_flight_dump(rank, pickle.dumps(gloo_document(5 - rank, 4))) for rank in (0, 1)]
-    found = align_rank_collectives(dumps)
-    assert (found.cause, found.ranks, found.world) == (FlightRecorderCause.ABSENT, (1,), 2)
+    dumps = [
+        parse_flight_recorder_dump(rank, pickle.dumps(gloo_document(5 - rank, 4)))
+        for rank in (0, 1)
+    ]
+    found = diagnose_hang_from_recorder_dumps(dumps)
+    assert (found.cause, found.ranks, found.world) == (FlightRecorderHangCause.ABSENT, (1,), 2)
     assert "collective 5 of default_pg" in found.text
 
 
 def test_what_nccl_has_aborted_is_retired_and_not_completed() -> None:
     made = document(5, 4)
     made["entries"][-1]["retired"] = True
-    assert [entry.completed for entry in parse_flight_dump(0, pickle.dumps(made)).entries][
+    assert [entry.completed for entry in parse_flight_recorder_dump(0, pickle.dumps(made)).entries][
         -1
     ] is False
 
@@ -282,7 +295,7 @@ def test_what_nccl_has_aborted_is_retired_and_not_completed() -> None:
 def test_the_ranks_of_a_group_without_a_name_are_not_guessed_between_two() -> None:
     made = gloo_document(5, 5)
     made["entries"][0]["process_group"] = ("1", "data")
-    groups = parse_flight_dump(0, pickle.dumps(made)).groups
+    groups = parse_flight_recorder_dump(0, pickle.dumps(made)).groups
     assert [(group.name, group.ranks) for group in groups] == [("0", ()), ("1", ())]
 
 
@@ -290,7 +303,7 @@ def test_a_dump_says_when_a_collective_was_issued_and_how_long_it_may_take() -> 
     made = document(2, 2)
     made["entries"][0] |= {"time_created_ns": 3_000_000_000, "timeout_ms": 18_000}
     made["entries"][1] |= {"time_created_ns": "late", "timeout_ms": -1}
-    found = parse_flight_dump(0, pickle.dumps(made)).entries
+    found = parse_flight_recorder_dump(0, pickle.dumps(made)).entries
     assert [(one.created_ns, one.timeout_s) for one in found] == [(3_000_000_000, 18.0), (0, 0.0)]
 
 
@@ -298,7 +311,7 @@ def test_a_dump_says_when_a_collective_was_issued_and_how_long_it_may_take() -> 
 def test_a_dump_of_another_number_of_ranks_is_another_run_s(tmp_path, world, dumps) -> None:
     for rank, count in ((0, 5), (1, 4)):
         (tmp_path / f"fr-{rank}").write_bytes(pickle.dumps(document(count, 4)))
-    found = align_flight_dumps_in_subprocess(f"{tmp_path}/fr-", 0.0, world=world)
+    found = diagnose_hang_from_dumps_in_subprocess(f"{tmp_path}/fr-", 0.0, world=world)
     assert found.dumps == dumps
     assert found.ranks == ((1,) if dumps else ())
 
@@ -308,11 +321,11 @@ def test_a_rank_whose_dump_is_another_run_s_is_not_called_silent(tmp_path) -> No
     for rank in (0, 1):
         (tmp_path / f"fr-{rank}").write_bytes(pickle.dumps(document(5, 4, "[0, 1, 2]")))
     (tmp_path / "fr-2").write_bytes(pickle.dumps(document(5, 4, "[0, 1, 2, 3]")))
-    found = align_flight_dumps_in_subprocess(f"{tmp_path}/fr-", 0.0, world=3)
+    found = diagnose_hang_from_dumps_in_subprocess(f"{tmp_path}/fr-", 0.0, world=3)
     assert found.dumps == 2
-    assert found.cause is not FlightRecorderCause.SILENT
+    assert found.cause is not FlightRecorderHangCause.SILENT
     (tmp_path / "fr-2").unlink()
     assert (
-        align_flight_dumps_in_subprocess(f"{tmp_path}/fr-", 0.0, world=3).cause
-        is FlightRecorderCause.SILENT
+        diagnose_hang_from_dumps_in_subprocess(f"{tmp_path}/fr-", 0.0, world=3).cause
+        is FlightRecorderHangCause.SILENT
     )

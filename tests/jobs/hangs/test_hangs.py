@@ -12,27 +12,33 @@ from hpctl.detection.nvml import snapshot as nvml
 from hpctl.engine.journal.events import GateBlocked, JobRecoveryOpened, SignalSeen, StepStarted
 from hpctl.engine.journal.state import replay_events
 from hpctl.jobs import advance
-from hpctl.jobs.advance import JobFacts
-from hpctl.jobs.facts import collect_job_facts
+from hpctl.jobs.advance import JobRecoveryFacts
+from hpctl.jobs.facts import collect_job_recovery_facts
 from hpctl.jobs.hangs.daemon import HangDetector
 from hpctl.jobs.hangs.decide import (
     JobNodeActivity,
     find_stalled_run,
-    judge_job_hang,
-    merge_node_activity,
+    merge_node_activity_samples,
+    update_job_hang_history,
 )
-from hpctl.jobs.plan import HUNG, is_run_known_hanging, plan_failed_runs
-from hpctl.vocabulary.hang import Hang
+from hpctl.jobs.plan import HUNG, is_run_known_to_hang, plan_failed_run_recoveries
+from hpctl.vocabulary.hang import JobHang
 from hpctl.vocabulary.identity import JobAttempt
-from hpctl.vocabulary.job_recovery import JobPhase, JobRecovery, JobSignal
+from hpctl.vocabulary.job_recovery import JobRecovery, JobRecoveryPhase, JobRecoverySignal
 from hpctl.vocabulary.outcome import Outcome
-from hpctl.vocabulary.policy import HangPolicy, OperatingMode
-from hpctl.vocabulary.recovery import PhaseMove, StartStep, StepKind, StepRecord, WaitUntil
-from hpctl.vocabulary.registration import EffectivePolicy
+from hpctl.vocabulary.policy import JobHangPolicy, OperatingMode
+from hpctl.vocabulary.recovery import (
+    RecoveryPhaseMove,
+    RecoveryStepRecord,
+    StepKind,
+    StepStartDecision,
+    WaitDecision,
+)
+from hpctl.vocabulary.registration import EffectiveJobPolicy
 from tests.fakes.values import OWN, at, generation, slurm_job, view_of
 from tests.unflawed import unflawed
 
-HANGS = HangPolicy()
+HANGS = JobHangPolicy()
 JOB = slurm_job(7, nodes=("n1", "n2"), partition="all", state="RUNNING")
 WORK = JobNodeActivity(ranks=8, working=8)
 WAITS = JobNodeActivity(ranks=8, waiting=8)
@@ -48,7 +54,7 @@ class Watched:
 
     def __init__(self, policy=HANGS, job=JOB):
         self.policy, self.job, self.now = policy, job, 0.0
-        self.track = judge_job_hang(job, {}, None, policy, at(0))
+        self.track = update_job_hang_history(job, {}, None, policy, at(0))
 
     def see(self, seconds, n1, n2=WORK):
         """So long of the same; None for a node that is not heard. When it was found to hang."""
@@ -56,7 +62,9 @@ class Watched:
         nodes = {n: a for n, a in (("n1", n1), ("n2", n2)) if a is not None}
         while self.now < began + seconds:
             self.now += 10
-            self.track = judge_job_hang(self.job, nodes, self.track, self.policy, at(self.now))
+            self.track = update_job_hang_history(
+                self.job, nodes, self.track, self.policy, at(self.now)
+            )
             if self.track.hang:
                 return self.now - began
         return None
@@ -242,22 +250,22 @@ def test_a_node_tells_of_the_jobs_that_slurm_has_put_there_alone():
 
 
 def test_of_several_samples_the_work_counts_and_strange_names_do_not():
-    said = merge_node_activity([
+    said = merge_node_activity_samples([
         {"job.7.ranks": 2.0, "job.7.working": 1.0}, {"job.7.ranks": 2.0, "job.7.waiting": 2.0},
         {"job..ranks": 1.0, "job.x.ranks": 1.0, "job.7.name": 1.0, "job.7.ranks.x": 9.0},
     ])  # fmt: skip
     assert said.get(7) == JobNodeActivity(ranks=2.0, working=1.0, waiting=2.0)
     assert said.get(8) is None
-    assert merge_node_activity([{"jobs": 0.0}]).get(8) == JobNodeActivity()
+    assert merge_node_activity_samples([{"jobs": 0.0}]).get(8) == JobNodeActivity()
 
 
-HANG = Hang(at(-130), "no process of it has made progress", "n1")
+HANG = JobHang(at(-130), "no process of it has made progress", "n1")
 
 
 def decided(job=JOB, *, hang=HANG, mode=OperatingMode.OWN, log=(), **hangs):
     policy = replace(OWN, mode=mode, hangs=replace(HANGS, **hangs))
-    view = view_of(jobs=[job], log=log, ruled={job.id: EffectivePolicy()}, hangs={job.id: hang})
-    found = unflawed(plan_failed_runs(view, policy, (), at(0)))
+    view = view_of(jobs=[job], log=log, ruled={job.id: EffectiveJobPolicy()}, hangs={job.id: hang})
+    found = unflawed(plan_failed_run_recoveries(view, policy, (), at(0)))
     assert len(found) == 1
     return found[0]
 
@@ -302,17 +310,17 @@ def after(hang, *steps, hangs=True, works=False, state="RUNNING", seconds=1.0):
         "",
         (),
         at(0),
-        JobPhase.HIT,
+        JobRecoveryPhase.HIT,
         at(0),
         hang=hang,
         steps=steps,
     )
-    facts = JobFacts(replace(JOB, state=state), cordoned=True, hangs=hangs, works=works)
+    facts = JobRecoveryFacts(replace(JOB, state=state), cordoned=True, hangs=hangs, works=works)
     return advance.advance_job_recovery(rec, facts, OWN, at(seconds))
 
 
 def step(kind, outcome=None):
-    return StepRecord(kind, 1, "7", at(0), outcome, at(1) if outcome else None)
+    return RecoveryStepRecord(kind, 1, "7", at(0), outcome, at(1) if outcome else None)
 
 
 STACKS = step(StepKind.STACKS, Outcome.accepted())
@@ -323,35 +331,35 @@ KILL = step(StepKind.SIGNAL, Outcome.accepted())
 def test_its_stacks_come_first_and_are_not_waited_for_without_end():
     for hang in ("dump", "requeue", "cancel"):
         first = after(hang)
-        assert isinstance(first, StartStep)
+        assert isinstance(first, StepStartDecision)
         assert (first.kind, first.target) == (StepKind.STACKS, "7")
-        assert isinstance(after(hang, step(StepKind.STACKS)), WaitUntil)
-        assert not isinstance(after(hang, step(StepKind.STACKS), seconds=91.0), WaitUntil)
+        assert isinstance(after(hang, step(StepKind.STACKS)), WaitDecision)
+        assert not isinstance(after(hang, step(StepKind.STACKS), seconds=91.0), WaitDecision)
 
 
 def test_then_it_is_left_requeued_or_ended():
-    assert after("dump", STACKS).signal is JobSignal.CALLED_OFF
+    assert after("dump", STACKS).signal is JobRecoverySignal.CALLED_OFF
     assert "could not" in after("dump", FAILED).why
-    assert after("requeue", FAILED).signal is JobSignal.STOP_WANTED
+    assert after("requeue", FAILED).signal is JobRecoverySignal.STOP_WANTED
     kill = after("cancel", STACKS)
     assert (kill.kind, kill.target) == (StepKind.SIGNAL, "KILL")
-    assert isinstance(after("cancel", STACKS, KILL), WaitUntil)
-    assert after("cancel", STACKS, KILL, state="FAILED").signal is JobSignal.ENDED
+    assert isinstance(after("cancel", STACKS, KILL), WaitDecision)
+    assert after("cancel", STACKS, KILL, state="FAILED").signal is JobRecoverySignal.ENDED
 
 
 @pytest.mark.parametrize("hang", ["dump", "requeue", "cancel"])
 def test_what_works_again_is_left_alone(hang):
     found = after(hang, STACKS, hangs=False, works=True)
-    assert isinstance(found, PhaseMove)
-    assert found.signal is JobSignal.CALLED_OFF
+    assert isinstance(found, RecoveryPhaseMove)
+    assert found.signal is JobRecoverySignal.CALLED_OFF
 
 
 @pytest.mark.parametrize("hang", ["dump", "requeue", "cancel"])
 def test_what_was_not_watched_since_a_restart_is_waited_for(hang):
     found = after(hang, STACKS, hangs=False, seconds=899.0)
-    assert isinstance(found, WaitUntil)
+    assert isinstance(found, WaitDecision)
     assert "not known yet" in found.why
-    assert after(hang, STACKS, hangs=False, seconds=901.0).signal is JobSignal.CALLED_OFF
+    assert after(hang, STACKS, hangs=False, seconds=901.0).signal is JobRecoverySignal.CALLED_OFF
 
 
 OPENED = JobRecoveryOpened(
@@ -367,7 +375,7 @@ def test_a_restart_does_not_call_a_treatment_off_and_finds_the_hang_soon():
             watch.hear(generation(node), {"jobs": 1.0, "job.7.ranks": 8.0, **gauges})
         hangs = watch.look(view.scheduler, at(second), HANGS, view.state)
         seen = replace(view, hangs=hangs, worked=watch.last_worked)
-        found = collect_job_facts(view.state.jobs["j-1"], seen, OWN)
+        found = collect_job_recovery_facts(view.state.jobs["j-1"], seen, OWN)
         return found.hangs, found.works
 
     waits = {facts(second, {"job.7.waiting": 8.0}) for second in range(0, 120, 10)}
@@ -377,7 +385,7 @@ def test_a_restart_does_not_call_a_treatment_off_and_finds_the_hang_soon():
 
 
 def test_one_that_was_called_off_was_not_tried():
-    off = SignalSeen(at(-5), "j-1", JobSignal.CALLED_OFF, "it works again by itself")
+    off = SignalSeen(at(-5), "j-1", JobRecoverySignal.CALLED_OFF, "it works again by itself")
     asked = StepStarted(at(-9), "j-1", StepKind.STACKS, 1, "7")
     assert isinstance(decided(action="requeue", log=[OPENED, asked, off]), JobRecoveryOpened)
     dumped = decided(action="dump", log=[replace(OPENED, hang="dump"), asked, off])
@@ -388,7 +396,7 @@ def test_one_that_was_called_off_was_not_tried():
 def test_a_run_that_is_held_for_its_hang_is_known_to_hang(start, found):
     job = replace(JOB, start=None if start is None else at(start))
     state = replay_events([GateBlocked(at(-10), "7", "hang", "it hangs", HUNG)])
-    assert is_run_known_hanging(job, state) is found
+    assert is_run_known_to_hang(job, state) is found
 
 
 GROUP = "0::/system.slice/slurmstepd.scope/job_7/step_0/user/task_0"
@@ -399,7 +407,7 @@ class Node:
 
     def __init__(self, root):
         self.root, self.now, self.sweep = root, 0.0, nvml.NvmlSnapshot(0.0)
-        activity.clear_sample_history()
+        activity.clear_job_sample_history()
         (root / "proc").mkdir()
 
     def put(self, pid, cpu=1000, *, state="S", faults=0, io=0, switches=0, child=0, wchan="0",
@@ -426,7 +434,7 @@ class Node:
         self.put(40)
         before = self.look()
         self.put(40, **{"cpu": 1000, **changes})
-        return activity.measure_job_activity(self.look(), before)
+        return activity.compute_job_activity_gauges(self.look(), before)
 
 
 @pytest.fixture
@@ -481,7 +489,10 @@ def test_one_that_works_but_is_no_rank_counts_as_traffic(node):
     for n, found in ((1, 0.5), (2, 1.0), (3, 1.0)):
         node.put(41, cpu=20, io=n * 700_000)
         seen = node.look()
-        assert activity.measure_job_activity(seen, before) == {"jobs": 1.0, "job.7.traffic": found}
+        assert activity.compute_job_activity_gauges(seen, before) == {
+            "jobs": 1.0,
+            "job.7.traffic": found,
+        }
         before = seen
 
 
@@ -491,10 +502,10 @@ def test_a_shell_does_not_work_by_what_its_children_read(node):
     before = node.look()
     node.put(41, cpu=220, io=10**7, faults=2000)
     seen = node.look()
-    assert activity.measure_job_activity(seen, before) == {"jobs": 0.0}
+    assert activity.compute_job_activity_gauges(seen, before) == {"jobs": 0.0}
     (node.root / "proc/41/exe").unlink()
     (node.root / "proc/41/exe").symlink_to("/usr/bin/python3.11")
-    assert activity.measure_job_activity(node.look(), seen)["job.7.working"] == 1.0
+    assert activity.compute_job_activity_gauges(node.look(), seen)["job.7.working"] == 1.0
 
 
 def test_a_jobs_gpus_are_those_that_its_processes_are_on(node):
@@ -519,12 +530,12 @@ def test_traffic_counts_where_one_job_has_the_node(node):
     for amount, found in ((1, 0.5), (2, 1.0), (3, 1.0), (3, None), (4, 0.5)):
         moved(amount * 10**8)
         seen = node.look()
-        assert activity.measure_job_activity(seen, before).get("job.7.traffic") == found
+        assert activity.compute_job_activity_gauges(seen, before).get("job.7.traffic") == found
         before = seen
     node.put(41, group=GROUP.replace("job_7", "job_8"))
     before = node.look()
     moved(10**9)
-    assert "job.7.traffic" not in activity.measure_job_activity(node.look(), before)
+    assert "job.7.traffic" not in activity.compute_job_activity_gauges(node.look(), before)
 
 
 def test_whose_processes_are_too_many_hides_that_job_alone(node, monkeypatch):
@@ -543,7 +554,7 @@ def test_whose_processes_are_too_many_hides_that_job_alone(node, monkeypatch):
 def test_what_does_not_fit_into_a_report_is_said_to_be_left_out(node):
     for pid in range(40, 80):
         node.put(pid, group=GROUP.replace("job_7", f"job_{pid}"))
-    found = activity.measure_job_activity(node.look(), replace(node.look(), at=0.0))
+    found = activity.compute_job_activity_gauges(node.look(), replace(node.look(), at=0.0))
     assert "jobs" not in found
     assert 30 < len(found) <= activity.MOST_NUMBERS + 1
 
@@ -562,13 +573,13 @@ def test_eight_jobs_that_train_fit_and_of_more_each_has_its_turn(node):
         return node.look()
 
     before = put(8, 0)
-    found = activity.measure_job_activity(put(8, 10**6), before)
+    found = activity.compute_job_activity_gauges(put(8, 10**6), before)
     assert (found["jobs"], len(found)) == (8.0, 25)
     named = set()
     before = put(16, 0)
     for _ in range(16):
         seen = put(16, 0)
-        found, before = activity.measure_job_activity(seen, before), seen
+        found, before = activity.compute_job_activity_gauges(seen, before), seen
         assert "jobs" not in found
         named |= {name.split(".")[1] for name in found}
     assert len(named) == 16
@@ -576,5 +587,5 @@ def test_eight_jobs_that_train_fit_and_of_more_each_has_its_turn(node):
 
 def test_a_running_job_without_nodes_is_no_error():
     job = slurm_job(nodes=())
-    track = judge_job_hang(job, {}, None, HangPolicy(), at(0))
-    assert judge_job_hang(job, {}, track, HangPolicy(), at(9)).hang is None
+    track = update_job_hang_history(job, {}, None, JobHangPolicy(), at(0))
+    assert update_job_hang_history(job, {}, track, JobHangPolicy(), at(9)).hang is None

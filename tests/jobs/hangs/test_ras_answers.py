@@ -8,7 +8,7 @@ import pytest
 from hpctl.jobs.hangs.ras_report import (
     OperationCountGroup,
     RankAbsenceReason,
-    RasMember,
+    RasCommunicatorRank,
     RasQueryError,
     parse_ras_report,
 )
@@ -23,10 +23,10 @@ def test_the_documented_json() -> None:
     (one,) = report.communicators
     assert one.name == "0xae94423cfbb2ef4a:0xb7e7187447156001:0xb8242ed28a71381e"
     assert one.counts["AllReduce"] == (
-        OperationCountGroup(7, (RasMember(0, "172.16.64.245", 1524344, 0, 3),)),
+        OperationCountGroup(7, (RasCommunicatorRank(0, "172.16.64.245", 1524344, 0, 3),)),
     )  # fmt: skip
     (missing,) = one.missing
-    assert missing.member == RasMember(1, "172.16.64.245", 1524345, 1, 1)
+    assert missing.member == RasCommunicatorRank(1, "172.16.64.245", 1524345, 1, 1)
     assert missing.absence is RankAbsenceReason.UNRESPONSIVE
 
 

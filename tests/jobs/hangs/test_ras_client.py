@@ -85,7 +85,7 @@ def test_an_endless_answer_is_cut(monkeypatch) -> None:
 
 def test_nothing_is_sent_to_another_host(monkeypatch) -> None:
     """No other host can be had here: the kernel's table is asked as if this one were."""
-    monkeypatch.setattr("hpctl.jobs.hangs.ras_report.find_peer_uid", lambda _: None)
+    monkeypatch.setattr("hpctl.jobs.hangs.ras_report.find_local_peer_uid", lambda _: None)
     with Service(job()) as service:
         with pytest.raises(RasQueryError, match="is not an address of this node"):
             ask(service)

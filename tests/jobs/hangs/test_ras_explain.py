@@ -6,12 +6,12 @@ from datetime import datetime
 import pytest
 
 from hpctl.jobs.crash import NOT_COME
-from hpctl.jobs.hangs.ras_judge import JobRankNames, RasHangInquiry
+from hpctl.jobs.hangs.ras_judge import JobRankResolver, RasHangInvestigation
 from hpctl.jobs.hangs.ras_report import RasAddress
 from hpctl.jobs.run.progress import RunProgress
 from hpctl.jobs.run.progress_notes import ProgressNote
-from hpctl.jobs.run.timeouts import TimeoutEvidence
-from hpctl.jobs.run_failure import RunFacts, explain_hang
+from hpctl.jobs.run.timeouts import CollectiveTimeoutEvidence
+from hpctl.jobs.run_failure import FailedRunContext, diagnose_run_hang
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.run_policy import RunPolicy
 from hpctl.vocabulary.trouble import Trouble, TroubleKind
@@ -55,11 +55,16 @@ def test_the_rank_behind_is_named_with_node_and_gpu(state: Job) -> None:
     state.communicators[0].step(but=(5,))
     progress = hung(state)
     with Service(state) as service:
-        inquiry = RasHangInquiry(RasAddress("localhost", service.port), HOSTS, apart_s=APART_S)
+        inquiry = RasHangInvestigation(
+            RasAddress("localhost", service.port), HOSTS, apart_s=APART_S
+        )
         hang = inquiry.explain(progress, trouble_of(progress))
-    names = JobRankNames(progress.ranks, HOSTS, 8)
-    trouble = explain_hang(
-        hang.trouble, RunFacts(), lambda: (TimeoutEvidence(ras=hang.finding), names), RunPolicy()
+    names = JobRankResolver(progress.ranks, HOSTS, 8)
+    trouble = diagnose_run_hang(
+        hang.trouble,
+        FailedRunContext(),
+        lambda: (CollectiveTimeoutEvidence(ras=hang.finding), names),
+        RunPolicy(),
     )
     assert (trouble.rank, trouble.node, trouble.device) == (5, "node-2", "GPU 1")
     assert trouble.signature == NOT_COME
@@ -74,7 +79,7 @@ def test_where_nccl_names_no_rank_the_ranks_own_notes_do(state: Job) -> None:
     for rank in range(1, 8):
         progress.add(ProgressNote(step=20, rank=rank), progress.started + 0.3)
     with Service(state) as service:
-        inquiry = RasHangInquiry(RasAddress("localhost", service.port), apart_s=APART_S)
+        inquiry = RasHangInvestigation(RasAddress("localhost", service.port), apart_s=APART_S)
         trouble = inquiry.explain(progress, trouble_of(progress)).trouble
     assert (trouble.rank, trouble.node) == (0, "node-1")
     assert "all ranks launched the same collectives" in trouble.why
@@ -83,7 +88,7 @@ def test_where_nccl_names_no_rank_the_ranks_own_notes_do(state: Job) -> None:
 def test_counts_that_grow_clear_the_run(state: Job) -> None:
     progress = hung(state, bound=2.0)
     with Service(state) as service:
-        inquiry = RasHangInquiry(RasAddress("localhost", service.port), apart_s=APART_S)
+        inquiry = RasHangInvestigation(RasAddress("localhost", service.port), apart_s=APART_S)
         hang = trouble_of(progress)
         inquiry.watch(progress, time.monotonic())
         until(lambda: service.queries)
@@ -98,7 +103,7 @@ def test_counts_that_grow_without_end_and_without_a_step_do_not(state: Job) -> N
     progress = hung(state)
     progress.policy = RunPolicy(hang_floor_s=0.2, hang_start_s=5.0)
     with Service(state) as service:
-        inquiry = RasHangInquiry(RasAddress("localhost", service.port), apart_s=APART_S)
+        inquiry = RasHangInvestigation(RasAddress("localhost", service.port), apart_s=APART_S)
         hang = trouble_of(progress)
         inquiry.watch(progress, time.monotonic())
         inquiry._thread.join(PATIENCE_S)
@@ -114,7 +119,7 @@ def test_without_a_service_the_ranks_own_notes_answer_at_once() -> None:
         if rank != 3:
             progress.add(ProgressNote(step=20, rank=rank), progress.started + 0.3)
     begun = time.monotonic()
-    inquiry = RasHangInquiry(RasAddress("127.0.0.1", 1))
+    inquiry = RasHangInvestigation(RasAddress("127.0.0.1", 1))
     trouble = inquiry.explain(progress, trouble_of(progress)).trouble
     assert time.monotonic() - begun < 5.0
     assert (trouble.rank, trouble.node) == (3, "node-1")
@@ -124,7 +129,9 @@ def test_without_a_service_the_ranks_own_notes_answer_at_once() -> None:
 def test_a_service_without_json_is_the_reason_in_the_evidence(state: Job) -> None:
     progress = hung(state)
     with Service(state, "2.26.2") as service:
-        inquiry = RasHangInquiry(RasAddress("localhost", service.port), HOSTS, apart_s=APART_S)
+        inquiry = RasHangInvestigation(
+            RasAddress("localhost", service.port), HOSTS, apart_s=APART_S
+        )
         trouble = inquiry.explain(progress, trouble_of(progress)).trouble
     assert "NCCL RAS: RAS answers no JSON before NCCL 2.28" in trouble.evidence
 
@@ -134,5 +141,7 @@ def test_a_broken_service_leaves_the_trouble_as_it_is(state: Job, fault: Fault) 
     progress = hung(state)
     hang = trouble_of(progress)
     with Service(state, fault=fault) as service:
-        explained = RasHangInquiry(RasAddress("localhost", service.port)).explain(progress, hang)
+        explained = RasHangInvestigation(RasAddress("localhost", service.port)).explain(
+            progress, hang
+        )
     assert explained.trouble.why == hang.why

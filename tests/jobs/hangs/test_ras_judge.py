@@ -4,10 +4,10 @@ import pytest
 
 from hpctl.jobs.hangs.ras_judge import (
     APART_S,
-    RasFinding,
     RasHangCause,
-    RasSample,
-    find_awaited_ranks,
+    RasHangFinding,
+    RasReportSample,
+    diagnose_hang_from_ras_samples,
 )
 from hpctl.jobs.hangs.ras_report import RasReport, parse_ras_report
 from tests.stubs.ras.job import Communicator, Job, as_json, job
@@ -17,11 +17,13 @@ def answer(state: Job) -> RasReport:
     return parse_ras_report(as_json(state).encode())
 
 
-def judged(first: RasReport, second: RasReport, apart: float = APART_S) -> RasFinding:
-    return find_awaited_ranks(RasSample(first, 100.0), RasSample(second, 100.0 + apart))
+def judged(first: RasReport, second: RasReport, apart: float = APART_S) -> RasHangFinding:
+    return diagnose_hang_from_ras_samples(
+        RasReportSample(first, 100.0), RasReportSample(second, 100.0 + apart)
+    )
 
 
-def still(state: Job) -> RasFinding:
+def still(state: Job) -> RasHangFinding:
     return judged(answer(state), answer(state))
 
 
@@ -31,7 +33,7 @@ def stepped(times: int) -> Job:
     return state
 
 
-def ranks(finding: RasFinding) -> list[int]:
+def ranks(finding: RasHangFinding) -> list[int]:
     return sorted(member.rank for member in finding.members)
 
 

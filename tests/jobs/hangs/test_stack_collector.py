@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from hpctl.engine.clock import SystemClock
-from hpctl.engine.kinds import DueStep
+from hpctl.engine.kinds import DueRecoveryStep
 from hpctl.engine.node_health import NodeHealthStore
 from hpctl.jobs.hangs import daemon
 from hpctl.jobs.hangs.daemon import StackCollector
 from hpctl.vocabulary.identity import JobAttempt, JobId, NodeName
 from hpctl.vocabulary.outcome import Outcome, OutcomeKind
-from hpctl.vocabulary.recovery import StartStep, StepKind
+from hpctl.vocabulary.recovery import StepKind, StepStartDecision
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob
-from hpctl.wire.stack_request import StackRequest
+from hpctl.wire.stack_request import RankStackTraceRequest
 from tests.reports import NOON, Rows
 from tests.waiting import until
 
@@ -25,9 +25,9 @@ class Agents:
     """What the agents are asked for now."""
 
     def __init__(self) -> None:
-        self.stacks: dict[NodeName, StackRequest] = {}
+        self.stacks: dict[NodeName, RankStackTraceRequest] = {}
 
-    def request_stacks(self, stacks: Mapping[NodeName, StackRequest]) -> None:
+    def request_stack_traces(self, stacks: Mapping[NodeName, RankStackTraceRequest]) -> None:
         self.stacks = dict(stacks)
 
 
@@ -42,16 +42,16 @@ def run_job(number: int, node: str) -> SlurmJob:
     return SlurmJob(JobId(number), "RUNNING", NOON, nodes=(NodeName(node),), uid=0)
 
 
-def ask_for(number: int) -> DueStep:
-    return DueStep(
+def ask_for(number: int) -> DueRecoveryStep:
+    return DueRecoveryStep(
         f"j-{number}",
-        StartStep(StepKind.STACKS, str(number), 1),
+        StepStartDecision(StepKind.STACKS, str(number), 1),
         JobAttempt(JobId(number), NOON, 0),
     )
 
 
-def wait_for_two(collector: StackCollector) -> list[tuple[DueStep, Outcome]]:
-    ended: list[tuple[DueStep, Outcome]] = []
+def wait_for_two(collector: StackCollector) -> list[tuple[DueRecoveryStep, Outcome]]:
+    ended: list[tuple[DueRecoveryStep, Outcome]] = []
 
     def has_two() -> bool:
         ended.extend(collector.done())
@@ -93,14 +93,14 @@ def test_stacks_are_awaited_where_no_thread_can_be_started(collect, monkeypatch)
 def test_a_job_whose_answers_break_costs_no_other_job_its_own(collect, monkeypatch) -> None:
     monkeypatch.setattr(daemon, "ANSWER_S", 0.3)
     collector, _ = collect(run_job(1, "n1"), run_job(2, "n2"))
-    judge = daemon.aggregate_stacks
+    judge = daemon.diagnose_hang_from_rank_stacks
 
     def fail_for_the_first(answers, nodes):
         if "n1" in nodes:
             raise ValueError("broken")
         return judge(answers, nodes)
 
-    monkeypatch.setattr(daemon, "aggregate_stacks", fail_for_the_first)
+    monkeypatch.setattr(daemon, "diagnose_hang_from_rank_stacks", fail_for_the_first)
     collector.begin(ask_for(1))
     collector.begin(ask_for(2))
     ended = wait_for_two(collector)

@@ -16,7 +16,7 @@ from hpctl.jobs.hangs.stack_groups import (
     NodeStacks,
     RankStack,
     StackFrame,
-    aggregate_stacks,
+    diagnose_hang_from_rank_stacks,
     format_node_stacks,
     parse_node_stacks,
 )
@@ -63,7 +63,7 @@ def node(name, first, *stacks, **more) -> NodeStacks:
     ],
 )
 def test_the_odd_one_out_is_named(stacks, culprits) -> None:
-    verdict = aggregate_stacks(
+    verdict = diagnose_hang_from_rank_stacks(
         [node("n1", 0, *stacks[:2]), node("n2", 2, *stacks[2:])], ["n1", "n2"]
     )
     assert [one.rank for one in verdict.suspects] == culprits
@@ -71,7 +71,7 @@ def test_the_odd_one_out_is_named(stacks, culprits) -> None:
 
 
 def test_a_verdict_names_the_jobs_own_line() -> None:
-    (one,) = aggregate_stacks([node("n1", 0, REDUCE, REDUCE, SLEEP)]).suspects
+    (one,) = diagnose_hang_from_rank_stacks([node("n1", 0, REDUCE, REDUCE, SLEEP)]).suspects
     assert (one.function, one.file, one.line) == ("load", "data.py", 12)
 
 
@@ -82,7 +82,7 @@ def test_lines_numbers_and_what_is_below_a_collective_do_not_tell_stacks_apart()
         StackFrame("train", "/7/train.py", 3),
     )
     alike = (StackFrame("all_reduce", C10D, 9), StackFrame("train", "/b8/train.py", 4))
-    assert len(aggregate_stacks([node("n1", 0, other, alike)]).groups) == 1
+    assert len(diagnose_hang_from_rank_stacks([node("n1", 0, other, alike)]).groups) == 1
 
 
 def test_ranks_that_are_stopped_unread_or_missing_are_reported() -> None:
@@ -90,19 +90,21 @@ def test_ranks_that_are_stopped_unread_or_missing_are_reported() -> None:
     stopped = RankStack(3, 9, "0", "T", frames=REDUCE)
     unread = RankStack(4, 9, "0", "D", error="py-spy did not end")
     whole = NodeStacks("n1", 6, (*said.ranks, stopped, unread))
-    verdict = aggregate_stacks([whole], ["n1"])
+    verdict = diagnose_hang_from_rank_stacks([whole], ["n1"])
     assert [one.rank for one in verdict.suspects] == [5, 3, 4]
     assert "rank 3 on n1 is stopped by a signal" in verdict.text
-    verdict = aggregate_stacks([whole], ["n1", "n2"])
+    verdict = diagnose_hang_from_rank_stacks([whole], ["n1", "n2"])
     assert (verdict.silent, verdict.missing) == (("n2",), ())
     assert verdict.text.endswith("no answer from n2")
-    nobody = aggregate_stacks([NodeStacks("n1", ranks=(unread,))])
+    nobody = diagnose_hang_from_rank_stacks([NodeStacks("n1", ranks=(unread,))])
     assert nobody.text == "no stack was read: py-spy did not end"
 
 
 def test_a_monitor_in_a_step_beside_is_no_rank() -> None:
     monitor = NodeStacks("n1", ranks=(RankStack(0, 1, "1", "S", frames=SLEEP),))
-    assert not aggregate_stacks([node("n2", 0, REDUCE, REDUCE, REDUCE), monitor]).suspects
+    assert not diagnose_hang_from_rank_stacks(
+        [node("n2", 0, REDUCE, REDUCE, REDUCE), monitor]
+    ).suspects
 
 
 def test_lines_of_nodes_may_be_mixed_and_torn() -> None:
@@ -118,7 +120,9 @@ def test_what_a_node_says_is_bounded_and_printable() -> None:
     assert parse_node_stacks(format_node_stacks(NodeStacks("n1", ras="a" * 5_000_000))) == []
     evil = tuple(StackFrame("\x1b]0;x\x07" * 50, "e\nvil.py", 3, True) for _ in range(3))
     many = NodeStacks("n1", 2**60, tuple(RankStack(n, 1, "0", frames=evil) for n in range(5000)))
-    verdict = aggregate_stacks([many, node("n2", 10**9, REDUCE), node("n3", 70, *[REDUCE] * 40)])
+    verdict = diagnose_hang_from_rank_stacks(
+        [many, node("n2", 10**9, REDUCE), node("n3", 70, *[REDUCE] * 40)]
+    )
     assert sum(len(group.ranks) for group in verdict.groups) == MOST_RANKS + 40
     assert verdict.text.isprintable()
     assert len(verdict.text) < 2000
@@ -128,20 +132,20 @@ def test_a_node_where_no_rank_is_expected_is_idle_and_no_error() -> None:
     """sandbox-on-gpu.json of the H200: two ranks on two of three nodes, one kept as a spare."""
     answers = [node("n1", 0, REDUCE), node("n2", 1, REDUCE), NodeStacks("n3")]
     asked = ["n1", "n2", "n3"]
-    spare = aggregate_stacks(answers, asked, ["n1", "n2"], spares=True)
+    spare = diagnose_hang_from_rank_stacks(answers, asked, ["n1", "n2"], spares=True)
     assert (spare.errors, spare.idle) == ((), ("n3",))
     assert spare.text.endswith("; n3: spare, idle")
-    unknown = aggregate_stacks(answers, asked)
+    unknown = diagnose_hang_from_rank_stacks(answers, asked)
     assert (unknown.errors, unknown.idle) == ((), ("n3",))
     assert unknown.text.endswith("; no process of the job runs on n3")
 
 
 def test_a_node_where_ranks_are_expected_and_none_runs_is_an_error() -> None:
     answers = [node("n1", 0, REDUCE), NodeStacks("n2"), NodeStacks("n3")]
-    found = aggregate_stacks(answers, ["n1", "n2", "n3"], ["n1", "n2"], spares=True)
+    found = diagnose_hang_from_rank_stacks(answers, ["n1", "n2", "n3"], ["n1", "n2"], spares=True)
     assert found.errors == ("no Python process of the job runs on n2",)
     assert found.idle == ("n3",)
-    nobody = aggregate_stacks([NodeStacks("n1"), NodeStacks("n2")], ["n1", "n2"])
+    nobody = diagnose_hang_from_rank_stacks([NodeStacks("n1"), NodeStacks("n2")], ["n1", "n2"])
     assert nobody.errors == ("no Python process of the job runs on n[1-2]",)
 
 
@@ -169,17 +173,17 @@ ENGINE = (StackFrame("_engine_run_backward", "torch/autograd/graph.py", 979), *M
 
 
 def test_a_rank_that_sleeps_in_the_backward_pass_waits_for_the_others() -> None:
-    (one,) = aggregate_stacks([node("n1", 0, ENGINE, SLEEP)]).suspects
+    (one,) = diagnose_hang_from_rank_stacks([node("n1", 0, ENGINE, SLEEP)]).suspects
     assert one.rank == 1
     computes = RankStack(0, 9, "0", "R", frames=ENGINE)
     busy = NodeStacks("n1", ranks=(computes, RankStack(1, 9, "0", "S", frames=SLEEP)))
-    assert aggregate_stacks([busy]).suspects == ()
+    assert diagnose_hang_from_rank_stacks([busy]).suspects == ()
 
 
 def test_a_stopped_rank_is_named_where_all_are_elsewhere() -> None:
     stopped = RankStack(0, 9, "0", "T", frames=ITEM)
     runs = RankStack(1, 9, "0", "R", frames=SLEEP)
-    (one,) = aggregate_stacks([NodeStacks("n1", ranks=(stopped, runs))]).suspects
+    (one,) = diagnose_hang_from_rank_stacks([NodeStacks("n1", ranks=(stopped, runs))]).suspects
     assert (one.rank, one.why.partition(";")[0]) == (0, "is stopped by a signal")
 
 
@@ -192,7 +196,7 @@ def test_a_stopped_rank_is_named_where_all_are_elsewhere() -> None:
 def test_what_the_kernel_waits_for_tells_a_file(wchan, waits) -> None:
     odd = RankStack(1, 9, "0", "S", wchan, ITEM)
     rest = (RankStack(0, 8, "0", "S", frames=REDUCE), RankStack(2, 7, "0", "S", frames=REDUCE))
-    (one,) = aggregate_stacks([NodeStacks("n1", ranks=(odd, *rest))]).suspects
+    (one,) = diagnose_hang_from_rank_stacks([NodeStacks("n1", ranks=(odd, *rest))]).suspects
     assert one.why.startswith(f"waits for a file in the kernel ({wchan})") is waits
 
 
@@ -203,7 +207,7 @@ def test_library_code_above_a_rank_s_place_is_named(file) -> None:
         StackFrame("f", file, 5),
         *MAIN,
     )
-    (one,) = aggregate_stacks([node("n1", 0, REDUCE, inside)]).suspects
+    (one,) = diagnose_hang_from_rank_stacks([node("n1", 0, REDUCE, inside)]).suspects
     assert f"called by {file.removesuffix('/dataloader.py')}" in one.why
 
 
@@ -231,7 +235,7 @@ def test_a_dump_is_the_rank_s_only_if_it_is_its_user_s_and_younger(
     dump.touch()
     os.utime(dump, (time.time() - age_s,) * 2)
     process = start_process(prefix=f"{tmp_path}/nccl_trace_rank_", **changes)
-    assert stacks.request_flight_dump(process, 3) == (str(dump) if own else "")
+    assert stacks.request_flight_recorder_dump(process, 3) == (str(dump) if own else "")
 
 
 def test_the_start_of_a_process_is_known() -> None:
@@ -247,7 +251,7 @@ def test_the_start_of_a_process_is_known() -> None:
 @pytest.mark.parametrize(("there", "missing"), [(3, 1), (2, 2), (1, 0)])
 def test_missing_ranks_are_named_where_most_ranks_are_there(there, missing) -> None:
     """Where most have no process of Python, their program is none of Python, or has other names."""
-    verdict = aggregate_stacks([node("n1", 0, *[REDUCE] * there, world=4)], ["n1"])
+    verdict = diagnose_hang_from_rank_stacks([node("n1", 0, *[REDUCE] * there, world=4)], ["n1"])
     assert len(verdict.suspects) == missing
     assert len(verdict.missing) == 4 - there
     said = "3 of 4 ranks have no Python process that names its rank"
@@ -284,14 +288,14 @@ PATH = (StackFrame("Path.open", "pathlib.py", 1045), StackFrame("read", "data.py
 def test_the_place_of_a_rank_is_known_by_its_state_and_stack(stack, state, wchan, place) -> None:
     odd = RankStack(2, 102, "0", state, wchan, stack)
     rest = node("n1", 0, REDUCE, REDUCE)
-    (one,) = aggregate_stacks([NodeStacks("n1", ranks=(*rest.ranks, odd))]).suspects
+    (one,) = diagnose_hang_from_rank_stacks([NodeStacks("n1", ranks=(*rest.ranks, odd))]).suspects
     assert (one.rank, one.hang_place) == (2, place)
 
 
 def test_a_rank_that_waits_for_a_process_that_does_not_run_is_in_its_loader() -> None:
     odd = RankStack(2, 102, "0", "S", "", QUEUE, children=("12 (dead)",))
     rest = node("n1", 0, REDUCE, REDUCE)
-    (one,) = aggregate_stacks([NodeStacks("n1", ranks=(*rest.ranks, odd))]).suspects
+    (one,) = diagnose_hang_from_rank_stacks([NodeStacks("n1", ranks=(*rest.ranks, odd))]).suspects
     assert (one.rank, one.hang_place) == (2, HangPlace.LOADER)
 
 
@@ -315,5 +319,5 @@ def test_a_command_of_hpctl_is_no_rank(command, own, monkeypatch) -> None:
     one = JobProcess(pid=1, owner=0, parent=0, state="S", env=env, python=True, command=command)
     monkeypatch.setattr(stacks, "list_process_ids", lambda: [1])
     monkeypatch.setattr(stacks, "read_job_process", lambda *_: one)
-    assert one.is_hpctl is own
+    assert one.is_hpctl_command is own
     assert (stacks.find_rank_processes("7", None, "n1", "") == {}) is own

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from msgspec.structs import replace
 
 from hpctl.jobs.hangs.command import RunningJob, stacks
-from hpctl.jobs.hangs.fresh_dumps import FRESH_S, read_job_flight_dumps
+from hpctl.jobs.hangs.fresh_dumps import FRESH_S, diagnose_hang_from_job_dumps
 from hpctl.jobs.hangs.stack_groups import NodeStacks, RankStack, StackFrame
 from tests.gpu.recordings import H200
 
@@ -61,13 +61,13 @@ def test_old_dumps_are_of_another_hang(monkeypatch, prefix: str) -> None:
 def test_dumps_from_before_the_run_and_of_another_size_are_other_runs(prefix: str) -> None:
     """Ten minutes hold the end of one job and the start of the next."""
     said, written = node(prefix), os.stat(f"{prefix}0").st_mtime
-    assert read_job_flight_dumps([replace(said, began=written - 60)], None).ranks == (1,)
-    assert read_job_flight_dumps([replace(said, began=written + 60)], None).dumps == 0
+    assert diagnose_hang_from_job_dumps([replace(said, began=written - 60)], None).ranks == (1,)
+    assert diagnose_hang_from_job_dumps([replace(said, began=written + 60)], None).dumps == 0
     other = NodeStacks("n2", began=written + 60)
-    assert read_job_flight_dumps([said, other], None).dumps == 0, (
+    assert diagnose_hang_from_job_dumps([said, other], None).dumps == 0, (
         "the ranks of another node began later"
     )
-    assert read_job_flight_dumps([replace(said, world=4)], None).dumps == 0
+    assert diagnose_hang_from_job_dumps([replace(said, world=4)], None).dumps == 0
 
 
 def test_dumps_in_several_places_are_not_read(prefix: str) -> None:
@@ -75,12 +75,12 @@ def test_dumps_in_several_places_are_not_read(prefix: str) -> None:
     mixed = NodeStacks(
         "n1", 3, (first, *(RankStack(o.rank, flight=f"/x-{o.rank}") for o in others))
     )
-    assert read_job_flight_dumps([mixed], None).dumps == 0
-    assert read_job_flight_dumps([node(prefix)], None).ranks == (1,)
+    assert diagnose_hang_from_job_dumps([mixed], None).dumps == 0
+    assert diagnose_hang_from_job_dumps([node(prefix)], None).ranks == (1,)
 
 
 def test_an_account_that_this_host_does_not_know_costs_the_dumps_alone(
     monkeypatch, prefix: str
 ) -> None:
     monkeypatch.setattr("hpctl.jobs.hangs.stacks.os.geteuid", lambda: 0)
-    assert read_job_flight_dumps([node(prefix)], 2_000_000_000).dumps == 0
+    assert diagnose_hang_from_job_dumps([node(prefix)], 2_000_000_000).dumps == 0

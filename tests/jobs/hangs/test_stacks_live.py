@@ -14,14 +14,18 @@ from types import SimpleNamespace
 import pytest
 
 from hpctl.engine.clock import SystemClock
-from hpctl.engine.kinds import DueStep
+from hpctl.engine.kinds import DueRecoveryStep
 from hpctl.engine.node_health import NodeHealthStore
 from hpctl.jobs.hangs import stacks
 from hpctl.jobs.hangs.daemon import StackCollector
-from hpctl.jobs.hangs.stack_groups import StackVerdict, aggregate_stacks, parse_node_stacks
+from hpctl.jobs.hangs.stack_groups import (
+    StackHangVerdict,
+    diagnose_hang_from_rank_stacks,
+    parse_node_stacks,
+)
 from hpctl.vocabulary.identity import JobAttempt, JobId
 from hpctl.vocabulary.outcome import OutcomeKind
-from hpctl.vocabulary.recovery import StartStep, StepKind
+from hpctl.vocabulary.recovery import StepKind, StepStartDecision
 from hpctl.vocabulary.slurm_facts import SlurmJob
 from hpctl.vocabulary.trouble import HangPlace
 from tests.agent_process import AgentProcess
@@ -173,12 +177,12 @@ def test_a_rank_whose_background_save_waits_for_a_file_is_named(tmp_path) -> Non
     assert "saves (hanging_rank.py:" in one.why
 
 
-def _looked() -> StackVerdict:
+def _looked() -> StackHangVerdict:
     nodes = [f"n{rank}" for rank in range(RANKS)]
     ask = [[*COLLECTOR, "--job=77", f"--node={node}"] for node in nodes]
     made = [subprocess.Popen(one, stdout=subprocess.PIPE, text=True) for one in ask]
     text = "".join(one.communicate(timeout=60)[0] for one in made)
-    return aggregate_stacks(parse_node_stacks(text.splitlines()), nodes)
+    return diagnose_hang_from_rank_stacks(parse_node_stacks(text.splitlines()), nodes)
 
 
 def test_neither_a_helper_nor_another_clusters_job_is_a_rank(monkeypatch) -> None:
@@ -242,12 +246,12 @@ def test_an_agent_reads_stacks_for_the_daemon(munges, tmp_path) -> None:
     attempt = JobAttempt(JobId(77), NOON, 0)
     job = SlurmJob(JobId(77), "RUNNING", NOON, nodes=("n1",), uid=os.geteuid())
     slurm = SimpleNamespace(slurm=SimpleNamespace(jobs={77: job}))
-    line = SimpleNamespace(request_stacks=lambda fresh: (asks.clear(), asks.update(fresh)))
+    line = SimpleNamespace(request_stack_traces=lambda fresh: (asks.clear(), asks.update(fresh)))
     desk = StackCollector(health, slurm, tmp_path / "kept", lambda: None, line)
     (tmp_path / "agent").mkdir()
     head.server.start()
     agent = AgentProcess(tmp_path / "agent", head.server.url, munges.n1)
-    due = DueStep("j-1", StartStep(StepKind.STACKS, "77", 1), attempt)
+    due = DueRecoveryStep("j-1", StepStartDecision(StepKind.STACKS, "77", 1), attempt)
     ended = []
     with ranks([sys.executable, str(program), str(tmp_path)], 4, lambda _: "n1"):
         try:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpctl.jobs.logs.engine import LONGEST_LINE, LineSplitter, LogFollower, NotALogFileError
-from hpctl.toolkit.errors import Unavailable
+from hpctl.toolkit.errors import ServiceUnavailable
 
 pytestmark = pytest.mark.integration
 
@@ -93,7 +93,7 @@ def test_unopenable_path_is_reported_and_tried_again(tmp_path) -> None:
     loop = tmp_path / "loop"
     loop.symlink_to(loop)
     follower = LogFollower(loop)
-    with pytest.raises(Unavailable, match="cannot read"):
+    with pytest.raises(ServiceUnavailable, match="cannot read"):
         follower.read()
     loop.unlink()
     loop.write_bytes(b"there\n")

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from hpctl.jobs.logs.patterns import LinePattern, PatternMatch
+from hpctl.jobs.logs.patterns import LogLinePattern, LogPatternMatch
 from tests.tables import beside
 
 pytestmark = pytest.mark.integration
@@ -39,12 +39,14 @@ def test_one_pass_over_a_block_finds_what_re_finds_in_each_line(text: str) -> No
             for _ in range(8)
         ]
         block = "".join(f"{line}\n" for line in lines).encode()
-        assert [tuple(m) for m in LinePattern(text).matches(block)] == line_by_line(text, block)
+        assert [tuple(m) for m in LogLinePattern(text).matches(block)] == line_by_line(text, block)
 
 
 def test_bytes_that_are_no_text_do_not_hide_the_rest_of_a_line() -> None:
     block = b"\xff\xfe\x80 step \xc3 loss: 2.5 \xff\nx\n"
-    assert list(LinePattern(r"^.* loss: (\S+) .").matches(block)) == [PatternMatch(0, 22, b"2.5")]
+    assert list(LogLinePattern(r"^.* loss: (\S+) .").matches(block)) == [
+        LogPatternMatch(0, 22, b"2.5")
+    ]
 
 
 EXPONENTIAL = [r"(?:a+)+b", r"(?:a|a)*b", r"(?:a|aa)+b", r"^(?:(?:a+)+)+b", r"(?:.*a){12}b"]
@@ -53,7 +55,7 @@ EXPONENTIAL = [r"(?:a+)+b", r"(?:a|a)*b", r"(?:a|aa)+b", r"^(?:(?:a+)+)+b", r"(?
 @pytest.mark.parametrize("text", EXPONENTIAL)
 def test_catastrophic_patterns_take_linear_time(text: str) -> None:
     """Python's `re` needs seconds for 30 such characters, and twice that for one more."""
-    pattern = LinePattern(text)
+    pattern = LogLinePattern(text)
     begun = time.process_time()
     assert list(pattern.matches(b"a" * 200_000 + b"\n")) == []
     assert time.process_time() - begun < 2.0
@@ -63,11 +65,11 @@ def test_lines_made_to_overflow_the_automaton_cost_in_proportion_to_the_pattern(
     random_ = random.Random(1)
     block = "".join(random_.choices("ab", k=64_000)).encode() + b"\n"
     begun = time.process_time()
-    assert list(LinePattern("a.{450}c").matches(block)) == []
+    assert list(LogLinePattern("a.{450}c").matches(block)) == []
     assert time.process_time() - begun < 3.0
 
 
 @pytest.mark.parametrize(("text", "says"), CASES["patterns"])
 def test_what_cannot_be_matched_safely_is_refused_with_a_reason(text: str, says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        LinePattern(text)
+        LogLinePattern(text)

@@ -22,7 +22,7 @@ EXPECTED = beside(__file__, "preset_verdicts.yaml")
 
 
 def replay_preset(name: str) -> LogReplayResult:
-    return replay_log_file(rules.load_rule_preset(name), SAMPLES / f"{name}.txt")
+    return replay_log_file(rules.load_log_rule_preset(name), SAMPLES / f"{name}.txt")
 
 
 def test_every_preset_has_a_sample_and_the_other_way_round() -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.jobs.logs.rules import LogRulesError, parse_log_rules
+from hpctl.jobs.logs.rules import InvalidLogRulesError, parse_log_rules
 from tests.tables import beside
 
 pytestmark = pytest.mark.integration
@@ -58,7 +58,7 @@ def test_all_errors_are_listed_with_place_and_nearest_word() -> None:
     kind: spike
   - logPattern: '(?=x)'
 """
-    with pytest.raises(LogRulesError) as caught:
+    with pytest.raises(InvalidLogRulesError) as caught:
         parse_log_rules(text, "r.yaml")
     message = caught.value.problems
     assert "rules.0.logPatern (line 3): no such key; did you mean 'logPattern'?" in message
@@ -73,11 +73,11 @@ def test_all_errors_are_listed_with_place_and_nearest_word() -> None:
 
 @pytest.mark.parametrize(("keys", "says"), CASES["rules"])
 def test_rules_that_make_no_sense_are_refused(keys: str, says: str) -> None:
-    with pytest.raises(LogRulesError, match=says):
+    with pytest.raises(InvalidLogRulesError, match=says):
         parse_log_rules(f"[{{name: r, logPattern: 'loss: (.*)', {keys}}}]")
 
 
 @pytest.mark.parametrize(("text", "says"), [*CASES["files"], ("[" * 5000, ".")])
 def test_files_that_are_no_rules_are_refused(text: str, says: str) -> None:
-    with pytest.raises(LogRulesError, match=says):
+    with pytest.raises(InvalidLogRulesError, match=says):
         parse_log_rules(text)

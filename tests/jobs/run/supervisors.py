@@ -11,9 +11,9 @@ from hpctl.jobs.run.settings import RunSettings, read_run_settings
 from hpctl.jobs.run.srun import RunningStep, StepLauncher, parse_srun_command
 from hpctl.jobs.run.steps import StepRunner
 from hpctl.jobs.run.supervise import StepSupervisor
-from hpctl.jobs.run.timeouts import TimeoutEvidence
+from hpctl.jobs.run.timeouts import CollectiveTimeoutEvidence
 from hpctl.jobs.run.trouble_handler import RunFailureHandler
-from hpctl.jobs.run_failure import RunFacts
+from hpctl.jobs.run_failure import FailedRunContext
 
 
 def make_settings(nodes: str = "n[1-2]") -> RunSettings:
@@ -45,10 +45,10 @@ def make_supervisor(fit: NodeFitness, *, recoverable: bool = True, nodes: str = 
     one = StepSupervisor(make_settings(nodes), launcher, classify_crash, Mock())
     one.allocation = make_allocation(fit, recoverable=recoverable)
     one.steps = Mock(spec=StepRunner, asked_to_end=False)
-    one.steps.facts.side_effect = lambda known, _: RunFacts(
+    one.steps.facts.side_effect = lambda known, _: FailedRunContext(
         tail=known.tail, ends=known.ends, world=3
     )
-    one.steps.collect_timeout_evidence.return_value = (TimeoutEvidence(), {})
+    one.steps.collect_timeout_evidence.return_value = (CollectiveTimeoutEvidence(), {})
     one.handler = make_handler(one.allocation, Mock(), nodes)
     return one
 
@@ -61,4 +61,4 @@ def make_step(*nodes: str) -> RunningStep:
 def end_step(one: StepSupervisor, step: RunningStep, evidence: StepEndEvidence):
     """Return what a supervisor answers to the end of a step that left this."""
     one.steps.evidence.return_value = evidence
-    return one.handle_end(step, evidence.code, {})
+    return one.handle_unexpected_step_end(step, evidence.code, {})

@@ -207,7 +207,7 @@ def test_of_a_large_log_the_end_is_read(tmp_path):
         log.write(RAISED)
     with (tmp_path / "job.log").open() as log:
         fd = log.fileno()
-        assert len(script_end.read_script_output("", (fd, fd))) == script_end.MOST_BYTES
+        assert len(script_end.read_batch_script_output("", (fd, fd))) == script_end.MOST_BYTES
     assert "KeyError" in read(tmp_path, 0)
 
 
@@ -216,17 +216,20 @@ def test_a_start_that_means_nothing_is_no_start(tmp_path, began):
     path = tmp_path / "log"
     path.write_text("a line without an end")
     with path.open() as log:
-        assert script_end.read_script_output(began, (log.fileno(),)) == b"a line without an end\n"
+        assert (
+            script_end.read_batch_script_output(began, (log.fileno(),))
+            == b"a line without an end\n"
+        )
 
 
 def test_what_is_no_file_is_not_read():
     ends = os.pipe()
     try:
-        assert script_end.read_script_output("", ends) == b""
+        assert script_end.read_batch_script_output("", ends) == b""
     finally:
         for fd in ends:
             os.close(fd)
-    assert script_end.read_script_output("", (10**6,)) == b""
+    assert script_end.read_batch_script_output("", (10**6,)) == b""
     assert (
         run_text([sys.executable, "-m", "hpctl.jobs.run.script_end", "no number"]).returncode == 0
     )

@@ -9,9 +9,9 @@ from msgspec.structs import replace
 
 from hpctl.jobs.crash import NOT_COME
 from hpctl.jobs.run.log_cause import find_script_end_cause
-from hpctl.jobs.run.post_mortem import RunEndEvidence, RunEndVerdict, judge_run_end
+from hpctl.jobs.run.post_mortem import RunEndEvidence, RunEndVerdict, diagnose_job_run_end
 from hpctl.jobs.run.srun import SrunTaskEnd
-from hpctl.vocabulary.failure import Confidence, FailureCause
+from hpctl.vocabulary.failure import FailureCause, VerdictConfidence
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.model import DeviceVerdict
 from hpctl.vocabulary.run_policy import RunPolicy
@@ -48,7 +48,7 @@ def remains(run: str, prefix: str = "", **more: object) -> RunEndEvidence:
 
 
 def judge(left: RunEndEvidence) -> RunEndVerdict:
-    found = judge_run_end(left, RunPolicy(), NOW)
+    found = diagnose_job_run_end(left, RunPolicy(), NOW)
     assert found.trouble is not None
     assert found.verdict is not None
     return found
@@ -72,7 +72,10 @@ def test_a_dump_from_before_the_run_is_not_read(tmp_path) -> None:
 def test_a_finding_on_the_node_of_that_rank_makes_it_the_nodes(tmp_path) -> None:
     prefix = copy_dumps(tmp_path, "nccl_skip")
     found = judge(remains("nccl_skip", prefix, findings={N2: [finding()]}))
-    assert (found.verdict.cause, found.verdict.confidence) == (FailureCause.NODE, Confidence.HIGH)
+    assert (found.verdict.cause, found.verdict.confidence) == (
+        FailureCause.NODE,
+        VerdictConfidence.HIGH,
+    )
     assert found.verdict.node == N2
 
 
@@ -105,7 +108,9 @@ def test_a_run_without_progress_asks_the_dumps(tmp_path) -> None:
 
 
 def test_a_run_that_is_done_has_no_verdict() -> None:
-    assert judge_run_end(RunEndEvidence(exit_code=0), RunPolicy(), NOW) == RunEndVerdict(None, None)
+    assert diagnose_job_run_end(RunEndEvidence(exit_code=0), RunPolicy(), NOW) == RunEndVerdict(
+        None, None
+    )
 
 
 @pytest.mark.parametrize("prefix", ["", "missing"])

@@ -7,7 +7,7 @@ import pytest
 
 from hpctl.jobs.run.progress_notes import (
     ProgressNoteFileReader,
-    find_notes_in_log,
+    find_progress_notes_in_log,
     open_progress_note_listener,
 )
 from tests.jobs.run.progress_talk import ROOT, environment, heard
@@ -44,7 +44,9 @@ def test_the_bash_lines_are_heard(line: int, tmp_path) -> None:
             capture_output=True,
         )  # fmt: skip
         notes = (
-            find_notes_in_log(done.stdout) if line == 2 else heard(reader if line == 0 else udp, 1)
+            find_progress_notes_in_log(done.stdout)
+            if line == 2
+            else heard(reader if line == 0 else udp, 1)
         )
         reader.close()
     assert [(note.step, note.loss) for note in notes] == [(12, 0.5)]

@@ -4,7 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpctl.jobs.run.progress_notes import ProgressNote, find_notes_in_log, parse_progress_note
+from hpctl.jobs.run.progress_notes import (
+    ProgressNote,
+    find_progress_notes_in_log,
+    parse_progress_note,
+)
 from hpctl.progress import quoted
 
 
@@ -58,7 +62,7 @@ def test_the_notes_of_a_log() -> None:
         b"hpctl-progress nonsense\n"
         b"2026-11-21 INFO hpctl-progress done=1"
     )
-    assert find_notes_in_log(block) == [
+    assert find_progress_notes_in_log(block) == [
         ProgressNote(step=12, loss=0.3), ProgressNote(step=13, rank=3), ProgressNote(step=13,
         rank=9), ProgressNote(done=True),
     ]  # fmt: skip

@@ -168,7 +168,7 @@ def test_nan_loss_is_reported_at_once_and_once() -> None:
     trouble = b.trouble(last + 2)
     assert (trouble.kind, trouble.rank, trouble.node) == (TroubleKind.NAN, 3, "n1")
     assert trouble.step == 51
-    assert b.finite_at == b.convert_to_datetime(last + 0.5), (
+    assert b.finite_at == b.convert_monotonic_to_datetime(last + 0.5), (
         "no loss after that was a number on all ranks"
     )
     assert b.trouble(last + 2) is None

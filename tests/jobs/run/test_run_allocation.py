@@ -14,9 +14,9 @@ from hpctl.jobs.run.allocation import (
     choose_step_nodes,
     sort_nodes_by_fitness,
 )
-from hpctl.slurm.records import JobRecord
-from hpctl.slurm.run import SlurmRunner
-from hpctl.toolkit.errors import Unavailable
+from hpctl.slurm.records import SlurmJobRecord
+from hpctl.slurm.run import SlurmCommandRunner
+from hpctl.toolkit.errors import ServiceUnavailable
 from hpctl.vocabulary.slurm_facts import SlurmJob, SlurmNode
 from tests.fakes.values import T0 as NOW
 
@@ -33,8 +33,8 @@ def asked(directory, message):
         path = directory / name
         path.write_text(PROGRAM.format(message=message))
         path.chmod(0o755)
-    with pytest.raises(Unavailable) as error:
-        AllocationQueries(999, SlurmRunner(bin_dir=directory)).allocation()
+    with pytest.raises(ServiceUnavailable) as error:
+        AllocationQueries(999, SlurmCommandRunner(bin_dir=directory)).allocation()
     return error.value
 
 
@@ -88,11 +88,11 @@ class Slurmctld:
     def __init__(self, *answers, seen=()):
         self.answers, self.seen = list(answers), list(seen)
 
-    def allocation(self) -> JobRecord:
+    def allocation(self) -> SlurmJobRecord:
         answer = self.answers.pop(0) if self.answers else OURS
-        if isinstance(answer, Unavailable):
+        if isinstance(answer, ServiceUnavailable):
             raise answer
-        return JobRecord(answer)
+        return SlurmJobRecord(answer)
 
     def states(self, _) -> dict[str, SlurmNode]:
         return {A: self.seen.pop(0)}
@@ -111,16 +111,16 @@ def asking(*jobs: SlurmJob, restart: int = 1) -> AllocationState:
 )
 def test_another_run_with_the_same_id_is_not_touched(later, message):
     left = asking(OURS, later)
-    assert left.poll_job()
+    assert left.poll_job_state()
     before = left.alive
-    assert left.poll_job()
+    assert left.poll_job_state()
     assert (before, left.alive) == (True, False)
     assert message in left.over
 
 
 def test_a_supervisor_that_first_looks_when_its_run_is_over_launches_nothing():
     late = asking(OURS, restart=0)
-    assert late.poll_job()
+    assert late.poll_job_state()
     assert not late.alive
     assert "restart 1 by now" in late.other
     assert "belongs to restart 0" in late.other
@@ -129,7 +129,7 @@ def test_a_supervisor_that_first_looks_when_its_run_is_over_launches_nothing():
 def test_a_signal_ends_the_wait_for_slurmctld():
     message: list[str] = []
     # The first question is asked, and the wait after it is under way.
-    failing = Slurmctld(Unavailable("nobody answers"))
+    failing = Slurmctld(ServiceUnavailable("nobody answers"))
     left = AllocationState(failing, message.append, stopped=lambda: bool(message))
     began = time.monotonic()
     assert left.look().healthy == ()

@@ -8,8 +8,8 @@ from hpctl.jobs.crash import classify_crash
 from hpctl.jobs.run.ending import (
     StepEndEvidence,
     choose_run_exit_code,
+    diagnose_step_end,
     is_run_finished,
-    judge_step_end,
 )
 from hpctl.jobs.run.srun import SrunLaunchFailure, SrunTaskEnd
 from hpctl.vocabulary.run_policy import RunPolicy
@@ -22,7 +22,7 @@ SEVEN, EIGHT = ResumePoint("/ck/step-7", 7), ResumePoint("/ck/step-8", 8)
 
 
 def judged(evidence: StepEndEvidence) -> Trouble | None:
-    return judge_step_end(evidence, POLICY, NOW, classify_crash)
+    return diagnose_step_end(evidence, POLICY, NOW, classify_crash)
 
 
 def kind(evidence: StepEndEvidence) -> TroubleKind | None:

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from hpctl.checkpoints.save_interval import measure_saves
+from hpctl.checkpoints.save_interval import measure_checkpoint_save_timings
 from hpctl.sandbox.api import Sandbox
 from tests.jobs.run.test_run_inside import job as job
 from tests.jobs.run.test_run_live import SETTLED_S, Job
@@ -93,4 +93,4 @@ def test_a_node_that_hpctl_gave_back_is_used_again_at_a_checkpoint(slurm, job):
     slurm.run(["scontrol", "update", node, "State=RESUME"])
     assert _attempt(job, 3) == (3, list(nodes))
     assert "3 nodes again instead of 2" in job.log()
-    assert measure_saves(job.dir / "ck").reported_s[:2] == (0.25, 0.25)
+    assert measure_checkpoint_save_timings(job.dir / "ck").reported_s[:2] == (0.25, 0.25)

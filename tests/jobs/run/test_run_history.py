@@ -76,9 +76,9 @@ def test_the_table_tells_each_attempt() -> None:
 
 def test_of_what_saves_took_the_first_of_each_attempt_are_kept(tmp_path) -> None:
     history = JobHistory.open(tmp_path / "run-7.jsonl")
-    history.record_checkpoint_saves(1, AT, [4.0, 5.0])
-    history.record_checkpoint_saves(1, AT, [6.0] * 99)
-    history.record_checkpoint_saves(2, AT, [7.0])
+    history.record_checkpoint_save_durations(1, AT, [4.0, 5.0])
+    history.record_checkpoint_save_durations(1, AT, [6.0] * 99)
+    history.record_checkpoint_save_durations(2, AT, [7.0])
     again = JobHistory.open(tmp_path / "run-7.jsonl")
     assert again.records[:2] == [CheckpointSaved(1, AT, 4.0), CheckpointSaved(1, AT, 5.0)]
     assert (len(again.records), again.past) == (MOST_SAVES + 1, [])

@@ -6,7 +6,7 @@ from typing import Any
 
 from hpctl.jobs.logs.engine import LogRuleVerdict
 from hpctl.jobs.logs.rules import parse_log_rules
-from hpctl.jobs.run.output import OutputReader
+from hpctl.jobs.run.output import SrunOutputReader
 from hpctl.jobs.run.srun import SrunLine, SrunTaskEnd
 from tests.waiting import until
 
@@ -42,9 +42,9 @@ def test_file_is_followed_from_its_end_without_a_gap(tmp_path):
     listener = Heard()
     seen, verdicts = listener.lines, listener.verdicts
     with log.open("ab", buffering=0) as file:
-        output = OutputReader(RULES, listener, fds=(file.fileno(),) * 2)
+        output = SrunOutputReader(RULES, listener, fds=(file.fileno(),) * 2)
         assert output.begin() == (file.fileno(), file.fileno())
-        output.close_sinks()
+        output.close_output_descriptors()
         file.write(b"hpctl: attempt 1 loss nan\nloss nan\n" + CRASH)
         until(lambda: bool(seen))
         heard = output.settle()
@@ -55,7 +55,7 @@ def test_file_is_followed_from_its_end_without_a_gap(tmp_path):
 
 def test_each_attempt_is_read_separately(tmp_path):
     with (tmp_path / "log").open("ab", buffering=0) as file:
-        output = OutputReader(None, Heard(), fds=(file.fileno(),) * 2)
+        output = SrunOutputReader(None, Heard(), fds=(file.fileno(),) * 2)
         output.begin()
         file.write(CRASH)
         assert len(output.settle().ends) == 1
@@ -67,12 +67,12 @@ def test_a_pipe_gets_every_byte(tmp_path):
     read, write = os.pipe()
     listener = Heard()
     seen = listener.lines
-    output = OutputReader(None, listener, fds=(write, write))
+    output = SrunOutputReader(None, listener, fds=(write, write))
     out, err = output.begin()
     assert write not in (out, err)
     os.write(out, b"half a line")
     os.write(err, CRASH)
-    output.close_sinks()
+    output.close_output_descriptors()
     heard = output.settle()
     os.close(write)
     got = b""
@@ -108,7 +108,7 @@ def test_a_clock_that_is_set_or_a_job_that_is_suspended_is_no_hang(tmp_path, mon
     monkeypatch.setattr("hpctl.jobs.run.output.time", clock)
     rule = parse_log_rules("- {name: start, logPattern: step, expectedStartCutOffInSeconds: 60}\n")
     with (tmp_path / "log").open("ab", buffering=0) as file:
-        output = OutputReader(rule, listener, fds=(file.fileno(),) * 2)
+        output = SrunOutputReader(rule, listener, fds=(file.fileno(),) * 2)
         output.begin()
         for jump in ("wall", "now"):
             setattr(clock, jump, getattr(clock, jump) + 7200.0)
@@ -125,7 +125,7 @@ def test_progress_in_the_log_is_passed_on(tmp_path):
     listener = Heard()
     noted = listener.notes
     with (tmp_path / "log").open("ab", buffering=0) as file:
-        output = OutputReader(None, listener, fds=(file.fileno(),) * 2)
+        output = SrunOutputReader(None, listener, fds=(file.fileno(),) * 2)
         output.begin()
         file.write(
             b"other words\n3: hpctl-progress step=12 loss=0.3\nhpctl: hpctl-progress step=9\n"
@@ -137,12 +137,12 @@ def test_progress_in_the_log_is_passed_on(tmp_path):
 def test_the_tail_of_new_ranks_has_no_line_of_those_before(tmp_path):
     """An exception of ranks that were restarted in their step explains nothing of the new ones."""
     with (tmp_path / "log").open("ab", buffering=0) as file:
-        output = OutputReader(None, Heard(), fds=(file.fileno(),) * 2)
+        output = SrunOutputReader(None, Heard(), fds=(file.fileno(),) * 2)
         output.begin()
         file.write(b"ValueError: bad\n")
         output.settle()
-        assert output.copy_rank_tail() == ["ValueError: bad"]
+        assert output.copy_rank_output_tail() == ["ValueError: bad"]
         output.renew()
         file.write(b"step 1\n")
         assert output.settle().tail.list_lines() == ["ValueError: bad", "step 1"]
-    assert output.copy_rank_tail() == ["step 1"]
+    assert output.copy_rank_output_tail() == ["step 1"]

@@ -7,14 +7,14 @@ import time
 import pytest
 
 from hpctl import progress
-from hpctl.jobs.hangs.ras_judge import ExplainedHang
+from hpctl.jobs.hangs.ras_judge import HangWithRasEvidence
 from hpctl.jobs.hangs.ras_report import RasAddress
 from hpctl.jobs.hangs.stack_groups import NodeStacks, RankStack, StackFrame
-from hpctl.jobs.hangs.stacks import read_step_stacks
+from hpctl.jobs.hangs.stacks import diagnose_hang_from_step_stacks
 from hpctl.jobs.run.output import RankProgressListener
-from hpctl.jobs.run.progress_notes import find_notes_in_log
-from hpctl.jobs.run.timeouts import TimeoutInquiry
-from hpctl.jobs.run_failure import RunFacts, explain_hang
+from hpctl.jobs.run.progress_notes import find_progress_notes_in_log
+from hpctl.jobs.run.timeouts import CollectiveTimeoutInvestigation
+from hpctl.jobs.run_failure import FailedRunContext, diagnose_run_hang
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.run_policy import RunPolicy
 from hpctl.vocabulary.trouble import Trouble, TroubleKind
@@ -82,8 +82,10 @@ def test_silence_after_steps_in_the_log_is_a_hang():
     troubles: list[Trouble] = []
     ranks = RankProgressListener(EAGER, NOBODY, troubles.append)
     ranks.begin(HERE, here=True)
-    for note in find_notes_in_log(b"hpctl-progress step=1\nhpctl-progress step=2 loss=0.5\n"):
-        ranks.add_log_note(note)
+    for note in find_progress_notes_in_log(
+        b"hpctl-progress step=1\nhpctl-progress step=2 loss=0.5\n"
+    ):
+        ranks.add_progress_note_from_log(note)
     (trouble,) = looked(ranks, troubles)
     assert (trouble.kind, trouble.step) == (TroubleKind.HANG, 2)
     ranks.begin(HERE, here=True)
@@ -124,16 +126,20 @@ def collect_stacks(job, nodes, **_):
 def watch_hang(monkeypatch, collect, prefix: str) -> Trouble:
     """The hang that a supervisor finds, by stacks from `collect` and dumps at `prefix`."""
     monkeypatch.setattr("hpctl.jobs.hangs.stacks.collect_job_stacks", collect)
-    inquiry = TimeoutInquiry(NOBODY, lambda nodes: read_step_stacks(7, nodes, None))
+    inquiry = CollectiveTimeoutInvestigation(
+        NOBODY, lambda nodes: diagnose_hang_from_step_stacks(7, nodes, None)
+    )
     inquiry.begin(("n1",), HERE, prefix, 3)
     troubles: list[Trouble] = []
 
-    def explain(hang: ExplainedHang) -> Trouble:
-        return explain_hang(hang.trouble, RunFacts(), lambda: inquiry.look(hang.finding, {}), EAGER)
+    def explain(hang: HangWithRasEvidence) -> Trouble:
+        return diagnose_run_hang(
+            hang.trouble, FailedRunContext(), lambda: inquiry.look(hang.finding, {}), EAGER
+        )
 
     ranks = RankProgressListener(EAGER, NOBODY, troubles.append, explain)
     ranks.begin(HERE, here=True)
-    ranks.add_log_note(find_notes_in_log(b"hpctl-progress step=1\n")[0])
+    ranks.add_progress_note_from_log(find_progress_notes_in_log(b"hpctl-progress step=1\n")[0])
     (trouble,) = looked(ranks, troubles)
     ranks.end()
     return trouble
@@ -151,13 +157,15 @@ def test_a_run_that_moves_while_its_stacks_are_read_is_not_ended():
     troubles: list[Trouble] = []
     steps = iter(range(2, 1_000_000))
 
-    def explain(hang: ExplainedHang) -> Trouble:
-        ranks.add_log_note(find_notes_in_log(b"hpctl-progress step=%d\n" % next(steps))[0])
+    def explain(hang: HangWithRasEvidence) -> Trouble:
+        ranks.add_progress_note_from_log(
+            find_progress_notes_in_log(b"hpctl-progress step=%d\n" % next(steps))[0]
+        )
         return hang.trouble
 
     ranks = RankProgressListener(EAGER, NOBODY, troubles.append, explain)
     ranks.begin(HERE, here=True)
-    ranks.add_log_note(find_notes_in_log(b"hpctl-progress step=1\n")[0])
+    ranks.add_progress_note_from_log(find_progress_notes_in_log(b"hpctl-progress step=1\n")[0])
     until(lambda: ranks.look() is None and (ranks.step or 0) >= 3)
     assert troubles == []
     ranks.end()

@@ -7,7 +7,7 @@ import pytest
 from hpctl.jobs.run.settings import RunSettings, read_run_settings
 from hpctl.jobs.run.srun import parse_srun_command
 from hpctl.toolkit.errors import HpctlError
-from hpctl.vocabulary.policy_file import PolicyFile
+from hpctl.vocabulary.policy_file import RunPolicyFile
 
 JOB = {"SLURM_JOB_ID": "42", "SLURM_JOB_NODELIST": "n[1-5]", "HOME": "/home/u"}
 
@@ -47,9 +47,9 @@ def test_history_is_next_to_the_checkpoints_or_in_the_home() -> None:
 
 
 def test_the_clusters_policy_goes_under_the_jobs_own_and_leaves_the_size() -> None:
-    own = PolicyFile(hang_factor=7.0)
+    own = RunPolicyFile(hang_factor=7.0)
     one = read_run_settings(parse_srun_command(["train"]), JOB, [own], nodes="2-4")
-    one.configure([PolicyFile(hang_floor_s=5.0, hang_factor=3.0, nodes=(1, 2))])
+    one.configure([RunPolicyFile(hang_floor_s=5.0, hang_factor=3.0, nodes=(1, 2))])
     assert (one.policy.hang_floor_s, one.policy.hang_factor) == (5.0, 7.0)
     assert (one.policy.nodes, one.wanted) == ((2, 4), 4)
 

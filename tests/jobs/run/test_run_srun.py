@@ -7,13 +7,13 @@ from hpctl.jobs.run.srun import (
     SrunTaskEnd,
     build_step_arguments,
     find_failed_rank_node,
-    find_root_cause_end,
+    find_root_cause_task_end,
     find_step_id,
     find_tasks_per_node,
-    is_step_blocked_by_earlier,
+    is_step_blocked_by_earlier_step,
     parse_srun_command,
     parse_srun_lines,
-    restrict_to_step_nodes,
+    restrict_srun_to_step_nodes,
 )
 from hpctl.slurm.step_environment import make_step_environment
 from hpctl.toolkit.errors import HpctlError
@@ -93,13 +93,13 @@ def test_what_goes_stale_is_taken_out_of_the_environment():
 
 
 def test_ranks_see_the_nodes_of_their_step():
-    command = restrict_to_step_nodes(parse_srun_command(["train"]), AB).command
+    command = restrict_srun_to_step_nodes(parse_srun_command(["train"]), AB).command
     assert command[0] == "/usr/bin/env"
     assert "SLURM_NODELIST=n[1-2]" in command
     assert "SLURM_NNODES=2" in command
-    assert restrict_to_step_nodes(parse_srun_command(["--multi-prog", "file"]), AB).command == (
-        "file",
-    )
+    assert restrict_srun_to_step_nodes(
+        parse_srun_command(["--multi-prog", "file"]), AB
+    ).command == ("file",)
 
 
 BLOCK = b"""loss 3.2
@@ -137,10 +137,10 @@ def end(code: int, rank: int = 0) -> SrunTaskEnd:
 
 
 def test_the_root_is_the_first_unless_a_code_says_more():
-    assert find_root_cause_end([end(1, 4), end(143, 2)], (93,), (16, 17)) == end(1, 4)
-    assert find_root_cause_end([end(1, 4), end(93, 2)], (93,), (16, 17)) == end(93, 2)
-    assert find_root_cause_end([end(1), end(17, 2)], (93,), (16, 17)) == end(17, 2)
-    assert find_root_cause_end([], (93,), ()) is None
+    assert find_root_cause_task_end([end(1, 4), end(143, 2)], (93,), (16, 17)) == end(1, 4)
+    assert find_root_cause_task_end([end(1, 4), end(93, 2)], (93,), (16, 17)) == end(93, 2)
+    assert find_root_cause_task_end([end(1), end(17, 2)], (93,), (16, 17)) == end(17, 2)
+    assert find_root_cause_task_end([], (93,), ()) is None
 
 
 def test_a_step_is_found_by_its_sruns_process():
@@ -156,7 +156,9 @@ def test_a_step_is_found_by_its_sruns_process():
 def test_a_step_that_waits_for_a_dead_one_is_seen():
     old = "StepId=21.0 UserId=0 State=RUNNING Name=env SrunHost:Pid=vm:2095 TresPerNode=x\n"
     new = "StepId=21.TBD UserId=0 State=PENDING Name=(null) SrunHost:Pid=vm:3027\n"
-    assert is_step_blocked_by_earlier(old + new, 3027, {2095})
-    assert not is_step_blocked_by_earlier(new, 3027, {2095})
-    assert not is_step_blocked_by_earlier(old + new, 3027, set())
-    assert not is_step_blocked_by_earlier(old + new.replace("PENDING", "RUNNING"), 3027, {2095})
+    assert is_step_blocked_by_earlier_step(old + new, 3027, {2095})
+    assert not is_step_blocked_by_earlier_step(new, 3027, {2095})
+    assert not is_step_blocked_by_earlier_step(old + new, 3027, set())
+    assert not is_step_blocked_by_earlier_step(
+        old + new.replace("PENDING", "RUNNING"), 3027, {2095}
+    )

@@ -6,7 +6,7 @@ from unittest.mock import Mock
 import pytest
 from msgspec.structs import replace
 
-from hpctl.jobs.decide import PastTrouble
+from hpctl.jobs.decide import PastJobFailure
 from hpctl.jobs.run import trouble_handler
 from hpctl.jobs.run.allocation import AllocationState, NodeFitness
 from hpctl.jobs.run.ending import StepEndEvidence
@@ -18,16 +18,20 @@ from hpctl.jobs.run.supervise import (
     MOST_REFUSALS,
     REFUSED_S,
     REQUEUE_S,
-    GrowthCapacity,
+    StepGrowthCapacity,
     StepTimers,
     plan_step_growth,
 )
-from hpctl.jobs.run.trouble_handler import PAUSES, find_recently_bad_nodes, retry_supervisor_report
+from hpctl.jobs.run.trouble_handler import (
+    PAUSES,
+    find_nodes_with_recent_job_failures,
+    retry_supervisor_report,
+)
 from hpctl.vocabulary.job_recovery import JobReport, RequestedAction
-from hpctl.vocabulary.policy_file import PolicyFile
-from hpctl.vocabulary.run_policy import RunAction, RunDecision, RunPolicy
+from hpctl.vocabulary.policy_file import RunPolicyFile
+from hpctl.vocabulary.run_policy import RunAction, RunActionDecision, RunPolicy
 from hpctl.vocabulary.trouble import Trouble, TroubleKind
-from hpctl.wire.job_report_client import DaemonReply
+from hpctl.wire.job_report_client import JobReportReply
 from tests.fakes.values import T0 as NOW
 from tests.jobs.run.supervisors import (
     end_step,
@@ -39,7 +43,7 @@ from tests.jobs.run.supervisors import (
 from tests.waiting import until
 
 ELASTIC = RunPolicy(nodes=(6, 8), grow_gain=3.0)
-HOUR = GrowthCapacity(have=6, inside=8, left_s=3600, restart_s=60)
+HOUR = StepGrowthCapacity(have=6, inside=8, left_s=3600, restart_s=60)
 
 
 def test_a_node_that_is_back_is_used_where_it_pays():
@@ -104,9 +108,9 @@ def test_a_step_that_ran_starts_the_count_afresh():
     assert end_step(one, STEP, refused(NO_GRES)).answer.action is RunAction.STEP
 
 
-def past(kind: TroubleKind, node: str | None, hours: float) -> PastTrouble:
+def past(kind: TroubleKind, node: str | None, hours: float) -> PastJobFailure:
     at = NOW - timedelta(hours=hours)
-    return PastTrouble(Trouble(kind, at, "", node=node), RunAction.STEP)
+    return PastJobFailure(Trouble(kind, at, "", node=node), RunAction.STEP)
 
 
 def test_who_proved_bad_within_the_window_is_avoided():
@@ -115,10 +119,10 @@ def test_who_proved_bad_within_the_window_is_avoided():
         past(TroubleKind.HANG, "n3", 1),
         past(TroubleKind.CORRUPTION, "n4", 2), past(TroubleKind.NODE, None, 1),
     ]  # fmt: skip
-    assert find_recently_bad_nodes(known, RunPolicy(), NOW) == {"n1", "n4"}
+    assert find_nodes_with_recent_job_failures(known, RunPolicy(), NOW) == {"n1", "n4"}
 
 
-def waits_of(*replies: DaemonReply | None) -> list[float]:
+def waits_of(*replies: JobReportReply | None) -> list[float]:
     """How long was waited between the attempts to tell, until one was enough."""
     left, waits = list(replies), list[float]()
     retry_supervisor_report(JobReport(7, 0), lambda _: left.pop(0), waits.append)
@@ -127,9 +131,11 @@ def waits_of(*replies: DaemonReply | None) -> list[float]:
 
 
 def test_a_word_to_the_daemon_is_said_again_while_it_is_away():
-    assert waits_of(DaemonReply(True)) == []
-    assert waits_of(None, DaemonReply(False, again=True), DaemonReply(True)) == list(PAUSES[:2])
-    assert waits_of(DaemonReply(False, text="404 unknown_job")) == []
+    assert waits_of(JobReportReply(True)) == []
+    assert waits_of(None, JobReportReply(False, again=True), JobReportReply(True)) == list(
+        PAUSES[:2]
+    )
+    assert waits_of(JobReportReply(False, text="404 unknown_job")) == []
     assert waits_of(*[None] * (len(PAUSES) + 1)) == list(PAUSES)
     assert sum(PAUSES) + 2 * (len(PAUSES) + 1) < 60
 
@@ -137,12 +143,12 @@ def test_a_word_to_the_daemon_is_said_again_while_it_is_away():
 def test_loss_of_a_spare_is_reported_once(monkeypatch):
     lines, reports = list[str](), list[JobReport]()
 
-    def note_report(report: JobReport, **_: object) -> DaemonReply:
+    def note_report(report: JobReport, **_: object) -> JobReportReply:
         reports.append(report)
-        return DaemonReply(True)
+        return JobReportReply(True)
 
     one = handler(lines, nodes="n[1-3]")
-    monkeypatch.setattr(trouble_handler, "send_report", note_report)
+    monkeypatch.setattr(trouble_handler, "send_job_report", note_report)
     for gone in ([], ["n3"], ["n3"], ["n2", "n3"]):
         one.report_unused_node_loss(list(gone))
         until(lambda: len(reports) == len(lines))  # a thread sends them
@@ -168,12 +174,14 @@ def test_a_launcher_that_refuses_leaves_the_next_rung(refused, action):
 def test_nothing_is_sent_after_a_wish(monkeypatch):
     """The daemon takes the newest report of a run: a late one would take the wish back."""
     sent = list[JobReport]()
-    monkeypatch.setattr(trouble_handler, "send_report", lambda report, **_: sent.append(report))
+    monkeypatch.setattr(trouble_handler, "send_job_report", lambda report, **_: sent.append(report))
     one = handler()
     late = JobReport(7, 0, progress=4)
     assert one._send_report(late) is None
-    one.request_daemon_action(None, RunDecision(RunAction.REQUEUE, "no spare is left"))
-    assert one._send_report(late) == DaemonReply(ok=False)
+    one.request_daemon_requeue_or_hold(
+        None, RunActionDecision(RunAction.REQUEUE, "no spare is left")
+    )
+    assert one._send_report(late) == JobReportReply(ok=False)
     assert [report.wish for report in sent] == [RequestedAction.NONE, RequestedAction.REQUEUE]
 
 
@@ -186,7 +194,7 @@ def given(tmp_path, saves: bool = True) -> RunSettings:
     environ = {"SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "n1", "HOME": str(tmp_path)}
     if saves:
         environ["HPCTL_CHECKPOINT_DIR"] = str(tmp_path)
-    return read_run_settings(parse_srun_command(["x"]), environ, [PolicyFile(save_grace_s=60)])
+    return read_run_settings(parse_srun_command(["x"]), environ, [RunPolicyFile(save_grace_s=60)])
 
 
 @pytest.mark.parametrize(
@@ -201,13 +209,13 @@ def given(tmp_path, saves: bool = True) -> RunSettings:
     ],
 )
 def test_it_is_near_when_a_save_and_a_requeue_just_fit(tmp_path, left, whole, near):
-    trouble = StepTimers(given(tmp_path)).find_time_limit_trouble(limits(left, whole), NOW)
+    trouble = StepTimers(given(tmp_path)).find_time_limit_failure(limits(left, whole), NOW)
     assert (trouble is not None and trouble.kind is TroubleKind.TIME_LIMIT) is near
 
 
 def test_time_limit_is_signaled_once_and_only_to_programs_that_save(tmp_path):
     allocation = limits(50.0, 7200.0)
     clocks = StepTimers(given(tmp_path))
-    assert clocks.find_time_limit_trouble(allocation, NOW) is not None
-    assert clocks.find_time_limit_trouble(allocation, NOW) is None
-    assert StepTimers(given(tmp_path, saves=False)).find_time_limit_trouble(allocation, NOW) is None
+    assert clocks.find_time_limit_failure(allocation, NOW) is not None
+    assert clocks.find_time_limit_failure(allocation, NOW) is None
+    assert StepTimers(given(tmp_path, saves=False)).find_time_limit_failure(allocation, NOW) is None

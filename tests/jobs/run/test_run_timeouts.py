@@ -10,10 +10,10 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.jobs.crash import CALLS_DIFFER, NOT_COME
-from hpctl.jobs.hangs.flight_recorder import FlightRecorderCause, FlightRecorderVerdict
-from hpctl.jobs.hangs.ras_judge import JobRankNames, RasFinding, RasHangCause
-from hpctl.jobs.hangs.ras_report import RasAddress, RasMember, RasQueryError, RasReport
-from hpctl.jobs.hangs.stack_groups import StackGroup, StackVerdict, SuspectRank
+from hpctl.jobs.hangs.flight_recorder import FlightRecorderHangCause, FlightRecorderHangVerdict
+from hpctl.jobs.hangs.ras_judge import JobRankResolver, RasHangCause, RasHangFinding
+from hpctl.jobs.hangs.ras_report import RasAddress, RasCommunicatorRank, RasQueryError, RasReport
+from hpctl.jobs.hangs.stack_groups import StackGroup, StackHangVerdict, SuspectRank
 from hpctl.jobs.run.allocation import NodeFitness
 from hpctl.jobs.run.ending import StepEndEvidence
 from hpctl.jobs.run.flight import (
@@ -22,13 +22,17 @@ from hpctl.jobs.run.flight import (
     delete_old_flight_dumps,
     make_flight_dump_prefix,
 )
-from hpctl.jobs.run.output import COLLECTIVE_TIMED_OUT, OutputReader
+from hpctl.jobs.run.output import COLLECTIVE_TIMED_OUT, SrunOutputReader
 from hpctl.jobs.run.progress import TrackedRankProgress
 from hpctl.jobs.run.settings import read_run_settings
 from hpctl.jobs.run.srun import SrunTaskEnd, parse_srun_command
 from hpctl.jobs.run.steps import StepRunner
-from hpctl.jobs.run.timeouts import TimeoutEvidence, TimeoutInquiry, add_absent_rank_to_trouble
-from hpctl.jobs.run_failure import RunFacts, explain_hang
+from hpctl.jobs.run.timeouts import (
+    CollectiveTimeoutEvidence,
+    CollectiveTimeoutInvestigation,
+    add_absent_rank_to_failure,
+)
+from hpctl.jobs.run_failure import FailedRunContext, diagnose_run_hang
 from hpctl.vocabulary.run_policy import RunAction, RunPolicy, TroubleTreatment
 from hpctl.vocabulary.trouble import HangPlace, Trouble, TroubleKind
 from tests.fakes.values import T0 as NOW
@@ -107,7 +111,7 @@ def test_a_timeout_in_the_log_is_heard_while_the_ranks_live(tmp_path) -> None:
     log.write_bytes(COLLECTIVE_TIMED_OUT + b": of an earlier run\n")
     fd = os.open(log, os.O_WRONLY | os.O_APPEND)
     listener = Mock(handle_collective_timeout=lambda: heard.append("now"))
-    OutputReader(None, listener, fds=(fd, fd))
+    SrunOutputReader(None, listener, fds=(fd, fd))
     os.write(fd, b"step 1\n")
     time.sleep(0.3)
     assert heard == []
@@ -129,11 +133,11 @@ def supervised(tail: list[str], ask) -> tuple[Trouble, object]:
 
 
 def test_the_end_of_a_step_by_a_timeout_is_answered_as_it_is_explained() -> None:
-    absent = FlightRecorderVerdict(
-        FlightRecorderCause.ABSENT, "rank 1 did not come to it", (1,), 1, 2
+    absent = FlightRecorderHangVerdict(
+        FlightRecorderHangCause.ABSENT, "rank 1 did not come to it", (1,), 1, 2
     )
     line = f"[rank0]: [Rank 0] {COLLECTIVE_TIMED_OUT.decode()}: WorkNCCL(SeqNum=5, OpType=X)"
-    answered, outcome = supervised([line], lambda: (TimeoutEvidence(absent), NAMES))
+    answered, outcome = supervised([line], lambda: (CollectiveTimeoutEvidence(absent), NAMES))
     assert (answered.kind, answered.rank) == (TroubleKind.HANG, 1)
     assert answered.node == "n2", "srun says where rank 1 ran"
     assert outcome.trouble == answered
@@ -144,12 +148,12 @@ def test_the_rank_whose_tensor_has_another_size_is_named_by_the_dumps() -> None:
     """gloo's check fails in the rank whose message is too long for another one's buffer, and
     either of the two may be wrong."""
     line = "  what():  [enforce fail at pair.cc:456] op.preamble.length <= op.nbytes. 8 vs 4."
-    differs = FlightRecorderVerdict(
-        FlightRecorderCause.DIFFERENT, "rank 1 sends 8 Float", (1,), 3, 3
+    differs = FlightRecorderHangVerdict(
+        FlightRecorderHangCause.DIFFERENT, "rank 1 sends 8 Float", (1,), 3, 3
     )
-    answered, _ = supervised([line], lambda: (TimeoutEvidence(differs), NAMES))
+    answered, _ = supervised([line], lambda: (CollectiveTimeoutEvidence(differs), NAMES))
     assert (answered.kind, answered.rank, answered.node) == (TroubleKind.CRASH, 1, "n2")
-    silent, _ = supervised([line], lambda: (TimeoutEvidence(), NAMES))
+    silent, _ = supervised([line], lambda: (CollectiveTimeoutEvidence(), NAMES))
     assert silent.rank == 0, "the rank that reports it, where no dump shows another"
 
 
@@ -158,11 +162,13 @@ def test_another_end_asks_no_witness() -> None:
     assert answered.kind is TroubleKind.CRASH
 
 
-def ras(cause: RasHangCause, *members: int) -> RasFinding:
-    return RasFinding(cause, "as it is", tuple(RasMember(n, "10.0.0.1", 100 + n) for n in members))
+def ras(cause: RasHangCause, *members: int) -> RasHangFinding:
+    return RasHangFinding(
+        cause, "as it is", tuple(RasCommunicatorRank(n, "10.0.0.1", 100 + n) for n in members)
+    )
 
 
-NAMES = JobRankNames({5: TrackedRankProgress(5, 0.0, "n2", 101)}, {"10.0.0.1": "n2"}, 8)
+NAMES = JobRankResolver({5: TrackedRankProgress(5, 0.0, "n2", 101)}, {"10.0.0.1": "n2"}, 8)
 
 
 @pytest.mark.parametrize(
@@ -177,19 +183,23 @@ NAMES = JobRankNames({5: TrackedRankProgress(5, 0.0, "n2", 101)}, {"10.0.0.1": "
 )
 def test_what_ras_shows_becomes_a_kind_with_the_jobs_own_names(finding, kind, rank, node) -> None:
     """RAS counts ranks by communicator; process 101 is the job's rank 5."""
-    found = add_absent_rank_to_trouble(NETWORK, TimeoutEvidence(ras=finding), NAMES)
+    found = add_absent_rank_to_failure(NETWORK, CollectiveTimeoutEvidence(ras=finding), NAMES)
     assert (found.kind, found.rank, found.node) == (kind, rank, node)
 
 
 def test_ranks_that_differ_are_a_crash_that_names_no_node() -> None:
-    flight = FlightRecorderVerdict(FlightRecorderCause.DIFFERENT, "the ranks differ", (5,), 8, 8)
-    found = add_absent_rank_to_trouble(NETWORK, TimeoutEvidence(flight), NAMES)
+    flight = FlightRecorderHangVerdict(
+        FlightRecorderHangCause.DIFFERENT, "the ranks differ", (5,), 8, 8
+    )
+    found = add_absent_rank_to_failure(NETWORK, CollectiveTimeoutEvidence(flight), NAMES)
     assert (found.kind, found.signature, found.rank) == (TroubleKind.CRASH, CALLS_DIFFER, 5)
 
 
 def test_a_collective_that_all_came_to_stays_the_networks_and_says_so() -> None:
-    flight = FlightRecorderVerdict(FlightRecorderCause.TOGETHER, "all 8 ranks came", (), 8, 8)
-    found = add_absent_rank_to_trouble(NETWORK, TimeoutEvidence(flight), NAMES)
+    flight = FlightRecorderHangVerdict(
+        FlightRecorderHangCause.TOGETHER, "all 8 ranks came", (), 8, 8
+    )
+    found = add_absent_rank_to_failure(NETWORK, CollectiveTimeoutEvidence(flight), NAMES)
     assert (found.kind, found.why) == (
         TroubleKind.NETWORK,
         "a collective timed out: all 8 ranks came",
@@ -198,23 +208,27 @@ def test_a_collective_that_all_came_to_stays_the_networks_and_says_so() -> None:
 
 def test_what_the_log_says_of_a_rank_goes_before_ras() -> None:
     logged = Trouble(TroubleKind.HANG, NOW, "rank 3 did not come", rank=3)
-    found = add_absent_rank_to_trouble(
-        logged, TimeoutEvidence(ras=ras(RasHangCause.BEHIND, 1)), NAMES
+    found = add_absent_rank_to_failure(
+        logged, CollectiveTimeoutEvidence(ras=ras(RasHangCause.BEHIND, 1)), NAMES
     )
     assert (found.rank, found.why) == (3, "rank 3 did not come")
 
 
 def test_a_rank_that_is_behind_only_because_others_ran_ahead_is_not_named() -> None:
     """All wait in one collective. Hosts run ahead of their GPUs, so counts and stacks differ."""
-    flight = FlightRecorderVerdict(FlightRecorderCause.TOGETHER, "all 8 ranks came", (), 8, 8)
-    stacks = StackVerdict("rank 1 stands elsewhere", (SuspectRank(1, "n2", "is in forward"),))
+    flight = FlightRecorderHangVerdict(
+        FlightRecorderHangCause.TOGETHER, "all 8 ranks came", (), 8, 8
+    )
+    stacks = StackHangVerdict("rank 1 stands elsewhere", (SuspectRank(1, "n2", "is in forward"),))
     for finding in (ras(RasHangCause.BEHIND, 1), ras(RasHangCause.DIVERGED, 1)):
-        found = add_absent_rank_to_trouble(NETWORK, TimeoutEvidence(flight, finding, stacks), NAMES)
+        found = add_absent_rank_to_failure(
+            NETWORK, CollectiveTimeoutEvidence(flight, finding, stacks), NAMES
+        )
         assert (found.kind, found.rank, found.node) == (TroubleKind.NETWORK, None, None)
         assert found.why == "a collective timed out: all 8 ranks came"
     # A rank's own error may be its network's.
-    found = add_absent_rank_to_trouble(
-        NETWORK, TimeoutEvidence(flight, ras(RasHangCause.FAILED, 1), stacks), NAMES
+    found = add_absent_rank_to_failure(
+        NETWORK, CollectiveTimeoutEvidence(flight, ras(RasHangCause.FAILED, 1), stacks), NAMES
     )
     assert (found.kind, found.rank) == (TroubleKind.NETWORK, 5)
 
@@ -224,8 +238,10 @@ def test_dumps_that_show_all_ranks_waiting_go_before_the_counts_in_the_log() -> 
     logged = replace(
         NETWORK, kind=TroubleKind.HANG, why="rank 1 did not come", rank=1, signature="hang"
     )
-    flight = FlightRecorderVerdict(FlightRecorderCause.TOGETHER, "all 2 ranks came", (), 8, 8)
-    found = add_absent_rank_to_trouble(logged, TimeoutEvidence(flight), NAMES)
+    flight = FlightRecorderHangVerdict(
+        FlightRecorderHangCause.TOGETHER, "all 2 ranks came", (), 8, 8
+    )
+    found = add_absent_rank_to_failure(logged, CollectiveTimeoutEvidence(flight), NAMES)
     assert (found.kind, found.rank, found.node) == (TroubleKind.NETWORK, None, None)
     assert (found.why, found.signature) == (
         "a collective timed out: all 2 ranks came",
@@ -233,10 +249,10 @@ def test_dumps_that_show_all_ranks_waiting_go_before_the_counts_in_the_log() -> 
     )
 
 
-def stand(*groups: tuple[tuple[int, ...], bool]) -> StackVerdict:
+def stand(*groups: tuple[tuple[int, ...], bool]) -> StackHangVerdict:
     """Stacks that name no rank: groups of ranks, and whether theirs show that they wait."""
     made = (StackGroup(ranks, waits, f"call_{ranks[0]} (t.py:7)", ()) for ranks, waits in groups)
-    return StackVerdict("no rank stands out", groups=tuple(made))
+    return StackHangVerdict("no rank stands out", groups=tuple(made))
 
 
 @pytest.mark.parametrize(
@@ -251,9 +267,9 @@ def stand(*groups: tuple[tuple[int, ...], bool]) -> StackVerdict:
     ],
 )
 def test_dumps_show_who_waits_where_stacks_do_not(waiting, groups, rank) -> None:
-    flight = FlightRecorderVerdict(text="the dumps name nobody", dumps=1, waiting=waiting)
-    found = add_absent_rank_to_trouble(
-        NETWORK, TimeoutEvidence(flight, stacks=stand(*groups)), NAMES
+    flight = FlightRecorderHangVerdict(text="the dumps name nobody", dumps=1, waiting=waiting)
+    found = add_absent_rank_to_failure(
+        NETWORK, CollectiveTimeoutEvidence(flight, stacks=stand(*groups)), NAMES
     )
     assert found.rank == rank
     assert ("is in call_1 (t.py:7)" in found.why) == (rank is not None)
@@ -268,20 +284,22 @@ HUNG = Trouble(TroubleKind.HANG, NOW, "no step for 600 s", "hang: no step", node
 )
 @pytest.mark.parametrize("witness", ["dumps", "stacks"])
 def test_a_hang_of_several_ranks_of_one_node_names_the_node(places, node, witness) -> None:
-    names = JobRankNames(
+    names = JobRankResolver(
         {n: TrackedRankProgress(n, 0.0, node=where) for n, where in places.items()}, {}, 8
     )
-    flight, stacks = FlightRecorderVerdict(), None
+    flight, stacks = FlightRecorderHangVerdict(), None
     if witness == "dumps":
-        flight = FlightRecorderVerdict(
-            FlightRecorderCause.ABSENT, "ranks 6-7 did not come", (6, 7), 8, 8
+        flight = FlightRecorderHangVerdict(
+            FlightRecorderHangCause.ABSENT, "ranks 6-7 did not come", (6, 7), 8, 8
         )
     else:
-        stacks = StackVerdict(
+        stacks = StackHangVerdict(
             "ranks 6-7 are stopped", (SuspectRank(6, "", ""), SuspectRank(7, "", ""))
         )
     hung = HUNG if witness == "dumps" else replace(HUNG, node=None)
-    found = add_absent_rank_to_trouble(hung, TimeoutEvidence(flight, stacks=stacks), names)
+    found = add_absent_rank_to_failure(
+        hung, CollectiveTimeoutEvidence(flight, stacks=stacks), names
+    )
     assert (found.rank, found.node) == (None, node if places or witness == "dumps" else None)
 
 
@@ -290,36 +308,41 @@ def test_a_hang_of_several_ranks_of_one_node_names_the_node(places, node, witnes
 )
 def test_a_job_that_wants_no_restart_for_a_hang_gets_none_for_its_cause(ladder) -> None:
     policy = RunPolicy(treatments={TroubleKind.HANG: TroubleTreatment(ladder)})
-    flight = FlightRecorderVerdict(FlightRecorderCause.TOGETHER, "all 8 ranks came", (), 8, 8)
-    found = explain_hang(HUNG, RunFacts(), lambda: (TimeoutEvidence(flight), NAMES), policy)
+    flight = FlightRecorderHangVerdict(
+        FlightRecorderHangCause.TOGETHER, "all 8 ranks came", (), 8, 8
+    )
+    found = diagnose_run_hang(
+        HUNG, FailedRunContext(), lambda: (CollectiveTimeoutEvidence(flight), NAMES), policy
+    )
     restarts = RunAction.STEP in ladder
     assert found.kind is (TroubleKind.NETWORK if restarts else TroubleKind.HANG)
     assert "all 8 ranks came" in found.why
 
 
 def test_a_program_that_may_still_move_is_not_called_wrong() -> None:
-    member = RasMember(1)
-    ras = RasFinding(RasHangCause.DIVERGED, "they differ", (member,), sure=False)
+    member = RasCommunicatorRank(1)
+    ras = RasHangFinding(RasHangCause.DIVERGED, "they differ", (member,), sure=False)
     assert (
-        add_absent_rank_to_trouble(HUNG, TimeoutEvidence(ras=ras), NAMES).kind is TroubleKind.HANG
+        add_absent_rank_to_failure(HUNG, CollectiveTimeoutEvidence(ras=ras), NAMES).kind
+        is TroubleKind.HANG
     )
     unplaced = replace(HUNG, node=None)
     assert (
-        add_absent_rank_to_trouble(unplaced, TimeoutEvidence(ras=ras), NAMES).kind
+        add_absent_rank_to_failure(unplaced, CollectiveTimeoutEvidence(ras=ras), NAMES).kind
         is TroubleKind.HANG
     )
     sure = replace(ras, sure=True)
     assert (
-        add_absent_rank_to_trouble(unplaced, TimeoutEvidence(ras=sure), NAMES).kind
+        add_absent_rank_to_failure(unplaced, CollectiveTimeoutEvidence(ras=sure), NAMES).kind
         is TroubleKind.CRASH
     )
 
 
 def test_a_rank_that_came_late_is_a_hang_of_that_rank() -> None:
-    flight = FlightRecorderVerdict(
-        FlightRecorderCause.LATE, "rank 5 did not come until", (5,), 8, 8
+    flight = FlightRecorderHangVerdict(
+        FlightRecorderHangCause.LATE, "rank 5 did not come until", (5,), 8, 8
     )
-    found = add_absent_rank_to_trouble(NETWORK, TimeoutEvidence(flight), NAMES)
+    found = add_absent_rank_to_failure(NETWORK, CollectiveTimeoutEvidence(flight), NAMES)
     assert (found.kind, found.rank, found.signature) == (TroubleKind.HANG, 5, NOT_COME)
 
 
@@ -328,28 +351,30 @@ def test_a_full_limit_of_processes_does_not_stop_the_reading_of_the_log(monkeypa
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    inquiry = TimeoutInquiry(RasAddress(), lambda _: pytest.fail("asked"))
+    inquiry = CollectiveTimeoutInvestigation(RasAddress(), lambda _: pytest.fail("asked"))
     inquiry.begin(("n1",), {}, "", 2)
     inquiry.handle_rank_timeout()
-    assert add_absent_rank_to_trouble(NETWORK, *inquiry.gather({})) == NETWORK
+    assert add_absent_rank_to_failure(NETWORK, *inquiry.gather({})) == NETWORK
 
 
 def test_ranks_that_were_restarted_in_their_step_are_not_judged_by_the_old_ones(tmp_path) -> None:
     """A launcher's new ranks live for hours after a timeout of the old ones."""
-    stacks = StackVerdict("rank 1 stands elsewhere", (SuspectRank(1, "n2", "sleeps"),))
+    stacks = StackHangVerdict("rank 1 stands elsewhere", (SuspectRank(1, "n2", "sleeps"),))
     since = list[float]()
 
-    def read(_prefix: str, began: float) -> FlightRecorderVerdict:
+    def read(_prefix: str, began: float) -> FlightRecorderHangVerdict:
         since.append(began)
-        return FlightRecorderVerdict()
+        return FlightRecorderHangVerdict()
 
     def refuse(_where: RasAddress, _seconds: float) -> RasReport:
         raise RasQueryError("no service", "")
 
-    inquiry = TimeoutInquiry(RasAddress(), lambda _: stacks, flight=read, ask=refuse)
+    inquiry = CollectiveTimeoutInvestigation(
+        RasAddress(), lambda _: stacks, flight=read, ask=refuse
+    )
     inquiry.begin(("n1",), {}, "/dumps-", 2)
     inquiry.handle_rank_timeout()
-    assert add_absent_rank_to_trouble(NETWORK, *inquiry.gather({})).rank == 1
+    assert add_absent_rank_to_failure(NETWORK, *inquiry.gather({})).rank == 1
     output, dump = SimpleNamespace(renew=lambda: None), tmp_path / "run-7.3.flight-0"
     dump.touch()
     given = SimpleNamespace(history=tmp_path / "run-7.jsonl")
@@ -357,7 +382,7 @@ def test_ranks_that_were_restarted_in_their_step_are_not_judged_by_the_old_ones(
         ranks=output, _output=output, _timeouts=inquiry, _given=given, _attempt=3
     )
     StepRunner._discard_rank_reports(step)
-    assert add_absent_rank_to_trouble(NETWORK, *inquiry.gather({})) == NETWORK
+    assert add_absent_rank_to_failure(NETWORK, *inquiry.gather({})) == NETWORK
     assert since[1] > since[0]
     assert not dump.exists()
 
@@ -365,19 +390,26 @@ def test_ranks_that_were_restarted_in_their_step_are_not_judged_by_the_old_ones(
 @pytest.mark.parametrize(
     "cause",
     [
-        FlightRecorderCause.ABSENT,
-        FlightRecorderCause.TOGETHER,
-        FlightRecorderCause.NOTHING,
-        FlightRecorderCause.SILENT,
+        FlightRecorderHangCause.ABSENT,
+        FlightRecorderHangCause.TOGETHER,
+        FlightRecorderHangCause.NOTHING,
+        FlightRecorderHangCause.SILENT,
     ],
 )
 def test_a_rank_that_a_signal_has_stopped_is_named_whatever_the_dumps_show(cause) -> None:
     """A rank that gave up waiting for it in one group is missing in another."""
-    flight = FlightRecorderVerdict(cause, "rank 1 did not come", (1,), 8, 7)
+    flight = FlightRecorderHangVerdict(cause, "rank 1 did not come", (1,), 8, 7)
     stopped = SuspectRank(3, "n2", "is stopped by a signal", hang_place=HangPlace.STOPPED)
-    stacks = StackVerdict("rank 3 on n2 is stopped by a signal", (stopped,))
-    found = add_absent_rank_to_trouble(NETWORK, TimeoutEvidence(flight, None, stacks), NAMES)
+    stacks = StackHangVerdict("rank 3 on n2 is stopped by a signal", (stopped,))
+    found = add_absent_rank_to_failure(
+        NETWORK, CollectiveTimeoutEvidence(flight, None, stacks), NAMES
+    )
     assert (found.kind, found.rank) == (TroubleKind.HANG, 3)
     assert found.hang_place is HangPlace.STOPPED
     two = replace(stacks, suspects=(stopped, replace(stopped, rank=4)))
-    assert add_absent_rank_to_trouble(NETWORK, TimeoutEvidence(flight, None, two), NAMES).rank != 3
+    assert (
+        add_absent_rank_to_failure(
+            NETWORK, CollectiveTimeoutEvidence(flight, None, two), NAMES
+        ).rank
+        != 3
+    )

@@ -1,5 +1,5 @@
 """Failures of the corpus as real steps: `hpctl run` and the end of a script say of each
-what `judge_run_end` says of what it left.
+what `diagnose_job_run_end` says of what it left.
 
 A rank prints what the recorded rank printed, writes its dump, and ends as it did, in that order.
 """
@@ -17,9 +17,9 @@ import msgspec
 import pytest
 
 from hpctl.jobs.run import srun
-from hpctl.jobs.run.output import remove_hpctl_lines
-from hpctl.jobs.run.post_mortem import RunEndEvidence, RunEndVerdict, judge_run_end
-from hpctl.jobs.verdict import judge_run_failure
+from hpctl.jobs.run.output import remove_hpctl_output_lines
+from hpctl.jobs.run.post_mortem import RunEndEvidence, RunEndVerdict, diagnose_job_run_end
+from hpctl.jobs.verdict import build_run_failure_verdict
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.failure import FailureVerdict
 from hpctl.vocabulary.identity import NodeName
@@ -104,7 +104,7 @@ def wait_for_file(path: Path) -> str:
 
 def judge_left(folder: Path, log: str, dumps: str, name: str) -> RunEndVerdict:
     """The verdict by what a run left: its log, with srun's lines, and its dumps."""
-    block = remove_hpctl_lines(log.encode())
+    block = remove_hpctl_output_lines(log.encode())
     ends = [one for one in srun.parse_srun_lines(block) if isinstance(one, srun.SrunTaskEnd)]
     record = json.loads(RUNS[name]["run.json"])
     world = count_ranks(name)
@@ -117,7 +117,7 @@ def judge_left(folder: Path, log: str, dumps: str, name: str) -> RunEndVerdict:
         rank_nodes={rank: read_node(folder, rank) for rank in range(world)},
         hung=record["hung"],
     )
-    return judge_run_end(left, RunPolicy(restarts=0), NOW)
+    return diagnose_job_run_end(left, RunPolicy(restarts=0), NOW)
 
 
 def read_node(folder: Path, rank: int) -> NodeName:
@@ -157,7 +157,7 @@ def describe(found: FailureVerdict) -> tuple[object, ...]:
 @pytest.mark.parametrize("name", ENDED)
 def test_hpctl_run_says_what_is_said_of_what_a_run_left(job: Job, name: str) -> None:
     trouble, answer = run_case(job, name)
-    verdict = judge_run_failure(trouble, (), {}, RunPolicy(restarts=0), NOW, answer)
+    verdict = build_run_failure_verdict(trouble, (), {}, RunPolicy(restarts=0), NOW, answer)
     answered = f"{trouble.kind} -> {answer}: "
     until(
         lambda: f" ({verdict.text})" in job.log().partition(answered)[2],
@@ -175,7 +175,7 @@ def test_hpctl_run_says_what_is_said_of_what_a_run_left(job: Job, name: str) -> 
 
 def test_hpctl_run_names_the_rank_of_a_hang_as_what_it_left_does(job: Job) -> None:
     trouble, answer = run_case(job, HUNG)
-    verdict = judge_run_failure(trouble, (), {}, RunPolicy(restarts=0), NOW, answer)
+    verdict = build_run_failure_verdict(trouble, (), {}, RunPolicy(restarts=0), NOW, answer)
     log = job.log().partition(f"{trouble.kind} -> {answer}: ")[0]
     left = judge_left(job.dir / HUNG, log, find_dumps(job), HUNG)
     assert describe(verdict) == describe(left.verdict), log

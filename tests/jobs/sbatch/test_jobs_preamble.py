@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.checkpoints.marks import CheckpointMark, write_mark
+from hpctl.checkpoints.marks import CheckpointMark, write_checkpoint_mark_file
 from hpctl.jobs.sbatch import preamble
 from hpctl.jobs.sbatch.context import PythonRuntime
 from hpctl.toolkit.compat import UTC
-from hpctl.vocabulary.fast_saves import FastSaveOptions
-from hpctl.vocabulary.registration import Registration
+from hpctl.vocabulary.fast_saves import FastCheckpointSaveOptions
+from hpctl.vocabulary.registration import JobRegistration
 from hpctl.vocabulary.trouble import NOT_FOUND_EXIT_CODE, STOP_EXIT_CODE
 from tests.checkpoints.checkpoint_files import generic
 from tests.process import run_text
@@ -39,8 +39,8 @@ class Job:
     def run(self, directory="", shell="sh", flags="-eu", tail=TAIL, **environment):
         parts = {"ckpt": directory or str(self.root), **self.parts}
         resume = parts.pop("resume", True)
-        text = preamble.render_preamble(
-            PythonRuntime(self.python, ROOT), Registration(**parts), resume=resume
+        text = preamble.render_batch_script_preamble(
+            PythonRuntime(self.python, ROOT), JobRegistration(**parts), resume=resume
         )
         # The waits between tries are for a file system that comes back, not for tests.
         path = self.tmp / "script.sh"
@@ -73,7 +73,7 @@ def test_batches_to_skip_are_exported_after_going_back(job, shell):
     older = generic(job.root, "step-20", 20)
     generic(job.root, "step-30", 30)
     mark = CheckpointMark(True, 21, "alice", datetime.now(UTC), until_start=True, skip="20:22")
-    write_mark(job.root, mark)
+    write_checkpoint_mark_file(job.root, mark)
     tail = 'echo "$HPCTL_RESUME_FROM|${HPCTL_SKIP-unset}"\n'
     code, out, err = job.run(shell=shell, tail=tail, HPCTL_SKIP="1:2")
     assert (code, out) == (0, [f"{older}|20:22"])
@@ -224,7 +224,7 @@ def test_ranks_keep_a_flight_recorder_unless_the_user_says_otherwise(job, shell,
 @pytest.mark.parametrize("shell", SHELLS)
 def test_fast_saves_without_helpers_leave_the_shared_checkpoints(job, shell):
     newest = generic(job.root, "step-3", 3)
-    job.parts = {"fast": FastSaveOptions(f"{job.tmp}/nvme", flush_s=60)}
+    job.parts = {"fast": FastCheckpointSaveOptions(f"{job.tmp}/nvme", flush_s=60)}
     tail = 'echo "${HPCTL_FAST_DIR-unset} $HPCTL_FAST_OPTIONS ${HPCTL_FAST_SPEC-none}"\n'
     code, out, err = job.run(shell=shell, tail=TAIL + tail, SLURM_JOB_NODELIST="")
     assert (code, out[0]) == (0, f"{newest}|{job.root}|0|2|a b c")

@@ -8,11 +8,11 @@ import pytest
 import yaml
 
 from hpctl.jobs.sbatch import options as sbatch_options
-from hpctl.jobs.sbatch.context import PythonRuntime, SubmitContext
-from hpctl.jobs.sbatch.options import collect_hpctl_options, parse_sbatch_command_line
-from hpctl.jobs.sbatch.submit import plan_submission
+from hpctl.jobs.sbatch.context import PythonRuntime, SbatchSubmissionContext
+from hpctl.jobs.sbatch.options import merge_hpctl_options, parse_sbatch_command_line
+from hpctl.jobs.sbatch.submit import build_resumable_submission
 from hpctl.toolkit.errors import HpctlError
-from hpctl.vocabulary.registration import Registration, parse_registration_comment
+from hpctl.vocabulary.registration import JobRegistration, parse_registration_comment
 
 CASES = yaml.safe_load(Path(__file__).with_name("sbatch_cases.yaml").read_text())
 
@@ -69,9 +69,12 @@ def submit(options="", text=PLAIN, environment=None, **around):
     typed = shlex.split(options)
     line = parse_sbatch_command_line(typed if "--wrap" in options else [*typed, "job.sh"])
     script = None if "wrap" in line.given else sbatch_options.parse_batch_script("job.sh", text)
-    asked = collect_hpctl_options(line.own, script.own if script else {}, "/home/u")
-    return plan_submission(
-        line, script, asked, SubmitContext(PythonRuntime("/py"), environment or {}, **around)
+    asked = merge_hpctl_options(line.own, script.own if script else {}, "/home/u")
+    return build_resumable_submission(
+        line,
+        script,
+        asked,
+        SbatchSubmissionContext(PythonRuntime("/py"), environment or {}, **around),
     )
 
 
@@ -135,7 +138,7 @@ def test_the_comment_is_read_back():
     for other in ("", "mine", "hpctl:", "hpctl:[]"):
         assert parse_registration_comment(other) is None
     flaw = "`ckpt` in its Comment is not a text"
-    assert parse_registration_comment('hpctl:{"ckpt":1}') == Registration(flaw=flaw)
+    assert parse_registration_comment('hpctl:{"ckpt":1}') == JobRegistration(flaw=flaw)
 
 
 def test_the_directive_and_the_command_line_over_it():
@@ -154,7 +157,7 @@ def test_bad_directives_name_the_line_and_the_fix(line, hint):
 
 def test_a_late_directive_is_pointed_at():
     got = submit("", "#!/bin/sh\ntrue\n#HPCTL --checkpoint-dir /c\n")
-    assert got.registered == Registration()
+    assert got.registered == JobRegistration()
     assert any(each.startswith("job.sh:3: #HPCTL after the first") for each in got.warnings)
 
 
@@ -191,23 +194,23 @@ def test_wrap_becomes_a_script():
     assert rest.endswith("\nsrun a b\n")
     plain = submit("-N2 --wrap 'srun a b'")
     assert plain.copy.text.endswith("\nsrun a b\n")
-    assert plain.registered == Registration()
+    assert plain.registered == JobRegistration()
 
 
 def test_job_without_checkpoint_dir_is_registered_with_a_warning():
     got = submit("", STEP)
     assert got.options[-1] == "--comment=hpctl:{}"
-    assert parse_registration_comment("hpctl:{}") == got.registered == Registration()
+    assert parse_registration_comment("hpctl:{}") == got.registered == JobRegistration()
     assert any("every restart begins at the script's beginning" in note for note in got.notes)
     assert "trap '" in got.text
     own = submit("--no-resume", STEP)
-    assert own.registered == Registration()
+    assert own.registered == JobRegistration()
     assert not any("begins at the script's beginning" in note for note in own.notes)
 
 
 def test_a_script_of_another_language_is_registered_as_it_is():
     got = submit("", "#!/usr/bin/env python3\nimport train\n")
-    assert (got.copy, got.registered) == (None, Registration())
+    assert (got.copy, got.registered) == (None, JobRegistration())
     assert any("why it ends is not read from its log" in note for note in got.notes)
     assert "python3 script" in str(refused("--save-signal USR1", "#!/usr/bin/env python3\nx\n"))
 

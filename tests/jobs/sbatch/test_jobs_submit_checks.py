@@ -10,14 +10,14 @@ from msgspec.structs import replace
 from hpctl.jobs.sbatch import context, submit
 from hpctl.jobs.sbatch import options as sbatch_options
 from hpctl.jobs.sbatch.options import (
-    HpctlOptions,
-    collect_hpctl_options,
+    ParsedHpctlOptions,
+    merge_hpctl_options,
     parse_batch_script,
     parse_sbatch_command_line,
 )
 from hpctl.jobs.sbatch.submit import EffectiveSbatchOptions
 from hpctl.toolkit.errors import HpctlError
-from hpctl.vocabulary.fast_saves import FastSaveOptions
+from hpctl.vocabulary.fast_saves import FastCheckpointSaveOptions
 
 CASES = yaml.safe_load(Path(__file__).with_name("sbatch_check_cases.yaml").read_text())
 
@@ -26,7 +26,9 @@ PLAIN = "#!/bin/bash\n#SBATCH -N 2\n"
 
 
 def of_text(body: str, head: str = STRICT) -> list[str]:
-    return submit.list_script_warnings(sbatch_options.parse_batch_script("job.sh", head + body))
+    return submit.list_batch_script_warnings(
+        sbatch_options.parse_batch_script("job.sh", head + body)
+    )
 
 
 @pytest.mark.parametrize(("line", "says"), CASES["lines that break resuming"])
@@ -48,7 +50,7 @@ def test_hung_job_agent_of_hyperpod_raises_a_warning():
         ("NONE", rules, False),
         (None, {}, False),
     ]:
-        assert bool(submit.list_hang_rule_warnings(export, environment)) is warned, export
+        assert bool(submit.list_hung_job_rule_warnings(export, environment)) is warned, export
 
 
 @pytest.mark.parametrize(("body", "line"), CASES["ends that hide what happened"])
@@ -108,7 +110,7 @@ def test_every_place_where_a_user_speaks_counts():
 def test_the_directories_of_a_job_s_logs(options, found):
     line = parse_sbatch_command_line([*options.split(), "job.sh"])
     asked = EffectiveSbatchOptions(line, sbatch_options.parse_batch_script("job.sh", PLAIN), {})
-    assert submit.list_log_directories(asked, "/home/u") == found
+    assert submit.list_job_log_directories(asked, "/home/u") == found
 
 
 @pytest.mark.parametrize(
@@ -169,31 +171,41 @@ def test_times_are_read_as_slurm_reads_them(text, seconds):
 
 @pytest.mark.parametrize(("directory", "filesystem", "word"), CASES["storage of one node"])
 def test_storage_that_other_nodes_do_not_have(directory, filesystem, word):
-    (warning,) = submit.list_storage_warnings(directory, filesystem, ())
+    (warning,) = submit.list_checkpoint_storage_warnings(directory, filesystem, ())
     assert word in warning
     assert "--tier" in warning
-    assert submit.list_storage_warnings(directory, filesystem, (f"local:{directory}",)) == []
+    assert (
+        submit.list_checkpoint_storage_warnings(directory, filesystem, (f"local:{directory}",))
+        == []
+    )
 
 
 def test_where_declared_files_are_not_looked_for_is_said():
-    declared = HpctlOptions(
+    declared = ParsedHpctlOptions(
         checkpoint_dir="/fsx/c",
         checkpoint_files=("w_{step}.bin",),
         tiers=("/nvme", "s3://b/run"),
-        fast=FastSaveOptions(dir="/nvme/run"),
+        fast=FastCheckpointSaveOptions(dir="/nvme/run"),
     )
-    fast, stored = submit.list_declared_file_warnings(declared)
+    fast, stored = submit.list_checkpoint_file_pattern_warnings(declared)
     assert "--fast-dir does not copy the files" in fast
     assert "not looked for in s3://b/run" in stored
-    assert list(submit.list_declared_file_warnings(replace(declared, checkpoint_files=()))) == []
     assert (
-        list(submit.list_declared_file_warnings(replace(declared, tiers=("/nvme",), fast=None)))
+        list(submit.list_checkpoint_file_pattern_warnings(replace(declared, checkpoint_files=())))
+        == []
+    )
+    assert (
+        list(
+            submit.list_checkpoint_file_pattern_warnings(
+                replace(declared, tiers=("/nvme",), fast=None)
+            )
+        )
         == []
     )
 
 
 def test_a_tier_on_a_local_disk_that_does_not_say_so():
-    (warning,) = submit.list_storage_warnings(
+    (warning,) = submit.list_checkpoint_storage_warnings(
         "/fsx/c", "lustre", ("/opt/dlami/nvme/c", "/fsx/d", "s3://b")
     )
     assert "say --tier local:/opt/dlami/nvme/c" in warning
@@ -204,7 +216,7 @@ def test_a_tier_on_a_local_disk_that_does_not_say_so():
     [("/fsx/c", "lustre"), ("/tmp/c", "nfs4"), ("/s3/c", "fuse.mount-s3"), ("/shared", "")],
 )
 def test_storage_that_they_have(directory, filesystem):
-    assert submit.list_storage_warnings(directory, filesystem, ()) == []
+    assert submit.list_checkpoint_storage_warnings(directory, filesystem, ()) == []
 
 
 def test_the_mount_table_is_read(tmp_path):
@@ -230,8 +242,8 @@ RULES = "rules:\n- {name: loss, logPattern: 'loss (\\d+)', metricThreshold: 2, o
 
 def compact(tmp_path, directives: str, **environment: str) -> dict[str, object]:
     script = parse_batch_script("job.sh", f"#!/bin/sh\n#HPCTL {directives}\n")
-    return context.load_job_policy(
-        collect_hpctl_options({}, script.own, str(tmp_path)), environment, str(tmp_path)
+    return context.load_job_recovery_policy(
+        merge_hpctl_options({}, script.own, str(tmp_path)), environment, str(tmp_path)
     )
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from hpctl.jobs.sbatch import options
-from hpctl.jobs.sbatch.context import PythonRuntime, SubmitContext
-from hpctl.jobs.sbatch.options import collect_hpctl_options, parse_sbatch_command_line
-from hpctl.jobs.sbatch.submit import plan_submission
+from hpctl.jobs.sbatch.context import PythonRuntime, SbatchSubmissionContext
+from hpctl.jobs.sbatch.options import merge_hpctl_options, parse_sbatch_command_line
+from hpctl.jobs.sbatch.submit import build_resumable_submission
 from hpctl.sandbox.api import Sandbox
 from hpctl.vocabulary.registration import LONGEST_COMMENT, format_registration_comment
 from tests.sandbox.test_training_slurm import field, requeue, wait_for_text
@@ -79,11 +79,11 @@ def test_every_option_of_sbatch_reaches_it(slurm: Sandbox, tmp_path) -> None:
             assert (line.script, line.arguments) == (str(job), ["an argument"]), form
             assert set(line.given) == {name}, form
             script = options.parse_batch_script("job.sh", job.read_text())
-            asked = plan_submission(
+            asked = build_resumable_submission(
                 line,
                 script,
-                collect_hpctl_options({}, {}, "/"),
-                SubmitContext(PythonRuntime("/py")),
+                merge_hpctl_options({}, {}, "/"),
+                SbatchSubmissionContext(PythonRuntime("/py")),
             )
             comment = format_registration_comment(asked.registered, expected.get("comment", ""))
             wanted = expected if "refused" in expected else {**expected, "comment": comment}

@@ -8,9 +8,13 @@ from typing import Any
 
 import msgspec
 
-from hpctl.detection.kernel.log import KernelLineJudge
+from hpctl.detection.kernel.log import KernelLogAnalyzer
 from hpctl.detection.kmsg import KERNEL_FACILITY, KernelRecord
-from hpctl.jobs.hangs.stack_groups import StackVerdict, aggregate_stacks, parse_node_stacks
+from hpctl.jobs.hangs.stack_groups import (
+    StackHangVerdict,
+    diagnose_hang_from_rank_stacks,
+    parse_node_stacks,
+)
 from hpctl.jobs.run.post_mortem import RunEndEvidence
 from hpctl.jobs.run.srun import SrunTaskEnd
 from hpctl.vocabulary.identity import NodeName
@@ -81,12 +85,12 @@ def make_end(end: Mapping[str, Any]) -> SrunTaskEnd:
 
 def read_stacks(
     files: Mapping[str, bytes], rank_nodes: Mapping[int, NodeName]
-) -> StackVerdict | None:
+) -> StackHangVerdict | None:
     """Return what the ranks' stacks show; None where none were read."""
     if "stacks.txt" not in files:
         return None
     nodes = sorted(set(rank_nodes.values()))
-    return aggregate_stacks(
+    return diagnose_hang_from_rank_stacks(
         parse_node_stacks(files["stacks.txt"].decode().splitlines()), nodes, nodes
     )
 
@@ -98,4 +102,4 @@ def read_findings(lines: list[str], case: Case) -> dict[NodeName, list[Finding]]
         return {}
     records = [KernelRecord(KERNEL_FACILITY, n, T0, text) for n, text in enumerate(lines)]
     node = NodeName(f"n{case.find_node(case.rank) + 1}")
-    return {node: KernelLineJudge(lambda pid, at: "").findings(records)}
+    return {node: KernelLogAnalyzer(lambda pid, at: "").findings(records)}

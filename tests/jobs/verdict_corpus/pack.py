@@ -63,7 +63,7 @@ def read_run(folder: Path) -> dict[str, bytes]:
 def read_log_end(path: Path) -> str:
     """Return the lines of a job's log that `hpctl` keeps of it."""
     end = LogTailBuffer()
-    end.add_block(path.read_bytes() + b"\n", LONGEST)
+    end.add_log_block(path.read_bytes() + b"\n", LONGEST)
     return "\n".join(end.list_lines())
 
 

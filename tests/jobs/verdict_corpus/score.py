@@ -8,7 +8,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from hpctl.jobs.run.post_mortem import judge_run_end
+from hpctl.jobs.run.post_mortem import diagnose_job_run_end
 from hpctl.vocabulary.failure import FailureCause, FailureVerdict
 from hpctl.vocabulary.run_policy import RunPolicy
 from tests.fakes.values import T0
@@ -33,7 +33,7 @@ def score_run(name: str, files: Mapping[str, bytes]) -> Score:
     truth = load_truth(files)
     with tempfile.TemporaryDirectory() as folder:
         remains = read_remains(files, Path(folder))
-        verdict = judge_run_end(remains, RunPolicy(), T0).verdict
+        verdict = diagnose_job_run_end(remains, RunPolicy(), T0).verdict
     expected = f"{truth['cause']}, rank {truth['rank']} on {truth['node']}"
     if verdict is None:
         return Score(name, str(truth["kind"]), False, False, False, "no verdict", expected)

@@ -8,7 +8,7 @@ from itertools import combinations
 
 import pytest
 
-from hpctl.jobs.hangs.flight_files import parse_flight_dump
+from hpctl.jobs.hangs.flight_files import parse_flight_recorder_dump
 from hpctl.jobs.hangs.stack_groups import parse_node_stacks
 from tests.jobs.verdict_corpus.__main__ import PARTS
 from tests.jobs.verdict_corpus.cases import CAUSES
@@ -87,7 +87,7 @@ def test_dumps_and_stacks_are_read(name):
     files, world = EVERY[name], sum(json.loads(EVERY[name]["case.json"])["nodes"])
     for file, raw in files.items():
         if file.startswith("flight/"):
-            dump = parse_flight_dump(int(file[-1]), raw)
+            dump = parse_flight_recorder_dump(int(file[-1]), raw)
             assert dump.entries or name in RECEIVE_ONLY, file
             assert pickle.loads(raw)["version"].startswith("2.")
     if "stacks.txt" in files:

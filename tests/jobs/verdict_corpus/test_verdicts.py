@@ -15,9 +15,9 @@ that know it.
 
 So of a run that no rule has seen the cause is right in 206 of 232 (89 %) and the rank in 197 (85
 %), and the test below holds rules to what they have seen. No rule has been changed since the
-seventh part was met (ADR 0129). The rates are those of `judge_run_end`, which gets all evidence of
-a run at once; `tests/jobs/run/test_verdict_live.py` has `hpctl run` judge real steps that end as
-some of the runs did.
+seventh part was met (ADR 0129). The rates are those of `diagnose_job_run_end`, which gets all
+evidence of a run at once; `tests/jobs/run/test_verdict_live.py` has `hpctl run` judge real steps
+that end as some of the runs did.
 
 Missed now: where gloo reports a longer message and no rank left a dump, the rank that reports it is
 named, and it may be the one that is right (wrong_shape-2, -5, -9, -11). Under a launcher that does

@@ -10,12 +10,12 @@ from contextlib import contextmanager
 import pytest
 
 from hpctl.engine import request_client
-from hpctl.engine.instance_resolver import join_instances_once
+from hpctl.engine.instance_resolver import match_instances_to_nodes_once
 from hpctl.engine.journal.state import replay_events
 from hpctl.engine.view import PlanningView
-from hpctl.engine.wake import LoopWaker
+from hpctl.engine.wake import DaemonLoopWaker
 from hpctl.nodes import orders_command
-from hpctl.toolkit.errors import Unavailable
+from hpctl.toolkit.errors import ServiceUnavailable
 from hpctl.vocabulary.node_recovery import NodeRecovery
 from hpctl.vocabulary.policy import OperatingMode, RecoveryPolicy
 from tests.cli import worlds
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.integration
 @contextmanager
 def consumer(head):
     """Take requests as the daemon does: woken through the FIFO, decided by the core."""
-    waker, stop = LoopWaker(head.dir), threading.Event()
+    waker, stop = DaemonLoopWaker(head.dir), threading.Event()
 
     def serve() -> None:
         while not stop.is_set():
@@ -35,7 +35,7 @@ def consumer(head):
             store = head.store()
             for request in store.requests():
                 state = replay_events(store.events())
-                cloud, joined = join_instances_once(worlds.cloud(), worlds.slurm())
+                cloud, joined = match_instances_to_nodes_once(worlds.cloud(), worlds.slurm())
                 view = PlanningView(
                     worlds.slurm(), cloud, worlds.health(), {}, state, joined.instances
                 )
@@ -57,7 +57,7 @@ def consumer(head):
 
 def test_a_daemon_with_many_connections_is_woken(head):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    waker = LoopWaker(head.dir)
+    waker = DaemonLoopWaker(head.dir)
     low = waker._fd
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 1100), hard))
     try:
@@ -162,7 +162,7 @@ class Watched:
 
 @pytest.fixture
 def watched(monkeypatch):
-    monkeypatch.setattr(orders_command, "OrderWatch", Watched)
+    monkeypatch.setattr(orders_command, "NodeOrderWatch", Watched)
     return lambda **what: [monkeypatch.setattr(Watched, *item) for item in what.items()]
 
 
@@ -225,12 +225,12 @@ def test_root_behind_sudo_is_the_person_and_others_cannot_pretend(monkeypatch):
 
 
 def test_who_may_not_write_reads_so_and_nothing_is_created(head, monkeypatch):
-    assert type(head.run("pause").exception) is Unavailable
+    assert type(head.run("pause").exception) is ServiceUnavailable
     assert not (head.dir / "journal.db").exists()
     head.write(worlds.healed())
     monkeypatch.setattr("os.access", lambda path, mode: False)
     refused = head.run("pause")
-    assert type(refused.exception) is Unavailable
+    assert type(refused.exception) is ServiceUnavailable
     assert "daemon does not answer" in str(refused.exception)
     assert "sudo" in refused.exception.hint
 

@@ -20,11 +20,15 @@ from hpctl.nodes.evidence import bucket as bucket_module
 from hpctl.nodes.evidence import gather
 from hpctl.nodes.evidence.bucket import EvidenceBucket, upload_archive
 from hpctl.nodes.evidence.daemon import EvidenceRetention
-from hpctl.nodes.evidence.fetch import ArchiveReader
+from hpctl.nodes.evidence.fetch import EvidenceArchiveReader
 from hpctl.nodes.evidence.store import InvalidArchiveError, read_archive_texts
 from hpctl.sagemaker.objects import S3Bucket
-from hpctl.vocabulary.evidence import KeptArchive, describe_archive, parse_kept_archive
-from hpctl.vocabulary.policy import EvidencePolicy, RecoveryPolicy
+from hpctl.vocabulary.evidence import (
+    StoredEvidenceArchive,
+    describe_archive_size_and_digest,
+    parse_stored_evidence_archive,
+)
+from hpctl.vocabulary.policy import EvidenceCollectionPolicy, RecoveryPolicy
 from tests.fakes.values import OWN, Clock, at
 from tests.nodes.evidence.test_gather import SAYS, SECRETS, install, keep, machine
 from tests.nodes.evidence.test_store import member, pack
@@ -45,9 +49,9 @@ class LiveSettings:
     config: Config
 
 
-def store(s3, body: bytes, name: str = "n-1.tar.gz") -> KeptArchive:
+def store(s3, body: bytes, name: str = "n-1.tar.gz") -> StoredEvidenceArchive:
     s3.put_object(Bucket=BUCKET, Key=f"evidence/{name}", Body=body)
-    return KeptArchive(f"{PLACE}/{name}", len(body), hashlib.sha256(body).hexdigest())
+    return StoredEvidenceArchive(f"{PLACE}/{name}", len(body), hashlib.sha256(body).hexdigest())
 
 
 def list_keys(s3) -> list[str]:
@@ -65,12 +69,12 @@ def test_a_node_writes_an_archive_without_secrets_and_the_head_reads_it(machine,
     assert result.why == ""
     assert list_keys(s3) == ["evidence/n-1.tar.gz"]
     assert list_left(machine) == []
-    archive = parse_kept_archive(
-        f"{PLACE}/n-1.tar.gz, {describe_archive(result.size, result.sha256)}"
+    archive = parse_stored_evidence_archive(
+        f"{PLACE}/n-1.tar.gz, {describe_archive_size_and_digest(result.size, result.sha256)}"
     )
     assert archive is not None
     come: list[int] = []
-    reader = ArchiveReader(progress=lambda more, total: come.append(more))
+    reader = EvidenceArchiveReader(progress=lambda more, total: come.append(more))
     with reader.open(archive) as file:
         assert {text.name for text in read_archive_texts(file)} == {"order.txt", "dmesg.txt"}
     assert sum(come) == archive.size
@@ -93,10 +97,13 @@ def test_an_object_that_is_not_what_the_node_reported_is_refused(s3):
     archive = store(s3, good)
     for body, why in ((good + b"x", "bytes"), (good[:-1] + b"x", "SHA-256")):
         store(s3, body)
-        with pytest.raises(InvalidArchiveError, match=why), ArchiveReader().open(archive):
+        with pytest.raises(InvalidArchiveError, match=why), EvidenceArchiveReader().open(archive):
             pass
     s3.delete_object(Bucket=BUCKET, Key="evidence/n-1.tar.gz")
-    with pytest.raises(InvalidArchiveError, match="no such object"), ArchiveReader().open(archive):
+    with (
+        pytest.raises(InvalidArchiveError, match="no such object"),
+        EvidenceArchiveReader().open(archive),
+    ):
         pass
 
 
@@ -173,7 +180,7 @@ def test_a_listing_that_is_not_one_of_s3_is_an_error(s3, monkeypatch, answer):
     objects = S3Bucket(BUCKET)
     monkeypatch.setattr(objects.client, "list_objects_v2", answer_so)
     with pytest.raises(OSError, match=r"not one of S3|not complete"):
-        EvidenceBucket(objects, "evidence").list_files()
+        EvidenceBucket(objects, "evidence").list_archive_files()
 
 
 def test_an_s3_that_does_not_answer_is_not_waited_for(machine, s3, monkeypatch):
@@ -223,7 +230,7 @@ def test_the_daemon_deletes_old_archives_of_s3_and_nothing_else(s3, caplog, monk
     for name in ("n-1.tar.gz", "n-2.tar.gz", "notes.txt", "deeper/n-3.tar.gz"):
         store(s3, b"x" * 10, name)
     s3.put_object(Bucket=BUCKET, Key="evidence2/n-4.tar.gz", Body=b"x")
-    policy = replace(OWN, evidence=EvidencePolicy(directory=PLACE, keep_days=1))
+    policy = replace(OWN, evidence=EvidenceCollectionPolicy(directory=PLACE, keep_days=1))
     live = LiveSettings(policy, Config(cluster=ClusterSection(provider="none")))
     clock = Clock()
     clock.at = at(0).fromtimestamp(time.time() + 80000, at(0).tzinfo)
@@ -235,7 +242,7 @@ def test_the_daemon_deletes_old_archives_of_s3_and_nothing_else(s3, caplog, monk
     assert list_keys(s3) == [
         "evidence/deeper/n-3.tar.gz", "evidence/notes.txt", "evidence2/n-4.tar.gz",
     ]  # fmt: skip
-    live.policy = replace(OWN, evidence=EvidencePolicy(directory="s3://no-such-bucket"))
+    live.policy = replace(OWN, evidence=EvidenceCollectionPolicy(directory="s3://no-such-bucket"))
     for _ in range(2):
         retention.look()
     assert caplog.text.count("old evidence cannot be deleted") == 1
@@ -248,4 +255,4 @@ def test_an_object_that_may_not_be_deleted_is_an_error(s3, monkeypatch):
     monkeypatch.setattr(objects.client, "delete_objects", lambda **_: refused)
     found = EvidenceBucket(objects, "evidence")
     with pytest.raises(PermissionError, match="s3:DeleteObject"):
-        found.delete_files(["n-1.tar.gz"])
+        found.delete_archive_files(["n-1.tar.gz"])

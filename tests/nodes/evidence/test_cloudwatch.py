@@ -9,8 +9,12 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 from hpctl.nodes.evidence import cloudwatch
-from hpctl.nodes.evidence.cloudwatch import LogStreamReader, find_instance_logs, write_instance_logs
-from hpctl.toolkit.errors import HpctlError, ResourceNotFound, Unavailable
+from hpctl.nodes.evidence.cloudwatch import (
+    CloudWatchStreamReader,
+    find_instance_log_streams,
+    write_instance_log_archive,
+)
+from hpctl.toolkit.errors import HpctlError, ResourceNotFound, ServiceUnavailable
 from tests.clusters.bed import CLUSTER, REGION, AwsBed
 from tests.nodes.evidence.test_redact import KEY_ID, SECRET
 
@@ -109,7 +113,7 @@ def test_an_instances_streams_are_copied_in_order_and_without_secrets(account, t
     account.write(group, "LifecycleConfig/workers/i-1", *lines)
     account.write(group, "LifecycleConfig/workers/i-2", "of another instance")
     account.write(group, "SagemakerHealthMonitoringAgent/workers/i-1", "HealthEvent one", "two\nx")
-    path = write_instance_logs(account, CLUSTER, "i-1", "n-1", tmp_path)
+    path = write_instance_log_archive(account, CLUSTER, "i-1", "n-1", tmp_path)
     assert path == tmp_path / "n-1-cloudwatch.tar.gz"
     assert path.stat().st_mode & 0o777 == 0o600
     texts = read_texts(path)
@@ -124,28 +128,28 @@ def test_an_instances_streams_are_copied_in_order_and_without_secrets(account, t
     assert not any(secret in said for secret in (KEY_ID, SECRET, "hunter2xyz", "another"))
     assert "HealthEvent one" in texts["n-1-cloudwatch/health-agent.txt"]
     with pytest.raises(HpctlError, match="File exists"):
-        write_instance_logs(account, CLUSTER, "i-1", "n-1", tmp_path)
+        write_instance_log_archive(account, CLUSTER, "i-1", "n-1", tmp_path)
 
 
 def test_an_instance_without_streams_leaves_no_file(account, tmp_path):
     with pytest.raises(
         HpctlError, match=r"no log of instance i-9 in the log group /aws/sagemaker/Clusters/"
     ):
-        write_instance_logs(account, CLUSTER, "i-9", "n-9", tmp_path)
+        write_instance_log_archive(account, CLUSTER, "i-9", "n-9", tmp_path)
     assert not any(tmp_path.iterdir())
 
 
 def test_a_service_that_does_not_answer_leaves_no_file(tmp_path):
     account = PaperAccount()
-    account.broken = Unavailable("logs:GetLogEvents: not authorized", "allow it")
-    with pytest.raises(Unavailable, match="not authorized"):
-        write_instance_logs(account, CLUSTER, "i-1", "n-1", tmp_path)
+    account.broken = ServiceUnavailable("logs:GetLogEvents: not authorized", "allow it")
+    with pytest.raises(ServiceUnavailable, match="not authorized"):
+        write_instance_log_archive(account, CLUSTER, "i-1", "n-1", tmp_path)
     assert not any(tmp_path.iterdir())
 
 
 def read_stream(account, ends: float = 1.0) -> bytes:
-    reader = LogStreamReader(account, "g", ends, monotonic=lambda: 0.0)
-    return b"".join(reader.read_first_stream(("LifecycleConfig/workers/i-1",)))
+    reader = CloudWatchStreamReader(account, "g", ends, monotonic=lambda: 0.0)
+    return b"".join(reader.read_first_existing_stream(("LifecycleConfig/workers/i-1",)))
 
 
 def test_a_stream_is_bounded_in_bytes_requests_and_time(monkeypatch):
@@ -182,7 +186,7 @@ def test_an_event_begins_with_its_time():
 
 
 def test_the_streams_are_those_of_every_group(account):
-    found = find_instance_logs(account, CLUSTER, "i-1")
+    found = find_instance_log_streams(account, CLUSTER, "i-1")
     assert found.group == f"/aws/sagemaker/Clusters/{CLUSTER}/{account.id}"
     assert "LifecycleConfig/workers/i-1" in found.streams["lifecycle"]
     assert found.streams["deep-health-check"] == ("DeepHealthCheckResults/i-1",)

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from hpctl.engine.journal.state import replay_events
 from hpctl.faults.health import ORDER_S
 from hpctl.nodes.advance import advance_node_recovery
-from hpctl.nodes.evidence.decide import EVIDENCE, find_next_evidence_recoveries
+from hpctl.nodes.evidence.decide import EVIDENCE, find_recoveries_ready_for_evidence
 from hpctl.nodes.testing import NO_TESTING
 from hpctl.vocabulary.assessment import Remedy
 from hpctl.vocabulary.evidence import (
@@ -14,30 +14,30 @@ from hpctl.vocabulary.evidence import (
     KEPT,
     MOST_BYTES,
     NOT_KEPT,
-    describe_archive,
-    parse_kept_archive,
+    describe_archive_size_and_digest,
+    parse_stored_evidence_archive,
 )
 from hpctl.vocabulary.model import DeviceVerdict, Finding, NodeHealth
-from hpctl.vocabulary.node_recovery import NodePhase, NodeSignal
+from hpctl.vocabulary.node_recovery import NodeRecoveryPhase, NodeRecoverySignal
 from hpctl.vocabulary.outcome import Outcome
-from hpctl.vocabulary.policy import EvidencePolicy, OperatingMode
+from hpctl.vocabulary.policy import EvidenceCollectionPolicy, OperatingMode
 from hpctl.vocabulary.recovery import (
-    PhaseMove,
-    StartStep,
+    RecoveryPhaseMove,
+    RecoveryStepRecord,
+    RecoveryTransitionRecord,
     StepKind,
-    StepRecord,
-    TransitionRecord,
-    WaitUntil,
+    StepStartDecision,
+    WaitDecision,
 )
 from tests.fakes.values import OWN, at, does, generation, moves, opened, view_of
 from tests.nodes.test_node_recovery import FACTS, OURS, rec
 
-KEEPS = replace(OWN, evidence=EvidencePolicy(directory="/fsx/hpctl/evidence", at_once=2))
+KEEPS = replace(OWN, evidence=EvidenceCollectionPolicy(directory="/fsx/hpctl/evidence", at_once=2))
 ANSWERS = replace(FACTS, slurm=OURS, turn=True, silent=False)
-VACATED = rec(NodePhase.VACATED, since=at(1))
-OFFERED = StepRecord(StepKind.EVIDENCE, 1, "n1", at(1), Outcome.accepted(), at(1))
+VACATED = rec(NodeRecoveryPhase.VACATED, since=at(1))
+OFFERED = RecoveryStepRecord(StepKind.EVIDENCE, 1, "n1", at(1), Outcome.accepted(), at(1))
 DIGEST = "ab" * 32
-ARCHIVE = describe_archive(1234, DIGEST)
+ARCHIVE = describe_archive_size_and_digest(1234, DIGEST)
 
 
 def next_of(recovery=VACATED, facts=ANSWERS, seconds=2, policy=KEEPS):
@@ -56,22 +56,22 @@ def test_evidence_is_ordered_once_the_node_is_empty_and_before_its_remedy():
     assert order.until == at(2).timestamp() + ORDER_S
     assert order.since <= at(0).timestamp()
     assert (order.remedy, "GPU fell off the bus" in order.why) == ("reboot", True)
-    for phase in (NodePhase.OPEN, NodePhase.CORDONED):
+    for phase in (NodeRecoveryPhase.OPEN, NodeRecoveryPhase.CORDONED):
         answer = next_of(rec(phase))
-        assert not (isinstance(answer, StartStep) and answer.kind is StepKind.EVIDENCE)
+        assert not (isinstance(answer, StepStartDecision) and answer.kind is StepKind.EVIDENCE)
 
 
 def test_the_remedy_follows_at_once_when_the_archive_is_reported():
     waiting = replace(VACATED, steps=(OFFERED,))
-    assert isinstance(next_of(waiting, seconds=60), WaitUntil)
+    assert isinstance(next_of(waiting, seconds=60), WaitDecision)
     move = moves(next_of(waiting, replace(ANSWERS, evidence=said()), 60))
-    assert move.signal is NodeSignal.EVIDENCE_KEPT
-    archive = parse_kept_archive(move.why)
+    assert move.signal is NodeRecoverySignal.EVIDENCE_KEPT
+    archive = parse_stored_evidence_archive(move.why)
     assert (archive.path, archive.size, archive.sha256) == (
         "/fsx/hpctl/evidence/n-1.tar.gz", 1234, DIGEST,
     )  # fmt: skip
     after = waiting.on(move.signal, at(60), move.why)
-    assert after.phase is NodePhase.VACATED
+    assert after.phase is NodeRecoveryPhase.VACATED
     assert does(next_of(after, seconds=61)).kind is StepKind.REBOOT
 
 
@@ -79,7 +79,7 @@ def test_the_remedy_follows_at_once_when_the_archive_is_reported():
 def test_every_remedy_that_destroys_waits_and_others_do_not(remedy):
     assert does(next_of(replace(VACATED, ladder=(remedy,)))).kind is StepKind.EVIDENCE
     for harmless in (Remedy.NONE, Remedy.ASK_HUMAN, Remedy.AWAIT):
-        assert isinstance(next_of(replace(VACATED, ladder=(harmless,))), PhaseMove)
+        assert isinstance(next_of(replace(VACATED, ladder=(harmless,))), RecoveryPhaseMove)
 
 
 def test_no_evidence_is_kept_where_nothing_is_destroyed_or_no_directory_is_set():
@@ -90,21 +90,26 @@ def test_no_evidence_is_kept_where_nothing_is_destroyed_or_no_directory_is_set()
         replace(KEEPS, attended=True),
     ):
         answer = next_of(policy=policy, seconds=61)
-        assert not (isinstance(answer, StartStep) and answer.kind is StepKind.EVIDENCE), policy.mode
+        assert not (isinstance(answer, StepStartDecision) and answer.kind is StepKind.EVIDENCE), (
+            policy.mode
+        )
 
 
 def test_a_remedy_waits_no_longer_than_the_deadline_for_an_answer():
     due = KEEPS.evidence.deadline_s
     for outcome in (Outcome.accepted(), Outcome.ambiguous("lost"), None):
         waiting = replace(VACATED, steps=(replace(OFFERED, outcome=outcome),))
-        assert isinstance(next_of(waiting, seconds=due), WaitUntil)
+        assert isinstance(next_of(waiting, seconds=due), WaitDecision)
         move = moves(next_of(waiting, seconds=due + 1))
         assert (move.signal, "did not answer within 120 s" in move.why) == (
-            NodeSignal.NO_EVIDENCE, True,
+            NodeRecoverySignal.NO_EVIDENCE, True,
         )  # fmt: skip
-    assert isinstance(next_of(facts=replace(ANSWERS, turn=False), seconds=due), WaitUntil)
+    assert isinstance(next_of(facts=replace(ANSWERS, turn=False), seconds=due), WaitDecision)
     late = moves(next_of(facts=replace(ANSWERS, turn=False), seconds=due + 1))
-    assert (late.signal, "other nodes kept theirs" in late.why) == (NodeSignal.NO_EVIDENCE, True)
+    assert (late.signal, "other nodes kept theirs" in late.why) == (
+        NodeRecoverySignal.NO_EVIDENCE,
+        True,
+    )
 
 
 @pytest.mark.parametrize(
@@ -115,9 +120,9 @@ def test_a_remedy_waits_no_longer_than_the_deadline_for_an_answer():
     ],
 )
 def test_a_node_that_cannot_answer_delays_its_remedy_by_nothing(facts, why):
-    assert isinstance(next_of(facts=facts, seconds=59), WaitUntil)
+    assert isinstance(next_of(facts=facts, seconds=59), WaitDecision)
     move = moves(next_of(facts=facts, seconds=60))
-    assert (move.signal, move.why) == (NodeSignal.NO_EVIDENCE, why)
+    assert (move.signal, move.why) == (NodeRecoverySignal.NO_EVIDENCE, why)
     after = VACATED.on(move.signal, at(60), move.why)
     assert does(next_of(after, facts, 60)).kind is StepKind.REBOOT
 
@@ -126,7 +131,7 @@ def test_a_node_that_boots_while_it_keeps_evidence_is_not_waited_for():
     waiting = replace(VACATED, steps=(OFFERED,))
     move = moves(next_of(waiting, replace(ANSWERS, heard=generation(boot=2)), 3))
     assert (move.signal, move.why) == (
-        NodeSignal.NO_EVIDENCE, "the node has booted since it was asked",
+        NodeRecoverySignal.NO_EVIDENCE, "the node has booted since it was asked",
     )  # fmt: skip
 
 
@@ -143,23 +148,25 @@ def test_a_node_that_boots_while_it_keeps_evidence_is_not_waited_for():
 )
 def test_an_answer_that_names_no_possible_archive_is_no_evidence(answer):
     move = moves(next_of(replace(VACATED, steps=(OFFERED,)), replace(ANSWERS, evidence=answer), 9))
-    assert move.signal is NodeSignal.NO_EVIDENCE
-    assert parse_kept_archive(move.why) is None
+    assert move.signal is NodeRecoverySignal.NO_EVIDENCE
+    assert parse_stored_evidence_archive(move.why) is None
 
 
 def test_what_was_offered_to_no_agent_is_offered_again_and_then_given_up():
     refused = Outcome.rejected("unavailable", "no munged", transient=True)
     step = replace(OFFERED, outcome=refused)
-    assert isinstance(next_of(replace(VACATED, steps=(step,)), seconds=2), WaitUntil)
+    assert isinstance(next_of(replace(VACATED, steps=(step,)), seconds=2), WaitDecision)
     again = does(next_of(replace(VACATED, steps=(step,)), seconds=12))
     assert (again.attempt, again.evidence.recovery) == (2, "n-1")
     never = replace(OFFERED, outcome=Outcome.rejected("no_agents"))
     move = moves(next_of(replace(VACATED, steps=(never,))))
-    assert (move.signal, move.why) == (NodeSignal.NO_EVIDENCE, "not ordered: no_agents")
+    assert (move.signal, move.why) == (NodeRecoverySignal.NO_EVIDENCE, "not ordered: no_agents")
 
 
 def test_evidence_is_kept_once_a_recovery():
-    kept = TransitionRecord(at(9), NodeSignal.EVIDENCE_KEPT, NodePhase.VACATED, "/e/n-1.tar.gz")
+    kept = RecoveryTransitionRecord(
+        at(9), NodeRecoverySignal.EVIDENCE_KEPT, NodeRecoveryPhase.VACATED, "/e/n-1.tar.gz"
+    )
     climbed = replace(VACATED, rung=1, trail=(kept,), steps=(OFFERED,))
     assert does(next_of(climbed, seconds=61)).kind is StepKind.REPLACE
 
@@ -167,7 +174,7 @@ def test_evidence_is_kept_once_a_recovery():
 def empty(number: int, **changes):
     """A recovery whose node is empty since `number` tenths of a second."""
     first = replay_events([opened(f"n-{number}", f"n{number}")]).nodes[f"n-{number}"]
-    return replace(first, phase=NodePhase.VACATED, since=at(number / 10), **changes)
+    return replace(first, phase=NodeRecoveryPhase.VACATED, since=at(number / 10), **changes)
 
 
 def look(recoveries, seconds=2, silent=()):
@@ -182,15 +189,14 @@ def look(recoveries, seconds=2, silent=()):
 
 def test_only_so_many_nodes_keep_evidence_at_once_and_the_longest_empty_first():
     many = [empty(n) for n in (3, 1, 2, 4)]
-    assert find_next_evidence_recoveries(look(many), (), KEEPS, at(2)) == {"n-1", "n-2"}
+    assert find_recoveries_ready_for_evidence(look(many), (), KEEPS, at(2)) == {"n-1", "n-2"}
     busy = empty(9, steps=(OFFERED,))
-    assert find_next_evidence_recoveries(look([*many, busy]), (), KEEPS, at(2)) == {"n-1"}
-    assert find_next_evidence_recoveries(look([*many, busy], 122), (), KEEPS, at(122)) == {
+    assert find_recoveries_ready_for_evidence(look([*many, busy]), (), KEEPS, at(2)) == {"n-1"}
+    assert find_recoveries_ready_for_evidence(look([*many, busy], 122), (), KEEPS, at(122)) == {
         "n-1",
         "n-2",
     }
     # What a gate holds, or cannot answer, takes no turn from the others.
-    assert find_next_evidence_recoveries(look(many, silent=("n1",)), ("n-2",), KEEPS, at(2)) == {
-        "n-3",
-        "n-4",
-    }
+    assert find_recoveries_ready_for_evidence(
+        look(many, silent=("n1",)), ("n-2",), KEEPS, at(2)
+    ) == {"n-3", "n-4"}

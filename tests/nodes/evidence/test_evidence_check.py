@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import pytest
 
-from hpctl.detection.service import is_check_of_other_source
+from hpctl.detection.service import is_check_from_non_agent_source
 from hpctl.engine.config import Config
 from hpctl.nodes.evidence import check
-from hpctl.nodes.evidence.check import check_evidence, compare_evidence_places
+from hpctl.nodes.evidence.check import check_evidence_destinations, compare_evidence_destinations
 from hpctl.vocabulary.evidence import PLACE_CHECK
 from hpctl.vocabulary.model import DeviceVerdict, Finding, NodeHealth
-from hpctl.vocabulary.policy import EvidencePolicy
+from hpctl.vocabulary.policy import EvidenceCollectionPolicy
 from tests.agent_process import AgentProcess
 from tests.fakes.values import at, finding, generation
 from tests.s3 import BUCKET, s3, s3_endpoint
@@ -38,7 +38,9 @@ def health(place: str, minutes_ago: float = 0.0) -> NodeHealth:
 
 def compare(place: str, **nodes: str) -> list[tuple[str, str, str]]:
     heard = {name: health(where) for name, where in nodes.items()}
-    return [(view.verdict, view.what, view.fix) for view in compare_evidence_places(place, heard)]
+    return [
+        (view.verdict, view.what, view.fix) for view in compare_evidence_destinations(place, heard)
+    ]
 
 
 def test_agents_that_name_the_heads_place_are_in_order():
@@ -75,18 +77,18 @@ def test_a_head_without_a_place_is_the_one_to_change():
 def test_agents_that_are_silent_are_not_judged(monkeypatch):
     heard = {"n1": health("", minutes_ago=60), "n2": health(PLACE)}
     monkeypatch.setattr(check, "read_world_once", lambda *_: Heard(heard))
-    config = Config(evidence=EvidencePolicy(directory=PLACE))
-    assert [view.verdict for view in check_evidence(config, at(0))] == ["ok"]
+    config = Config(evidence=EvidenceCollectionPolicy(directory=PLACE))
+    assert [view.verdict for view in check_evidence_destinations(config, at(0))] == ["ok"]
 
 
 @pytest.mark.integration
 def test_a_bucket_that_the_head_cannot_read_is_a_failure(monkeypatch, s3):
     monkeypatch.setattr(check, "read_world_once", lambda *_: Heard({}))
-    config = Config(evidence=EvidencePolicy(directory="s3://no-such-bucket/x"))
-    (view,) = check_evidence(config, at(0))
+    config = Config(evidence=EvidenceCollectionPolicy(directory="s3://no-such-bucket/x"))
+    (view,) = check_evidence_destinations(config, at(0))
     assert (view.verdict, "there is no bucket no-such-bucket" in view.what) == ("fail", True)
-    config = Config(evidence=EvidencePolicy(directory=f"s3://{BUCKET}/x"))
-    assert list(check_evidence(config, at(0))) == []
+    config = Config(evidence=EvidenceCollectionPolicy(directory=f"s3://{BUCKET}/x"))
+    assert list(check_evidence_destinations(config, at(0))) == []
 
 
 @pytest.mark.integration
@@ -109,4 +111,4 @@ def test_an_agent_names_its_place_in_each_report(tmp_path):
 
 
 def test_what_a_place_was_is_not_recalled():
-    assert is_check_of_other_source(PLACE_CHECK)
+    assert is_check_from_non_agent_source(PLACE_CHECK)

@@ -15,12 +15,12 @@ from hpctl.engine.live_config import LiveConfig
 from hpctl.engine.world import World
 from hpctl.nodes.evidence import command, daemon
 from hpctl.nodes.evidence.daemon import EvidenceRetention
-from hpctl.service.notify.decide import make_notice
-from hpctl.toolkit.errors import Unavailable
-from hpctl.vocabulary.evidence import describe_archive
-from hpctl.vocabulary.node_recovery import NodePhase, NodeSignal
-from hpctl.vocabulary.policy import EvidencePolicy
-from hpctl.vocabulary.recovery import TransitionRecord
+from hpctl.service.notify.decide import make_event_notice
+from hpctl.toolkit.errors import ServiceUnavailable
+from hpctl.vocabulary.evidence import describe_archive_size_and_digest
+from hpctl.vocabulary.node_recovery import NodeRecoveryPhase, NodeRecoverySignal
+from hpctl.vocabulary.policy import EvidenceCollectionPolicy
+from hpctl.vocabulary.recovery import RecoveryTransitionRecord
 from hpctl.vocabulary.slurm_facts import SchedulerView
 from tests.cli.test_json_contract import holds
 from tests.clusters.bed import CLUSTER
@@ -35,10 +35,16 @@ def world(tmp_path, monkeypatch):
     """Two recoveries: the first kept evidence in `tmp_path`, the second could not."""
     body = pack(member())
     kept = keep(tmp_path, body)
-    why = f"{kept.path}, {describe_archive(len(body), hashlib.sha256(body).hexdigest())}"
-    first = TransitionRecord(at(9), NodeSignal.EVIDENCE_KEPT, NodePhase.VACATED, why)
-    second = TransitionRecord(
-        at(8), NodeSignal.NO_EVIDENCE, NodePhase.VACATED, "its agent does not answer"
+    digest = hashlib.sha256(body).hexdigest()
+    why = f"{kept.path}, {describe_archive_size_and_digest(len(body), digest)}"
+    first = RecoveryTransitionRecord(
+        at(9), NodeRecoverySignal.EVIDENCE_KEPT, NodeRecoveryPhase.VACATED, why
+    )
+    second = RecoveryTransitionRecord(
+        at(8),
+        NodeRecoverySignal.NO_EVIDENCE,
+        NodeRecoveryPhase.VACATED,
+        "its agent does not answer",
     )
     recoveries = [empty(1, trail=(first,)), empty(2, trail=(second,)), empty(3)]
     state = EngineState(nodes={r.id: r for r in recoveries})
@@ -89,7 +95,7 @@ def account(world, monkeypatch):
     paper.write(
         f"/aws/sagemaker/Clusters/{CLUSTER}/{paper.id}", "LifecycleConfig/workers/i-n2", "born"
     )
-    monkeypatch.setattr(command, "open_aws", lambda *_: paper)
+    monkeypatch.setattr(command, "make_aws_client_for_command", lambda *_: paper)
     return paper
 
 
@@ -97,7 +103,7 @@ def test_of_a_node_that_kept_nothing_cloudwatch_is_fetched(account, tmp_path):
     place = _make(tmp_path)
     assert run("fetch", "n-2", "--to", str(place)).strip() == f"{place}/n-2-cloudwatch.tar.gz"
     (place / "n-2-cloudwatch.tar.gz").unlink()
-    account.broken = Unavailable("logs:GetLogEvents: denied", "allow it")
+    account.broken = ServiceUnavailable("logs:GetLogEvents: denied", "allow it")
     why = "no evidence was kept for n-2: its agent does not answer; logs:GetLogEvents: denied"
     with pytest.raises(command.HpctlError, match=why) as caught:
         run("fetch", "n-2", "--to", str(place))
@@ -149,16 +155,16 @@ def _make(tmp_path):
 
 def test_a_notice_of_the_end_names_the_archive(world, tmp_path):
     rec = world.state.nodes["n-1"]
-    ended = rec.on(NodeSignal.NEEDS_HUMAN, at(70), "it is refused")
+    ended = rec.on(NodeRecoverySignal.NEEDS_HUMAN, at(70), "it is refused")
     world.state.nodes["n-1"] = ended
-    event = SignalSeen(at(70), ended.id, NodeSignal.NEEDS_HUMAN, "it is refused")
-    notice = make_notice(event, world.state, SchedulerView(at(70), {}, {}), OWN)
+    event = SignalSeen(at(70), ended.id, NodeRecoverySignal.NEEDS_HUMAN, "it is refused")
+    notice = make_event_notice(event, world.state, SchedulerView(at(70), {}, {}), OWN)
     assert f"Evidence: {tmp_path / 'n-1.tar.gz'}" in notice.what
 
 
 def test_the_daemon_deletes_what_is_old_and_survives_a_directory_that_is_gone(tmp_path, caplog):
     archive = keep(tmp_path, pack(member()))
-    policy = replace(OWN, evidence=EvidencePolicy(directory=str(tmp_path), keep_days=1))
+    policy = replace(OWN, evidence=EvidenceCollectionPolicy(directory=str(tmp_path), keep_days=1))
     live = Mock(spec=LiveConfig, policy=policy)
     clock = Clock()
     retention = EvidenceRetention(live, clock)
@@ -169,7 +175,7 @@ def test_the_daemon_deletes_what_is_old_and_survives_a_directory_that_is_gone(tm
     clock.at = at(0).fromtimestamp(changed + 86500, at(0).tzinfo)
     retention.look()
     assert not (tmp_path / "n-1.tar.gz").exists()
-    live.policy = replace(OWN, evidence=EvidencePolicy(directory=str(tmp_path / "gone")))
+    live.policy = replace(OWN, evidence=EvidenceCollectionPolicy(directory=str(tmp_path / "gone")))
     for _ in range(2):
         retention.look()
     assert caplog.text.count("old evidence cannot be deleted") == 1

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.nodes.evidence.fetch import ArchiveReader
+from hpctl.nodes.evidence.fetch import EvidenceArchiveReader
 from hpctl.nodes.evidence.store import read_archive_texts
-from hpctl.vocabulary.evidence import format_archive_name, parse_kept_archive
-from hpctl.vocabulary.job_recovery import JobSignal
-from hpctl.vocabulary.node_recovery import FELT, NodeSignal
+from hpctl.vocabulary.evidence import format_evidence_archive_name, parse_stored_evidence_archive
+from hpctl.vocabulary.job_recovery import JobRecoverySignal
+from hpctl.vocabulary.node_recovery import FELT, NodeRecoverySignal
 from tests.daemon.chaos import Chaos, cluster
 from tests.live import until
 from tests.s3 import BUCKET, s3, s3_endpoint
@@ -59,7 +59,7 @@ def lose_nodes(live: Chaos, count: int) -> tuple[list, list[float]]:
     for job, node in zip(jobs, nodes, strict=True):
         until(lambda job=job: live.running(job, restarts=1), 60, f"job {job} runs again")
         (rec,) = live.of_job(job)
-        seen = [m.at for m in rec.trail if m.signal == JobSignal.RUNNING_SEEN]
+        seen = [m.at for m in rec.trail if m.signal == JobRecoverySignal.RUNNING_SEEN]
         fault = min(f.first for f in live.last(node).findings)
         delays.append((seen[0] - fault).total_seconds())
         live.sandbox.run(["scancel", str(job)])
@@ -70,12 +70,12 @@ def lose_nodes(live: Chaos, count: int) -> tuple[list, list[float]]:
 def check_kept(recoveries: list, directory: Path) -> None:
     """Every recovery names an archive that is there, whole, and was kept before the node's end."""
     for rec in recoveries:
-        kept = [m for m in rec.trail if m.signal == NodeSignal.EVIDENCE_KEPT]
+        kept = [m for m in rec.trail if m.signal == NodeRecoverySignal.EVIDENCE_KEPT]
         assert len(kept) == 1, rec.trail
-        archive = parse_kept_archive(kept[0].why)
+        archive = parse_stored_evidence_archive(kept[0].why)
         assert archive is not None, kept[0].why
-        assert archive.path == str(directory / format_archive_name(rec.id))
-        with ArchiveReader().open(archive) as file:
+        assert archive.path == str(directory / format_evidence_archive_name(rec.id))
+        with EvidenceArchiveReader().open(archive) as file:
             assert read_archive_texts(file)
         remedies = [s.started for s in rec.steps if s.kind in FELT]
         assert remedies
@@ -96,7 +96,7 @@ def test_evidence_is_kept_before_each_remedy_and_shown_to_people(tmp_path):
         recoveries, _ = lose_nodes(live, ROUND)
         check_kept(recoveries, directory)
         rec = recoveries[0]
-        path = directory / format_archive_name(rec.id)
+        path = directory / format_evidence_archive_name(rec.id)
         texts = read_archive(path)
         assert {"order", "findings", "dmesg", "site-uptime"} <= texts.keys()
         assert "fallen off the bus" in texts["dmesg"]
@@ -126,14 +126,14 @@ def test_evidence_in_s3_is_listed_shown_fetched_and_compared(tmp_path, s3, s3_en
     place = f"s3://{BUCKET}/evidence"
     with keeping_cluster(place) as live:
         (rec,), _ = lose_nodes(live, 1)
-        kept = [m for m in rec.trail if m.signal == NodeSignal.EVIDENCE_KEPT]
+        kept = [m for m in rec.trail if m.signal == NodeRecoverySignal.EVIDENCE_KEPT]
         assert len(kept) == 1, rec.trail
         assert kept[0].at <= min(s.started for s in rec.steps if s.kind in FELT)
         listed = ask(live, s3_endpoint, "evidence", "list", "--json")
-        assert f"{place}/{format_archive_name(rec.id)}" in listed
+        assert f"{place}/{format_evidence_archive_name(rec.id)}" in listed
         assert "dmesg.txt" in ask(live, s3_endpoint, "evidence", "show", rec.node)
         ask(live, s3_endpoint, "evidence", "fetch", rec.node, "--to", str(tmp_path))
-        texts = read_archive(tmp_path / format_archive_name(rec.id))
+        texts = read_archive(tmp_path / format_evidence_archive_name(rec.id))
         assert "fallen off the bus" in texts["dmesg"]
         for secret in (KEY_ID, SECRET, "hunter2xyz"):
             assert not any(secret in text for text in texts.values())

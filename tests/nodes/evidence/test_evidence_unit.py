@@ -34,26 +34,26 @@ RESULTS = "/var/lib/hpctl/agent/answers.json"
 KEEP = """
 import json, os, sys, threading
 from pathlib import Path
-from hpctl.detection.config import AgentConfig, EvidenceConfig
+from hpctl.detection.config import AgentConfig, EvidenceStorageConfig
 from hpctl.detection.settings import AgentSettings
-from hpctl.nodes.evidence.agent import EvidenceKeeper
-from hpctl.vocabulary.evidence import EvidenceOrder
+from hpctl.nodes.evidence.agent import NodeEvidenceRunner
+from hpctl.vocabulary.evidence import EvidenceCollectionOrder
 from hpctl.vocabulary.identity import NodeGeneration
 
 answers = {}
 commands = {"ethtool": ["/usr/local/bin/read-counters"]}
 for recovery, place in (("n-1", "/fsx/hpctl/evidence"), ("n-2", "s3://no-such-bucket/evidence")):
-    config = AgentConfig(evidence=EvidenceConfig(directory=place, commands=commands))
+    config = AgentConfig(evidence=EvidenceStorageConfig(directory=place, commands=commands))
     settings = AgentSettings((), "n1", "i-1", "boot-1", config=config)
     done = threading.Event()
     def report(found):
         answers[found[0].device] = [found[0].code, found[0].detail, found[0].evidence]
         done.set()
-    order = EvidenceOrder(
+    order = EvidenceCollectionOrder(
         recovery, NodeGeneration("n1", "i-1", "boot-1"), 2e9, 1.7e9, "reboot",
         "xid-79:\\noff the bus",
     )
-    EvidenceKeeper(settings, report, ()).begin(order)
+    NodeEvidenceRunner(settings, report, ()).begin(order)
     assert done.wait(100)
 Path("/var/lib/hpctl/agent/answers.json").write_text(json.dumps(answers))
 """

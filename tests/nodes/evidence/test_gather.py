@@ -14,19 +14,23 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from hpctl.detection.config import AgentConfig, EvidenceConfig
+from hpctl.detection.config import AgentConfig, EvidenceStorageConfig
 from hpctl.detection.settings import AgentSettings
 from hpctl.detection.spool import FindingsSpool
 from hpctl.nodes.evidence import agent, archive, collect, gather
-from hpctl.nodes.evidence.gather import GatherRequest, decode_gather_result, encode_gather_request
+from hpctl.nodes.evidence.gather import (
+    EvidenceGatherRequest,
+    decode_gather_result,
+    encode_gather_request,
+)
 from hpctl.toolkit.compat import SAFE_PATH
 from hpctl.vocabulary.evidence import (
     EVIDENCE_CHECK,
     KEPT,
     MOST_BYTES,
     NOT_KEPT,
-    EvidenceOrder,
-    is_archive_kept,
+    EvidenceCollectionOrder,
+    is_evidence_archive_stored,
 )
 from hpctl.vocabulary.model import AgentReport, DeviceVerdict, Finding
 from tests.fakes.values import at, finding, generation
@@ -51,17 +55,19 @@ def install(machine: Path, name: str, body: str) -> None:
     path.chmod(0o755)
 
 
-def order(recovery: str = "n-1") -> EvidenceOrder:
+def order(recovery: str = "n-1") -> EvidenceCollectionOrder:
     first = at(0).timestamp()
-    return EvidenceOrder(recovery, generation(), first + 60, first, "reboot", "xid-79: off the bus")
+    return EvidenceCollectionOrder(
+        recovery, generation(), first + 60, first, "reboot", "xid-79: off the bus"
+    )
 
 
-def request(machine: Path, **changes) -> GatherRequest:
+def request(machine: Path, **changes) -> EvidenceGatherRequest:
     values = {
         "order": order(), "directory": str(machine / "evidence"), "root": str(machine / "root"),
         "spool": str(machine / "spool"), **changes,
     }  # fmt: skip
-    return GatherRequest(**values)
+    return EvidenceGatherRequest(**values)
 
 
 def keep(machine: Path, **changes):
@@ -167,7 +173,7 @@ def test_endless_huge_hanging_and_linked_sources_are_bounded(machine, monkeypatc
 
 def test_an_archive_is_never_larger_than_its_bound(machine, monkeypatch):
     monkeypatch.setattr(archive, "MOST_BYTES", 10_000)
-    kept = archive.EvidenceArchive(machine / "evidence", "n-1.tar.gz")
+    kept = archive.EvidenceArchiveWriter(machine / "evidence", "n-1.tar.gz")
     kept.add("dmesg", (f"{n}\n".encode() for n in range(10_000_000)))
     kept.add("journal", iter([b"later\n"]))
     kept.close()
@@ -178,7 +184,7 @@ def test_an_archive_is_never_larger_than_its_bound(machine, monkeypatch):
 
 def test_a_long_text_takes_little_memory(machine):
     """The agent's unit has 224 MB for everything, and NVIDIA's report alone may have 24."""
-    kept = archive.EvidenceArchive(machine / "evidence", "n-1.tar.gz")
+    kept = archive.EvidenceArchiveWriter(machine / "evidence", "n-1.tar.gz")
     line = b"x" * 8191 + b"\n"
     tracemalloc.start()
     try:
@@ -215,13 +221,13 @@ def test_a_planted_link_in_the_archives_place_is_replaced_and_not_followed(machi
 
 def make_keeper(machine: Path, found: list[Finding], earlier=(), directory=None):
     place = str(machine / "evidence") if directory is None else directory
-    config = AgentConfig(evidence=EvidenceConfig(directory=place))
+    config = AgentConfig(evidence=EvidenceStorageConfig(directory=place))
     mine = generation()
     settings = AgentSettings(
         (), mine.node, mine.instance, mine.boot,
         root=machine / "root", spool=machine / "spool", config=config,
     )  # fmt: skip
-    return agent.EvidenceKeeper(settings, found.extend, earlier)
+    return agent.NodeEvidenceRunner(settings, found.extend, earlier)
 
 
 def test_a_full_temporary_directory_is_an_answer(machine, monkeypatch):
@@ -248,7 +254,7 @@ def test_an_agent_keeps_evidence_once_a_recovery_says_so_and_tells_the_node(mach
     time.sleep(0.1)
     (answer,) = found
     assert (answer.check, answer.device, answer.code) == (EVIDENCE_CHECK, "n-1", KEPT)
-    assert is_archive_kept(answer)
+    assert is_evidence_archive_stored(answer)
     assert "order" in answer.detail
     (line,) = written
     assert line == "hpctl is about to reboot this node: recovery n-1, xid-79: off the bus"
@@ -275,11 +281,11 @@ def test_an_agent_without_a_directory_or_with_a_process_that_hangs_says_so(machi
     make_keeper(machine, found).begin(order("n-2"))
     until(lambda: len(found) == 2)
     assert "took more than" in found[1].detail
-    assert not is_archive_kept(found[1])
+    assert not is_evidence_archive_stored(found[1])
 
 
 def test_bytes_that_are_no_text_are_kept_as_text(machine):
-    kept = archive.EvidenceArchive(machine / "evidence", "n-1.tar.gz")
+    kept = archive.EvidenceArchiveWriter(machine / "evidence", "n-1.tar.gz")
     kept.add("dmesg", gather.redact_stream(io.BytesIO(b"\xff\0x\x1b[2J\n")))
     kept.close()
     assert read(machine)["dmesg"] == "\ufffd x\x1b[2J\n"

@@ -8,22 +8,22 @@ import tarfile
 
 import pytest
 
-from hpctl.nodes.evidence.fetch import ArchiveReader
+from hpctl.nodes.evidence.fetch import EvidenceArchiveReader
 from hpctl.nodes.evidence.store import (
     MOST_MEMBERS,
     PART_KEPT_S,
     InvalidArchiveError,
-    StoredFile,
+    StoredArchiveFile,
     choose_expired_files,
     delete_archives,
     list_archives,
     read_archive_texts,
 )
 from hpctl.toolkit.errors import HpctlError
-from hpctl.vocabulary.evidence import MOST_BYTES, KeptArchive
+from hpctl.vocabulary.evidence import MOST_BYTES, StoredEvidenceArchive
 
 DAY = 86400.0
-READER = ArchiveReader()
+READER = EvidenceArchiveReader()
 
 
 def pack(*members: tarfile.TarInfo) -> bytes:
@@ -42,10 +42,10 @@ def member(name: str = "n-1/dmesg.txt", size: int = 3, kind: bytes = tarfile.REG
     return found
 
 
-def keep(directory, body: bytes, name: str = "n-1.tar.gz") -> KeptArchive:
+def keep(directory, body: bytes, name: str = "n-1.tar.gz") -> StoredEvidenceArchive:
     path = directory / name
     path.write_bytes(body)
-    return KeptArchive(str(path), len(body), hashlib.sha256(body).hexdigest())
+    return StoredEvidenceArchive(str(path), len(body), hashlib.sha256(body).hexdigest())
 
 
 def test_an_archive_is_checked_listed_and_copied(tmp_path):
@@ -121,7 +121,7 @@ def test_an_archive_that_unpacks_without_end_is_refused_within_bounds(tmp_path):
 
 
 def test_what_is_old_or_too_much_is_deleted_oldest_first():
-    files = [StoredFile(f"n-{n}.tar.gz", 10, 100 * DAY - n * DAY) for n in range(1, 6)]
+    files = [StoredArchiveFile(f"n-{n}.tar.gz", 10, 100 * DAY - n * DAY) for n in range(1, 6)]
     now = 100 * DAY
     assert choose_expired_files(files, now, 3.5 * DAY, 1000) == ["n-4.tar.gz", "n-5.tar.gz"]
     assert choose_expired_files(files, now, 99 * DAY, 25) == [
@@ -130,7 +130,7 @@ def test_what_is_old_or_too_much_is_deleted_oldest_first():
         "n-5.tar.gz",
     ]
     assert choose_expired_files(files, now, 99 * DAY, 1000) == []
-    part = StoredFile(".n-9.tar.gz.12.part", 10, now - PART_KEPT_S - 1)
+    part = StoredArchiveFile(".n-9.tar.gz.12.part", 10, now - PART_KEPT_S - 1)
     assert choose_expired_files([part], now, 99 * DAY, 1000) == [part.name]
 
 

@@ -5,13 +5,13 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
-from hpctl.engine.instance_resolver import InstanceResolver
-from hpctl.sagemaker.provider import InstanceDetails, SageMakerProvider
+from hpctl.engine.instance_resolver import InstanceToNodeMatcher
+from hpctl.sagemaker.provider import InstanceAddressResolver, SageMakerProvider
 from hpctl.sandbox.emulator import HyperPodEmulator, NullMachineBackend
-from hpctl.sandbox.emulator.service import CallLog
+from hpctl.sandbox.emulator.service import ApiCallLog
 from hpctl.sandbox.emulator.state import Allocate, Role, make_loopback_address_allocator
 from hpctl.toolkit.compat import UTC
-from hpctl.vocabulary.cloud_facts import Instance, ProviderView
+from hpctl.vocabulary.cloud_facts import CloudProviderView, Instance
 from hpctl.vocabulary.ports import CloudProvider
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmNode
 from tests.fakes.provider import FakeProvider
@@ -120,7 +120,7 @@ class EmulatorBed(_Nodes):
         self.emulator = HyperPodEmulator(self.machines, boot_time_s=0.05, allocate=allocate)
         self.emulator.start()
         self.emulator.create(cluster(workers=workers, **more))
-        self.emulator.wait_until_in_service(CLUSTER, 20)
+        self.emulator.wait_until_cluster_in_service(CLUSTER, 20)
         self.provider = SageMakerProvider(
             CLUSTER, region="us-west-2", endpoint_url=self.emulator.endpoint_url, read_attempts=3,
             sleep=lambda _seconds: None, now=lambda: datetime.now(UTC) + self.head_ahead,
@@ -139,9 +139,9 @@ class EmulatorBed(_Nodes):
         )
         world.clusters.clear()
         self.machines.done.clear()
-        emulator.calls = CallLog()
+        emulator.calls = ApiCallLog()
         emulator.create(cluster())
-        emulator.wait_until_in_service(CLUSTER, 20)
+        emulator.wait_until_cluster_in_service(CLUSTER, 20)
 
     def close(self) -> None:
         self.emulator.stop()
@@ -163,7 +163,7 @@ class EmulatorBed(_Nodes):
         add(self.emulator, CLUSTER, count)
 
     def settle(self) -> None:
-        self.emulator.wait_until_in_service(CLUSTER, 60)
+        self.emulator.wait_until_cluster_in_service(CLUSTER, 60)
 
     def until(self, done: Callable[[], bool]) -> None:
         deadline = time.monotonic() + 60
@@ -221,16 +221,18 @@ class JoinedProvider:
     """The adapter, and its view joined to the Slurm that the emulator's nodes would make."""
 
     def __init__(self, real: SageMakerProvider, emulator: HyperPodEmulator) -> None:
-        self._real, self._world, self._joiner = real, emulator.world, InstanceResolver()
+        self._real, self._world, self._joiner = real, emulator.world, InstanceToNodeMatcher()
 
     def __getattr__(self, name: str):
         return getattr(self._real, name)
 
     def forget_addresses(self) -> None:
         """And how many calls were spent on them: tests make clusters faster than anybody."""
-        self._real._details = InstanceDetails(CLUSTER, self._real._read.describe_cluster_node)
+        self._real._details = InstanceAddressResolver(
+            CLUSTER, self._real._read.describe_cluster_node
+        )
 
-    def view(self) -> ProviderView:
+    def view(self) -> CloudProviderView:
         """Both as of one moment: an instance that moves between two reads is joined to nothing."""
         nodes = self._nodes()
         while True:

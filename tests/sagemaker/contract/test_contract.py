@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from hpctl.toolkit.errors import Unavailable
+from hpctl.toolkit.errors import ServiceUnavailable
 from hpctl.vocabulary.cloud_facts import Instance, InstanceStatus
 from hpctl.vocabulary.outcome import Outcome, OutcomeKind
 from tests.sagemaker.contract.beds import Bed, EmulatorBed, FakeBed
@@ -237,7 +237,7 @@ def test_nothing_to_do_is_no_call(bed: Bed) -> None:
 
 def test_a_view_that_cannot_be_had_raises(bed: Bed) -> None:
     bed.unreadable(True)
-    with pytest.raises(Unavailable) as caught:
+    with pytest.raises(ServiceUnavailable) as caught:
         bed.provider.view()
     assert caught.value.hint
     bed.unreadable(False)

@@ -10,9 +10,9 @@ from hpctl.sagemaker import provider as details
 from hpctl.sagemaker.provider import SageMakerProvider
 from hpctl.sandbox.emulator.faults import make_validation_error
 from hpctl.sandbox.emulator.launch import ServiceTimings
-from hpctl.sandbox.emulator.service import CallLog
+from hpctl.sandbox.emulator.service import ApiCallLog
 from hpctl.toolkit.compat import UTC
-from hpctl.toolkit.errors import Unavailable
+from hpctl.toolkit.errors import ServiceUnavailable
 from hpctl.vocabulary.cloud_facts import InstanceStatus
 from hpctl.vocabulary.outcome import OutcomeKind
 from tests.sagemaker.contract.beds import CLUSTER, EmulatorBed, GroupBed, cluster
@@ -29,7 +29,7 @@ def test_a_cluster_that_is_not_continuous_has_no_logical_ids_and_recovers_by_def
     spec = cluster("plain")
     del spec["NodeProvisioningMode"], spec["NodeRecovery"]
     emulated.emulator.create(spec)
-    emulated.emulator.wait_until_in_service("plain", 60)
+    emulated.emulator.wait_until_cluster_in_service("plain", 60)
     url = emulated.emulator.endpoint_url
     plain = SageMakerProvider("plain", region="us-west-2", endpoint_url=url)
     view = plain.view()
@@ -85,7 +85,7 @@ def test_a_read_is_retried_a_bounded_number_of_times(emulated):
     assert len(emulated.provider.view().instances) == 5
     assert emulated.emulator.calls.count("DescribeCluster") == 3
     emulated.emulator.faults.add("internal_error", operations=["ListClusterNodes"])
-    with pytest.raises(Unavailable, match="ListClusterNodes"):
+    with pytest.raises(ServiceUnavailable, match="ListClusterNodes"):
         emulated.provider.view()
     assert emulated.emulator.calls.count("ListClusterNodes") == 1 + 3
 
@@ -100,7 +100,7 @@ def test_a_read_is_retried_a_bounded_number_of_times(emulated):
 )
 def test_unavailable_names_the_fix(emulated, break_it, hint):
     break_it(emulated.emulator)
-    with pytest.raises(Unavailable) as caught:
+    with pytest.raises(ServiceUnavailable) as caught:
         emulated.provider.view()
     assert hint in caught.value.hint
     assert "sagemaker:DescribeCluster of cluster contract" in str(caught.value)
@@ -113,7 +113,7 @@ def test_without_credentials_a_mutation_was_certainly_not_sent(emulated, monkeyp
     bare = provider(emulated)
     outcome = bare.replace([node.id])[node.id]
     assert (outcome.kind, outcome.code) == (OutcomeKind.REJECTED, "NoCredentialsError")
-    with pytest.raises(Unavailable) as caught:
+    with pytest.raises(ServiceUnavailable) as caught:
         bare.view()
     assert "credentials" in caught.value.hint
     assert emulated.calls() == []
@@ -165,7 +165,7 @@ def test_an_address_that_the_list_does_not_tell_is_asked_for_once(grouped):
     assert seen.view().instances == first
     assert len(described(grouped)) == 5
     old = grouped.worker()
-    grouped.emulator.calls = CallLog()
+    grouped.emulator.calls = ApiCallLog()
     seen.replace([old.id])
     grouped.settle()
     after = seen.view().instances
@@ -182,7 +182,7 @@ def test_a_host_name_that_spells_the_address_needs_no_call(emulated):
 
 @pytest.mark.parametrize("date", [None, "", "yesterday", "Fri, 31 Dec 9999 23:59:59 -2359"])
 def test_a_date_that_cannot_be_read_moves_no_launch(date):
-    assert details.measure_clock_lead(date, datetime.now(UTC)) == timedelta()
+    assert details.measure_local_clock_lead(date, datetime.now(UTC)) == timedelta()
 
 
 def test_calls_for_addresses_are_rationed_and_the_newest_instances_come_first(monkeypatch):
@@ -210,7 +210,7 @@ def test_who_may_not_describe_sees_the_instances_without_addresses(grouped):
     """And asks no further: a service that throttles is left alone until the next view."""
     for kind in ("throttle", "access_denied"):
         seen = provider(grouped)
-        grouped.emulator.calls = CallLog()
+        grouped.emulator.calls = ApiCallLog()
         grouped.emulator.faults.add(kind, operations=["DescribeClusterNode"])
         assert {i.address for i in seen.view().instances.values()} == {""}
         assert 1 <= len(described(grouped)) <= 5
@@ -239,6 +239,6 @@ def test_a_cluster_older_than_an_order_says_what_it_needs_first(emulated):
     emulated.until(rebooted)
     emulated.emulator.handlers["UpdateClusterSoftware"]({"ClusterName": CLUSTER})
     emulated.until(lambda: not emulated.provider.view().unpatched)
-    emulated.emulator.wait_until_in_service(CLUSTER, 60)
+    emulated.emulator.wait_until_cluster_in_service(CLUSTER, 60)
     emulated.until(rebooted)
     assert emulated.provider.replace([worker.id])[worker.id].kind is OutcomeKind.ACCEPTED

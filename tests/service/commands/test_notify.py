@@ -36,12 +36,14 @@ def test_sinks_are_listed_tested_and_checked(tmp_path, monkeypatch):
     checked = run("config", "check", conf)
     assert checked.exit_code == 1
     assert f"run: chmod 0640 {tmp_path}/open" in checked.output
-    (check,) = check_notifications(read_config_file(conf), output.now())
+    (check,) = check_notifications(read_config_file(conf), output.get_current_utc_time())
     assert check.verdict == "warn"
     assert "notification sink old: " in check.what
     hook.close()
     (gone,) = (
-        c for c in check_notifications(read_config_file(conf), output.now()) if "ops" in c.what
+        c
+        for c in check_notifications(read_config_file(conf), output.get_current_utc_time())
+        if "ops" in c.what
     )
     assert "does not answer" in gone.what
     assert "secret" not in gone.what

@@ -10,8 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.detection import metrics
-from hpctl.detection.checks.host_disk import DiskSpace
 from hpctl.detection.checks.host_disk import DiskSpaceSample as Disks
+from hpctl.detection.checks.host_disk import FileSystemUsage
 from hpctl.detection.checks.host_edac import EdacCounts
 from hpctl.detection.checks.host_mounts import MountProbeResult
 from hpctl.detection.checks.host_nvme import NvmeController
@@ -19,20 +19,24 @@ from hpctl.detection.checks.neuron_reading import NeuronDevice
 from hpctl.detection.metrics import (
     PREFIX,
     MetricsServer,
-    list_metric_samples,
-    list_metric_series,
+    list_agent_metric_samples,
+    load_metric_series_descriptions,
     render_prometheus_text,
 )
 from hpctl.detection.nvml.snapshot import (
     ClockThrottleTimes,
-    EccCounters,
+    GpuEccCounters,
+    GpuRowRemapping,
     GpuState,
-    NvLink,
+    NvlinkState,
     NvmlSnapshot,
     PcieLinkState,
-    RowRemapping,
 )
-from hpctl.detection.rdma_counters import CounterReading, CounterSweep, CounterTrace
+from hpctl.detection.rdma_counters import (
+    CounterSweepTrace,
+    DeviceCounterReading,
+    DeviceCounterSweep,
+)
 from hpctl.engine.config import MetricsSection
 from hpctl.service.metrics import DaemonMetrics
 from hpctl.toolkit.errors import HpctlError
@@ -50,20 +54,29 @@ from tests.waiting import PATIENCE_S, until
 pytestmark = pytest.mark.integration
 
 FULL = GpuState(
-    0, "GPU-1", "0000:c1:00.0", "NVIDIA H100", "96.00", utilization=97, sm_clock_mhz=1980,
-    power_mw=650_000, temperature_c=61, memory_temperature_c=88,
-    throttle=ClockThrottleTimes(0, 2_500_000_000, 0), remap=RowRemapping(1, 2, True, False),
-    ecc=EccCounters(volatile_uncorrected=3, volatile_corrected=4), pcie=PcieLinkState(5, 5, 16, 16,
-    7),
-    nvlinks=(NvLink(0, True, 1, 2), NvLink(1, False, 3, None)),
-)  # fmt: skip
+    0,
+    "GPU-1",
+    "0000:c1:00.0",
+    "NVIDIA H100",
+    "96.00",
+    utilization=97,
+    sm_clock_mhz=1980,
+    power_mw=650_000,
+    temperature_c=61,
+    memory_temperature_c=88,
+    throttle=ClockThrottleTimes(0, 2_500_000_000, 0),
+    remap=GpuRowRemapping(1, 2, True, False),
+    ecc=GpuEccCounters(volatile_uncorrected=3, volatile_corrected=4),
+    pcie=PcieLinkState(5, 5, 16, 16, 7),
+    nvlinks=(NvlinkState(0, True, 1, 2), NvlinkState(1, False, 3, None)),
+)
 SEEN = {
     "gpu.clocks": NvmlSnapshot(9.0, (replace(FULL, temperature_c=1),)),
     "gpu.ecc": NvmlSnapshot(10.0, (FULL, GpuState(1))),
-    "efa.errors": CounterTrace(
-        CounterSweep(1.0, {"rdmap79s0": CounterReading((1, 1), {"retrans_pkts": 12})})
+    "efa.errors": CounterSweepTrace(
+        DeviceCounterSweep(1.0, {"rdmap79s0": DeviceCounterReading((1, 1), {"retrans_pkts": 12})})
     ),
-    "host.disk": Disks((DiskSpace("/", False, 100, 40, 60),)),
+    "host.disk": Disks((FileSystemUsage("/", False, 100, 40, 60),)),
     "host.mounts": (MountProbeResult("/fsx", "lustre", 3.5),),
     "host.nvme": (NvmeController("nvme0", "x", "live"), NvmeController("nvme1", "x", "dead")),
     "host.edac": (EdacCounts("mc0", 1, 2),),
@@ -82,7 +95,7 @@ def test_it_prints_what_its_checks_saw_last_in_base_units():
     ]
     found_now = [finding(), finding(), *notes]
     text = render_prometheus_text(
-        list_metric_samples(SEEN, iter(found_now), {"efa.retrans_ratio": 0.25})
+        list_agent_metric_samples(SEEN, iter(found_now), {"efa.retrans_ratio": 0.25})
     )
     assert promtool("check", "metrics", input=text.decode()) == ""
     found = lines(text)
@@ -105,13 +118,17 @@ def test_it_prints_what_its_checks_saw_last_in_base_units():
     assert {name: found.get(name) for name in wanted} == pytest.approx(wanted)
     assert 'gpu_temperature_celsius{gpu="1"}' not in found, "what a GPU does not say is no zero"
     others = {"cpu_ratio", "resident_memory_bytes", "nvml_child_resident_memory_bytes"}
-    assert {name.partition("{")[0] for name in found} | others == set(list_metric_series())
+    assert {name.partition("{")[0] for name in found} | others == set(
+        load_metric_series_descriptions()
+    )
 
 
 def test_no_name_that_a_user_chose_makes_a_series_or_breaks_a_line():
     chosen = [replace(finding(), check=f"{HOSTILE}{n}") for n in range(50)]
     text = render_prometheus_text(
-        list_metric_samples({"host.mounts": (MountProbeResult(HOSTILE * 99, "nfs"),)}, chosen, {})
+        list_agent_metric_samples(
+            {"host.mounts": (MountProbeResult(HOSTILE * 99, "nfs"),)}, chosen, {}
+        )
     )
     assert promtool("check", "metrics", input=text.decode()) == ""
     assert lines(text)['findings{check="other",verdict="fail"}'] == 50

@@ -13,8 +13,8 @@ from hpctl.vocabulary.assessment import Remedy, Urgency
 from hpctl.vocabulary.identity import RuleId
 from hpctl.vocabulary.policy import (
     FaultClassOverride,
-    JobPolicy,
-    NodePolicy,
+    JobRecoveryPolicy,
+    NodeRecoveryPolicy,
     OperatingMode,
     RecoveryPolicy,
 )
@@ -124,7 +124,9 @@ def test_a_normal_week_opens_no_alert(days, rules, tmp_path, monkeypatch):
 
 
 CHECK_WEEK = RecoveryPolicy(
-    mode=OperatingMode.OWN, node=NodePolicy(verify_healthy_s=30.0), job=JobPolicy(max_restarts=0)
+    mode=OperatingMode.OWN,
+    node=NodeRecoveryPolicy(verify_healthy_s=30.0),
+    job=JobRecoveryPolicy(max_restarts=0),
 )
 ASK = FaultClassOverride(
     urgency=Urgency.NOW, ladder=(Remedy.ASK_HUMAN,), settle_s=0.0, meaning="a person looks first"

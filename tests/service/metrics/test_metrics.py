@@ -24,11 +24,11 @@ from hpctl.engine.journal.state import EngineState, replay_events
 from hpctl.engine.view import PlanningView
 from hpctl.faults.catalogue import SHIPPED
 from hpctl.service import metrics
-from hpctl.service.metrics import CLASSES, DaemonMetrics, find_rule_family
+from hpctl.service.metrics import CLASSES, DaemonMetrics, find_detection_rule_family
 from hpctl.service.notify.daemon import NAMED
 from hpctl.vocabulary.demand import Tres
 from hpctl.vocabulary.identity import JobId, RecoveryId, RuleId
-from hpctl.vocabulary.isolation import InconsistentState
+from hpctl.vocabulary.isolation import ItemProcessingFailure
 from hpctl.vocabulary.job_recovery import JobReport
 from hpctl.vocabulary.model import NodeHealth
 from hpctl.vocabulary.outcome import Outcome
@@ -36,7 +36,7 @@ from hpctl.vocabulary.policy import RecoveryPolicy
 from hpctl.vocabulary.recovery import StepKind
 from hpctl.vocabulary.spares_reservation import RESERVATION
 from hpctl.vocabulary.trouble import Trouble, TroubleKind
-from hpctl.wire.proved_route import MOST_CODES, RefusalCounter
+from hpctl.wire.proved_route import MOST_CODES, RequestRefusalCounter
 from tests.fakes.values import (
     at,
     attempt,
@@ -243,10 +243,10 @@ def test_the_training_operators_counters(monkeypatch):
 
 
 def test_the_class_of_every_rule_is_one_of_the_table():
-    assert {find_rule_family(rule) for rule in SHIPPED} <= set(CLASSES)
-    assert find_rule_family(RuleId("alert-x")) == "site"
-    assert find_rule_family(RuleId("unheard-of")) == "other"
-    assert find_rule_family(RuleId("gpu-ecc-contained")) == "gpu"
+    assert {find_detection_rule_family(rule) for rule in SHIPPED} <= set(CLASSES)
+    assert find_detection_rule_family(RuleId("alert-x")) == "site"
+    assert find_detection_rule_family(RuleId("unheard-of")) == "other"
+    assert find_detection_rule_family(RuleId("gpu-ecc-contained")) == "gpu"
 
 
 HOSTILE = 'p"\n\\\x1b[31m\u202e{x="1"}\ud800'
@@ -278,7 +278,7 @@ def test_series_and_time_are_bounded_at_ten_thousand_nodes_with_hostile_names():
         DaemonMetrics({("DescribeCluster", "ok"): 3, (HOSTILE, "ok"): 1}),
         hostile_world(),
     )
-    made.cycle(0.1, view, RecoveryPolicy(), [InconsistentState(HOSTILE, "plan", HOSTILE, "")])
+    made.cycle(0.1, view, RecoveryPolicy(), [ItemProcessingFailure(HOSTILE, "plan", HOSTILE, "")])
     assert made.registry.get_sample_value("hpctl_internal_errors_total", {"where": "metrics"}) == 0
     seconds = []
     for _ in range(5):
@@ -307,7 +307,7 @@ def test_series_and_time_are_bounded_at_ten_thousand_nodes_with_hostile_names():
 
 def test_the_codes_of_what_is_refused_are_bounded():
     registry = CollectorRegistry()
-    refused = RefusalCounter("hpctl_x_refused", "x", registry)
+    refused = RequestRefusalCounter("hpctl_x_refused", "x", registry)
     for code in range(100):
         refused.add(f"code{code}")
     refused.add("code0")

@@ -21,18 +21,18 @@ from hpctl.cli.main import cli
 from hpctl.detection.metrics import (
     PREFIX,
     MetricsServer,
-    list_metric_samples,
-    list_metric_series,
+    list_agent_metric_samples,
+    load_metric_series_descriptions,
     render_prometheus_text,
 )
 from hpctl.insight.grey.decide import GAUGES
-from hpctl.service.intake.app import make_discovery_route, make_intake_app
-from hpctl.service.intake.server import IntakeServer
+from hpctl.service.intake.app import make_agent_intake_app, make_discovery_route
+from hpctl.service.intake.server import UvicornServerThread
 from hpctl.service.metrics import DaemonMetrics
 from hpctl.service.observability_command import APT
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.policy import RecoveryPolicy
-from hpctl.wire.authentication import IntakeSettings
+from hpctl.wire.authentication import IntakeAuthenticationSettings
 from tests.fakes.values import view_of
 from tests.intakes import Sink, get
 from tests.process import free_port, promtool
@@ -97,7 +97,7 @@ def test_each_alert_links_to_its_section(rendered, tmp_path):
 
 
 def test_every_metric_that_is_named_exists(rendered):
-    exist = {PREFIX + name for name in list_metric_series()} | RECORDS.keys()
+    exist = {PREFIX + name for name in load_metric_series_descriptions()} | RECORDS.keys()
     for registry in (DaemonMetrics().registry, intake_registry()):
         for family in registry.collect():
             ends = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}
@@ -127,7 +127,7 @@ def test_it_refuses_with_the_fix_what_cannot_be(rendered, monkeypatch):
 @pytest.fixture
 def head():
     """A head node's HTTP with a made-up state, and the agent of one of its nodes."""
-    text = render_prometheus_text(list_metric_samples(SEEN, [], {}))
+    text = render_prometheus_text(list_agent_metric_samples(SEEN, [], {}))
     agent = MetricsServer("127.0.0.1:0", [], [], lambda: text)
     agent.start()
     metrics, view = DaemonMetrics(agent_port=agent.port), view_of(nodes=3)
@@ -135,14 +135,14 @@ def head():
     metrics.cycle(
         0.1, replace(view, scheduler=replace(view.scheduler, nodes=nodes)), RecoveryPolicy()
     )
-    app = make_intake_app(
-        IntakeSettings(),
+    app = make_agent_intake_app(
+        IntakeAuthenticationSettings(),
         Sink(),
         lambda _: None,
         routes=[make_discovery_route(lambda: json.dumps(metrics.targets()).encode())],
         scrape=lambda: generate_latest(metrics.registry),
     )
-    server = IntakeServer(app, "127.0.0.1", 0)
+    server = UvicornServerThread(app, "127.0.0.1", 0)
     server.start()
     yield server
     server.stop()

@@ -15,11 +15,11 @@ from hpctl.engine.config import parse_config
 from hpctl.engine.journal.events import Event
 from hpctl.engine.journal.rows import DaemonIdentity
 from hpctl.engine.journal.store import JournalStore
-from hpctl.service.intake.server import IntakeServer
-from hpctl.service.page.access import PageAccess
-from hpctl.service.page.app import BOUNDS, PageHub, make_application
+from hpctl.service.intake.server import UvicornServerThread
+from hpctl.service.page.access import StatusPageAccess
+from hpctl.service.page.app import BOUNDS, StatusPageStreamer, make_status_page_application
 from hpctl.service.page.follow import StatusPagePoller
-from hpctl.vocabulary.cloud_facts import ProviderView
+from hpctl.vocabulary.cloud_facts import CloudProviderView
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.slurm_facts import SchedulerView
 from tests.cli import worlds
@@ -32,10 +32,10 @@ TOKEN = b"0123456789abcdef" * 2
 class Reads(Struct):
     """A scheduler or a provider that answers what stands here."""
 
-    answer: SchedulerView | ProviderView
+    answer: SchedulerView | CloudProviderView
     topology: dict[NodeName, str]
 
-    def view(self) -> SchedulerView | ProviderView:
+    def view(self) -> SchedulerView | CloudProviderView:
         return self.answer
 
     def leaves(self) -> dict[NodeName, str]:
@@ -60,10 +60,10 @@ def follower(place, patch, slurm, cloud=None, health=(), leaves=None, ticks=time
     store.take_lease(HEAD, store.daemon(), worlds.at(-600), 30.0)
     store.renew_lease(worlds.at(89.5), 30.0, 0.012, "", "own")
     store.close()
-    patch.setattr("hpctl.service.page.follow.now", lambda: worlds.NOW)
+    patch.setattr("hpctl.service.page.follow.get_current_utc_time", lambda: worlds.NOW)
     patch.setattr("hpctl.service.page.follow.OFFLINE_S", (0.0, 0.0))
     for module in ("hpctl.service.page.follow", "hpctl.engine.adapters"):
-        patch.setattr(f"{module}.make_scheduler", lambda _: Reads(slurm, leaves or {}))
+        patch.setattr(f"{module}.make_slurm_command_client", lambda _: Reads(slurm, leaves or {}))
     patch.setattr(
         "hpctl.engine.adapters.make_cloud_provider", lambda _: Reads(cloud or worlds.cloud(), {})
     )
@@ -82,10 +82,12 @@ def append(place: Path, events: Sequence[Event]) -> None:
 
 
 @contextmanager
-def served(made: StatusPagePoller, access: PageAccess) -> Iterator[str]:
+def served(made: StatusPagePoller, access: StatusPageAccess) -> Iterator[str]:
     """The server, and its address."""
-    hub = PageHub(made)
-    server = IntakeServer(make_application(hub, access), "127.0.0.1", bounds=BOUNDS)
+    hub = StatusPageStreamer(made)
+    server = UvicornServerThread(
+        make_status_page_application(hub, access), "127.0.0.1", bounds=BOUNDS
+    )
     server.start()
     try:
         yield server.url
@@ -118,7 +120,7 @@ def events(url: str, path: str, since: int = 0) -> Iterator[str]:
             yield from (one[6:] for one in lines if one.startswith("data: "))
 
 
-def holder() -> PageAccess:
+def holder() -> StatusPageAccess:
     """Access for whoever has TOKEN."""
     token: Callable[[], bytes] = lambda: TOKEN  # noqa: E731
-    return PageAccess(token)
+    return StatusPageAccess(token)

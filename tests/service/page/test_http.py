@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.engine.config import PageSection
+from hpctl.engine.config import WebPageSection
 from hpctl.engine.journal.events import SignalSeen
 from hpctl.service.intake import server
 from hpctl.service.page import access
-from hpctl.service.page.access import PageAccess
+from hpctl.service.page.access import StatusPageAccess
 from hpctl.vocabulary.identity import RecoveryId
 from hpctl.wire.authentication import RequestRefusal
 from tests.cli import worlds
@@ -74,11 +74,11 @@ def test_a_host_name_that_is_not_its_own_is_refused(url: str) -> None:
         assert site.get(url, "/", host=host)[0] in (400, 421), host
     mine = (f"localhost:{port}", "127.0.0.1", "[::1]:99", socket.gethostname().upper())
     assert {site.get(url, "/", host=host)[0] for host in mine} == {200}
-    assert PageAccess(None, ["Cluster.Example"]).is_allowed_host("cluster.example:443")
+    assert StatusPageAccess(None, ["Cluster.Example"]).is_allowed_host("cluster.example:443")
 
 
 def test_a_link_lets_one_browser_in_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    ours, other = site.holder(), PageAccess(lambda: b"another token of somebody")
+    ours, other = site.holder(), StatusPageAccess(lambda: b"another token of somebody")
     code = ours.link()
     assert other.enter(code) is None
     session = ours.enter(code)
@@ -118,7 +118,7 @@ def test_a_token_that_is_no_secret_is_refused_with_the_fix(tmp_path, mode, text,
         file.write_text(text)
         file.chmod(mode)
     with pytest.raises(RequestRefusal, match=says) as caught:
-        PageAccess.of(PageSection(listen="127.0.0.1:0", token_file=file))
+        StatusPageAccess.of(WebPageSection(listen="127.0.0.1:0", token_file=file))
     assert "page.token_file" in str(caught.value)
     assert text is None or str(file) in caught.value.hint
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hpctl.service.page import process as page_process
-from hpctl.service.page.process import PageProcess
+from hpctl.service.page.process import StatusPageProcess
 from tests.cli import worlds
 from tests.fakes.command_line import run
 from tests.service.page import site
@@ -57,9 +57,9 @@ def test_by_hand_it_prints_a_link_and_ends_by_ctrl_c(config: Path) -> None:
 
 
 @pytest.fixture
-def kept(config: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PageProcess]:
+def kept(config: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StatusPageProcess]:
     monkeypatch.setattr(page_process, "AGAIN_S", (0.1, 60.0))
-    process = PageProcess(str(config), f"unix:{config.parent}/page.sock")
+    process = StatusPageProcess(str(config), f"unix:{config.parent}/page.sock")
     process.start()
     yield process
     process.stop()

@@ -16,11 +16,11 @@ from hpctl.engine.journal.events import GateBlocked, SignalSeen
 from hpctl.engine.world_reader import WorldReader
 from hpctl.service.page import follow
 from hpctl.service.page.follow import StatusPagePoller
-from hpctl.service.page.node_map import make_node_cells
-from hpctl.service.page.render import PageRenderer
-from hpctl.service.page.training import list_training_jobs, make_time_segments
+from hpctl.service.page.node_map import make_node_map_cells
+from hpctl.service.page.render import StatusPageRenderer
+from hpctl.service.page.training import list_training_job_summaries, scale_time_spans_to_segments
 from hpctl.slurm.read import SlurmCommandReader
-from hpctl.slurm.run import SlurmRunner
+from hpctl.slurm.run import SlurmCommandRunner
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.identity import JobId, NodeName, RecoveryId, RuleId
 from hpctl.vocabulary.model import DeviceVerdict, Finding
@@ -53,7 +53,7 @@ class Elements(HTMLParser):
 
 
 def shown(made: StatusPagePoller, path: str) -> str:
-    renderer = PageRenderer(made)
+    renderer = StatusPageRenderer(made)
     return renderer.document(renderer.page(path), path, 1)
 
 
@@ -124,8 +124,8 @@ def test_a_page_says_what_explain_says(known: StatusPagePoller) -> None:
             assert line.text.replace("'", "&#39;") in text
         assert escape(view.headline[-10:]) in text
         assert f"<b>Waiting for:</b> {view.next.what}"[:40] in text
-    assert PageRenderer(known).page("/explain/nobody") == {}
-    assert PageRenderer(known).page("/elsewhere") == {}
+    assert StatusPageRenderer(known).page("/explain/nobody") == {}
+    assert StatusPageRenderer(known).page("/elsewhere") == {}
     running = shown(known, "/explain/4242")
     assert "alice" in running
 
@@ -187,12 +187,12 @@ def test_a_job_with_a_time_limit_is_shown_while_it_runs(tmp_path, monkeypatch) -
     over = replace(jobs[JobId(4444)], state="COMPLETED", end=worlds.at(10))
     site.append(tmp_path, worlds.changes())
     made = site.follower(tmp_path, monkeypatch, replace(slurm, jobs=jobs | {over.id: over}))
-    assert [training.id for training in list_training_jobs(made.world)] == [JobId(4242)]
+    assert [training.id for training in list_training_job_summaries(made.world)] == [JobId(4242)]
 
 
 def test_the_map_tells_what_each_node_is(known: StatusPagePoller) -> None:
     persons = {"ip-10-1-0-6"}
-    kinds = {cell.name: cell.kind for cell in make_node_cells(known.world, {}, persons)}
+    kinds = {cell.name: cell.kind for cell in make_node_map_cells(known.world, {}, persons)}
     assert kinds == {
         "ip-10-1-0-1": "busy", "ip-10-1-0-2": "idle", "ip-10-1-0-3": "busy",
         "ip-10-1-0-4": "healing", "ip-10-1-0-5": "held", "ip-10-1-0-6": "person",
@@ -200,7 +200,7 @@ def test_the_map_tells_what_each_node_is(known: StatusPagePoller) -> None:
     }  # fmt: skip
     names = [NodeName(f"ip-10-1-0-{n}") for n in (1, 2, 3)]
     leaves = dict(zip(names, ("leaf-10", "leaf-2", "leaf-2"), strict=True))
-    placed = [(c.leaf, c.name) for c in make_node_cells(known.world, leaves) if c.leaf]
+    placed = [(c.leaf, c.name) for c in make_node_map_cells(known.world, leaves) if c.leaf]
     assert placed == [("leaf-2", names[1]), ("leaf-2", names[2]), ("leaf-10", names[0])]
 
 
@@ -224,7 +224,7 @@ def test_the_topology_is_the_daemons_where_it_reads_one(tmp_path, monkeypatch, t
 
 
 def test_a_job_s_losses_are_its_own_and_fit_its_time(known: StatusPagePoller) -> None:
-    found = {t.id: t for t in list_training_jobs(known.world)}
+    found = {t.id: t for t in list_training_job_summaries(known.world)}
     train = found[JobId(4242)]
     assert train.lost.seconds == pytest.approx(1.6 - 0.22)
     assert train.since == worlds.SUBMIT
@@ -233,13 +233,13 @@ def test_a_job_s_losses_are_its_own_and_fit_its_time(known: StatusPagePoller) ->
     for each in found.values():
         assert all(x >= 0 and x + width <= 1000 for x, width, _, _ in each.strip)
     begin = worlds.T0
-    assert make_time_segments(
+    assert scale_time_spans_to_segments(
         [(begin, begin, "a", ""), (begin, begin + timedelta(hours=1), "b", "")]
     )
 
 
 def test_only_what_changed_has_another_key(known: StatusPagePoller, tmp_path: Path, ticks) -> None:
-    renderer = PageRenderer(known)
+    renderer = StatusPageRenderer(known)
     before = renderer.page("/")
     site.append(
         tmp_path, [SignalSeen(worlds.at(80), RecoveryId("n-44444444"), "needs_human", "no")]
@@ -280,13 +280,13 @@ def test_a_node_hangs_on_its_leaf_or_block(tmp_path: Path, text: str) -> None:
     program = tmp_path / "scontrol"
     program.write_text(f"#!/bin/sh\ncat <<'END'\n{text}END\n")
     program.chmod(0o755)
-    assert SlurmCommandReader(SlurmRunner(bin_dir=tmp_path)).leaves() == {
+    assert SlurmCommandReader(SlurmCommandRunner(bin_dir=tmp_path)).leaves() == {
         "n0": "s0",
         "n1": "s0",
         "n2": "s1",
     }
     program.write_text("#!/bin/sh\necho No topology information available; exit 1\n")
-    assert SlurmCommandReader(SlurmRunner(bin_dir=tmp_path)).leaves() == {}
+    assert SlurmCommandReader(SlurmCommandRunner(bin_dir=tmp_path)).leaves() == {}
 
 
 def test_a_world_that_cannot_be_read_is_called_old_until_it_can(known, monkeypatch, ticks):

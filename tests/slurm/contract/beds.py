@@ -292,8 +292,8 @@ class RealBed:
 
 def cli(sandbox: Sandbox) -> CliScheduler:
     """The CLI adapter on this sandbox."""
-    from hpctl.slurm.run import SlurmRunner
+    from hpctl.slurm.run import SlurmCommandRunner
 
     prefix = sandbox.spec.prefix
     conf = Path(sandbox.exports["SLURM_CONF"])
-    return CliScheduler(SlurmRunner(conf, Path(prefix) / "bin" if prefix else None))
+    return CliScheduler(SlurmCommandRunner(conf, Path(prefix) / "bin" if prefix else None))

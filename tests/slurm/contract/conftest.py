@@ -71,6 +71,6 @@ def _adapter(adapter, sandbox):
     from hpctl.slurm.pyslurm import PySlurmScheduler
 
     pyslurm = PySlurmScheduler(commands.runner)
-    if why_not := pyslurm.explain_unusable():
+    if why_not := pyslurm.explain_why_pyslurm_is_unusable():
         pytest.skip(f"PYSLURM NOT TESTED HERE: {why_not}")
     return pyslurm

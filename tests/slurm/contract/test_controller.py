@@ -7,14 +7,14 @@ import time
 import pytest
 
 from hpctl.slurm.pyslurm import PySlurmScheduler
-from hpctl.toolkit.errors import Unavailable
+from hpctl.toolkit.errors import ServiceUnavailable
 from hpctl.vocabulary.outcome import NOT_LEADING, Outcome, OutcomeKind
-from hpctl.vocabulary.reason import format_own_reason
+from hpctl.vocabulary.reason import format_hpctl_node_reason
 from tests.slurm.contract.beds import job_of, node_of
 
 pytestmark = [pytest.mark.integration, pytest.mark.contract]
 
-MINE = format_own_reason("r1", "xid 79")
+MINE = format_hpctl_node_reason("r1", "xid 79")
 BOUND_S = 45.0
 
 
@@ -62,7 +62,7 @@ def test_without_a_controller_a_read_fails_and_an_order_is_refused_for_now(bed):
     bed.stop_controller()
     try:
         began = time.monotonic()
-        with pytest.raises(Unavailable) as caught:
+        with pytest.raises(ServiceUnavailable) as caught:
             bed.scheduler.view()
         assert time.monotonic() - began < BOUND_S
         assert caught.value.hint
@@ -78,10 +78,10 @@ def test_a_frozen_controller_is_not_believed_to_have_done_anything(real):
     real.sandbox.signal_service("slurmctld", "SIGSTOP")
     try:
         if isinstance(real.scheduler, PySlurmScheduler):
-            assert real.scheduler.explain_unusable() == "", (
+            assert real.scheduler.explain_why_pyslurm_is_unusable() == "", (
                 "whom a daemon that starts now would pass over"
             )
-        with pytest.raises(Unavailable):
+        with pytest.raises(ServiceUnavailable):
             real.scheduler.view()
         answers = at_once(todo)
     finally:
@@ -96,13 +96,13 @@ def test_an_order_that_was_sent_to_a_frozen_controller_is_ambiguous(real, monkey
     """Frozen between the look and the order: it may be carried out when it thaws."""
     from hpctl.slurm import rules
 
-    node, drain = real.nodes[0], rules.find_early_drain_outcome
+    node, drain = real.nodes[0], rules.find_drain_outcome_without_sending
 
     def freeze(seen, why: str) -> Outcome | None:
         real.sandbox.signal_service("slurmctld", "SIGSTOP")
         return drain(seen, why)
 
-    monkeypatch.setattr(rules, "find_early_drain_outcome", freeze)
+    monkeypatch.setattr(rules, "find_drain_outcome_without_sending", freeze)
     try:
         outcome = real.scheduler.drain({node: MINE})[node]
     finally:

@@ -12,13 +12,13 @@ from hpctl.toolkit.bounds import LATEST
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.identity import JobAttempt
 from hpctl.vocabulary.outcome import OutcomeKind
-from hpctl.vocabulary.reason import format_own_reason
+from hpctl.vocabulary.reason import format_hpctl_node_reason
 from hpctl.vocabulary.slurm_facts import SlurmJob
 from tests.slurm.contract.beds import Bed, FakeBed, RealBed, cli, job_of, node_of
 
 pytestmark = [pytest.mark.integration, pytest.mark.contract]
 
-MINE = format_own_reason("r1", "xid 79")
+MINE = format_hpctl_node_reason("r1", "xid 79")
 SPARED_S = 121.0
 """What start_pending_job spares a job: it starts in a second, and later where the machine is
 busy."""
@@ -186,7 +186,7 @@ def test_an_exclusion_of_hpctls_is_lifted_and_the_users_own_stays(bed: Bed) -> N
     requeued(bed, job, job_of(bed, job).attempt)
     bed.until("cleared", lambda: not job_of(bed, job).completing)
     assert bed.scheduler.start_pending_job(job, [a], after_s=600.0).kind is OutcomeKind.ACCEPTED
-    assert job_of(bed, job).excluded_by_hpctl == (a,)
+    assert job_of(bed, job).nodes_excluded_by_hpctl == (a,)
     assert bed.scheduler.lift(job, [a, d]).kind is OutcomeKind.ACCEPTED
     seen = job_of(bed, job)
     assert (seen.excluded, seen.admin_comment, seen.state) == ((d,), "", "PENDING")

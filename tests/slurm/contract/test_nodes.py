@@ -5,9 +5,9 @@ from datetime import timedelta
 
 import pytest
 
-from hpctl.faults.hma_marks import is_mark_fulfilled
+from hpctl.faults.hma_marks import is_hma_mark_fulfilled
 from hpctl.vocabulary.outcome import Outcome, OutcomeKind
-from hpctl.vocabulary.reason import format_own_reason
+from hpctl.vocabulary.reason import format_hpctl_node_reason
 from tests.slurm.contract.beds import Bed, RealBed, cli, job_of, node_of
 
 pytestmark = [pytest.mark.integration, pytest.mark.contract]
@@ -31,7 +31,7 @@ def later(bed: Bed) -> None:
 
 def mine(n: int, why: str = "xid 79") -> str:
     """The Reason of recovery rN."""
-    return format_own_reason(f"r{n}", why)
+    return format_hpctl_node_reason(f"r{n}", why)
 
 
 def codes(outcomes: dict[str, Outcome]) -> list[str]:
@@ -99,7 +99,7 @@ def test_a_drain_that_spares_marks_leaves_a_marked_node_to_the_service(bed):
 
 
 def test_slurmctld_tells_when_it_started(bed):
-    booted = bed.scheduler.read_boot_time()
+    booted = bed.scheduler.read_slurmctld_boot_time()
     assert (booted is None) is not bed.real
     if booted is not None:
         as_of = bed.scheduler.view().as_of
@@ -128,7 +128,7 @@ def test_a_node_that_booted_since_its_mark_may_be_given_back(bed):
     assert codes(dict(bed.scheduler.resume_nodes({node: "r1"}))) == ["not_ours"]
     bed.stop_slurmd(node)
     bed.start_slurmd(node)
-    bed.until("registered", lambda: is_mark_fulfilled(node_of(bed, node)), 30)
+    bed.until("registered", lambda: is_hma_mark_fulfilled(node_of(bed, node)), 30)
     assert node_of(bed, node).closed
     assert codes(dict(bed.scheduler.resume_nodes({node: "r1"}))) == ["accepted"]
     assert node_of(bed, node).in_service
@@ -253,9 +253,11 @@ def test_a_partly_refused_update_is_repeated_one_by_one(real, monkeypatch):
     monkeypatch.setattr(rules, "NO_SUCH_NODE", None)
     a, b = real.nodes[:2]
     scheduler = real.scheduler
-    drain = rules.find_early_drain_outcome
+    drain = rules.find_drain_outcome_without_sending
     monkeypatch.setattr(
-        rules, "find_early_drain_outcome", lambda node, why: drain(node, why) if node else None
+        rules,
+        "find_drain_outcome_without_sending",
+        lambda node, why: drain(node, why) if node else None,
     )
     outcomes = scheduler.drain({a: mine(1), "zz9": mine(1), b: mine(1)})
     assert codes(dict(outcomes)) == ["accepted", "ESLURM_INVALID_NODE_NAME", "accepted"]

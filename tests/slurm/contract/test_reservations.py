@@ -4,10 +4,10 @@ from datetime import timedelta
 
 import pytest
 
-from hpctl.capacity.facts import list_waiting_jobs
+from hpctl.capacity.facts import list_jobs_waiting_for_nodes
 from hpctl.engine.journal.state import EngineState
 from hpctl.engine.view import PlanningView
-from hpctl.vocabulary.cloud_facts import ProviderView
+from hpctl.vocabulary.cloud_facts import CloudProviderView
 from hpctl.vocabulary.outcome import OutcomeKind
 from tests.slurm.contract.beds import Bed, job_of
 
@@ -55,8 +55,8 @@ def test_no_job_gets_a_spare_until_it_is_released(spare_bed: Bed) -> None:
     job = bed.submit(3)
     bed.until("it waits", lambda: job_of(bed, job).reason not in ("", "None"))
     now = job_of(bed, job).submit + timedelta(hours=1)
-    view = PlanningView(bed.scheduler.view(), ProviderView(now), {}, {}, EngineState())
-    assert [(w.job, w.nodes) for w in list_waiting_jobs(view, now)] == [(job, 3)]
+    view = PlanningView(bed.scheduler.view(), CloudProviderView(now), {}, {}, EngineState())
+    assert [(w.job, w.nodes) for w in list_jobs_waiting_for_nodes(view, now)] == [(job, 3)]
     assert job_of(bed, job).wants == 3
     assert bed.scheduler.reserve(NAME, [a]).kind is OutcomeKind.ACCEPTED
     bed.until("it runs on the released node", lambda: job_of(bed, job).running, 40)

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from hpctl.vocabulary.outcome import OutcomeKind
-from hpctl.vocabulary.reason import format_own_reason
+from hpctl.vocabulary.reason import format_hpctl_node_reason
 from tests.fakes.slurmctld import UID
 from tests.slurm.contract.beds import Bed, job_of, node_of
 from tests.slurm.contract.test_jobs import requeued, running
@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.contract]
 
 PING_S = 6.0
 """Longer than slurmctld's pings are apart in these clusters, a third of SlurmdTimeout."""
-MINE = format_own_reason("r1", "xid 79")
+MINE = format_hpctl_node_reason("r1", "xid 79")
 
 
 def quarantine(bed: Bed, node: str) -> None:

@@ -5,8 +5,8 @@ import re
 import pytest
 from msgspec.structs import replace
 
-from hpctl.vocabulary.demand import NOTHING_KNOWN, JobDemand, Tres
-from hpctl.vocabulary.reason import format_own_reason
+from hpctl.vocabulary.demand import NOTHING_KNOWN, JobResourceRequest, Tres
+from hpctl.vocabulary.reason import format_hpctl_node_reason
 from tests.slurm.contract.beds import job_of, node_of
 
 pytestmark = [pytest.mark.integration, pytest.mark.contract]
@@ -30,7 +30,7 @@ def test_a_pending_job_wants_nodes_for_the_tasks_that_may_run_at_once(real):
 @pytest.mark.slurm
 def test_a_reason_has_no_spaces(real):
     """libslurm's has, and the core compares words."""
-    reason = format_own_reason("r1", "xid 79")
+    reason = format_hpctl_node_reason("r1", "xid 79")
     real.scheduler.drain(dict.fromkeys(real.nodes[1:], reason))
     job = real.submit(3)
     real.until("said why", lambda: job_of(real, job).reason not in ("", "None"))
@@ -46,15 +46,15 @@ def test_what_pending_jobs_ask_for_and_nodes_have(real, request):
         return
     node = node_of(real, real.nodes[0])
     assert node.has == Tres(16, 0, (("gpu", 8),)), "CR_CPU deals out no memory"
-    one = JobDemand(total=Tres(1))
+    one = JobResourceRequest(total=Tres(1))
     cases = {
         (): one,
         ("--exclusive",): replace(one, whole=True),
-        ("--gres=gpu:1", "-N2"): JobDemand(
+        ("--gres=gpu:1", "-N2"): JobResourceRequest(
             nodes=2, each=Tres(0, 0, (GPU,)), total=Tres(2, 0, (("gpu", 2),))
         ),
         ("--gpus=4", "--array=0-9"): replace(one, tasks=10, total=Tres(1, 0, (("gpu", 4),))),
-        ("-n2", "--gpus-per-task=1", "-c2"): JobDemand(total=Tres(4, 0, (("gpu", 2),))),
+        ("-n2", "--gpus-per-task=1", "-c2"): JobResourceRequest(total=Tres(4, 0, (("gpu", 2),))),
         ("--exclusive=user", "-w", node.name): replace(one, whole=True, named=True),
     }
     for options, wanted in cases.items():

@@ -3,7 +3,7 @@
 import pytest
 
 from hpctl.vocabulary.identity import NodeName
-from hpctl.vocabulary.node_test import NodeTest
+from hpctl.vocabulary.node_test import NodeTestJobSpec
 from hpctl.vocabulary.outcome import OutcomeKind
 from tests.slurm.contract.beds import Bed, job_of
 
@@ -20,7 +20,7 @@ def test_bed(bed: Bed):
 
 
 def asked(bed: Bed, node: str, partition: str = ""):
-    return bed.scheduler.test(NodeTest(NAME, NodeName(node), partition, "sleep 60", 120.0))
+    return bed.scheduler.test(NodeTestJobSpec(NAME, NodeName(node), partition, "sleep 60", 120.0))
 
 
 def test_a_test_runs_in_its_reservation_where_no_other_job_does(test_bed: Bed) -> None:
@@ -43,6 +43,6 @@ def test_a_test_runs_in_its_reservation_where_no_other_job_does(test_bed: Bed) -
 
 
 def test_without_its_reservation_a_test_is_refused(test_bed: Bed) -> None:
-    test = NodeTest("hpctl-accept-n-2-1", test_bed.nodes[0], "", "true", 60.0)
+    test = NodeTestJobSpec("hpctl-accept-n-2-1", test_bed.nodes[0], "", "true", 60.0)
     refused = test_bed.scheduler.test(test)
     assert refused.kind is OutcomeKind.REJECTED

@@ -14,8 +14,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from hpctl.detection.driver_files import DriverProgram, find_nvidia_smi, find_nvml_library
-from hpctl.detection.machine import list_pci_gpus
+from hpctl.detection.driver_files import NvidiaDriverProgram, find_nvidia_smi, find_nvml_library
+from hpctl.detection.machine import list_gpu_pci_addresses
 from hpctl.detection.nvml.client import NvmlClient
 from hpctl.detection.nvml.snapshot import NvmlSnapshot
 from tests.fakes import nvidia_smi
@@ -35,7 +35,7 @@ class Bed(Struct, frozen=True):
 
     root: Path
     env: Mapping[str, str]
-    smi: DriverProgram
+    smi: NvidiaDriverProgram
     recorded: str = ""
 
     @contextmanager
@@ -81,7 +81,7 @@ class Looks(Struct, frozen=True):
 
 def has_real_card() -> bool:
     """Whether this machine has a GPU of NVIDIA's, or is said to have one."""
-    return os.environ.get("HPCTL_TEST_GPU") == "1" or bool(list_pci_gpus(Path("/")))
+    return os.environ.get("HPCTL_TEST_GPU") == "1" or bool(list_gpu_pci_addresses(Path("/")))
 
 
 def make_bed(name: str, directory: Path) -> Bed:
@@ -92,7 +92,7 @@ def make_bed(name: str, directory: Path) -> Bed:
         return Bed(Path("/"), dict(os.environ), smi)
     state = RECORDED[name]
     stub = Stub(directory).recorded(state)
-    smi = DriverProgram(nvidia_smi.install_recorded(directory, state))
+    smi = NvidiaDriverProgram(nvidia_smi.install_recorded(directory, state))
     return Bed(directory, {**os.environ, **stub.env()}, smi, state)
 
 

@@ -7,7 +7,7 @@ from operator import attrgetter
 import msgspec
 import pytest
 
-from hpctl.detection.check import DriverHungError, UnknownResultError
+from hpctl.detection.check import CheckResultUnknownError, DriverHungError
 from hpctl.detection.kernel.xid import normalize_pci_address
 from hpctl.detection.nvml.client import NvmlClient
 from hpctl.detection.nvml.pauses import STOPPED
@@ -192,7 +192,7 @@ def watch(client: NvmlClient, seconds: float) -> set[str]:
             client.newest()
         except DriverHungError as error:
             pytest.fail(f"a stopped child is no hung driver: {error}")
-        except UnknownResultError as error:
+        except CheckResultUnknownError as error:
             said.add(str(error))
         time.sleep(0.05)
     return said

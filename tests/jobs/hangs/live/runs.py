@@ -18,7 +18,7 @@ from hpctl.detection.checks import job_activity as activity
 from hpctl.jobs.hangs.daemon import HangDetector
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.identity import JobId, NodeName
-from hpctl.vocabulary.policy import HangPolicy
+from hpctl.vocabulary.policy import JobHangPolicy
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob
 from tests.fakes.values import generation
 
@@ -27,7 +27,7 @@ SOUND = ("evaluate", "checkpoint", "stall", "compile")
 UNIT, AT, LOOK_S = 0.1, 80, 1.0
 """Seconds a second of the runs; the step at which something happens; the agent looks each 10 s."""
 NODE, BEGIN = NodeName("n1"), datetime(2026, 1, 1, tzinfo=UTC)
-POLICY = HangPolicy(floor_s=120 * UNIT, cap_s=1800 * UNIT, start_s=1800 * UNIT)
+POLICY = JobHangPolicy(floor_s=120 * UNIT, cap_s=1800 * UNIT, start_s=1800 * UNIT)
 MOST_LOOKS = 500
 
 
@@ -132,7 +132,7 @@ def _follow(runs: list[Run], told: int) -> None:
                     _hear(runs, os.read(told, 4096).decode(), clock.now)
             now = clock.tick()
             seen = activity.sample_job_processes(machine)
-            gauges, before = activity.measure_job_activity(seen, before), seen
+            gauges, before = activity.compute_job_activity_gauges(seen, before), seen
             watch.hear(generation(NODE), gauges)
             found = watch.look(SchedulerView(now, jobs=jobs), now, POLICY)
             for run in runs:
@@ -145,7 +145,7 @@ def _follow(runs: list[Run], told: int) -> None:
 
 
 def _hear(runs: list[Run], text: str, now: float) -> None:
-    activity.clear_process_cache()
+    activity.clear_job_process_cache()
     for line in text.splitlines():
         job, what, *more = line.split()
         run = runs[int(job) - 1]
