@@ -218,7 +218,7 @@ _MENDS = {
     ),
     "provisioning_parameters.json": "remove that file below every group's source_s3_uri",
 }
-"""By words of NvmlFailureMessage (AWS's guide on API-driven Slurm configuration,
+"""By words of FailureMessage (AWS's guide on API-driven Slurm configuration,
 troubleshooting)."""
 
 
@@ -232,7 +232,7 @@ def build_in_service_wait_condition(
     those that are `leaving` gone.
 
     FAILED where the cluster failed, was rolled back or is deleted. `before` is the
-    NvmlFailureMessage from before the order, where it was read: another one is a result of this
+    FailureMessage from before the order, where it was read: another one is a result of this
     order.
     """
 
@@ -279,7 +279,7 @@ def _evaluate_missed_targets(p: ClusterProgress, missed: str, before: str | None
 def build_migration_wait_condition(judge: Until, before: str) -> Until:
     """`judge`, and every group has its SlurmConfig. FAILED where it is over without.
 
-    `before` is the NvmlFailureMessage from before the order: another one tells of this order.
+    `before` is the FailureMessage from before the order: another one tells of this order.
     """
 
     def evaluate_migration_progress(p: ClusterProgress) -> Judged:

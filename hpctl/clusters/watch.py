@@ -43,7 +43,7 @@ LEVELS = ("Info", "Warn", "Error")
 
 
 class ClusterEvent(Struct, frozen=True):
-    """One event. `failure` is its NvmlFailureMessage, `lifecycle` how its lifecycle script
+    """One event. `failure` is its FailureMessage, `lifecycle` how its lifecycle script
     stood."""
 
     id: str
@@ -159,7 +159,7 @@ def read_cluster_event_metadata(
 
 
 def find_event_failure_message(metadata: Mapping[str, Any]) -> str:
-    """Return the NvmlFailureMessage of an event's metadata, in whichever of its parts it is."""
+    """Return the FailureMessage of an event's metadata, in whichever of its parts it is."""
     parts = [part for part in metadata.values() if isinstance(part, Mapping)]
     return next((str(p["FailureMessage"]) for p in parts if p.get("FailureMessage")), "")
 

@@ -160,7 +160,7 @@ class FailureView(Struct, frozen=True):
 
 
 class ExplainView(Struct, frozen=True):
-    """What `hpctl explain` shows. `kind`: node_recovery, get_open_job_recovery, hold, node, job,
+    """What `hpctl explain` shows. `kind`: node_recovery, job_recovery, hold, node, job,
     array, change.
 
     `trouble`: what went wrong with the run, for a job that no node's fault explains. `tasks`: those

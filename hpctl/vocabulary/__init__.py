@@ -5,7 +5,7 @@ times are aware datetimes in UTC; UNKNOWN is neither healthy nor faulty.
 
 - Facts: `identity` (names of nodes, instances, jobs and recoveries), `model` (findings and
   reports), `slurm_facts`, `cloud_facts`, `assessment`, `hang`, `trouble`, `demand`.
-- Durable treatments: `node_recovery`, `get_open_job_recovery` and `change` each hold the record of
+- Durable treatments: `node_recovery`, `job_recovery` and `change` each hold the record of
 one kind
   of treatment and its transition table. A pair of phase and signal that is not in the table raises
   IllegalRecoverySignalError. `recovery` holds what the kinds share: steps, and how a step is

@@ -55,7 +55,7 @@ class EventHistory(Struct):
     ) -> None:
         """Note what happened, of a node or a group where one is given; else of the cluster.
 
-        `failure` is its NvmlFailureMessage; `more` are other members of the resource's metadata, as
+        `failure` is its FailureMessage; `more` are other members of the resource's metadata, as
         LcsExecutionState. Nothing is kept without Continuous.
         """
         if not cluster.continuous:

@@ -481,7 +481,7 @@ class GroupScaler(Struct):
 
 
 def format_failure_message(node: EmulatedNode) -> str:
-    """NvmlFailureMessage of a cluster for one of its instances (awsome-distributed-ai, issue
+    """FailureMessage of a cluster for one of its instances (awsome-distributed-ai, issue
     188)."""
     return (
         f"Instance {node.state.instance_id or node.logical_id} failed to provision with the "

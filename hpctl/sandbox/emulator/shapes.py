@@ -223,7 +223,7 @@ BOTH_STYLES = (
     "The LifeCycleConfig cannot include both a SLURM Orchestrator Config and a "
     "provisioning_parameters.json file simultaneously."
 )
-"""NvmlFailureMessage of an update with SlurmConfig that found the file (the migration guide)."""
+"""FailureMessage of an update with SlurmConfig that found the file (the migration guide)."""
 
 
 def make_emulated_instance_group(
