@@ -38,8 +38,8 @@ while True:
         whole = ck / f"step-{step}"
         whole.mkdir()
         (whole / "data").write_bytes(b"x")
-        files = [manifest.describe(whole / "data", whole)]
-        manifest.write(whole, step=step, world_size=1, files=files)
+        files = [manifest.make_file_manifest_entry(whole / "data", whole)]
+        manifest.write_manifest(whole, step=step, world_size=1, files=files)
         progress.checkpoint(whole, step, seconds=0.25)
 """
 
