@@ -225,8 +225,8 @@ def make_operator_request_route(
     settings: IntakeAuthenticationSettings,
     registry: CollectorRegistry,
 ) -> Route:
-    """Return the route for the intake's application. `take`: a OperatorRequestHandler's, here or in
-    the daemon."""
+    """Return the route for the intake's application. `take`: that of an OperatorRequestHandler,
+    here or in the daemon."""
 
     async def handle_operator_request(body: bytes, credential: munge.Credential) -> bytes:
         asked = decode_request_body(wire.decode_operator_request, body, "invalid_request")

@@ -840,7 +840,7 @@ def _describe_action_after_job_recovery(rec: JobRecovery) -> str:
     if last is not None and last.code == HELD:
         return describe_held_job_release(rec)
     if rec.trail and rec.trail[-1].why == REQUEUED_BEFORE_PROOF:
-        return "Slurm to start the job, which it has requeued"
+        return f"Slurm to start the job; `squeue -j {rec.shown}` prints what it waits for"
     return f"the job's owner to read its log and run `scontrol requeue {rec.shown}`{back}"
 
 

@@ -73,5 +73,5 @@ def find_jobs_awaiting_operator(
 
 
 def _is_job_held(job: SlurmJob) -> bool:
-    held = job.reason.startswith("JobHeld") or job.is_held_after_requeue
+    held = job.is_held
     return job.state == "PENDING" and held

@@ -611,6 +611,8 @@ def _can_restart_requeued_job_again(c: _Case) -> bool:
     job = c.facts.job
     if job is None or job.state != "PENDING" or job.exit_code not in ("", "0:0"):
         return False
+    if job.is_held or job.is_held_at_launch:
+        return False
     before = sum(move.signal == JobRecoverySignal.REQUEUED_AGAIN for move in c.rec.trail)
     return before < _MOST_REQUEUES and not (c.facts.asks or c.facts.node_failed_since)
 

@@ -272,6 +272,11 @@ class SlurmJob(Struct, frozen=True):
         return self.state == "PENDING" and held
 
     @property
+    def is_held(self) -> bool:
+        """Return whether its owner, an operator or a requeue holds it, until it is released."""
+        return self.reason.startswith("JobHeld") or self.is_held_after_requeue
+
+    @property
     def is_held_as_unable_to_start(self) -> bool:
         """Held by Slurm because it could not start it as it is."""
         return self.state == "PENDING" and self.reason == CANNOT_START

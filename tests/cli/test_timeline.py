@@ -94,7 +94,10 @@ def test_the_owner_of_a_held_job_reads_what_fits_its_trouble(kind, advice) -> No
 @pytest.mark.parametrize(
     ("why", "awaited"),
     [
-        (job_recovery.REQUEUED_BEFORE_PROOF, "Slurm to start the job, which it has requeued"),
+        (
+            job_recovery.REQUEUED_BEFORE_PROOF,
+            "Slurm to start the job; `squeue -j 7` prints what it waits for",
+        ),
         ("it failed", "the job's owner to read its log and run `scontrol requeue 7`"),
     ],
 )

@@ -8,6 +8,7 @@ from hpctl.engine.journal.events import SignalSeen, StepResolved, StepStarted
 from hpctl.jobs.advance import JobRecoveryFacts, advance_job_recovery
 from hpctl.jobs.facts import collect_job_recovery_facts
 from hpctl.toolkit.bounds import EARLIEST
+from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.job_recovery import (
     ENDS,
     TRANSITIONS,
@@ -301,6 +302,21 @@ ENDINGS: dict[str, tuple[JobRecoveryPhase, SlurmJob | None, JobRecoverySignal]] 
         slurm_job(state="PENDING", restarts=2, start=None),
         JobRecoverySignal.REQUEUED_AGAIN,
     ),
+    "requeued and held": (
+        JobRecoveryPhase.PROVING,
+        slurm_job(state="PENDING", restarts=2, start=None, reason="job_requeued_in_held_state"),
+        JobRecoverySignal.FAILED_AGAIN,
+    ),
+    "held by its owner": (
+        JobRecoveryPhase.PROVING,
+        slurm_job(state="PENDING", restarts=2, start=None, reason="JobHeldUser"),
+        JobRecoverySignal.FAILED_AGAIN,
+    ),
+    "held for its launch": (
+        JobRecoveryPhase.PROVING,
+        slurm_job(state="PENDING", restarts=2, start=None, reason="launch_failed_requeued_held"),
+        JobRecoverySignal.FAILED_AGAIN,
+    ),
     "requeued by its exit code": (
         JobRecoveryPhase.PROVING,
         slurm_job(state="PENDING", restarts=2, start=None, exit_code="3:0"),
@@ -347,6 +363,22 @@ def test_a_run_that_another_node_ended_is_that_nodes_to_recover():
     assert moved(rec(JobRecoveryPhase.PROVING), queued) is JobRecoverySignal.REQUEUED_AGAIN
     hit = replace(queued, node_failed_since=True)
     assert moved(rec(JobRecoveryPhase.PROVING), hit) is JobRecoverySignal.FAILED_AGAIN
+
+
+@pytest.mark.parametrize(
+    ("rid", "node", "seconds", "failed"),
+    [
+        ("n-1", "n1", 0, False),  # its own cause
+        ("n-2", "n2", 4, False),  # before it ran again
+        ("n-2", "n2", 6, True),
+    ],
+)
+def test_a_node_that_fails_since_the_run_began_is_told_from_earlier_ones(
+    rid: str, node: str, seconds: float, failed: bool
+) -> None:
+    proving = rec(JobRecoveryPhase.PROVING, since=at(5))
+    view = view_of(log=[opened(rid, NodeName(node), seconds)])
+    assert collect_job_recovery_facts(proving, view, OWN).node_failed_since is failed
 
 
 def test_a_run_that_asks_for_something_has_not_proved_itself():

@@ -102,7 +102,7 @@ class AcceptanceTestJsonLine(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def make_test_result_json(host: str, result: AcceptanceTestResult) -> dict[str, object]:
-    """Return a AcceptanceTestJsonLine as what JSON is made of."""
+    """Return an AcceptanceTestJsonLine as what JSON is made of."""
     return {"host": host, "result": msgspec.to_builtins(result)}
 
 

@@ -1,6 +1,6 @@
 """Keep this node's evidence, in a separate process, which the agent ends when it takes too long.
 
-Reads a EvidenceGatherRequest as JSON from its input and writes a EvidenceGatherResult to its
+Reads an EvidenceGatherRequest as JSON from its input and writes an EvidenceGatherResult to its
 output. The shared directory may hang on a node whose network is broken; a process can be left
 behind, a thread cannot.
 """
