@@ -5,11 +5,13 @@ CPU; Slurm is real.
 """
 
 import json
+import os
 import subprocess
 import sys
 import tarfile
 from fnmatch import fnmatch
 from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -24,8 +26,9 @@ pytestmark = [pytest.mark.slurm, pytest.mark.integration]
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 300
 """Generous: what the run needs is processor time, which other programs take, too."""
-MOST_CPU_S = 100.0
-"""Measured: 73 s at a load of 5 on two cores. More makes `make test` noticeably slower."""
+MOST_CPU_IN_IMPORTS = 80
+"""Measured: 45 to 55 times the processor time of `import torch`, which most parts do, on hosts
+where the whole run takes 73 to 120 s of it. More makes `make test` noticeably slower."""
 MAY_LACK = {"no JAX", "no nvidia-resiliency-ext", "no transformers", "no nvcc"}
 """What this machine need not have; the GPU machine has it, or the page says that it has not."""
 
@@ -54,7 +57,16 @@ def test_every_part_runs_or_says_what_this_machine_lacks(parts: dict[str, dict])
 
 def test_the_run_needs_little_processor_time(parts: dict[str, dict]) -> None:
     used = {name: part["cpu_s"] for name, part in parts.items()}
-    assert sum(used.values()) < MOST_CPU_S, used
+    unit = median(_measure_torch_import() for _ in range(3))
+    assert sum(used.values()) < MOST_CPU_IN_IMPORTS * unit, (unit, used)
+
+
+def _measure_torch_import() -> float:
+    """Return the seconds of processor time of a process that imports torch, here and now."""
+    pid = os.posix_spawn(sys.executable, [sys.executable, "-c", "import torch"], os.environ)
+    _, status, usage = os.wait4(pid, 0)
+    assert status == 0
+    return usage.ru_utime + usage.ru_stime
 
 
 def test_nvml_s_contract_holds_for_the_stand_in(parts: dict[str, dict]) -> None:

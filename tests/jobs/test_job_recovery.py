@@ -373,7 +373,7 @@ def test_a_run_that_another_node_ended_is_that_nodes_to_recover():
         ("n-2", "n2", 6, True),
     ],
 )
-def test_a_node_that_fails_since_the_run_began_is_told_from_earlier_ones(
+def test_a_node_that_fails_since_the_run_began_is_not_an_earlier_failure(
     rid: str, node: str, seconds: float, failed: bool
 ) -> None:
     proving = rec(JobRecoveryPhase.PROVING, since=at(5))
