@@ -71,7 +71,7 @@ def test_a_node_that_came_up_meanwhile_proves_no_order(desk):
     order = desk.plan(NodeAction.DELETE, name)
     row = replace(order.targets[0].row, status="Pending")
     order = replace(order, targets=(replace(order.targets[0], row=row),))
-    (one,) = desk.carry_out(order, timeout_s=5)
+    (one,) = desk.carry_out(order)
     assert one.phase is NodeOrderPhase.DONE
     assert desk.bed.operations().count("BatchDeleteClusterNodes") == 2
 
