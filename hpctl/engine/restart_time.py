@@ -5,7 +5,7 @@ from datetime import datetime
 
 from hpctl.engine.view import PlanningView
 from hpctl.toolkit.bounds import EARLIEST, add_seconds_within_bounds
-from hpctl.vocabulary.job_recovery import JobRecovery
+from hpctl.vocabulary.job_recovery import JobRecovery, JobRecoverySignal
 from hpctl.vocabulary.outcome import OutcomeKind
 from hpctl.vocabulary.recovery import StepKind, find_last_step_attempt
 from hpctl.vocabulary.slurm_facts import SlurmJob
@@ -42,16 +42,19 @@ def find_earliest_job_restart_time(rec: JobRecovery, view: PlanningView) -> date
 def _list_run_ending_order_times(rec: JobRecovery, view: PlanningView) -> Iterator[datetime]:
     """Yield when slurmctld had answered the orders of which one ended the run, the last one counts.
 
-    A run that may outlive its node has ended whenever its supervisor ended it.
+    A run that may outlive its node has ended whenever its supervisor ended it. A run that Slurm
+    requeued after this recovery had started it was ended by none of the orders before.
     """
     if rec.supervised or rec.has_lost_node:
         return
+    requeued = [move.at for move in rec.trail if move.signal == JobRecoverySignal.REQUEUED_AGAIN]
+    began = max(requeued, default=rec.opened)
     cause = view.state.nodes.get(rec.cause)
     down = find_last_step_attempt(cause.steps, StepKind.DOWN) if cause else None
     for step in (down, find_last_step_attempt(rec.steps, StepKind.REQUEUE)):
         if step is None or step.outcome is None or step.resolved is None:
             continue
-        if step.outcome.kind is OutcomeKind.ACCEPTED and step.started >= rec.opened:
+        if step.outcome.kind is OutcomeKind.ACCEPTED and step.started >= began:
             yield step.resolved
 
 

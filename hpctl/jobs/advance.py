@@ -25,6 +25,7 @@ from hpctl.vocabulary.recovery import (
     RecheckInterval,
     RecoveryDecisionContext,
     RecoveryPhaseMove,
+    RecoveryStepRecord,
     StepKind,
     StepRetryRule,
     StepStartDecision,
@@ -477,6 +478,23 @@ def compute_remaining_backoff_s(rec: JobRecovery, facts: JobRecoveryFacts, now: 
     return max((rec.start_at - now).total_seconds(), 0.0)
 
 
+_NEXT_SECOND_S: Final = 1.0
+"""A start so much later is in a later second of the clock. slurmd counts whole seconds."""
+
+
+def _was_ordered_early(c: _Case, start: RecoveryStepRecord, begins: datetime) -> bool:
+    """Return whether a start was ordered for a second that was still to come.
+
+    In STARTING such an order is for the next second. A later begin time is not of that order:
+    a person has set it, or a backoff, or Slurm.
+    """
+    if start.started >= begins:
+        return False
+    soon = add_seconds_within_bounds(start.started, 2 * _NEXT_SECOND_S)
+    again = begins <= soon and start.attempt <= c.policy.job.step_attempts
+    return start.started < c.rec.since or again
+
+
 def _advance_requeued_job_start(c: _Case) -> Next:
     job = c.facts.job
     assert job is not None
@@ -500,9 +518,10 @@ def _advance_requeued_job_start(c: _Case) -> Next:
     ):
         # The delay came back: the update reached slurmctld before COMPLETING had cleared.
         if last.attempt < c.policy.job.step_attempts:
-            return _make_job_start_step(c, last.attempt + 1, "the delay came back")
+            # Where it ran unseen, that run may have ended in this very second (see _release_job).
+            return _make_job_start_step(c, last.attempt + 1, "the delay came back", _NEXT_SECOND_S)
         return c.wait("Slurm keeps its begin delay and starts the job then", RecheckInterval.SOON)
-    if job.eligible and last is not None and last.started < min(job.eligible, c.rec.since):
+    if job.eligible and last is not None and _was_ordered_early(c, last, job.eligible):
         missed = add_seconds_within_bounds(job.eligible, c.facts.pass_s)
         if c.now < missed:
             return WaitDecision(

@@ -627,6 +627,37 @@ def test_runs_are_known_apart_where_every_slurmd_is_of_25_11_or_later(versions, 
     assert ready == (EARLIEST if apart else at(1))
 
 
+def test_the_second_of_a_run_that_slurm_requeued_counts_from_when_that_was_seen() -> None:
+    """The order that ended the first run says nothing of the second one."""
+    down = (
+        StepStarted(at(2.1), "n-1", StepKind.DOWN, 1, "n1"),
+        StepResolved(at(2.2), "n-1", StepKind.DOWN, 1, Outcome.accepted()),
+    )
+    seen = SignalSeen(at(1), "n-1", "cordon_seen", "x")
+    view = view_of(log=[opened(), seen, *down], scheduler=SchedulerView(at(9.5), {}))
+    again = RecoveryTransitionRecord(
+        at(9.5), JobRecoverySignal.REQUEUED_AGAIN, JobRecoveryPhase.RELEASED, ""
+    )
+    released = rec(JobRecoveryPhase.RELEASED, since=at(9.5), cause="n-1", trail=(again,))
+    assert collect_job_recovery_facts(released, view, OWN).ready == at(10)
+    ended = replace(REQUEUED, started=at(9.6), resolved=at(9.7))
+    stopped = replace(released, since=at(11.5), steps=(ended,))
+    assert collect_job_recovery_facts(stopped, view, OWN).ready == at(10)
+
+
+def test_a_start_whose_delay_came_back_waits_for_the_next_second() -> None:
+    """The job may have run unseen, and its nodes kill one that comes back in the same second."""
+    waiting = rec(JobRecoveryPhase.STARTING, since=at(1), steps=(started(1.4),))
+    facts = JobRecoveryFacts(replace(QUEUED, eligible=at(130)))
+    late = at(1.4 + OWN.job.step_retry_s)
+    again = does(advance_job_recovery(waiting, facts, OWN, late))
+    assert (again.why, again.after_s) == ("the delay came back", 1.0)
+    waiting = replace(waiting, steps=(*waiting.steps, started(7.4, attempt=2)))
+    due = JobRecoveryFacts(replace(QUEUED, eligible=at(8)), pass_s=0.5)
+    assert isinstance(advance_job_recovery(waiting, due, OWN, at(8.1)), WaitDecision)
+    assert "no scheduling pass" in does(advance_job_recovery(waiting, due, OWN, at(8.5))).why
+
+
 @pytest.mark.parametrize("pass_s", [0.02, 0.5])
 def test_a_start_that_was_ordered_early_is_ordered_again_where_no_pass_came(pass_s: float) -> None:
     waiting = rec(JobRecoveryPhase.STARTING, since=at(1.5), steps=(started(1.4),))
@@ -638,7 +669,7 @@ def test_a_start_that_was_ordered_early_is_ordered_again_where_no_pass_came(pass
     waiting = replace(waiting, steps=(*waiting.steps, started(2.5, attempt=2)))
     assert isinstance(
         advance_job_recovery(
-            waiting, JobRecoveryFacts(replace(QUEUED, eligible=at(3))), OWN, at(9)
+            waiting, JobRecoveryFacts(replace(QUEUED, eligible=at(2))), OWN, at(9)
         ),
         WaitDecision,
     )
