@@ -483,16 +483,17 @@ _NEXT_SECOND_S: Final = 1.0
 
 
 def _was_ordered_early(c: _Case, start: RecoveryStepRecord, begins: datetime) -> bool:
-    """Return whether a start was ordered for a second that was still to come.
+    """Return whether a start was ordered for a begin time that was still to come.
 
-    In STARTING such an order is for the next second. A later begin time is not of that order:
-    a person has set it, or a backoff, or Slurm.
+    An order of RELEASED may be for any later time. One of STARTING is for the next second: where
+    the job begins later than that, a person or Slurm has set its begin time since.
     """
     if start.started >= begins:
         return False
+    if start.started < c.rec.since:
+        return True
     soon = add_seconds_within_bounds(start.started, 2 * _NEXT_SECOND_S)
-    again = begins <= soon and start.attempt <= c.policy.job.step_attempts
-    return start.started < c.rec.since or again
+    return begins <= soon and start.attempt <= c.policy.job.step_attempts
 
 
 def _advance_requeued_job_start(c: _Case) -> Next:
@@ -518,8 +519,9 @@ def _advance_requeued_job_start(c: _Case) -> Next:
     ):
         # The delay came back: the update reached slurmctld before COMPLETING had cleared.
         if last.attempt < c.policy.job.step_attempts:
-            # Where it ran unseen, that run may have ended in this very second (see _release_job).
-            return _make_job_start_step(c, last.attempt + 1, "the delay came back", _NEXT_SECOND_S)
+            # It may have run unseen, and that run may have ended in this second (see _release_job).
+            wait_s = 0.0 if c.facts.ready == EARLIEST else _NEXT_SECOND_S
+            return _make_job_start_step(c, last.attempt + 1, "the delay came back", wait_s)
         return c.wait("Slurm keeps its begin delay and starts the job then", RecheckInterval.SOON)
     if job.eligible and last is not None and _was_ordered_early(c, last, job.eligible):
         missed = add_seconds_within_bounds(job.eligible, c.facts.pass_s)

@@ -648,14 +648,18 @@ def test_the_second_of_a_run_that_slurm_requeued_counts_from_when_that_was_seen(
 def test_a_start_whose_delay_came_back_waits_for_the_next_second() -> None:
     """The job may have run unseen, and its nodes kill one that comes back in the same second."""
     waiting = rec(JobRecoveryPhase.STARTING, since=at(1), steps=(started(1.4),))
-    facts = JobRecoveryFacts(replace(QUEUED, eligible=at(130)))
+    facts = JobRecoveryFacts(replace(QUEUED, eligible=at(130)), ready=at(2))
     late = at(1.4 + OWN.job.step_retry_s)
     again = does(advance_job_recovery(waiting, facts, OWN, late))
     assert (again.why, again.after_s) == ("the delay came back", 1.0)
+    apart = replace(facts, ready=EARLIEST)
+    assert does(advance_job_recovery(waiting, apart, OWN, late)).after_s == 0.0
     waiting = replace(waiting, steps=(*waiting.steps, started(7.4, attempt=2)))
     due = JobRecoveryFacts(replace(QUEUED, eligible=at(8)), pass_s=0.5)
     assert isinstance(advance_job_recovery(waiting, due, OWN, at(8.1)), WaitDecision)
     assert "no scheduling pass" in does(advance_job_recovery(waiting, due, OWN, at(8.5))).why
+    often = replace(waiting, steps=(started(7.4, attempt=OWN.job.step_attempts + 1),))
+    assert isinstance(advance_job_recovery(often, due, OWN, at(8.5)), WaitDecision)
 
 
 @pytest.mark.parametrize("pass_s", [0.02, 0.5])
